@@ -285,8 +285,9 @@ class SchedulerSection(Section):
     """A new scheduler grants nothing before every known replica has reported, but waits no longer
     than this."""
     quota_timeout_s: Positive = 10.0
-    """Where quotas are configured: how long an application waits for the accounts to grant it. Then
-    it is refused, or let in if no quota of its tenant rejects."""
+    """Where quotas are configured: how long an application, or an inference, waits for the accounts
+    to grant it, or for others in flight to leave it enough. Then it is refused, or let in if no
+    quota of its tenant rejects."""
     engine_deaths_allowed: Annotated[int, Field(ge=0)] = 2
     """Engines that may die of one call: then it is refused with 502, if no other ran on all of
     them. 1 blames whatever ran alone on an engine that died of something else. 0 blames nothing:
@@ -778,9 +779,10 @@ class QuotaSection(Section):
     on_exhausted: OnExhausted = OnExhausted.REJECT
     """`reject`: applications are refused. `deprioritise`: they run when nobody with quota wants to.
     `shadow`: nothing happens, and metrics say what would have."""
-    reserve_quantile: Annotated[float, Field(ge=0.5, le=0.99)] = 0.9
-    """An application reserves this quantile of what it is predicted to use, and what it did not use
-    comes back when it ends."""
+    reserve_quantile: Annotated[float, Field(ge=0.5, le=1)] = 1.0
+    """What is reserved of `tokens` and `kv_token_time` for an inference that runs: this quantile of
+    its prediction. 1: the most that it may use by its `max_tokens`, so that the limit is exceeded
+    by the error of one prediction at most; less lets more of them run at once."""
 
     @model_validator(mode="after")
     def _calendar_has_days(self) -> "QuotaSection":

@@ -1,16 +1,18 @@
 """The quota book: what was used in each window of each node, and what is claimed beyond that.
 
-For every quota that rejects, what was used in the window and what is claimed are never more than
-the limit together, however exchanges are repeated and whoever dies: a claim is made only where all
-quotas above it have room, and becomes use as it is reported. A claim that nobody accounts for any
-more counts as used. Only service that outruns its claim, as metered when it has been delivered, is
-booked beyond.
+A claim has two sizes: what it is expected to use (`needs`), and the most that it may use (`holds`).
+It is made only where each quota above it that rejects has what it needs left, beside all that was
+used in the window and all that the other claims hold. So together they use no more than the limit,
+however exchanges are repeated and processes die, but for what the last claim uses beyond its needs,
+or any of them beyond what it holds, which is booked when it is metered. A claim that is not
+accounted for any more counts as used.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from justitia_ray.accounts.messages import (
     Amounts,
@@ -48,10 +50,21 @@ class _Claim:
     tenant: ClientId
     holds: dict[Unit, float] = field(default_factory=dict)
     used: dict[Unit, float] = field(default_factory=dict)
+    needs: dict[Unit, float] = field(default_factory=dict)
+    """What it is expected to use, of units of which it holds more."""
 
     def rest(self, unit: Unit) -> float:
         """Return what it holds and has not used."""
         return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
+
+    def due(self, unit: Unit) -> float:
+        """Return what it is expected to use yet."""
+        holds = self.holds.get(unit, 0)
+        return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
+
+    def sizes(self, unit: Unit) -> tuple[float, float]:
+        """Return what counts as claimed for it, and as expected."""
+        return self.rest(unit), self.due(unit)
 
 
 @dataclass(slots=True)
@@ -61,10 +74,35 @@ class _Account:
     quota: Quota
     window: UsedWindow
     claimed: float = 0
+    expected: float = 0
+    """The part of what is claimed that claims are expected to use."""
     exceeded: int = 0
 
     def left(self, now: Seconds) -> float:
         return self.quota.limit - self.window.used(now) - self.claimed
+
+    def expected_left(self, now: Seconds) -> float:
+        return self.quota.limit - self.window.used(now) - self.expected
+
+    def resize(self, before: tuple[float, float], after: tuple[float, float]) -> None:
+        """Count a claim of another size; both are `_Claim.sizes`."""
+        self.claimed += after[0] - before[0]
+        self.expected += after[1] - before[1]
+
+
+class _Refusal(NamedTuple):
+    """A quota that has too little left for a claim."""
+
+    path: ClientId
+    account: _Account
+    amount: float
+    wait_s: Seconds | None
+    waits: bool
+    """Whether it has enough if claims use what is expected of them."""
+
+
+_NOTHING = (0.0, 0.0)
+"""Sizes of no claim."""
 
 
 @dataclass(slots=True)
@@ -119,7 +157,7 @@ class QuotaBook:
             for claim in term.claims.values():
                 for unit in claim.holds:
                     for account in self._bound(claim.tenant, unit):
-                        account.claimed += claim.rest(unit)
+                        account.resize(_NOTHING, claim.sizes(unit))
         for path in (*tree.described, *(path for path, _ in [*self._kept])):
             if not path.endswith(ANY):
                 deque(self._path(path), maxlen=0)  # opens the accounts
@@ -238,7 +276,8 @@ class QuotaBook:
         claim = self._terms[scheduler].claims.get(claim_name)
         if claim is None:
             return None
-        return {"tenant": claim.tenant, "holds": {**claim.holds}, "used": {**claim.used}}
+        record = {"tenant": claim.tenant, "holds": {**claim.holds}, "used": {**claim.used}}
+        return record | {"needs": {**claim.needs}} if claim.needs else record
 
     def restore(self, records: dict[str, Record], now: Seconds) -> None:
         """Put recorded windows and claims back into a book that has booked nothing.
@@ -278,47 +317,52 @@ class QuotaBook:
             for unit, want in ask.wants.items()
             if want > claim.holds.get(unit, 0)
         }
-        refusal = None if ask.is_granted else self._refusal(claim.tenant, more)
+        refusal = None if ask.is_granted else self._refusal(claim, ask, more)
         if refusal is not None:
-            path, account, wait_s = refusal
-            account.exceeded += 1
-            standing = _limit_standing(path, account, self._now)
-            return Verdict(ask.name, standing, wait_s, holds={**claim.holds})
+            refusal.account.exceeded += not refusal.waits
+            standing = _limit_standing(refusal.path, refusal.account, self._now)
+            standing = replace(standing, wanted=refusal.amount)
+            return Verdict(
+                ask.name, standing, refusal.wait_s, waits=refusal.waits, holds={**claim.holds}
+            )
         for unit in more:
-            rest = claim.rest(unit)
+            before = claim.sizes(unit)
             claim.holds[unit] = ask.wants[unit]
+            if unit in ask.needs:
+                claim.needs[unit] = ask.needs[unit]
             for account in self._bound(claim.tenant, unit):
-                account.claimed += claim.rest(unit) - rest
+                account.resize(before, claim.sizes(unit))
         if more:
             term.claims[ask.name] = claim
             self._changed[f"claim:{scheduler}|{ask.name}"] = None
         is_demoted = False
-        for unit in claim.holds:
+        for unit in claim.holds.keys() | ask.wants.keys():
             for account in self._bound(claim.tenant, unit):
                 how = account.quota.on_exhausted
-                if how is not OnExhausted.REJECT and account.left(self._now) < 0:
+                if how is not OnExhausted.REJECT and account.expected_left(self._now) < 0:
                     account.exceeded += unit in more
                     is_demoted |= how is OnExhausted.DEPRIORITISE
         return Verdict(ask.name, is_deprioritised=is_demoted, holds={**claim.holds})
 
-    def _refusal(
-        self, tenant: ClientId, more: Amounts
-    ) -> tuple[ClientId, _Account, Seconds | None] | None:
+    def _refusal(self, claim: _Claim, ask: Ask, more: Amounts) -> _Refusal | None:
         """Return the quota that has too little left, and longest; None if all have enough."""
-        found: list[tuple[Seconds, ClientId, _Account, Seconds | None]] = []
-        for path, account in self._path(tenant):
-            amount = more.get(account.quota.unit, 0)
-            if account.quota.on_exhausted is not OnExhausted.REJECT or not amount:
+        found: list[tuple[bool, Seconds, _Refusal]] = []
+        for path, account in self._path(claim.tenant):
+            unit = account.quota.unit
+            has = max(claim.holds.get(unit, 0), claim.used.get(unit, 0))
+            amount = ask.needs.get(unit, more.get(unit, 0) + has) - has
+            if account.quota.on_exhausted is not OnExhausted.REJECT or amount <= 0:
                 continue
-            short = amount - account.left(self._now)
+            short = amount - account.expected_left(self._now)
             if short > 0:
                 wait_s = account.window.wait_s(short, self._now)
                 longest = LENGTHS[account.quota.per] if wait_s is None else wait_s
-                found.append((longest, path, account, wait_s))
-        if not found:
-            return None
-        _, path, account, wait_s = max(found, key=lambda one: one[0])
-        return path, account, wait_s
+                if amount > account.quota.limit:
+                    longest = math.inf
+                found.append((True, longest, _Refusal(path, account, amount, wait_s, waits=False)))
+            elif unit in more and amount > account.left(self._now):
+                found.append((False, 0.0, _Refusal(path, account, amount, None, waits=True)))
+        return max(found, key=lambda one: one[:2])[2] if found else None
 
     def _report(self, scheduler: str, term: _Term, use: Use) -> None:
         claim = term.claims.get(use.name)
@@ -327,13 +371,17 @@ class QuotaBook:
         for unit, used in use.used.items():
             if unit in _EXACT:
                 used = min(used, claim.holds.get(unit, 0))
-            before, rest = claim.used.get(unit, 0), claim.rest(unit)
+            before, sizes = claim.used.get(unit, 0), claim.sizes(unit)
             if used > before:
                 claim.used[unit] = used
-                self._book(claim.tenant, unit, used - before, claim.rest(unit) - rest)
+                self._book(claim.tenant, unit, used - before, sizes, claim.sizes(unit))
+        if use.is_final:
+            for unit in claim.holds:
+                sizes, claim.holds[unit] = claim.sizes(unit), claim.used.get(unit, 0)
+                self._book(claim.tenant, unit, 0, sizes, claim.sizes(unit))
         if use.is_over:
             for unit in claim.holds:
-                self._book(claim.tenant, unit, 0, -claim.rest(unit))
+                self._book(claim.tenant, unit, 0, claim.sizes(unit), _NOTHING)
             del term.claims[use.name]
         self._changed[f"claim:{scheduler}|{use.name}"] = None
 
@@ -342,10 +390,18 @@ class QuotaBook:
         claim = term.claims[name]
         self._report(scheduler, term, Use(name, {**claim.holds}, is_over=True))
 
-    def _book(self, tenant: ClientId, unit: Unit, used: float, claimed: float) -> None:
+    def _book(
+        self,
+        tenant: ClientId,
+        unit: Unit,
+        used: float,
+        before: tuple[float, float],
+        after: tuple[float, float],
+    ) -> None:
+        """Book what a claim has used, and its sizes before and after."""
         for path, account in self._path(tenant):
             if account.quota.unit is unit:
-                account.claimed += claimed
+                account.resize(before, after)
                 if used:
                     account.window.add(used, self._now)
                     self._changed[f"window:{path}|{account.quota.name}"] = None
@@ -400,6 +456,6 @@ def _read_claim(record: Any, where: str) -> _Claim:
     reader = RecordReader(record, ("tenant", "holds", "used"), None, where=where)
     amounts = [
         {Unit(unit): amount for unit, amount in reader.table(name, RecordReader.number).items()}
-        for name in ("holds", "used")
+        for name in ("holds", "used", *(["needs"] if "needs" in record else []))
     ]
     return _Claim(reader.text("tenant"), *amounts)

@@ -24,7 +24,11 @@ class Ask:
     wants: Amounts
     """All that it is to hold, with what it has used."""
     is_granted: bool = False
-    """Whether it was granted before, by accounts that may have lost it: nothing refuses it."""
+    """Whether it was granted before, by accounts that may have lost it, or runs: nothing refuses
+    it."""
+    needs: Amounts = field(default_factory=dict)
+    """The part of each amount that it is expected to use: a quota refuses it that has less left.
+    Amounts that are not named are needed whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,9 @@ class Use:
     """All that was used of it so far; may be more than it holds, for service is metered late."""
     is_over: bool = False
     """Whether it is at its end: what it holds and has not used comes back."""
+    is_final: bool = False
+    """Whether nothing more will be used: the rest comes back, and the claim stays until it is
+    over, for a successor may ask for it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class Verdict:
     """When the limit is expected to have enough; None: not known."""
     is_deprioritised: bool = False
     """Whether a quota that deprioritises is exhausted."""
+    waits: bool = False
+    """Of a refusal: whether it fits if what is in flight uses what is expected, and no more."""
     holds: Amounts = field(default_factory=dict)
     """All that the claim holds now."""
 

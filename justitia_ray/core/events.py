@@ -56,10 +56,6 @@ class ApplicationArrived:
     """Limit on the wait of each of its inferences that has none of its own; above 0."""
     tier: str = DEFAULT_TIER
     """Service tier: the weight is multiplied by its factor."""
-    reserve_kv_token_time: KvTokenTime | None = None
-    """Quantile of its cost that its tenant's quotas reserve; None: no quota counts it."""
-    reserve_tokens: float | None = None
-    """That quantile of its tokens, prompt and output; None: no quota counts them."""
     is_retry: bool | None = None
     """Whether its caller has asked before, and was refused; None: it does not say."""
     keeps_ends: bool = False
@@ -144,6 +140,10 @@ class InferenceSubmitted:
     outcome: Outcome | None = None
     """How it has ended, as its ingress saw it: it is not to run again, but to be counted, unless
     it is. None: it has not ended."""
+    reserve_output_tokens: Tokens | None = None
+    """Output that its tenant's quotas reserve for it; None: all that it may make."""
+    least_output_tokens: Tokens = 0
+    """Output that it makes for certain."""
 
 
 @dataclass(frozen=True, slots=True)

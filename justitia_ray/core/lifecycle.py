@@ -522,6 +522,8 @@ class Inferences:
                 )
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
+        if state.ended is not None:
+            state.ended[request_id] = inference
         if inference.is_counted is not None and (inference.attempts or inference.outcome):
             state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained

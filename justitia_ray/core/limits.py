@@ -21,3 +21,10 @@ class LimitStanding:
     """Time until the limit is whole again, or until something of it comes back."""
     period_s: Seconds | None = None
     """Period of the limit; None: it has none."""
+    wanted: float | None = None
+    """What a refused call needs of it; None: not known, or nothing was refused."""
+
+    @property
+    def is_too_small(self) -> bool:
+        """Whether the call that it refuses needs more than there is in a whole period."""
+        return self.wanted is not None and self.wanted > self.limit

@@ -318,6 +318,8 @@ class State:
     """Whether any tenant caps its applications."""
     served: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications served since their caps were looked at, where there are caps."""
+    ended: dict[RequestId, Inference] | None = None
+    """Inferences that have ended since the quotas were told; None: there are no quotas."""
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""

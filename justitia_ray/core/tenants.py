@@ -72,8 +72,8 @@ class Quota:
     per: Period
     window: Window = Window.ROLLING
     on_exhausted: OnExhausted = OnExhausted.REJECT
-    reserve_quantile: float = 0.9
-    """Quantile of an application's predicted use that is reserved when it is opened."""
+    reserve_quantile: float = 1.0
+    """Quantile of an inference's predicted use that is reserved while it runs; 1: its most."""
 
     @property
     def name(self) -> str:

@@ -90,6 +90,7 @@ _RETRY_AFTER_S = 5.0
 """When to try again what will pass, where nothing better is known."""
 _NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)
 """Refusals that say when to come back, or that nothing is known of it."""
+_TOO_SMALL = ": the call needs more than a quota of its tenant has in a whole period"
 _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines], str]] = {
     # refusal: (error, text after the application's id)
     Refusal.UNKNOWN_APPLICATION: (UnknownApplication, " is not open"),
@@ -155,13 +156,16 @@ def refusal_error(
     if not issubclass(error, AdmissionError):
         return error(message)
     if limit is not None:
+        if limit.is_too_small:
+            message = f"application {split_key(key)[1]!r}{_TOO_SMALL}"
         of_what = f"{limit.unit} of {limit.scope}: {limit.limit:g}"
         period = "" if limit.period_s is None else f" in {limit.period_s:g} s"
-        message = f"{message} ({of_what}{period}, {limit.remaining:g} left)"
+        needed = "" if limit.wanted is None else f", {limit.wanted:g} needed"
+        message = f"{message} ({of_what}{period}, {limit.remaining:g} left{needed})"
     if retry_after_s is None and not issubclass(error, _NEVER_BY_ITSELF):
         retry_after_s = _RETRY_AFTER_S
     elif retry_after_s is None and limit is not None and issubclass(error, QuotaExhausted):
-        retry_after_s = limit.reset_s
+        retry_after_s = None if limit.is_too_small else limit.reset_s
     return error(message, retry_after_s, None if limit is None else asdict(limit))
 
 

@@ -4,13 +4,12 @@ import asyncio
 import math
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from justitia_ray.access.identity import check_tenant
 from justitia_ray.application_key import PLAIN_ID, application_key
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
-from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.core.tenants import DEFAULT_TIER, TenantTree, Unit, ancestors
 from justitia_ray.errors import JustitiaError, RequestError, shown_short
 from justitia_ray.observability.part_metrics import IngressMetrics
@@ -140,7 +139,7 @@ class Submitter:
         tenant_weights: Weight of applications that ask for none, by the nearest node of their
             tenant that is named; 1 otherwise.
         tenants: The tree of tenants: its deadlines are those of calls that say none, its quotas
-            say which quantile an application reserves.
+            say which quantile an inference reserves.
     """
 
     def __init__(
@@ -229,6 +228,9 @@ class Submitter:
             deadline_s=deadline_s,
             is_retry=context.is_retry,
             is_counted=False,
+            reserve_output_tokens=choices
+            * self._reserve(application.application_class, tenant, size, each, most),
+            least_output_tokens=most * choices if body.forced_length else 0,
         )
         is_last = context.application_id is None or context.is_final
         inference = self._queue.submit_inference(item, opening, is_last=is_last)
@@ -271,6 +273,23 @@ class Submitter:
             usual = min(most, table(application_class, size.total_tokens, None).output_tokens)
         needed = still_needed(expected, usual, prompt_tokens, sequences)
         return length, CHARGE_FACTOR * needed
+
+    def _reserve(
+        self, application_class: str, tenant: str, size: PromptSize, each: Tokens, most: Tokens
+    ) -> Tokens:
+        """Return the output that quotas reserve for each sequence of an inference.
+
+        Lengths spread as costs do, by half in the logarithm: KV token-time grows with the square of
+        a length.
+        """
+        share = _reserved_share(self.tenants, tenant)
+        if share >= 1 or each >= most:
+            return most
+        estimate = self._estimates.classes.estimate(application_class, size.total_tokens, most)
+        if not estimate.kv_token_time:
+            return most
+        spread = math.sqrt(estimate.quantile(share) / estimate.kv_token_time)
+        return min(most, math.ceil(each * spread))
 
     async def _opening(
         self,
@@ -338,10 +357,6 @@ class Submitter:
         if deadline_s is None:
             deadline_s = self.tenants.deadline_s(tenant)
         stages = self._estimates.stages.expected_stages(spec.application_class, 0)
-        kv_share, token_share = (
-            _reserved_share(self.tenants, tenant, unit)
-            for unit in (Unit.KV_TOKEN_TIME, Unit.TOKENS)
-        )
         return ApplicationArrived(
             spec.key,
             spec.application_class,
@@ -356,29 +371,16 @@ class Submitter:
             deadline_s=deadline_s,
             tier=spec.tier,
             is_retry=spec.is_retry,
-            reserve_kv_token_time=None if kv_share is None else estimate.quantile(kv_share),
-            reserve_tokens=(
-                None if token_share is None else _tokens(estimate, stages, token_share)
-            ),
             keeps_ends=True,
         )
 
 
-def _reserved_share(tree: TenantTree, tenant: str, unit: Unit) -> float | None:
-    """Return the quantile of its use that an application reserves: the largest of its quotas."""
+_METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
+
+
+def _reserved_share(tree: TenantTree, tenant: str) -> float:
+    """Return the quantile of its use that an inference reserves: the largest of its quotas."""
     if not tree.described:
-        return None
+        return 1.0
     quotas = (quota for _, node in tree.nodes(tenant) for quota in node.quotas)
-    return max((quota.reserve_quantile for quota in quotas if quota.unit is unit), default=None)
-
-
-def _tokens(estimate: Estimate, stages: Sequence[ExpectedStage], share: float) -> float:
-    """Return a quantile of an application's tokens, prompt and output.
-
-    They spread as its cost does, by half in the logarithm: KV token-time grows with the square of a
-    length. Where nothing is known of its stages, it is one inference.
-    """
-    expected = sum(stage.compute_tokens for stage in stages) or 2.0 * estimate.output_tokens
-    if not estimate.kv_token_time:
-        return expected
-    return expected * math.sqrt(estimate.quantile(share) / estimate.kv_token_time)
+    return max((quota.reserve_quantile for quota in quotas if quota.unit in _METERED), default=1.0)

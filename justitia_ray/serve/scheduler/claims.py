@@ -1,17 +1,19 @@
 """Claims of a scheduler on its tenants' quotas, and the way to the accounts that grant them."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from justitia_ray.accounts.messages import Answer, ClaimName, Exchange, Use
 from justitia_ray.accounts.messages import Verdict as Decision
-from justitia_ray.core.events import ApplicationArrived
+from justitia_ray.core.entities import Inference
+from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.limits import LimitStanding
-from justitia_ray.core.state import State
-from justitia_ray.core.tenants import TenantTree, Unit
-from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
+from justitia_ray.core.tenants import OnExhausted, TenantTree, Unit
+from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds, Tokens
 
 RETRY_AFTER_S: Seconds = 5.0
 UNREACHABLE = LimitStanding("", "", 0, 0, 0)
@@ -47,6 +49,9 @@ class Claim:
     application_id: ApplicationId
     tenant: ClientId
     wants: dict[Unit, float]
+    """The most that it may use."""
+    needs: Mapping[Unit, float] = field(default_factory=dict)
+    """What it is expected to use."""
     request_id: RequestId | None = None
     """The inference, if it is the claim of one."""
     holds: Mapping[Unit, float] = field(default_factory=dict)
@@ -56,7 +61,11 @@ class Claim:
     """Whether the next exchange is to ask for it."""
     is_decided: bool = False
     refused: Decision | None = None
-    """Last refusal; of a claim that was granted before, it has outrun it."""
+    """Its refusal."""
+    waits: Decision | None = None
+    """The quota that has too little left until something in flight has ended."""
+    in_the_way: tuple[Decision, Seconds] | None = None
+    """Of an application: the last refusal of an inference of it, and when, until one is let in."""
     is_deprioritised: bool = False
     may_have_run: bool = False
     """Whether an earlier scheduler may have let it in, and may have died before it said so."""
@@ -68,7 +77,8 @@ class Claim:
     def is_untold(self) -> bool:
         """Whether it was let in, and the accounts cannot know of it: they did not answer."""
         is_let_in = self.is_decided and self.refused is None
-        return is_let_in and not self.holds and not self.may_have_run
+        claims = any(self.wants.values())
+        return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
         """Return what was used of it if this scheduler has not let it in."""
@@ -91,36 +101,116 @@ class Unopened:
     """Inferences that are held back with the application."""
 
 
-def first_want(tree: TenantTree, arrival: ApplicationArrived, unit: Unit) -> float:
-    """Return what an application claims as it opens: no more than there may be at once."""
-    if unit is Unit.APPLICATIONS:
-        return 1.0
-    predicted = arrival.reserve_tokens
-    if unit is Unit.KV_TOKEN_TIME:
-        predicted = arrival.reserve_kv_token_time
-        predicted = arrival.predicted_kv_token_time if predicted is None else predicted
-    return min(predicted or 0.0, least_limit(tree, arrival.tenant, unit))
+METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
+"""Units of which an inference claims what it may use, for it is known at its end only."""
+_SOMETHING = 1.0
+"""What has to be left of a metered unit for an application to be opened."""
+
+
+def claim_of_application(
+    tree: TenantTree, tenant: ClientId
+) -> tuple[dict[Unit, float], dict[Unit, float]]:
+    """Return what an application claims as it opens, and what has to be left for it.
+
+    Of units that its inferences claim it claims nothing, and asks whether a quota that
+    deprioritises is exhausted. It is not opened where nothing of a metered unit is left.
+    """
+    wants: dict[Unit, float] = {}
+    for _, node in tree.nodes(tenant):
+        for quota in node.quotas:
+            if quota.unit is not Unit.INFERENCES or quota.on_exhausted is OnExhausted.DEPRIORITISE:
+                wants[quota.unit] = 1.0 if quota.unit is Unit.APPLICATIONS else 0.0
+    needs: dict[Unit, float] = {
+        unit: min(_SOMETHING, least_limit(tree, tenant, unit))
+        for unit in wants
+        if unit is not Unit.INFERENCES
+    }
+    return wants, needs
+
+
+def claim_of_inference(
+    tree: TenantTree, tenant: ClientId, item: InferenceSubmitted
+) -> tuple[dict[Unit, float], dict[Unit, float]]:
+    """Return what an inference claims: the most that it may use, and what it is expected to use.
+
+    One that is expected to use more than a limit needs all of it; one that is certain to use more
+    is never let in.
+    """
+    wants: dict[Unit, float] = {}
+    needs: dict[Unit, float] = {}
+    most = item.max_output_tokens
+    reserved = most if item.reserve_output_tokens is None else item.reserve_output_tokens
+    expected = max(item.least_output_tokens, min(item.predicted_output_tokens, most))
+    for unit in units_of(tree, tenant) - {Unit.APPLICATIONS}:
+        if unit is Unit.INFERENCES:
+            wants[unit] = needs[unit] = 1.0
+            continue
+        least, likely, held = (
+            _amount(unit, item, output)
+            for output in (item.least_output_tokens, expected, max(reserved, expected))
+        )
+        limit = least_limit(tree, tenant, unit)
+        needs[unit] = max(least, min(likely, limit))
+        wants[unit] = max(held if limit < math.inf else likely, needs[unit])
+    return wants, needs
+
+
+def claim_of_running(
+    tree: TenantTree, tenant: ClientId, inference: Inference
+) -> tuple[dict[Unit, float], dict[Unit, float]]:
+    """Return what an inference claims that was let in before there were quotas."""
+    units = units_of(tree, tenant).intersection(METERED)
+    most, expected = inference.max_output_tokens, inference.expected_output
+    return (
+        {unit: _amount(unit, inference, max(most, expected)) for unit in units},
+        {unit: _amount(unit, inference, expected) for unit in units},
+    )
+
+
+def _amount(unit: Unit, of: InferenceSubmitted | Inference, output_tokens: Tokens) -> float:
+    """Return how much of a metered unit an inference uses with so many output tokens."""
+    if unit is Unit.TOKENS:
+        return float(of.prompt_tokens + output_tokens)
+    return float(choices_kv_token_time(of.prompt_tokens, output_tokens, of.choices))
+
+
+def units_of(tree: TenantTree, tenant: ClientId) -> set[Unit]:
+    """Return the units that quotas of a tenant, or of the nodes above it, count."""
+    return {quota.unit for _, node in tree.nodes(tenant) for quota in node.quotas}
 
 
 def least_limit(tree: TenantTree, tenant: ClientId, unit: Unit) -> float:
-    """Return the least of the limits on a unit that bind a tenant, of which there is one."""
-    nodes = tree.nodes(tenant)
-    return min(q.limit for _, node in nodes for q in node.quotas if q.unit is unit)
+    """Return the least of the limits on a unit that refuse a tenant; infinite if none does."""
+    return min(
+        (
+            quota.limit
+            for _, node in tree.nodes(tenant)
+            for quota in node.quotas
+            if quota.unit is unit and quota.on_exhausted is OnExhausted.REJECT
+        ),
+        default=math.inf,
+    )
 
 
-def used_of(claim: Claim, state: State) -> dict[Unit, float] | None:
-    """Return what was used of a claim; None of an inference that is not in the core any more."""
-    if claim.request_id is not None:
-        if not claim.is_decided:
-            return {}
-        return {Unit.INFERENCES: 1.0} if claim.request_id in state.inferences else None
-    application = state.applications.get(claim.name)
-    if application is None:
-        return {}
+def used_by(inference: Inference) -> dict[Unit, float]:
+    """Return what an inference has used so far: of its prompt nothing before its first token."""
+    has_begun = inference.output_tokens > 0
+    tokens = (inference.prompt_tokens + inference.output_tokens) if has_begun else 0
     return {
-        Unit.APPLICATIONS: 1.0,
-        Unit.TOKENS: float(application.prompt_tokens + application.output_tokens),
-        Unit.KV_TOKEN_TIME: float(application.kv_token_time),
+        Unit.INFERENCES: 1.0,
+        Unit.TOKENS: float(tokens),
+        Unit.KV_TOKEN_TIME: float(inference.attained),
+    }
+
+
+def outrun_by(inference: Inference, claim: Claim) -> dict[Unit, float]:
+    """Return what an inference that uses more than it claims is expected to use, by unit."""
+    used = used_by(inference)
+    total = inference.output_tokens + inference.expected_remaining(inference.output_tokens)
+    return {
+        unit: max(used[unit], _amount(unit, inference, total))
+        for unit in METERED
+        if unit in claim.wants and used[unit] > claim.wants[unit]
     }
 
 

@@ -1,11 +1,12 @@
 """The quota gate: holds submissions back until the accounts have granted what they use of quotas.
 
 It stands before write-through admission, and does nothing where no quota is configured. An
-application claims what it is predicted to use when it is opened, an inference itself where
-inferences are counted; what an application has used is told once a second, and at its end; the rest
-of its claim comes back once that is stored. An application that outruns its claim asks for twice
-what it has used, but for no more than the limit, and beyond that for a tenth of the limit at a
-time; while that is refused, it takes no more inferences.
+application claims itself when it is opened, and each inference what it may use: the most by its
+`max_tokens`, of which it needs what is expected. Neither holds anything once it has ended, nor does
+an application that is idle. What an inference has used is told once a second, and at its end, when
+the rest of its claim comes back. An inference that would fit but for what others in flight may use
+beyond what is expected of them waits for their ends, within `scheduler.quota_timeout_s`; later ones
+of its application that fit pass it.
 
 The accounts that cannot be reached grant nothing: what was granted runs on, and what waits for a
 quota that rejects is refused after `scheduler.quota_timeout_s`. What only shadow quotas, or those
@@ -14,7 +15,7 @@ that deprioritise, count is let in then.
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,7 @@ from justitia_ray.core.actions import (
     Refuse,
     RefuseApplication,
 )
+from justitia_ray.core.entities import Inference
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.tenants import OnExhausted, TenantTree, Unit
 from justitia_ray.errors import AdmissionError
@@ -42,10 +44,13 @@ from justitia_ray.serve.scheduler.claims import (
     EndedClaims,
     LatelyRefused,
     Unopened,
-    first_want,
-    least_limit,
+    claim_of_application,
+    claim_of_inference,
+    claim_of_running,
     limit_of,
-    used_of,
+    outrun_by,
+    units_of,
+    used_by,
 )
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.known_quotas import KnownQuotas
@@ -61,10 +66,10 @@ _IDLE_S: Seconds = 5.0
 """Time between questions how the quotas stand, while nothing is claimed."""
 _RETRY_S: Seconds = 0.2
 _ANSWER_S: Seconds = 5.0
-_STEP = 0.1
-"""Share of the limit that an application asks for which has used as much as the limit, over some
-periods perhaps: little enough that it need not wait until all that was used has come back."""
-_OF_APPLICATIONS = (Unit.APPLICATIONS, Unit.TOKENS, Unit.KV_TOKEN_TIME)
+_ASK_AGAIN_S: Seconds = 0.1
+"""Time between questions while something waits for the end of what is in flight."""
+_MOST_WAITING_ASKED = 16
+"""Inferences of an application, of those that wait so, that are asked for at once, in order."""
 
 
 class QuotaGate:
@@ -144,9 +149,11 @@ class QuotaGate:
             any(node.quotas for node in self._tree.described.values()),
         )
         self._accounts_epoch = 0  # the accounts are handed the tree again
+        state = self._driver.core.state
+        state.ended = {} if self.has_quotas else None
         if self.has_quotas and not had:
-            for application in self._driver.core.state.applications.values():
-                if self._units(application.tenant):
+            for application in state.applications.values():
+                if units_of(self._tree, application.tenant):
                     claim = Claim(
                         application.application_id,
                         application.application_id,
@@ -155,6 +162,22 @@ class QuotaGate:
                         is_decided=True,
                         is_deprioritised=application.is_deprioritised,
                         may_have_run=True,
+                    )
+                    self._claims[claim.name] = claim
+            for inference in state.inferences.values():
+                tenant = state.applications[inference.application_id].tenant
+                wants, needs = claim_of_running(self._tree, tenant, inference)
+                if wants:
+                    claim = Claim(
+                        _name_of(inference),
+                        inference.application_id,
+                        tenant,
+                        wants,
+                        needs,
+                        inference.request_id,
+                        is_decided=True,
+                        may_have_run=True,
+                        has_run=True,
                     )
                     self._claims[claim.name] = claim
         if had and not self.has_quotas:
@@ -197,7 +220,7 @@ class QuotaGate:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if self._told is None:
-                await self._pause(_EVERY_S if self._claims or self._unstored else _IDLE_S)
+                await self._pause(self._until_next_s())
 
     def close(self) -> None:
         """Refuse nothing and hold nothing any more: this scheduler leads no longer."""
@@ -234,6 +257,8 @@ class QuotaGate:
             return
         if isinstance(item, ev.InferenceCancelled):
             name = self._requests.get(item.request_id)
+            if name is not None and self._withdraw(name, item.request_id):
+                return
         else:
             name = item.application_id
         queue = None if name is None else self._queues.get(name)
@@ -247,7 +272,8 @@ class QuotaGate:
         queue.append((item, claim))
         if isinstance(item, ev.InferenceSubmitted):
             self._requests[item.request_id] = name
-        self._advance(name)
+        if claim is None or claim.is_decided:
+            self._advance(name)
 
     async def decided(self, application_id: ApplicationId) -> Decision | None:
         """Wait until an application that is held back is let in or not; None: let in."""
@@ -290,16 +316,25 @@ class QuotaGate:
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
         """Return the node whose quota keeps a live application from more; None: none does."""
-        claim = self._claims.get(application_id)
-        refused = None if claim is None else claim.refused
+        refused, _ = self._in_the_way(application_id)
         limit = None if refused is None else limit_of(refused)
         return None if limit is None else limit.scope
 
     def comes_back_s(self, application_id: ApplicationId) -> Seconds | None:
         """Return when the quota that keeps a live application from more has enough, if known."""
+        refused, comes_back_s = self._in_the_way(application_id)
+        return None if refused is None else comes_back_s
+
+    def _in_the_way(self, application_id: ApplicationId) -> tuple[Decision | None, Seconds | None]:
+        """Return the last refusal of an inference of an application, until its quota is back."""
         claim = self._claims.get(application_id)
-        refused = None if claim is None else claim.refused
-        return None if refused is None else refused.retry_after_s
+        if claim is None or claim.in_the_way is None:
+            return None, None
+        refused, at = claim.in_the_way
+        if refused.retry_after_s is None:
+            return refused, None
+        left_s = at + refused.retry_after_s - asyncio.get_running_loop().time()
+        return (refused, left_s) if left_s > 0 else (None, None)
 
     def unopened_application(self, application_id: ApplicationId) -> Unopened | None:
         """Return an application that waits for the accounts, or was refused for a quota lately.
@@ -327,23 +362,29 @@ class QuotaGate:
             known = self._claims.get(item.application_id)
             if known is not None:
                 return None if known.is_decided else known
-            units = self._units(item.tenant).intersection(_OF_APPLICATIONS)
-            if not units or item.application_id in state.applications:
+            if item.application_id in state.applications:
+                return None
+            wants, needs = claim_of_application(self._tree, item.tenant)
+            if not wants:
                 return None
             if self._driver.core.applications.is_counted(item):
                 return None  # it is opened for what may be missing of its end
             self._refused.forget(item.application_id)
-            wants = {unit: first_want(self._tree, item, unit) for unit in units}
             name = item.application_id
-            return self._make(Claim(name, name, item.tenant, wants, may_have_run=item.resubmitted))
+            return self._make(
+                Claim(name, name, item.tenant, wants, needs, may_have_run=item.resubmitted)
+            )
         if not isinstance(item, ev.InferenceSubmitted) or item.request_id in state.inferences:
             return None
         if item.is_counted:
             return None
         tenant = self._tenant_of(item.application_id)
-        if tenant is None or Unit.INFERENCES not in self._units(tenant):
+        if tenant is None:
             return None
-        name = f"{item.application_id}#{item.inference_id}"
+        wants, needs = claim_of_inference(self._tree, tenant, item)
+        if not wants:
+            return None
+        name = _name_of(item)
         known = self._claims.get(name)
         if known is not None:
             return None if known.is_decided else known
@@ -351,7 +392,8 @@ class QuotaGate:
             name,
             item.application_id,
             tenant,
-            {Unit.INFERENCES: 1.0},
+            wants,
+            needs,
             item.request_id,
             may_have_run=item.resubmitted,
             has_run=item.outcome is not None,
@@ -379,26 +421,46 @@ class QuotaGate:
         self._wanted.set()
         return claim
 
-    def _units(self, tenant: ClientId) -> set[Unit]:
-        return {quota.unit for _, node in self._tree.nodes(tenant) for quota in node.quotas}
-
     def _give_up(self, claim: Claim) -> None:
-        """Decide without the accounts, which have not answered in time."""
+        """Decide without the accounts, which have not answered in time, or said that it waits.
+
+        Those of its application whose time is up in the same moment are decided with it.
+        """
         claim.deadline = None
         if claim.is_decided:
             return
+        soon = asyncio.get_running_loop().time() + _ASK_AGAIN_S
+        others = [one for _, one in self._queues.get(claim.application_id, ()) if one is not None]
+        for one in others:
+            if not one.is_decided and (one.deadline is None or one.deadline.when() <= soon):
+                self._decide(one, self._decision_without_accounts(one), advances=False)
+        if not claim.is_decided:
+            self._decide(claim, self._decision_without_accounts(claim), advances=False)
+        self._advance(claim.application_id)
+
+    def _decision_without_accounts(self, claim: Claim) -> Decision:
+        if claim.waits is not None:
+            return replace(claim.waits, waits=False, retry_after_s=RETRY_AFTER_S)
         rejects = any(
             quota.unit in claim.wants and quota.on_exhausted is OnExhausted.REJECT
             for _, node in self._tree.nodes(claim.tenant)
             for quota in node.quotas
         )
         if rejects:
-            self._decide(claim, Decision(claim.name, UNREACHABLE, RETRY_AFTER_S))
-        else:
-            self._decide(claim, Decision(claim.name))
+            return Decision(claim.name, UNREACHABLE, RETRY_AFTER_S)
+        return Decision(claim.name)
 
-    def _decide(self, claim: Claim, decision: Decision) -> None:
-        """Note what becomes of a claim, and let in or refuse what waits for it."""
+    def _decide(self, claim: Claim, decision: Decision, *, advances: bool = True) -> None:
+        """Note what becomes of a claim, and let in or refuse what waits for it.
+
+        Args:
+            claim: The claim.
+            decision: What the accounts say of it.
+            advances: False: the caller calls `_advance` for its application.
+        """
+        if decision.waits and not claim.is_decided and not decision.holds:
+            claim.asks, claim.waits = True, decision
+            return
         if claim.deadline is not None:
             claim.deadline.cancel()
             claim.deadline = None
@@ -408,12 +470,27 @@ class QuotaGate:
         claim.refused = decision if decision.refused_by is not None else None
         if claim.refused is None:
             claim.holds = decision.holds
-            self._deprioritise(claim, is_so=decision.is_deprioritised)
-        if not was_decided:
+        self._note_of_application(claim, decision)
+        if advances and not was_decided:
             self._advance(claim.application_id)
 
+    def _note_of_application(self, claim: Claim, decision: Decision) -> None:
+        """Note what a decision says of the application that it is for."""
+        application = self._claims.get(claim.application_id)
+        if application is None:
+            return
+        if claim.request_id is None:
+            if claim.refused is None:
+                self._deprioritise(claim, is_so=decision.is_deprioritised)
+        elif claim.refused is not None:
+            application.in_the_way = claim.refused, asyncio.get_running_loop().time()
+        else:
+            application.in_the_way = None
+            if decision.is_deprioritised:
+                self._deprioritise(application, is_so=True)
+
     def _deprioritise(self, claim: Claim, *, is_so: bool) -> None:
-        if claim.request_id is None and claim.is_deprioritised != is_so:
+        if claim.is_deprioritised != is_so:
             claim.is_deprioritised = is_so
             if claim.name in self._driver.core.state.applications:
                 self._driver.apply(ev.ApplicationDeprioritised(claim.name, is_so))
@@ -435,7 +512,7 @@ class QuotaGate:
             if claim.is_untold:
                 self._untold.append((claim, used))
             elif when_stored:
-                self._over.append(Use(claim.name, used))
+                self._over.append(Use(claim.name, used, is_final=True))
                 now = asyncio.get_running_loop().time()
                 self._unstored.add(Use(claim.name, used, is_over=True), now)
             else:
@@ -452,26 +529,30 @@ class QuotaGate:
     def _ended(self, ended: EndApplication) -> None:
         claim = self._claims.get(ended.application_id)
         if claim is not None and claim.is_decided:
-            used = {
-                Unit.APPLICATIONS: 1.0,
-                Unit.TOKENS: float(ended.prompt_tokens + ended.output_tokens),
-                Unit.KV_TOKEN_TIME: float(ended.kv_token_time),
-            }
-            self._settle(claim, used, when_stored=True)
+            self._settle(claim, {Unit.APPLICATIONS: 1.0}, when_stored=True)
 
     # --- inside: what is held back
 
     def _advance(self, name: ApplicationId) -> None:
-        """Let in, or refuse, what is held back of an application and has been decided."""
+        """Let in, or refuse, what is held back of an application and has been decided.
+
+        Inferences pass others that wait; all else keeps its place.
+        """
         queue = self._queues.get(name)
+        if queue is None:
+            return
+        kept: deque[tuple[Submission, Claim | None]] = deque()
+        passes = True
         while queue:
-            item, claim = queue[0]
+            item, claim = queue.popleft()
             if self._has_ended(item, claim):
                 claim = self._claim_of(item)  # another application of that name
-                queue[0] = (item, claim)
-            if claim is not None and not claim.is_decided:
-                return
-            queue.popleft()
+            is_inference = isinstance(item, ev.InferenceSubmitted)
+            is_next = not kept or (is_inference and passes)
+            if not is_next or (claim is not None and not claim.is_decided):
+                kept.append((item, claim))
+                passes &= is_inference
+                continue
             if isinstance(item, ev.InferenceSubmitted):
                 self._requests.pop(item.request_id, None)
             refused = None if claim is None else claim.refused
@@ -484,12 +565,28 @@ class QuotaGate:
             if isinstance(item, ev.ApplicationArrived):
                 self._refused.note(item, refused, asyncio.get_running_loop().time())
             self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
-        if queue is not None:
-            self._queues.pop(name, None)
-            opening = self._opening.pop(name, None)
-            if opening is not None and not opening.done():
-                opening.set_result(Decision(name))
-            self._note_resubmitted()
+        if kept:
+            self._queues[name] = kept
+            return
+        self._queues.pop(name, None)
+        opening = self._opening.pop(name, None)
+        if opening is not None and not opening.done():
+            opening.set_result(Decision(name))
+        self._note_resubmitted()
+
+    def _withdraw(self, name: ApplicationId, request_id: RequestId) -> bool:
+        """Drop an inference that is held back, and has not run; return whether it was one."""
+        queue = self._queues.get(name, deque())
+        for place, (item, claim) in enumerate(queue):
+            if isinstance(item, ev.InferenceSubmitted) and item.request_id == request_id:
+                if claim is None or claim.may_have_run:
+                    return False
+                del queue[place], self._requests[request_id]
+                self._settle(claim, claim.unused())
+                if not place:
+                    self._advance(name)
+                return True
+        return False
 
     def _note_resubmitted(self) -> None:
         """Tell the core who has submitted all again, once nothing of it is held back."""
@@ -529,12 +626,9 @@ class QuotaGate:
         """
         if isinstance(item, ev.InferenceSubmitted):
             name = item.application_id
-            of_application = self._claims.get(name)
             refused = None
             if name not in self._driver.core.state.applications:
                 refused = self._refused.decision(name)
-            elif of_application is not None and not item.resubmitted:
-                refused = of_application.refused
             if refused is not None:
                 self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
                 return
@@ -570,6 +664,12 @@ class QuotaGate:
 
     # --- inside: the accounts
 
+    def _until_next_s(self) -> Seconds:
+        """Return the longest time until the next exchange."""
+        if any(one.waits is not None and not one.is_decided for one in self._claims.values()):
+            return _ASK_AGAIN_S
+        return _EVERY_S if self._claims or self._unstored else _IDLE_S
+
     async def _pause(self, at_most_s: Seconds) -> None:
         due = asyncio.get_running_loop().call_later(at_most_s, self._wanted.set)
         try:
@@ -593,7 +693,7 @@ class QuotaGate:
             self._wanted.clear()
         told = self._told
         granted = tuple(
-            Ask(claim.name, claim.tenant, claim.holds, is_granted=True)
+            Ask(claim.name, claim.tenant, claim.holds, is_granted=True, needs=claim.needs)
             for claim in self._claims.values()
             if claim.holds and told.accounts != self._accounts_epoch
         )
@@ -606,16 +706,20 @@ class QuotaGate:
         self._last_accounts = answer.epoch
         if told.wants_nodes:
             self.known.note(answer.nodes, now)
+        decided: dict[ApplicationId, None] = {}
         for verdict in answer.verdicts[len(granted) :]:
             asked = self._asked[verdict.name]
             if self._claims.get(verdict.name) is asked:
-                self._decide(asked, verdict)
+                self._decide(asked, verdict, advances=False)
+                decided[asked.application_id] = None
                 continue
             # It has ended meanwhile.
             used = next((used for of, used in self._untold if of is asked), asked.unused())
             self._untold = [untold for untold in self._untold if untold[0] is not asked]
             if verdict.refused_by is None and verdict.holds:
                 self._over.append(Use(verdict.name, used, is_over=True))
+        for name in decided:
+            self._advance(name)
 
     def _next(self, now: Seconds) -> Exchange:
         """Return the next exchange: what was used since, and what is to be granted."""
@@ -623,24 +727,31 @@ class QuotaGate:
         uses: list[Use] = []
         asks: list[Ask] = []
         self._asked = {}
+        state = self._driver.core.state
+        waiting: Counter[ApplicationId] = Counter()
         for claim in list(self._claims.values()):
-            used = used_of(claim, self._driver.core.state)
-            if claim.request_id is not None and claim.is_decided and used is None:
-                self._settle(claim, {Unit.INFERENCES: 1.0}, when_stored=True)
+            used, is_final = self._used_of(claim)
+            if is_final:
+                self._settle(claim, used, when_stored=True)
                 continue
             if used and used != claim.told:
                 claim.told = used
                 uses.append(Use(claim.name, used))
-            for ask in self._asks_of(claim, used or {}):
+            if claim.waits is not None and not claim.is_decided:
+                waiting[claim.application_id] += 1
+                if waiting[claim.application_id] > _MOST_WAITING_ASKED:
+                    continue
+            for ask in self._asks_of(claim):
                 self._asked[claim.name] = claim
                 asks.append(ask)
+        state.ended = {}
         for name in self._unstored.overdue(now):
             self._tell_over(name)
         uses, self._over = [*self._over, *uses], []
         for claim, _ in self._untold:
             if claim.name not in self._asked:
                 self._asked[claim.name] = claim
-                asks.append(Ask(claim.name, claim.tenant, {**claim.wants}, is_granted=True))
+                asks.append(_ask(claim, is_granted=True))
         survivors = None
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
             self._began_at, survivors = (
@@ -662,18 +773,40 @@ class QuotaGate:
             survivors,
         )
 
-    def _asks_of(self, claim: Claim, used: Mapping[Unit, float]) -> Iterator[Ask]:
+    def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
+        """Return what was used of a claim so far, and whether that is all."""
+        state = self._driver.core.state
+        if claim.request_id is None:
+            is_open = claim.name in state.applications
+            return ({Unit.APPLICATIONS: 1.0} if is_open else {}), False
+        if not claim.is_decided:
+            return {}, False
+        inference = state.inferences.get(claim.request_id)
+        if inference is not None:
+            return used_by(inference), False
+        ended = (state.ended or {}).get(claim.request_id)
+        if ended is not None:
+            return used_by(ended), True
+        is_held = self._admission.holds_inference(claim.request_id)
+        return {Unit.INFERENCES: 1.0}, not is_held
+
+    def _asks_of(self, claim: Claim) -> Iterator[Ask]:
         """Yield what is to be asked of a claim: at first, when outrun, and while deprioritised."""
-        outran = False
-        for unit in (Unit.TOKENS, Unit.KV_TOKEN_TIME):
-            is_beyond = used.get(unit, 0) > claim.holds.get(unit, 0)
-            if claim.is_decided and is_beyond and unit in self._units(claim.tenant):
-                outran = True
-                limit = least_limit(self._tree, claim.tenant, unit)
-                more = min(2 * used[unit], limit)
-                if more <= used[unit]:  # in this period and in earlier ones
-                    more = used[unit] + limit * _STEP
-                claim.wants = {**claim.holds, **claim.wants, unit: more}
-        if claim.asks or outran or claim.is_deprioritised or claim.refused is not None:
+        inference = self._driver.core.state.inferences.get(claim.request_id or "")
+        more = {} if inference is None or not claim.is_decided else outrun_by(inference, claim)
+        if more:
+            claim.wants = {**claim.wants, **more}
+            claim.needs = {**claim.needs, **more}
+        is_again = claim.request_id is None and claim.is_deprioritised
+        if claim.asks or more or is_again:
             claim.asks = False
-            yield Ask(claim.name, claim.tenant, {**claim.wants}, is_granted=claim.has_run)
+            yield _ask(claim, is_granted=claim.has_run or bool(more))
+
+
+def _ask(claim: Claim, *, is_granted: bool) -> Ask:
+    return Ask(claim.name, claim.tenant, {**claim.wants}, is_granted, {**claim.needs})
+
+
+def _name_of(inference: ev.InferenceSubmitted | Inference) -> ClaimName:
+    """Return the name of an inference's claim."""
+    return f"{inference.application_id}#{inference.inference_id}"

@@ -274,10 +274,16 @@ BROKEN: dict[str, Broken] = {
         "nothing_is_left_over",
         broken_quotas.everybody_dies,
     ),
-    "outrun applications go on": Broken(
-        Parts(service=broken_quotas.ServiceThatNeverStops),
+    "what is in flight is not reserved": Broken(
+        Parts(service=broken_quotas.ServiceThatReservesNothing),
         0,
-        "outrun_applications_take_no_more",
+        "limits_hold",
+        broken_quotas.with_quotas,
+    ),
+    "claims outlive their inferences": Broken(
+        Parts(service=broken_quotas.ServiceThatKeepsClaims),
+        0,
+        "nothing_is_left_over",
         broken_quotas.with_quotas,
     ),
     "answered inferences are not told of": Broken(

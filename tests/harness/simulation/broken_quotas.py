@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from justitia_ray.accounts.messages import Verdict
 from justitia_ray.core.actions import EndsStored
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.tenants import Unit
 from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
-from justitia_ray.serve.scheduler.claims import Claim
+from justitia_ray.serve.scheduler.claims import METERED, Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.store.schema import encode
 from justitia_ray.units import ApplicationId, Epoch, RequestId
@@ -68,21 +67,41 @@ class ServiceWithoutSurvivors(WatchedService):
         self.term.gate.__class__ = _GateWithoutSurvivors
 
 
-class _GateThatNeverStops(QuotaGate):
-    """Lets an application go on that has outrun its claim."""
+class _GateThatReservesNothing(QuotaGate):
+    """Claims of an inference what it counts, and nothing of what it will use."""
 
-    def _decide(self, claim: Claim, decision: Verdict) -> None:
-        if not claim.is_decided or decision.refused_by is None:
-            super()._decide(claim, decision)
+    def _make(self, claim: Claim) -> Claim:
+        for unit in METERED:
+            if claim.request_id is not None and unit in claim.wants:
+                claim.wants[unit] = 0.0
+                claim.needs = {**claim.needs, unit: 0.0}
+        return super()._make(claim)
 
 
-class ServiceThatNeverStops(WatchedService):
+class ServiceThatReservesNothing(WatchedService):
     """Has that gate."""
 
     def watch(self, *parts: Any) -> None:
         """Put the gate in its place."""
         super().watch(*parts)
-        self.term.gate.__class__ = _GateThatNeverStops
+        self.term.gate.__class__ = _GateThatReservesNothing
+
+
+class _GateThatKeepsClaims(QuotaGate):
+    """Gives nothing back of an inference that has ended."""
+
+    def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
+        used, is_final = super()._used_of(claim)
+        return used, is_final and claim.request_id is None
+
+
+class ServiceThatKeepsClaims(WatchedService):
+    """Has that gate."""
+
+    def watch(self, *parts: Any) -> None:
+        """Put the gate in its place."""
+        super().watch(*parts)
+        self.term.gate.__class__ = _GateThatKeepsClaims
 
 
 class StoreThatSavesUsageApart(StoreClient):

@@ -22,7 +22,7 @@ from tests.harness.simulation.accounts import WatchedBook
 from tests.harness.simulation.network import here
 from tests.harness.simulation.plan import FaultKind
 from tests.harness.simulation.tenants import COUNTING
-from tests.harness.simulation.use_recorder import Amount
+from tests.harness.simulation.use_recorder import METERED, Amount
 from tests.harness.simulation.virtual_loop import VirtualLoop
 from tests.harness.simulation.world import World
 
@@ -53,7 +53,8 @@ _LOSING = frozenset(FaultKind) - {
 def limits_hold(worlds: Sequence[World]) -> None:
     """No window of a quota that rejects has more than its limit, over all models.
 
-    Metered units may go beyond it by what applications in flight have used beyond their claims.
+    Metered units may go beyond it by the error of one prediction, and by what no claim held: made
+    after its inference was cancelled, a second time, or while the accounts had forgotten.
     """
     first = worlds[0]
     accounts = first.accounts
@@ -93,15 +94,19 @@ def _check_windows(
         amount = total[end] - total[start]
         if amount <= quota.limit:
             continue
-        beyond = 0.0
-        if quota.unit is Unit.KV_TOKEN_TIME:
+        mispredicted = uncovered = 0.0
+        if quota.unit in METERED:
             names = {(one.claim, id(w)): (one, w) for one, w in used[start:end]}
-            beyond = sum(w.recorder.use.overrun(one.claim, at_s) for one, w in names.values())
-        if amount > quota.limit + beyond * (1 + 1e-9):
+            errors = [
+                w.recorder.use.beyond(one.claim, quota.unit, at_s) for one, w in names.values()
+            ]
+            mispredicted = max(error for error, _ in errors)
+            uncovered = sum(more for _, more in errors)
+        if amount > (quota.limit + mispredicted + uncovered) * (1 + 1e-9):
             worlds[0].recorder.add_failure(
                 "limits_hold",
                 f"{path} used {amount:g} {quota.name} up to {at_s:.3f} s: {quota.limit:g} is the"
-                f" limit, {beyond:g} were in flight",
+                f" limit, {mispredicted:g} were mispredicted, {uncovered:g} no claim held",
             )
             return
 
@@ -110,11 +115,11 @@ def _begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
     """Return the instant after which a window began that ends at an instant."""
     if quota.window is Window.ROLLING:
         # What engines produce is looked at once a second.
-        return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit is Unit.KV_TOKEN_TIME)
+        return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit in METERED)
     midnight_s = world.plan.midnight_s
     if midnight_s is None or at_s < midnight_s:
         return -1.0
-    return midnight_s + LOOK_EVERY_S * (quota.unit is Unit.KV_TOKEN_TIME) - 1e-9
+    return midnight_s + LOOK_EVERY_S * (quota.unit in METERED) - 1e-9
 
 
 def use_is_counted_once(worlds: Sequence[World]) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from justitia_ray.accounts.messages import ClaimName
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refusal, Refuse
@@ -24,7 +26,7 @@ from justitia_ray.units import (
     Tokens,
 )
 from tests.harness.simulation.store import Tags
-from tests.harness.simulation.use_recorder import UseRecorder
+from tests.harness.simulation.use_recorder import METERED, UseRecorder, claim_of
 from tests.harness.simulation.virtual_loop import Process
 
 _LONG_ID = re.compile(r"[0-9a-f]{32}\+*|ingress-[0-9a-f]{12}")
@@ -159,8 +161,12 @@ class GrantedLease:
     request_id: str
     application_id: ApplicationId
     choices: int
+    claim: ClaimName
+    """Name of the inference's claim on quotas."""
     used: KvTokenTime = 0
     """h of what was produced under it, once it has ended."""
+    tokens: Tokens = 0
+    """Tokens of its prompt and its output, once it has ended and something was produced."""
 
 
 class Recorder:
@@ -183,7 +189,7 @@ class Recorder:
         """Made to their ends, and not aborted."""
         self._refused: set[tuple[Epoch, RequestId]] = set()
         self._named: dict[Process, Epoch] = {}
-        self.use = UseRecorder(lambda: self.now, self.add_failure)
+        self.use = UseRecorder(lambda: self.now)
 
     @property
     def now(self) -> Seconds:
@@ -267,7 +273,9 @@ class Recorder:
 
     def _granted(self, core: SchedulerCore, grant: Grant) -> Application:
         inference = core.state.inferences[grant.request_id]
-        lease = GrantedLease(grant.request_id, inference.application_id, inference.choices)
+        lease = GrantedLease(
+            grant.request_id, inference.application_id, inference.choices, claim_of(inference)
+        )
         by = inference.starts_by
         if by is not None and inference.attempts == 1 and by <= core.state.now:
             self.add_failure("nothing_is_granted_after_its_deadline", grant.request_id)
@@ -330,17 +338,25 @@ class Recorder:
 
     def look_at_engines(self) -> None:
         """Note what has been produced so far; once a second will do."""
-        produced = {
-            name: float(sum(lease.used for lease in leases))
-            for name, leases in self._by_application.items()
-        }
-        for lease_id in self.holders:
-            produced[self.leases[lease_id].application_id] += self._so_far(lease_id)
-        self.use.produced(produced)
+        of: defaultdict[tuple[ApplicationId, ClaimName], list[float]] = defaultdict(lambda: [0, 0])
+        for lease_id, lease in self.leases.items():
+            amounts = of[lease.application_id, lease.claim]
+            amounts[0] += lease.tokens
+            amounts[1] += lease.used
+            if lease_id in self.holders:
+                used = self._progress(lease_id)
+                amounts[0] += _tokens(used)
+                amounts[1] += self._cost(lease_id, used)
+        for (name, claim), amounts in of.items():
+            for unit, amount in zip(METERED, amounts, strict=True):
+                self.use.produced(self.use.tenants[name], claim, unit, amount)
 
     def _so_far(self, lease_id: LeaseId) -> KvTokenTime:
+        return self._cost(lease_id, self._progress(lease_id))
+
+    def _progress(self, lease_id: LeaseId) -> Progress:
         progress: Progress = self.holders[lease_id].progress(lease_id)  # type: ignore[attr-defined]
-        return self._cost(lease_id, progress)
+        return progress
 
     def _cost(self, lease_id: LeaseId, used: Progress) -> KvTokenTime:
         choices = self.leases[lease_id].choices
@@ -376,6 +392,7 @@ class Recorder:
         if self.holders.pop(lease_id, None) is not None:
             lease = self.leases[lease_id]
             lease.used += self._cost(lease_id, used)
+            lease.tokens += _tokens(used)
             if used.output_tokens:
                 self.use.began(lease.request_id, _epoch_of(lease_id), lease.application_id)
             self.add_event(replica, f"ends {lease_id} after {used.output_tokens} tokens")
@@ -384,6 +401,10 @@ class Recorder:
 def tags_of(core: SchedulerCore) -> Tags:
     """Return the tags of all live applications."""
     return {name: core.tag(name) for name in core.state.applications}
+
+
+def _tokens(used: Progress) -> Tokens:
+    return used.prompt_tokens + used.output_tokens if used.output_tokens else 0
 
 
 def _epoch_of(lease_id: LeaseId) -> Epoch:

@@ -1,7 +1,8 @@
 """Recorder of real use in a simulation, by tenant: quotas and usage are held against it.
 
 Applications count as they are opened and inferences as they are let in, whichever scheduler does
-it, and once over its death; KV token-time counts as engines produce it, looked at once a second.
+it, and once over its death; tokens and KV token-time count as engines produce them, by the
+inference, looked at once a second.
 """
 
 from collections import Counter, defaultdict
@@ -12,18 +13,19 @@ from typing import NamedTuple
 from justitia_ray.accounts.messages import ClaimName, Exchange, Verdict
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
+from justitia_ray.core.entities import Inference
 from justitia_ray.core.tenants import Unit
 from justitia_ray.units import (
     ApplicationId,
     ClientId,
     Epoch,
     IngressId,
-    KvTokenTime,
     RequestId,
     Seconds,
     Tokens,
 )
 
+METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
 _TWO = 2
 """Terms, of which one has ended with a death."""
 
@@ -61,20 +63,18 @@ class Term:
 class UseRecorder:
     """Sees what each scheduler of one model opens and lets in, and what its engines produce."""
 
-    def __init__(self, now: Callable[[], Seconds], fail: Callable[[str, str], None]) -> None:
+    def __init__(self, now: Callable[[], Seconds]) -> None:
         """Begin with nothing.
 
         Args:
             now: Returns the seconds since the simulation began.
-            fail: Told of a rule that did not hold, by its name, and how.
         """
         self.amounts: list[Amount] = []
         self.terms: dict[Epoch, Term] = {}
-        self.covered: dict[ApplicationId, list[tuple[Seconds, KvTokenTime]]] = {}
-        """KV token-time of an application that its claim holds, and that was used of those that
-        are over, from instants on."""
-        self._told: defaultdict[ApplicationId, KvTokenTime] = defaultdict(float)
-        self._held: dict[ApplicationId, KvTokenTime] = {}
+        self._covered: dict[tuple[ClaimName, Unit], list[tuple[Seconds, float]]] = {}
+        """What a claim holds of a metered unit, or has used if it is over, from instants on."""
+        self._needs: dict[tuple[ClaimName, Unit], float] = {}
+        """What a claim was expected to use as it was made."""
         self.tenants: dict[ApplicationId, ClientId] = {}
         self.lost_claims: Counter[tuple[ClientId, Unit]] = Counter()
         """Claims of this model that counted as used because nobody accounted for them."""
@@ -85,7 +85,6 @@ class UseRecorder:
         self.aborted: set[RequestId] = set()
         """Inferences that a scheduler stopped, before it heard of their ends perhaps."""
         self._now = now
-        self._fail = fail
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
         """Claims on exact units that the accounts have granted."""
         self.let_in: set[ClaimName] = set()
@@ -109,8 +108,7 @@ class UseRecorder:
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
         """Inferences whose claims were made again after they had been over."""
-        self._outrun: dict[tuple[Epoch, ApplicationId], Seconds] = {}
-        self._produced: defaultdict[ApplicationId, KvTokenTime] = defaultdict(float)
+        self._produced: defaultdict[tuple[ClaimName, Unit], float] = defaultdict(float)
 
     # --- schedulers
 
@@ -162,13 +160,7 @@ class UseRecorder:
     def admitted(self, core: SchedulerCore, epoch: Epoch, item: ev.InferenceSubmitted) -> None:
         """A scheduler has let an inference in."""
         name = item.application_id
-        outrun_at = self._outrun.get((epoch, name))
-        if outrun_at is not None and outrun_at < self._now() and not item.resubmitted:
-            self._fail(
-                "outrun_applications_take_no_more",
-                f"{item.request_id} of {name}, which was refused more at {outrun_at:.3f} s",
-            )
-        claim, tenant = f"{name}#{item.inference_id}", core.state.applications[name].tenant
+        claim, tenant = claim_of(item), core.state.applications[name].tenant
         if claim not in self.let_in:
             self.let_in.add(claim)
             self._add(tenant, Unit.INFERENCES, 1, claim)
@@ -181,24 +173,21 @@ class UseRecorder:
         for use in told.uses:
             if use.is_over:
                 self._over.add(use.name)
-                used = use.used.get(Unit.KV_TOKEN_TIME, 0)
-                self._told[use.name] += min(used, self._held.pop(use.name, 0))
-                self._cover(use.name, self._told[use.name])
+            if use.is_over or use.is_final:
+                for unit in METERED:
+                    self._cover(use.name, unit, use.used.get(unit, 0))
         for ask, verdict in zip(told.asks, verdicts, strict=False):
-            name = (told.epoch, ask.name)
-            if verdict.refused_by is None and Unit.INFERENCES in verdict.holds:
+            if verdict.refused_by is not None:
+                continue
+            if Unit.INFERENCES in verdict.holds:
                 self._claimed_again[ask.tenant] += ask.name in self._over
                 self._over.discard(ask.name)
-            if verdict.refused_by is None:
-                self._outrun.pop(name, None)
-                held = verdict.holds.get(Unit.KV_TOKEN_TIME, 0)
-                self._held[ask.name] = held
-                self._cover(ask.name, self._told[ask.name] + held)
-                for unit in (Unit.APPLICATIONS, Unit.INFERENCES):
-                    if unit in verdict.holds:
-                        self.granted_names[ask.name] = (ask.tenant, unit)
-            elif verdict.holds and ask.name in self._open:
-                self._outrun.setdefault(name, self._now())
+            for unit in verdict.holds.keys() & set(METERED):
+                self._cover(ask.name, unit, verdict.holds[unit])
+                self._needs.setdefault((ask.name, unit), ask.needs.get(unit, ask.wants[unit]))
+            for unit in (Unit.APPLICATIONS, Unit.INFERENCES):
+                if unit in verdict.holds:
+                    self.granted_names[ask.name] = (ask.tenant, unit)
 
     def claim_lost(self, name: ClaimName, tenant: ClientId, unused: Mapping[Unit, float]) -> None:
         """The accounts count a claim as used that nobody accounts for, with what was unused of it.
@@ -212,13 +201,12 @@ class UseRecorder:
 
     # --- engines
 
-    def produced(self, so_far: Mapping[ApplicationId, KvTokenTime]) -> None:
-        """Note what was produced in all for each application, by leases that run or are over."""
-        for name, amount in so_far.items():
-            more = amount - self._produced[name]
-            if more > 0:
-                self._add(self.tenants[name], Unit.KV_TOKEN_TIME, more, name)
-                self._produced[name] = amount
+    def produced(self, tenant: ClientId, claim: ClaimName, unit: Unit, so_far: float) -> None:
+        """Note what was produced in all for an inference, by leases that run or are over."""
+        more = so_far - self._produced[claim, unit]
+        if more > 0:
+            self._add(tenant, unit, more, claim)
+            self._produced[claim, unit] = so_far
 
     def began(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
         """Something of an inference was produced."""
@@ -276,24 +264,29 @@ class UseRecorder:
             if (one.tenant, one.unit) == (tenant, unit)
         )
 
-    def overrun(self, application_id: ApplicationId, at_s: Seconds) -> KvTokenTime:
-        """Return what had been produced for an application beyond what its claims covered then.
+    def beyond(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
+        """Return what was produced under a claim until then beyond what it needed, and held.
 
-        By what was in flight as it outran its claim, or as it was cancelled.
+        It was mispredicted; and what was made of it after it was cancelled, or twice over, or while
+        the accounts did not answer, no claim has held.
         """
         produced = sum(
             one.amount
             for one in self.amounts
-            if one.claim == application_id and one.unit is Unit.KV_TOKEN_TIME and one.at_s <= at_s
+            if one.claim == claim and one.unit is unit and one.at_s <= at_s
         )
-        covered = [
-            0.0,
-            *(c for since_s, c in self.covered.get(application_id, ()) if since_s < at_s),
-        ]
-        return max(0.0, produced - covered[-1])
+        covered = self._covered.get((claim, unit), ())
+        held = next((amount for since_s, amount in reversed(covered) if since_s <= at_s), 0.0)
+        needed = self._needs.get((claim, unit), 0.0)
+        return max(0.0, min(produced, held) - needed), max(0.0, produced - held)
 
-    def _cover(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
-        self.covered.setdefault(application_id, []).append((self._now(), amount))
+    def _cover(self, claim: ClaimName, unit: Unit, amount: float) -> None:
+        self._covered.setdefault((claim, unit), []).append((self._now(), amount))
 
     def _add(self, tenant: ClientId, unit: Unit, amount: float, name: ClaimName) -> None:
         self.amounts.append(Amount(self._now(), tenant, unit, amount, name))
+
+
+def claim_of(inference: ev.InferenceSubmitted | Inference) -> ClaimName:
+    """Return the name of an inference's claim."""
+    return f"{inference.application_id}#{inference.inference_id}"

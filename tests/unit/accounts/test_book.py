@@ -4,7 +4,7 @@ from justitia_ray.accounts.book import QuotaBook
 from justitia_ray.accounts.messages import Answer, Ask, Exchange, Use
 from justitia_ray.core.tenants import OnExhausted, Period, Quota, TenantNode, TenantTree, Unit
 
-KV, APPS = Unit.KV_TOKEN_TIME, Unit.APPLICATIONS
+KV, APPS, TOKENS = Unit.KV_TOKEN_TIME, Unit.APPLICATIONS, Unit.TOKENS
 
 
 def _book(*quotas: Quota, below: tuple[Quota, ...] = ()) -> QuotaBook:
@@ -153,3 +153,68 @@ def test_what_was_over_counts_no_application_again() -> None:
     book.exchange(Exchange("m", 2, 2, uses=(Use("p", {APPS: 1, KV: 20}, is_over=True),)), 3)
 
     assert 9 == book.standings("a", 3)[0].remaining
+
+
+def _sized(name: str, most: float, likely: float) -> Ask:
+    return Ask(name, "a/x", {TOKENS: most}, needs={TOKENS: likely})
+
+
+def test_claim_is_made_where_its_needs_are_left_beside_all_that_others_hold() -> None:
+    """Refused by what is expected of the others it is spent; by what they hold it may come back."""
+    book = _book(Quota(TOKENS, 100, Period.MINUTE))
+    asks = (_sized("p", 90, 10), _sized("q", 20, 10), _sized("r", 50, 11), _sized("s", 99, 91))
+    answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
+
+    assert [True, True, False, False] == _granted(answer)
+    assert [True, False] == [verdict.waits for verdict in answer.verdicts[2:]]
+    assert 0 == book.standings("a", 0)[0].remaining
+
+
+def test_final_use_gives_the_rest_back_and_keeps_the_claim_for_a_successor() -> None:
+    """A successor that does not know of the end asks again, and is not refused."""
+    book = _book(Quota(TOKENS, 100, Period.MINUTE))
+    book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 90, 10),)), 0)
+    book.exchange(Exchange("m", 1, 2, uses=(Use("p", {TOKENS: 30}, is_final=True),)), 0)
+    left = book.standings("a", 0)[0].remaining
+    again = book.exchange(Exchange("m", 2, 1, asks=(_sized("p", 90, 10),)), 0)
+
+    assert 70 == left
+    assert {TOKENS: 30} == again.verdicts[0].holds or _granted(again) == [True]
+
+
+def test_needs_of_a_claim_outlive_the_accounts() -> None:
+    """Otherwise all that is held would count as expected, and others be refused for it."""
+    quota = Quota(TOKENS, 100, Period.MINUTE)
+    book = _book(quota)
+    book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 90, 10),)), 0)
+    successor = _book(quota)
+    records = {name: book.record(name) for name in book.all_records()}
+    successor.restore({name: record for name, record in records.items() if record}, 0)
+    answer = successor.exchange(Exchange("m", 1, 2, asks=(_sized("q", 20, 20),)), 0)
+
+    assert [True] == [verdict.waits for verdict in answer.verdicts]
+
+
+def test_quota_that_no_period_of_can_hold_a_claim_says_what_it_needs() -> None:
+    """Nothing comes back that would be enough."""
+    book = _book(Quota(TOKENS, 100, Period.MINUTE))
+    (verdict,) = book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 200, 150),)), 0).verdicts
+
+    assert verdict.refused_by is not None
+    assert (150, True, None) == (
+        verdict.refused_by.wanted,
+        verdict.refused_by.is_too_small,
+        verdict.retry_after_s,
+    )
+
+
+def test_quota_that_deprioritises_looks_at_what_is_expected() -> None:
+    """What may be used at most demotes no application, which asks with nothing of its own."""
+    book = _book(Quota(TOKENS, 100, Period.MINUTE, on_exhausted=OnExhausted.DEPRIORITISE))
+    asks = (_sized("p", 500, 90), _sized("q", 500, 20), Ask("app", "a/x", {TOKENS: 0.0}))
+    answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
+    over = Use("q", {TOKENS: 5}, is_over=True)
+    later = book.exchange(Exchange("m", 1, 2, (over,), asks[2:]), 0)
+
+    assert [False, True, True] == [verdict.is_deprioritised for verdict in answer.verdicts]
+    assert [False] == [verdict.is_deprioritised for verdict in later.verdicts]

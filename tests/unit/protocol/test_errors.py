@@ -7,6 +7,7 @@ import pytest
 
 from justitia_ray import errors
 from justitia_ray.core.actions import Refusal
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import (
     AdmissionError,
     ApplicationIsClosed,
@@ -140,6 +141,17 @@ def test_refusal_names_its_application_and_what_to_change(reason: Refusal) -> No
     assert waits == headers.get("retry-after")
     assert ("false" if reason in _SPENT else None) == headers.get("x-should-retry")
     assert headers["x-justitia-dropped-reason"]
+
+
+def test_call_that_needs_more_than_a_quota_ever_has_is_told_so_and_not_to_come_back() -> None:
+    """`Retry-After` would let clients try for ever."""
+    limit = LimitStanding("t", "tokens", 100.0, 90.0, 30.0, 60.0, wanted=200.0)
+    error = refusal_error(Refusal.QUOTA_EXHAUSTED, "app-1", limit)
+    headers = error_headers(error, _middle)
+
+    assert "more than a quota of its tenant has in a whole period" in str(error)
+    assert "(tokens of t: 100 in 60 s, 90 left, 200 needed)" in str(error)
+    assert ("false", None) == (headers.get("x-should-retry"), headers.get("retry-after"))
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])

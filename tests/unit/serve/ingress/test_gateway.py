@@ -10,6 +10,7 @@ from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.config import AppConfig
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.stages import ExpectedStage, StageServed
+from justitia_ray.core.tenants import Period, Quota, TenantNode, TenantTree, Unit
 from justitia_ray.errors import (
     EngineError,
     NoReplicaAnswers,
@@ -330,6 +331,34 @@ async def test_every_choice_counts(desk: Desk) -> None:
     assert CHARGE_FACTOR * 3 * (10 * 256 + 256 * 257 // 2) == item.remaining_kv_token_time
 
 
+@pytest.mark.parametrize(
+    ("quantile", "reserved"), [(None, 1_000), (1.0, 1_000), (0.9, 150)], ids=str
+)
+async def test_quotas_reserve_the_most_or_the_quantile_that_they_name(
+    desk: Desk, quantile: float | None, reserved: int
+) -> None:
+    """Costs of a class reach from one to nine: lengths, which cost their square, from one to 3."""
+    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 50, 1000)])
+    desk.estimates.classes.estimate = _nine_times_as_much  # type: ignore[method-assign]
+    if quantile is not None:
+        quota = Quota(Unit.TOKENS, 10**6, Period.DAY, reserve_quantile=quantile)
+        tree = TenantTree({"t": TenantNode(quotas=(quota,))})
+        desk.gateway.submitter.tenants = tree
+    item = await desk.submit(_IN_A)
+
+    assert (50, reserved, 0) == (
+        item.predicted_output_tokens,
+        item.reserve_output_tokens,
+        item.least_output_tokens,
+    )
+
+
+def _nine_times_as_much(
+    application_class: str, input_tokens: int, max_tokens: int | None
+) -> Estimate:
+    return Estimate(100, 10, 900, 50, "class")
+
+
 async def test_forced_length_is_no_guess(desk: Desk) -> None:
     """A replay says how long each answer is to be; the stage's mean has nothing to add."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50)])
@@ -337,6 +366,7 @@ async def test_forced_length_is_no_guess(desk: Desk) -> None:
 
     assert 100 == item.predicted_output_tokens
     assert CHARGE_FACTOR * (10 * 100 + 5050) == item.remaining_kv_token_time
+    assert (100, 100) == (item.reserve_output_tokens, item.least_output_tokens)
 
 
 async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> None:

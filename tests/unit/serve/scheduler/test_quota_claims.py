@@ -1,7 +1,6 @@
 """Claims of a scheduler over refusals, repetitions and silence: each is counted once, if it ran."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -54,25 +53,6 @@ async def _submit(service: SchedulerService, *items: object) -> list[Refuse]:
 
 def _live(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
-
-
-@pytest.mark.parametrize(("used", "others"), [(600.0, 450.0), (1_200.0, 0.0)])
-async def test_outrun_application_takes_no_more_inferences_at_all(
-    services: Services, accounts: Accounts, used: float, others: float
-) -> None:
-    """Neither the second after the first that was refused, nor one beyond the whole limit."""
-    service = await _serving(services, accounts, kv_token_time=1_000)
-    await service.open_application(opened("a", cost=500))
-    if others:
-        await service.open_application(opened("b", cost=others))
-    service.term.driver.core.state.applications["a"].kv_token_time = used
-    await eventually(lambda: service.term.gate.node_in_the_way("a") == "t", "it is refused more")
-    await _submit(service, inference("q1"))
-    refused = await _submit(service, inference("q2"))
-
-    assert {"q1", "q2"} == {one.request_id for one in refused}
-    assert {Refusal.QUOTA_EXHAUSTED} == {one.reason for one in refused}
-    assert "t" == service.term.gate.node_in_the_way("a")
 
 
 async def test_inference_that_the_core_refuses_is_not_counted(
@@ -139,16 +119,18 @@ async def test_claim_ends_once_the_end_of_its_application_is_stored(
     assert accounts.service is not None
     book = accounts.service.book
     services.store.free.clear()
-    await _submit(service, replace(opened("a"), reserve_tokens=500.0))
-    await eventually(lambda: "a" in _live(service), "it is open")
-    await _submit(service, ev.ApplicationClosed("a"))
-    await eventually(lambda: not service.term.gate._over, "what it used is told")
+    await _submit(service, opened("a"), inference("q"), ev.ApplicationClosed("a"))
+    await eventually(lambda: "q" in service.term.driver.core.state.inferences, "it is let in")
+    claims = book._terms[service.term.gate._scheduler].claims
     held = book.nodes(1_000_000.0)["t"][0].claimed
+    await _submit(service, ev.InferenceCancelled("q"))
+    await eventually(lambda: book.nodes(1_000_000.0)["t"][0].claimed == 0, "the rest comes back")
+    kept = set(claims)
     services.store.free.set()
     service.term.checkpointer.save_soon()
-    await eventually(lambda: book.nodes(1_000_000.0)["t"][0].claimed == 0, "the rest comes back")
+    await eventually(lambda: not claims, "the claim is over")
 
-    assert 500 == held
+    assert (30, {"a#0"}) == (held, kept)
 
 
 async def test_application_that_came_and_went_without_the_accounts_is_counted(

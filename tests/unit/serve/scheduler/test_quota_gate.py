@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -106,6 +107,13 @@ async def _told(service: SchedulerService, of: type = Refuse) -> list[Any]:
     return [message for _, message in mail.messages if isinstance(message, of)]
 
 
+def _inference(request_id: str, application_id: str, prompt: int, output: int) -> Any:
+    """Return an inference whose length is known."""
+    return ev.InferenceSubmitted(
+        request_id, application_id, request_id, "i", prompt, output, output
+    )
+
+
 def _live(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
@@ -153,13 +161,12 @@ async def test_rest_of_the_claim_comes_back_as_it_is_cancelled(
     services: Services, accounts: Accounts
 ) -> None:
     """Reserved by prediction: what a cancelled application has not used is others' at once."""
-    service = await _serving(services, accounts, "kv_token_time", 1_000)
-    await service.open_application(opened("a", cost=900))
-    before = accounts.remaining()
+    service = await _serving(services, accounts, "tokens", 1_000)
+    await service.submit_many("i", service.term.epoch, 0, (opened("a"), inference("q", "a")))
+    await eventually(lambda: accounts.remaining() == 970, "it is claimed")
     await service.cancel_application("a")
-    await eventually(lambda: accounts.remaining() == 1_000, "it comes back")
 
-    assert 100 == before
+    await eventually(lambda: accounts.remaining() == 1_000, "it comes back")
 
 
 async def test_grant_is_of_the_claim_that_asked_for_it(
@@ -197,20 +204,25 @@ async def test_claims_are_known_to_whoever_comes_after(
     ]
 
 
-async def test_application_of_an_earlier_scheduler_stays_let_in_at_another_prediction(
+async def test_inference_of_an_earlier_scheduler_stays_let_in_at_another_prediction(
     services: Services, accounts: Accounts
 ) -> None:
-    """An ingress that heard no answer asks anew, with the cost that is predicted by then."""
-    service = await _serving(services, accounts, "kv_token_time", 1_000)
-    await service.open_application(opened("a", cost=500))
-    await service.open_application(opened("b", cost=400))
+    """An ingress that heard no answer submits it anew, as long as it is predicted by then."""
+    service = await _serving(services, accounts, "tokens", 100)
+    items = [_inference(f"q{k}", "a", 20, 20) for k in range(2)]
+    await service.submit_many("i", service.term.epoch, 0, (opened("a"), *items))
+    await eventually(lambda: accounts.remaining() == 20, "both are let in")
     successor = await services.start()
     successor.term.gate._connect = lambda: accounts
     await successor.configure({"tenants": service.term.driver.settings.model_dump()["tenants"]})
-    again = [await successor.open_application(opened(name, cost=900)) for name in ("a", "c")]
+    again = [
+        replace(_inference(f"q{k}", "a", 20, 50), resubmitted=k < 2, age_s=1.0) for k in range(3)
+    ]
+    arrival = replace(opened("a"), resubmitted=True)
+    await successor.submit_many("i", successor.term.epoch, 0, (arrival, *again))
+    await eventually(lambda: successor.term.gate.held_back == 0, "all are decided")
 
-    assert [None, Refusal.QUOTA_EXHAUSTED] == [one.refusal for one in again]
-    assert 100 == accounts.remaining()
+    assert ["q0", "q1"] == sorted(successor.term.driver.core.state.inferences)
 
 
 @pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
@@ -232,12 +244,11 @@ async def test_exhausted_quota_that_deprioritises_takes_the_weight(
     services: Services, accounts: Accounts
 ) -> None:
     """Nothing is refused; and the weight is back once another has given back what it claimed."""
-    service = await _serving(
-        services, accounts, "kv_token_time", 1_000, on_exhausted="deprioritise"
-    )
-    await service.open_application(opened("a", cost=900))
-    await service.open_application(opened("b", cost=900))
+    service = await _serving(services, accounts, "tokens", 100, on_exhausted="deprioritise")
+    items = (opened("a"), opened("b"), *(_inference(f"q{k}", k, 40, 20) for k in "ab"))
+    await service.submit_many("i", service.term.epoch, 0, items)
     known = service.term.driver.core.state.applications
+    await eventually(lambda: len(service.term.driver.core.state.inferences) == 2, "both are in")
     low = {name for name, one in known.items() if one.is_deprioritised}
     await service.cancel_application("a")
     await eventually(lambda: not known["b"].is_deprioritised, "it has its weight back")
@@ -316,17 +327,22 @@ async def test_application_that_a_quota_refused_says_which_and_for_how_long(
 async def test_application_that_outran_its_quota_says_when_it_comes_back(
     services: Services, accounts: Accounts
 ) -> None:
-    """It lives, and takes no more inferences."""
+    """It lives, and its next inference was refused."""
     service = await _serving(services, accounts, "kv_token_time", 100)
     await service.open_application(opened("a"))
     gate = service.term.gate
     limit = LimitStanding("t", "kv_token_time", 100, 0, 60.0, 86_400.0)
-    gate._claims["a"].refused = Verdict("a", limit, 60.0)
+    now = asyncio.get_running_loop().time()
+    gate._claims["a"].in_the_way = Verdict("a", limit, 60.0), now
     view = await service.application("a")
+    gate._claims["a"].in_the_way = Verdict("a", limit, 60.0), now - 61.0
+    later = await service.application("a")
 
     assert view is not None
+    assert later is not None
     assert ("open", "quota:t") == (view["state"], view["outlook"]["reason"])
-    assert 60.0 == view["outlook"]["quota_comes_back_s"]
+    assert 50.0 < view["outlook"]["quota_comes_back_s"] <= 60.0
+    assert "quota:t" != later["outlook"]["reason"]
 
 
 async def test_quotas_that_change_while_the_accounts_are_told_of_the_last_ones_are_told_next(

@@ -1,0 +1,357 @@
+"""What is in flight is reserved: a limit is exceeded by the error of one prediction at most."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Refuse
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from tests.eventually import eventually
+from tests.unit.serve.scheduler.services import Services, opened
+from tests.unit.serve.scheduler.test_quota_gate import Accounts, accounts, services
+
+__all__ = ["accounts", "services"]  # fixtures
+
+pytestmark = pytest.mark.asyncio
+
+
+class _Fleet:
+    """A scheduler with quotas of tenant `t`, and a replica that ends what the test says."""
+
+    def __init__(self, service: SchedulerService) -> None:
+        self.service = service
+        self.state = service.term.driver.core.state
+        self.refused: list[Refuse] = []
+        self.used = 0
+
+    @staticmethod
+    async def serving(
+        services: Services,
+        accounts: Accounts,
+        limit: float = 100,
+        unit: str = "tokens",
+        timeout_s: float = 10.0,
+        **quota: Any,
+    ) -> "_Fleet":
+        """Return one of which each tenant has one quota."""
+        service = services.service(quota_timeout_s=timeout_s)
+        service.term.gate._connect = lambda: accounts
+        await service.term.begin()
+        one = {"unit": unit, "limit": limit, "per": "minute", **quota}
+        await service.configure({"tenants": {"*": {"quotas": [one]}}})
+        return _Fleet(service)
+
+    async def submit(self, *items: Any) -> None:
+        """Submit items, and read the mail."""
+        mail = await self.service.submit_many("i", self.service.term.epoch, 0, items)
+        known = {one.request_id for one in self.refused}
+        self.refused += [
+            message
+            for _, message in mail.messages
+            if isinstance(message, Refuse) and message.request_id not in known
+        ]
+
+    async def decided(self, count: int) -> None:
+        """Wait until so many inferences have been let in or refused, and read the mail."""
+        gate = self.service.term.gate
+        await eventually(lambda: len(self.state.inferences) + gate.refusals >= count, "decided")
+        await self.submit()
+
+    async def left(self, accounts: Accounts, amount: float) -> None:
+        """Wait until so much is left of the quota."""
+        await eventually(lambda: accounts.remaining() == amount, "the use is booked")
+
+    def end(self, request_id: str, prompt: int, output: int) -> None:
+        """Bring an inference to its end."""
+        self._pull()
+        lease_id = self.state.inferences[request_id].lease_id
+        assert lease_id is not None
+        self._pull(ev.LeaseFinished(lease_id, prompt, output, Outcome.FINISHED))
+        self.used += prompt + output
+
+    def _pull(self, *finished: ev.LeaseFinished) -> None:
+        pulled = ev.ReplicaPulled("r", ReplicaCapacity(10**6), 10**6, None, finished)
+        self.service.term.driver.apply(pulled)
+
+
+def _call(
+    name: str, application: str, prompt: int, most: int, likely: int | None = None, least: int = 0
+) -> ev.InferenceSubmitted:
+    """Return an inference; the output that is likely is the most, unless another is named."""
+    likely = most if likely is None else likely
+    return ev.InferenceSubmitted(
+        name, application, name, "i", prompt, likely, most, least_output_tokens=least
+    )
+
+
+async def test_application_that_submits_eighty_at_once_gets_what_its_limit_allows(
+    services: Services, accounts: Accounts
+) -> None:
+    """Each call's length is known: a second one of 59 tokens is more than the 100 of a minute."""
+    fleet = await _Fleet.serving(services, accounts)
+    calls = [_call(f"q{k}", "a", 5, 54, least=54) for k in range(80)]
+    await fleet.submit(opened("a"), *calls)
+    await fleet.decided(80)
+
+    assert ["q0"] == list(fleet.state.inferences)
+    assert 79 == len(fleet.refused)
+    fleet.end("q0", 5, 54)
+    await eventually(lambda: accounts.remaining() == 41, "what it used is booked")
+
+
+async def test_limit_is_shared_by_the_schedulers_of_two_models(
+    services: Services, accounts: Accounts
+) -> None:
+    """What is in flight at one of them is reserved for the other, too."""
+    fleet = await _Fleet.serving(services, accounts)
+    others = Services()
+    other = await _Fleet.serving(others, accounts)
+    other.service.term.gate._scheduler = "another"
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 54) for k in range(3)))
+    await fleet.decided(3)
+    await other.submit(opened("b"), *(_call(f"p{k}", "b", 5, 30) for k in range(3)))
+    await other.decided(3)
+    let_in = [*fleet.state.inferences, *other.state.inferences]
+    await others.close()
+
+    assert ["q0", "p0"] == let_in
+
+
+async def test_call_that_fits_into_what_is_left_is_let_in_beside_idle_applications(
+    services: Services, accounts: Accounts
+) -> None:
+    """An application holds nothing while it is idle, whatever its class is expected to use."""
+    fleet = await _Fleet.serving(services, accounts)
+    for k in range(3):
+        await fleet.submit(opened(f"a{k}", cost=10**9), _call(f"q{k}", f"a{k}", 5, 25))
+        await fleet.decided(1)
+        fleet.end(f"q{k}", 5, 25)
+        await fleet.left(accounts, 70 - 30 * k)
+    await fleet.submit(opened("b", cost=10**9), _call("small", "b", 5, 3))
+    await fleet.decided(1)
+    left_beside = accounts.remaining()
+    await fleet.submit(_call("large", "b", 5, 3))
+    await fleet.decided(2)
+
+    assert 4 == len(fleet.state.applications)
+    assert ["small"] == list(fleet.state.inferences)
+    assert ["large"] == [one.request_id for one in fleet.refused]
+    assert 2 == left_beside
+
+
+async def test_limit_is_exceeded_by_the_error_of_one_prediction_at_most(
+    services: Services, accounts: Accounts
+) -> None:
+    """All are ten times as long as predicted: what runs is reserved as long as it may become."""
+    fleet = await _Fleet.serving(services, accounts)
+    count = 40
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 50, likely=5) for k in range(count)))
+    while fleet.service.term.gate.held_back or fleet.state.inferences:
+        await eventually(
+            lambda: fleet.state.inferences or not fleet.service.term.gate.held_back, "one runs"
+        )
+        for name in list(fleet.state.inferences):
+            fleet.end(name, 5, 50)
+    await fleet.submit()
+
+    assert 100 < fleet.used <= 100 + 45
+    assert count == len(fleet.refused) + fleet.used // 55
+
+
+async def test_call_that_would_fit_but_for_what_may_still_be_made_waits_for_it(
+    services: Services, accounts: Accounts
+) -> None:
+    """The first may make 90 tokens, and makes 5: then there is room for the next."""
+    fleet = await _Fleet.serving(services, accounts)
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(2)))
+    gate = fleet.service.term.gate
+    await eventually(
+        lambda: any(one.waits is not None for one in gate._claims.values()), "the second waits"
+    )
+    before = list(fleet.state.inferences)
+    fleet.end("q0", 5, 5)
+    await eventually(lambda: list(fleet.state.inferences) == ["q1"], "the second is let in")
+
+    assert ["q0"] == before
+    assert [] == fleet.refused
+
+
+async def test_call_that_waits_for_others_is_refused_in_time(
+    services: Services, accounts: Accounts
+) -> None:
+    """It learns the limit, and that it may come again soon."""
+    fleet = await _Fleet.serving(services, accounts, timeout_s=0.3)
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(3)))
+    await fleet.decided(3)
+
+    assert ["q1", "q2"] == [one.request_id for one in fleet.refused]
+    (limit,) = {one.limit for one in fleet.refused}
+    assert limit is not None
+    assert ("t", "tokens", 100, 5) == (limit.scope, limit.unit, limit.limit, limit.remaining)
+    assert {5.0} == {one.retry_after_s for one in fleet.refused}
+
+
+async def test_smaller_call_passes_one_that_waits_and_the_end_of_its_application_does_not(
+    services: Services, accounts: Accounts
+) -> None:
+    """Closing an application must not refuse what was submitted before."""
+    fleet = await _Fleet.serving(services, accounts)
+    await fleet.submit(
+        opened("a"),
+        _call("first", "a", 5, 75, likely=5),
+        _call("waits", "a", 25, 5),
+        _call("small", "a", 5, 5),
+        ev.ApplicationClosed("a"),
+    )
+    await eventually(lambda: len(fleet.state.inferences) == 2, "two are let in")
+    running = list(fleet.state.inferences)
+    fleet.end("first", 5, 5)
+    await eventually(lambda: "waits" in fleet.state.inferences, "the last is let in")
+
+    assert ["first", "small"] == running
+    assert [] == fleet.refused
+
+
+async def test_caller_that_leaves_while_its_call_waits_costs_nothing(
+    services: Services, accounts: Accounts
+) -> None:
+    fleet = await _Fleet.serving(services, accounts)
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(2)))
+    gate = fleet.service.term.gate
+    await eventually(
+        lambda: any(one.waits is not None for one in gate._claims.values()), "the second waits"
+    )
+    await fleet.submit(ev.InferenceCancelled("q1"))
+    left = gate.held_back
+    fleet.end("q0", 5, 5)
+    await eventually(lambda: accounts.remaining() == 90, "the first alone is booked")
+
+    assert 0 == left
+
+
+@pytest.mark.parametrize(
+    ("least", "let_in"), [(0, ["first", "long"]), (196, ["first"])], ids=["predicted", "certain"]
+)
+async def test_call_longer_than_the_limit_needs_all_of_it_unless_its_length_is_certain(
+    services: Services, accounts: Accounts, least: int, let_in: list[str]
+) -> None:
+    """A prediction may be wrong for ever; who asks for more than there is will never get it."""
+    fleet = await _Fleet.serving(services, accounts, per="second")
+    await fleet.submit(opened("a"), _call("first", "a", 5, 5))
+    await fleet.decided(1)
+    fleet.end("first", 0, 0)
+    await eventually(lambda: accounts.remaining() == 100, "the whole limit is left")
+    await fleet.submit(_call("long", "a", 5, 196, least=least))
+    await fleet.decided(1)
+
+    assert let_in[1:] == list(fleet.state.inferences)
+    assert all(one.limit is not None and one.limit.is_too_small for one in fleet.refused)
+    assert [] == [one for one in fleet.refused if one.retry_after_s is not None]
+
+
+async def test_inference_that_outruns_its_claim_is_reserved_as_long_as_it_is_expected_then(
+    services: Services, accounts: Accounts
+) -> None:
+    """A quota that reserves by prediction alone: what runs longer is held against the others."""
+    fleet = await _Fleet.serving(services, accounts, limit=1_000, reserve_quantile=0.9)
+    call = ev.InferenceSubmitted("q", "a", "q", "i", 10, 10, 500, reserve_output_tokens=20)
+    await fleet.submit(opened("a"), call)
+    await fleet.decided(1)
+    before = accounts.remaining()
+    fleet._pull()
+    lease_id = fleet.state.inferences["q"].lease_id
+    assert lease_id is not None
+    fleet.service.term.driver.apply(
+        ev.ReplicaPulled(
+            "r", ReplicaCapacity(10**6), 10**6, (ev.LeaseProgress(lease_id, 10, 90, True),)
+        )
+    )
+    fleet.service.term.gate._wanted.set()
+
+    assert 970 == before
+    await eventually(lambda: accounts.remaining() == 830, "it is expected to make 160")
+
+
+async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end(
+    services: Services, accounts: Accounts
+) -> None:
+    """h(10, 10) is 155, of which the second has no room; what is made is h(10, 4) = 50."""
+    fleet = await _Fleet.serving(services, accounts, limit=300, unit="kv_token_time")
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 10, 10) for k in range(2)))
+    await fleet.decided(2)
+    left, let_in = accounts.remaining(), list(fleet.state.inferences)
+    fleet.end("q0", 10, 4)
+    await eventually(lambda: accounts.remaining() == 250, "the rest comes back")
+
+    assert ["q0"] == let_in
+    assert 145 == left
+    assert ["q1"] == [one.request_id for one in fleet.refused]
+
+
+async def test_quota_that_reserves_nothing_beyond_predictions_does_not_wait(
+    services: Services, accounts: Accounts
+) -> None:
+    """Quotas that refuse nothing reserve what is expected, for nothing of theirs is a promise."""
+    fleet = await _Fleet.serving(services, accounts, on_exhausted="deprioritise")
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(10)))
+    await fleet.decided(10)
+    told = [fleet.state.applications["a"].is_deprioritised]
+    await fleet.submit(_call("q10", "a", 5, 90, likely=5))
+    await fleet.decided(11)
+    told.append(fleet.state.applications["a"].is_deprioritised)
+
+    assert [False, True] == told
+
+
+async def test_short_calls_between_two_exchanges_are_metered(
+    services: Services, accounts: Accounts
+) -> None:
+    """They come and end before the accounts are told of any use."""
+    fleet = await _Fleet.serving(services, accounts, limit=10_000)
+    for k in range(5):
+        await fleet.submit(opened(f"a{k}"), _call(f"q{k}", f"a{k}", 5, 15))
+        await fleet.submit()
+        await fleet.decided(1)
+        fleet.end(f"q{k}", 5, 15)
+        await fleet.submit(ev.ApplicationClosed(f"a{k}"))
+
+    await eventually(lambda: accounts.remaining() == 9_900, "all are booked")
+
+
+async def test_quotas_that_come_later_reserve_what_runs(
+    services: Services, accounts: Accounts
+) -> None:
+    """An operator describes a quota while inferences run that were let in without one."""
+    service = await services.start()
+    service.term.gate._connect = lambda: accounts
+    fleet = _Fleet(service)
+    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 20) for k in range(2)))
+    quota = {"unit": "tokens", "limit": 60, "per": "minute"}
+    await service.configure({"tenants": {"*": {"quotas": [quota]}}})
+    await fleet.submit(_call("q2", "a", 5, 20))
+    await fleet.decided(3)
+
+    assert ["q2"] == [one.request_id for one in fleet.refused]
+
+
+def _waiting(fleet: _Fleet) -> Callable[[], bool]:
+    return lambda: bool(fleet.service.term.gate.held_back)
+
+
+async def test_thousands_that_wait_are_given_up_together(
+    services: Services, accounts: Accounts
+) -> None:
+    """A fan-out larger than any limit must not hold up the scheduler as its time is up."""
+    fleet = await _Fleet.serving(services, accounts, timeout_s=3.0)
+    calls = [_call(f"q{k}", "a", 1, 99, likely=1) for k in range(3_000)]
+    await fleet.submit(opened("a"), *calls)
+    await eventually(_waiting(fleet), "they wait")
+    began_at = asyncio.get_running_loop().time()
+    await fleet.decided(3_000)
+
+    assert 2_999 == len(fleet.refused)
+    assert asyncio.get_running_loop().time() - began_at < 10.0
