@@ -322,8 +322,13 @@ class StoreSection(Section):
     """User of Redis's access control list."""
     redis_password_env: str | None = None
     """Name of the environment variable that holds the password, on every node."""
+    redis_password_file: str | None = None
+    """In place of `redis_password_env`: a file on every node that holds the password. It is read at
+    each connect, so that a password may change while the service runs; a variable may not."""
     redis_sentinel_password_env: str | None = None
     """Name of the variable with the Sentinels' own password."""
+    redis_sentinel_password_file: str | None = None
+    """In place of it: a file, read at each connect."""
     redis_tls_ca_file: str | None = None
     """Certificates that are trusted, a file on every node; `null`: those of the system."""
     redis_tls_cert_file: str | None = None
@@ -345,16 +350,18 @@ class StoreSection(Section):
             raise ValueError(str(error)) from None
         if self.durability == "none" and url is not None:
             raise ValueError("durability is none: no redis_url is allowed, nothing is stored")
-        for name in ("username", "password_env"):
+        for name in ("username", "password_env", "password_file"):
             if getattr(self, f"redis_{name}") is not None and url is None:
                 raise ValueError(f"redis_{name} is for a redis_url; none is given")
-        if self.redis_sentinel_password_env is not None and (
-            url is None or url.setup is not Setup.SENTINEL
-        ):
-            raise ValueError(
-                "redis_sentinel_password_env is for a redis_url that begins with redis+sentinel://"
-                " or rediss+sentinel://"
-            )
+        for name in ("redis_password", "redis_sentinel_password"):
+            if None not in (getattr(self, f"{name}_env"), getattr(self, f"{name}_file")):
+                raise ValueError(f"{name}_env and {name}_file: one of them is allowed")
+        for name in ("redis_sentinel_password_env", "redis_sentinel_password_file"):
+            if getattr(self, name) is not None and (url is None or url.setup is not Setup.SENTINEL):
+                raise ValueError(
+                    f"{name} is for a redis_url that begins with redis+sentinel:// or"
+                    " rediss+sentinel://"
+                )
         for name in ("ca_file", "cert_file", "key_file"):
             if getattr(self, f"redis_tls_{name}") is not None and (url is None or not url.tls):
                 raise ValueError(

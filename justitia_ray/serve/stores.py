@@ -122,6 +122,8 @@ def store_credentials(config: SharedSections) -> Credentials:
         tls_ca_file=section.redis_tls_ca_file,
         tls_cert_file=section.redis_tls_cert_file,
         tls_key_file=section.redis_tls_key_file,
+        password_file=section.redis_password_file,
+        sentinel_password_file=section.redis_sentinel_password_file,
     )
 
 

@@ -1,7 +1,7 @@
 """The stores' connection to Redis: one client, and Redis's failures as `StoreError`."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisClusterException, RedisError
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
 
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.store.redis_url import RedisUrl, Setup, read_redis_url
@@ -35,6 +36,9 @@ class Credentials:
     """Trusted certificates; None: those of the system."""
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
+    password_file: str | None = None
+    """In place of `password`: read at each connect."""
+    sentinel_password_file: str | None = None
 
 
 NO_CREDENTIALS = Credentials()
@@ -59,10 +63,12 @@ class Connection:
         """
         read = read_redis_url(url)
         self.address = read.address
+        credentials = credentials or NO_CREDENTIALS
+        self._password_hint = _hint(credentials)
         self._close: list[Callable[[], Awaitable[None]]] = []
         try:
             # The types of the three clients have no base in common.
-            self.client: Any = self._client(read, credentials or NO_CREDENTIALS)
+            self.client: Any = self._client(read, credentials)
         except (ValueError, TypeError):
             raise ConfigError(f"redis_url: {self.address} has an option of another form") from None
         self._close.append(self.client.aclose)
@@ -76,7 +82,9 @@ class Connection:
             # Waiting and trying again is the caller's, who knows what else there is to do.
             "retry": Retry(NoBackoff(), 1),
         }
-        options = timeouts | {"username": credentials.username, "password": credentials.password}
+        options = timeouts | _entry(
+            credentials.username, credentials.password, credentials.password_file
+        )
         if url.setup is Setup.SERVER:
             return Redis.from_url(url.text, **options, **tls)
         if url.tls:
@@ -86,7 +94,9 @@ class Connection:
             return RedisCluster(startup_nodes=nodes, **options, **tls)
         sentinel = Sentinel(  # type: ignore[no-untyped-call]
             list(url.hosts),
-            sentinel_kwargs=timeouts | {"password": credentials.sentinel_password} | tls,
+            sentinel_kwargs=timeouts
+            | _entry(None, credentials.sentinel_password, credentials.sentinel_password_file)
+            | tls,
             **options,
             **tls,
             db=url.db,
@@ -94,9 +104,12 @@ class Connection:
         self._close += [one.aclose for one in sentinel.sentinels]
         return sentinel.master_for(url.service)
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Turn what redis-py raises inside the block into `StoreError`.
+    @asynccontextmanager
+    async def errors(self) -> AsyncIterator[None]:
+        """Turn what redis-py raises inside the block into `StoreError`, and connect anew.
+
+        A server that has become read-only, or is no master any more, leaves its connections open,
+        and behind the same address there may be another one by now.
 
         Raises:
             StoreError: If Redis cannot be reached, gave no answer in time or refused.
@@ -104,7 +117,17 @@ class Connection:
         try:
             yield
         except _FAILURES as error:
-            raise StoreError(f"Redis at {self.address}: {error}") from error
+            await self._disconnect()
+            hint = self._password_hint if _is_no_entry(error) else ""
+            raise StoreError(f"Redis at {self.address}: {error}{hint}") from error
+
+    async def _disconnect(self) -> None:
+        """Close the connections that nothing uses now; the next command opens one."""
+        with suppress(*_FAILURES):
+            if isinstance(self.client, RedisCluster):
+                await self.client.aclose()  # the next command asks for its nodes
+            else:
+                await self.client.connection_pool.disconnect(inuse_connections=False)
 
     async def ping(self) -> bool:
         """Return whether Redis answers; an answer of no is no error."""
@@ -117,6 +140,45 @@ class Connection:
         """Close the connections; the object is of no use afterwards."""
         for close in self._close:
             await close()
+
+
+class _PasswordFile(CredentialProvider):
+    """User and password, which is read at each connect: a file may be replaced when it changes."""
+
+    def __init__(self, username: str | None, path: str) -> None:
+        self._username = username
+        self._path = Path(path).expanduser()
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        password = self._path.read_text(encoding="utf-8").strip()
+        return (password,) if self._username is None else (self._username, password)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        return self.get_credentials()
+
+
+def _entry(username: str | None, password: str | None, password_file: str | None) -> dict[str, Any]:
+    if password_file is None:
+        return {"username": username, "password": password}
+    return {"credential_provider": _PasswordFile(username, password_file)}
+
+
+def _is_no_entry(error: Exception) -> bool:
+    """Return whether Redis does not know the user or the password, or misses one."""
+    refusals = ("NOAUTH", "WRONGPASS", "HELLO must be called with the client already authenticated")
+    return isinstance(error, AuthenticationError) or str(error).startswith(refusals)
+
+
+def _hint(credentials: Credentials) -> str:
+    """Return what to do where Redis does not know the user or the password."""
+    if credentials.password_file is not None:
+        return f". The password is that of the file {credentials.password_file}"
+    if credentials.password is None:
+        return ". Redis asks for a password, and store.redis_password_file names none"
+    return (
+        ". The password is the one that the environment had when this process began: where it"
+        " changes, name a file in store.redis_password_file"
+    )
 
 
 def _tls_options(credentials: Credentials) -> dict[str, Any]:

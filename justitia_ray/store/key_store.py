@@ -64,7 +64,7 @@ class KeyStore:
             StoreError: If Redis cannot be reached, or holds something else than a hash.
         """
         key = self._keys.api_keys
-        with self._connection.errors():
+        async with self._connection.errors():
             raw: Mapping[bytes, bytes] = await self._client.hgetall(key)
         found = StoredKeys({}, [])
         for field, value in sorted(raw.items()):
@@ -90,12 +90,12 @@ class KeyStore:
         """
         key = self._keys.api_keys
         value = encode(key, record)
-        with self._connection.errors():
+        async with self._connection.errors():
             return bool(await self._add(keys=[key], args=[record["id"], value]))
 
     async def revoke(self, key_id: str) -> bool:
         """Remove a record, damaged or not; return whether there was one."""
-        with self._connection.errors():
+        async with self._connection.errors():
             return bool(await self._revoke(keys=[self._keys.api_keys], args=[key_id]))
 
     async def aclose(self) -> None:

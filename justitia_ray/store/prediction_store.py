@@ -178,7 +178,7 @@ class PredictionStore:
             keys.prediction_learning,
             keys.prediction_models,
         )
-        with self._connection.errors():
+        async with self._connection.errors():
             found = await self._read(keys=read, args=["string"] * 3 + ["hash"] * 3)
         schema, revision, applied, classes, learning, models = found
         check_version(keys.schema, schema)
@@ -195,13 +195,13 @@ class PredictionStore:
     async def revision(self) -> int:
         """Return a number that is another after every change of what `load` returns."""
         key = self._keys.prediction_revision
-        with self._connection.errors():
+        async with self._connection.errors():
             return decode_count(key, await self._client.get(key), 0) or 0
 
     async def load_samples(self, application_class: str) -> tuple[list[JsonObject], int]:
         """Return the history of a class, oldest first, and the number of unreadable entries."""
         key = self._keys.samples(application_class)
-        with self._connection.errors():
+        async with self._connection.errors():
             raw = await self._client.lrange(key, 0, -1)
         samples: list[JsonObject] = []
         for entry in raw:
@@ -212,7 +212,7 @@ class PredictionStore:
     async def load_model(self, application_class: str, version: int) -> bytes | None:
         """Return the bytes of a model; None if there are none, or its key holds no bytes."""
         key = self._keys.model(application_class, version)
-        with self._connection.errors():
+        async with self._connection.errors():
             try:
                 data: bytes | None = await self._client.get(key)
             except ResponseError as error:
@@ -229,7 +229,7 @@ class PredictionStore:
         """
         key = self._keys.prediction_observed
         values = [encode(key, observation) for observation in observations]
-        with self._connection.errors():
+        async with self._connection.errors():
             await self._add_observed(
                 keys=[self._keys.schema, key],
                 args=[SCHEMA_VERSION, MOST_WAITING, *values],
@@ -237,7 +237,7 @@ class PredictionStore:
 
     async def observed_count(self) -> int:
         """Return the number of finished applications that wait to be learned, or a few more."""
-        with self._connection.errors():
+        async with self._connection.errors():
             return int(await self._client.xlen(self._keys.prediction_observed))
 
     async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
@@ -246,7 +246,7 @@ class PredictionStore:
         An entry that is no JSON object is None.
         """
         key = self._keys.prediction_observed
-        with self._connection.errors():
+        async with self._connection.errors():
             entries = await self._client.xrange(key, min=f"({after}", count=count)
         found: list[tuple[str, JsonObject | None]] = []
         for entry_id, fields in entries:
@@ -260,13 +260,13 @@ class PredictionStore:
     async def hold(self, learner: str, for_s: Seconds) -> bool:
         """Become, or stay, the learner; return whether `learner` is it now."""
         milliseconds = max(1, round(1000 * for_s))
-        with self._connection.errors():
+        async with self._connection.errors():
             key = self._keys.prediction_learner
             return bool(await self._hold(keys=[key], args=[learner, milliseconds]))
 
     async def release(self, learner: str) -> None:
         """Let another one learn, if this one does."""
-        with self._connection.errors():
+        async with self._connection.errors():
             await self._release(keys=[self._keys.prediction_learner], args=[learner])
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
@@ -296,7 +296,7 @@ class PredictionStore:
         samples = {keys.samples(name): new for name, new in learned.samples.items() if new}
         for key, new in samples.items():
             arguments += (len(new), *(encode(key, sample) for sample in new))
-        with self._connection.errors():
+        async with self._connection.errors():
             revision = await self._save(
                 keys=[
                     keys.prediction_learner,
@@ -335,7 +335,7 @@ class PredictionStore:
         unnamed = [v.number for v in before.versions if after.find(v.number) is None]
         # The model's key is named, and left alone, also if there are no new bytes.
         changed = [keys.model(application_class, n) for n in (after.active, *unnamed)]
-        with self._connection.errors():
+        async with self._connection.errors():
             raw: bytes | None = await self._client.hget(key, application_class)
             stored = VersionIndex()
             if raw is not None:

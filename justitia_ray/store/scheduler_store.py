@@ -219,7 +219,7 @@ class SchedulerStore:
         keys = self._keys
         # Without its brace: the script puts the epoch in front.
         leader = encode(keys.leader, self._leader.record(0)).partition(",")[2]
-        with self._connection.errors():
+        async with self._connection.errors():
             try:
                 taken, version = await self._become_leader(
                     keys=[keys.schema, keys.epoch, keys.leader],
@@ -246,7 +246,7 @@ class SchedulerStore:
         ]
         for name, record in records.applications.items():
             arguments += (name, encode(f"{keys.applications}[{name}]", record))
-        with self._connection.errors():
+        async with self._connection.errors():
             outcome = await self._migrate(
                 keys=[keys.schema, keys.epoch, keys.clock, keys.applications], args=arguments
             )
@@ -264,7 +264,7 @@ class SchedulerStore:
         keys = self._keys
         strings = [keys.schema, keys.epoch, keys.leader, keys.clock, keys.settings]
         hashes = [keys.replicas, keys.applications]
-        with self._connection.errors():
+        async with self._connection.errors():
             *found, _ = await self._read(
                 keys=[*strings, *hashes], args=["string"] * len(strings) + ["hash", "counted"]
             )
@@ -328,7 +328,7 @@ class SchedulerStore:
         used = sorted((usage or {}).items())
         for day, of_day in used:
             arguments += (*await _fields(keys.usage(day), of_day), _USAGE_KEPT_S)
-        with self._connection.errors():
+        async with self._connection.errors():
             try:
                 told, leader = await self._save(
                     keys=[
@@ -355,7 +355,7 @@ class SchedulerStore:
         """Return the totals of each of these days of which there are any, by tenant."""
         keys, found = self._keys, {}
         for day in days:
-            with self._connection.errors():
+            async with self._connection.errors():
                 raw = await self._connection.client.hgetall(keys.usage(day))
             if raw:
                 found[day] = decode_hash(keys.usage(day), raw)

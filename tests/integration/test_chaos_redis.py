@@ -57,3 +57,14 @@ def test_suspended_server_answers_nothing_until_it_goes_on(server: ChaosRedis) -
     server.resume()
 
     assert b"$1\r\n1\r\n" == told(server, "GET kept")
+
+
+def test_demoted_server_refuses_writes_until_it_is_promoted(server: ChaosRedis) -> None:
+    """It answers reads over the connections that it has, as a master after a failover does."""
+    server.demote()
+    read, written = told(server, "GET kept"), told(server, "SET kept 2")
+    server.promote()
+
+    assert b"$1\r\n1\r\n" == read
+    assert written.startswith(b"-READONLY")
+    assert b"+OK\r\n" == told(server, "SET kept 2")

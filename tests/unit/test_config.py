@@ -57,6 +57,24 @@ def test_model_is_all_that_must_be_given() -> None:
             {"store": {"redis_url": "redis://h", "redis_sentinel_password_env": "X"}},
             r"redis_sentinel_password_env is for a redis_url that begins with redis\+sentinel://",
         ),
+        (
+            {"store": {"redis_url": "redis://h", "redis_sentinel_password_file": "X"}},
+            r"redis_sentinel_password_file is for a redis_url that begins with redis\+sentinel://",
+        ),
+        (
+            {"store": {"redis_password_file": "X"}},
+            r"redis_password_file is for a redis_url; none is given",
+        ),
+        (
+            {
+                "store": {
+                    "redis_url": "redis://h",
+                    "redis_password_file": "X",
+                    "redis_password_env": "X",
+                }
+            },
+            r"redis_password_env and redis_password_file: one of them is allowed",
+        ),
         ({"ingress": {"attempts": 1.5}}, r"ingress\.attempts: .*integer.*1\.5"),
         ({"prediction": {"minimum_samples": 7}}, r"prediction\.minimum_samples: .*8 \(got 7\)"),
         ({"prediction": {"history_per_class": 99}}, r"prediction\.history_per_class: .*100"),

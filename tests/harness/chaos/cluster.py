@@ -107,13 +107,24 @@ class ChaosRedis:
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGCONT)
 
+    def demote(self) -> None:
+        """Let it be the copy of a master that is not there: it answers, and takes no writes."""
+        self._tell(b"REPLICAOF 127.0.0.1 1\r\n")
+
+    def promote(self) -> None:
+        """Let it be master again, with the data that it has."""
+        self._tell(b"REPLICAOF NO ONE\r\n")
+
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
+            return self._tell(b"PING\r\n").startswith(b"+PONG")
         except OSError:
             return False
+
+    def _tell(self, command: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
+            connection.sendall(command)
+            return connection.recv(16)
 
 
 ONE_ORDER = {"policy": "justitia", "policy_options": {"fairness": "application"}}

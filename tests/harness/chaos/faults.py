@@ -302,6 +302,7 @@ class ClusterFaults:
             FaultKind.REDIS_KILLED: self._kill_redis,
             FaultKind.REDIS_STOPPED: self._stop_redis,
             FaultKind.REDIS_EMPTIED: self._empty_redis,
+            FaultKind.REDIS_READ_ONLY: self._demote_redis,
             FaultKind.GCS_KILLED: self._kill_gcs,
             FaultKind.SCALED: self._scale,
             FaultKind.REDEPLOYED: self._redeploy,
@@ -338,6 +339,16 @@ class ClusterFaults:
         finally:
             store.resume()
         return injected_fault(FaultKind.REDIS_STOPPED, fault_round, injected_at)
+
+    async def _demote_redis(self, fault_round: FaultRound) -> InjectedFault:
+        store = self._cluster.store
+        injected_at = time.monotonic()
+        store.demote()
+        try:
+            await asyncio.sleep(self._away_s)
+        finally:
+            store.promote()
+        return injected_fault(FaultKind.REDIS_READ_ONLY, fault_round, injected_at)
 
     async def _state_is_back(self) -> bool:
         store = scheduler_store(self._cluster.target.config)

@@ -21,6 +21,7 @@ class FaultKind(StrEnum):
     REDIS_KILLED = "redis-killed"
     REDIS_STOPPED = "redis-stopped"
     REDIS_EMPTIED = "redis-emptied"
+    REDIS_READ_ONLY = "redis-read-only"
     CALLERS_LEFT = "callers-left"
     GCS_KILLED = "gcs-killed"
     SCALED = "scaled"
@@ -116,6 +117,11 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
         "SIGKILL of Redis, started again without its data",
         "it holds the epoch and the clock again",
     ),
+    FaultKind.REDIS_READ_ONLY: FaultInfo(
+        "Redis becomes the copy of a master that is not there, and is master again later; its"
+        " connections stay",
+        "the next save after it takes writes again",
+    ),
     FaultKind.CALLERS_LEFT: FaultInfo(
         "half of the callers disconnect, and call again", "the last run of theirs has ended", 1.0
     ),
@@ -188,7 +194,14 @@ LATEST_S: Seconds = 1.8
 _ALONE = frozenset({FaultKind.SCALED, FaultKind.REDEPLOYED})
 """Serve carries these out over many seconds: what rounds meanwhile is another phase's."""
 _EXCLUSIVE = (
-    frozenset({FaultKind.REDIS_KILLED, FaultKind.REDIS_STOPPED, FaultKind.REDIS_EMPTIED}),
+    frozenset(
+        {
+            FaultKind.REDIS_KILLED,
+            FaultKind.REDIS_STOPPED,
+            FaultKind.REDIS_EMPTIED,
+            FaultKind.REDIS_READ_ONLY,
+        }
+    ),
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.SCHEDULER_STOPPED}),
     # The state is then gone on both sides, and nothing could keep the order.
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.REDIS_EMPTIED}),
@@ -198,6 +211,7 @@ _EXCLUSIVE = (
             FaultKind.REDIS_KILLED,
             FaultKind.REDIS_STOPPED,
             FaultKind.REDIS_EMPTIED,
+            FaultKind.REDIS_READ_ONLY,
         }
     ),
     # One that waits for a replica to load or to drain waits long after another of them.

@@ -249,6 +249,7 @@ _MEASURES: Mapping[FaultKind, _Measure] = {
     FaultKind.PREDICTOR_KILLED: _next_opening,
     FaultKind.REDIS_KILLED: _next_save,
     FaultKind.REDIS_STOPPED: _next_save,
+    FaultKind.REDIS_READ_ONLY: _next_save,
     FaultKind.REDIS_EMPTIED: _seen_by_the_injector,
     FaultKind.CALLERS_LEFT: _runs_of_those_who_left,
     FaultKind.GCS_KILLED: _seen_by_the_injector,

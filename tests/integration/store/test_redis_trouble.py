@@ -1,0 +1,242 @@
+"""Servers that answer and refuse: the store says why, and works again by itself when they do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from justitia_ray.errors import StoreError
+from justitia_ray.store.connection import Credentials
+from justitia_ray.store.scheduler_store import SchedulerStore
+from tests.eventually import eventually
+from tests.integration.store.redis_processes import free_port, server
+
+pytestmark = pytest.mark.redis
+
+
+async def trouble_of(store: SchedulerStore, epoch: int) -> str | None:
+    """Save, and return why that failed; None if it did not."""
+    try:
+        await store.save(epoch, {"v": 1}, {"a": {"F": 1}}, ())
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+@asynccontextmanager
+async def store_of(
+    port: int, credentials: Credentials | None = None
+) -> AsyncIterator[tuple[SchedulerStore, int]]:
+    """Yield a store that has saved once, and its epoch."""
+    store = SchedulerStore(f"redis://127.0.0.1:{port}", "app/m", credentials)
+    epoch = await store.become_leader()
+    assert await trouble_of(store, epoch) is None
+    yield store, epoch
+    await store.aclose()
+
+
+@contextmanager
+def changed(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
+    """Set a value of a server's configuration inside the block."""
+    before = raw.config_get(name)[name]
+    raw.config_set(name, value)
+    yield
+    raw.config_set(name, before)
+
+
+@contextmanager
+def copy_of_nobody(raw: redis.Redis) -> Iterator[None]:
+    """Let a server be the copy of a master that is not there."""
+    raw.replicaof("127.0.0.1", str(free_port()))
+    yield
+    raw.replicaof("NO", "ONE")
+
+
+@contextmanager
+def stale_copy(raw: redis.Redis) -> Iterator[None]:
+    """Let a server be a copy that answers nothing while its master is away."""
+    with changed(raw, "replica-serve-stale-data", "no"), copy_of_nobody(raw):
+        yield
+
+
+@contextmanager
+def out_of_memory(raw: redis.Redis) -> Iterator[None]:
+    """Let a server have no memory left."""
+    with changed(raw, "maxmemory", "1"):
+        yield
+
+
+@contextmanager
+def too_few_copies(raw: redis.Redis) -> Iterator[None]:
+    """Let a server want a copy before it writes anything."""
+    with changed(raw, "min-replicas-to-write", "1"):
+        yield
+
+
+_HARMS: list[tuple[str, Callable[[redis.Redis], Any]]] = [
+    ("READONLY|read only replica", copy_of_nobody),
+    ("MASTERDOWN|Link with MASTER is down", stale_copy),
+    ("OOM|command not allowed when used memory", out_of_memory),
+    ("NOREPLICAS|Not enough good replicas", too_few_copies),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "harm"), _HARMS, ids=["read-only", "master down", "out of memory", "no replicas"]
+)
+async def test_server_that_refuses_is_named_and_used_again(
+    tmp_path: Path, said: str, harm: Callable[[redis.Redis], Any]
+) -> None:
+    with server(tmp_path, free_port(), "--save", "") as raw:
+        port = raw.connection_pool.connection_kwargs["port"]
+        async with store_of(port) as (store, epoch):
+            with harm(raw):
+                trouble = await trouble_of(store, epoch)
+                again = await trouble_of(store, epoch)
+            after = await trouble_of(store, epoch)
+
+    assert trouble is not None
+    assert any(part in trouble for part in said.split("|")), trouble
+    assert again == trouble
+    assert after is None
+
+
+class Switch:
+    """A fixed address in front of servers: new connections go to the one that is chosen."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.connections = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        for source, sink in ((reader, inner_writer), (inner_reader, writer)):
+            task = asyncio.create_task(self._copy(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65_536):
+                sink.write(data)
+                await sink.drain()
+        finally:
+            sink.close()
+
+    async def end(self) -> None:
+        """Copy nothing more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def test_failover_that_leaves_the_old_connections_open_is_followed(tmp_path: Path) -> None:
+    """A managed Redis keeps its address: the old master lives on as a copy, and refuses writes."""
+    with (
+        server(tmp_path, free_port(), "--save", "") as old,
+        server(tmp_path, free_port(), "--save", "") as new,
+    ):
+        ports = [one.connection_pool.connection_kwargs["port"] for one in (old, new)]
+        switch = Switch(ports[0])
+        async with await asyncio.start_server(switch.serve, "127.0.0.1", 0) as front:
+            port = front.sockets[0].getsockname()[1]
+            async with store_of(port) as (store, epoch):
+                new.replicaof("127.0.0.1", str(ports[0]))
+                await eventually(
+                    lambda: new.info("replication").get("master_link_status") == "up", "a copy"
+                )
+                old.wait(1, 5_000)
+                new.replicaof("NO", "ONE")
+                old.replicaof("127.0.0.1", str(ports[1]))
+                switch.target = ports[1]
+                troubles = [await trouble_of(store, epoch) for _ in range(2)]
+                stored = await store.load()
+            await switch.end()
+
+    assert "read only replica" in str(troubles[0])
+    assert troubles[1] is None
+    assert {"a": {"F": 1}} == stored.applications
+
+
+async def test_server_that_reads_its_data_is_waited_for(tmp_path: Path) -> None:
+    """It takes connections and refuses every command with LOADING."""
+    with server(tmp_path, free_port(), "--rdbcompression", "no") as raw:
+        port = raw.connection_pool.connection_kwargs["port"]
+        async with store_of(port) as (store, epoch):
+            for number in range(50):
+                raw.set(f"filling-{number}", "x" * 300_000)  # it looks at callers each 2 MB
+            raw.config_set("key-load-delay", "20000")
+            with redis.Redis(port=port) as other:
+                reload = asyncio.create_task(
+                    asyncio.to_thread(other.execute_command, "DEBUG", "RELOAD")
+                )
+                troubles: list[str | None] = []
+
+                async def is_told() -> bool:
+                    troubles.append(await trouble_of(store, epoch))
+                    return troubles[-1] is not None
+
+                await eventually(is_told, "it reads its data")
+                await reload
+            after = await trouble_of(store, epoch)
+
+    assert "loading the dataset" in str(troubles[-1])
+    assert after is None
+
+
+def rotate(raw: redis.Redis, password: str) -> None:
+    """Give a server another password, and close all connections that were made with the old one."""
+    raw.config_set("requirepass", password)
+    raw.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
+
+
+async def test_password_of_a_file_may_change(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("first\n")
+    credentials = Credentials(password_file=str(file))
+    with server(tmp_path, free_port(), "--save", "") as raw:
+        port = raw.connection_pool.connection_kwargs["port"]
+        rotate(raw, "first")
+        async with store_of(port, credentials) as (store, epoch):
+            rotate(raw, "second")
+            before = await trouble_of(store, epoch)
+            file.write_text("second\n")
+            after = await trouble_of(store, epoch)
+            file.unlink()
+            rotate(raw, "third")
+            without = await trouble_of(store, epoch)
+            file.write_text("third")
+            again = await trouble_of(store, epoch)
+
+    assert "password" in str(before)
+    assert str(file) in str(before)
+    assert after is None
+    assert "No such file" in str(without)
+    assert again is None
+
+
+@pytest.mark.parametrize("password", [None, "first"])
+async def test_password_that_has_changed_is_said_and_come_back_from(
+    tmp_path: Path, password: str | None
+) -> None:
+    """A process keeps its environment: who changes the password has to start it again."""
+    with server(tmp_path, free_port(), "--save", "") as raw:
+        port = raw.connection_pool.connection_kwargs["port"]
+        rotate(raw, password or "")
+        async with store_of(port, Credentials(password=password)) as (store, epoch):
+            rotate(raw, "second")
+            troubles = [await trouble_of(store, epoch) for _ in range(2)]
+            rotate(raw, password or "")
+            after = await trouble_of(store, epoch)
+
+    for trouble in troubles:
+        assert trouble is not None
+        assert "store.redis_password_file" in trouble
+        assert ("environment" in trouble) == (password is not None)
+    assert after is None
