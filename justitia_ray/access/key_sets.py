@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import jwt
 
-from justitia_ray.errors import AdmissionError, shown_short
+from justitia_ray.errors import AdmissionError, Unauthenticated, shown_short
 from justitia_ray.units import Seconds
 
 Fetch: TypeAlias = Callable[[str, str | None], Awaitable[bytes]]
@@ -42,8 +42,8 @@ KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
 }
 """The type and the curves of the keys that fit an algorithm: none of these has a shared secret."""
 
-_Keys: TypeAlias = dict[tuple[str, str], jwt.PyJWK]
-"""Keys by their id and the algorithm that they verify."""
+_Keys: TypeAlias = dict[str, list[jwt.PyJWK]]
+"""Keys by the algorithm that they verify."""
 
 
 def discovery_url(issuer: str) -> str:
@@ -87,29 +87,76 @@ class KeySet:
         self._fetched_at = -math.inf
         self._not_before = -math.inf
         self._has_failed = False
+        self._flaw = ""
+        """What is wrong with the keys that were had, as callers are told it."""
         self._fetching: asyncio.Task[None] | None = None
 
-    async def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
-        """Return the key of that id that fits an algorithm, None if the issuer has none such.
+    async def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
+        """Return the key that a token names and that fits its algorithm.
+
+        An issuer of one key need not give it an id (OpenID Connect Core 1.0, Sec. 10.1): a token
+        that names no key is for the only one that fits.
+
+        Args:
+            key_id: Of the token's header; None if it has none.
+            algorithm: Of the token's header.
 
         Raises:
+            Unauthenticated: If the issuer has no such key.
             AdmissionError: If it is not among the keys at hand, and others cannot be had now.
         """
         age = self._clock() - self._fetched_at
         if age >= KEPT_S:
             self._keys = {}
-        key = self._keys.get((key_id, algorithm))
+        key = self._match(key_id, algorithm)
         if key is None or age >= FRESH_S:
             fetching = self._fetch_if_due()
             was_idle = age >= STALE_S and not self._has_failed
             if fetching is not None and (key is None or was_idle):
                 await asyncio.shield(fetching)
-                key = self._keys.get((key_id, algorithm))
+                key = self._match(key_id, algorithm)
         if key is None and self._has_failed:
             raise AdmissionError(
-                "the keys of the token's issuer cannot be had now", PAUSE_WITHOUT_KEYS_S
+                f"the keys of the token's issuer cannot be had now{self._flaw}",
+                PAUSE_WITHOUT_KEYS_S,
             )
+        if key is None:
+            raise Unauthenticated(self._missing(key_id, algorithm))
         return key
+
+    async def find_newer(self, algorithm: str) -> jwt.PyJWK | None:
+        """Return the only key of an algorithm as the issuer shows it now.
+
+        A key without an id may have been replaced, which only its signatures show.
+
+        Returns:
+            None if the issuer was asked lately, cannot be asked, or shows another number of them.
+        """
+        fetching = self._fetch_if_due()
+        if fetching is None:
+            return None
+        await asyncio.shield(fetching)
+        return self._match(None, algorithm)
+
+    def _match(self, key_id: str | None, algorithm: str) -> jwt.PyJWK | None:
+        fitting = self._keys.get(algorithm, [])
+        if key_id is None:
+            return fitting[0] if len(fitting) == 1 else None
+        return next((key for key in fitting if key.key_id == key_id), None)
+
+    def _missing(self, key_id: str | None, algorithm: str) -> str:
+        """Return why no key matches."""
+        fitting = self._keys.get(algorithm, [])
+        if key_id is None:
+            shown = f"{len(fitting)} keys" if fitting else "no key"
+            return (
+                "the token's header has no kid, the id of its key, and its issuer shows"
+                f" {shown} for {algorithm}"
+            )
+        told = "the token is signed with a key that its issuer does not show"
+        if fitting and all(key.key_id is None for key in fitting):
+            return f"{told}: the token's header has a kid, and the issuer's keys have none"
+        return told
 
     def _fetch_if_due(self) -> asyncio.Task[None] | None:
         """Return the fetch that is under way or begins now, None if it is too early for one."""
@@ -124,8 +171,9 @@ class KeySet:
             self._keys = await self._read_keys()
             self._fetched_at = self._clock()
             reason = "" if self._keys else f"no key fits {', '.join(self._algorithms)}"
+            self._flaw = reason and f": {reason}"
         except (OSError, ValueError, RecursionError) as error:
-            reason = str(error) or type(error).__name__
+            reason, self._flaw = str(error) or type(error).__name__, ""
         finally:
             pause = PAUSE_S if self._keys else PAUSE_WITHOUT_KEYS_S
             self._not_before = self._clock() + pause
@@ -143,7 +191,7 @@ class KeySet:
         for jwk in found:
             for algorithm in self._algorithms:
                 if isinstance(jwk, dict) and (key := _signing_key(jwk, algorithm)) is not None:
-                    keys.setdefault((str(key.key_id), algorithm), key)
+                    keys.setdefault(algorithm, []).append(key)
         return keys
 
     async def _discover(self) -> str:
@@ -171,7 +219,7 @@ def _signing_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
     """Return a key as one that verifies an algorithm's signatures, None if it is not for that."""
     kind, curves = KEY_TYPES[algorithm]
     is_for_it = (
-        isinstance(jwk.get("kid"), str)
+        isinstance(jwk.get("kid"), str | None)
         and jwk.get("kty") == kind
         and jwk.get("crv") in curves
         and jwk.get("alg", algorithm) == algorithm

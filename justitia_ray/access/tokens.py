@@ -162,40 +162,17 @@ class TokenVerifier:
     async def _verify(self, token: str) -> tuple[Issuer, _Claims]:
         """Return a token's issuer and its claims, whose times are not checked yet."""
         issuer, algorithm, key_id = self._read_unverified(token)
-        key = await self._key_sets[issuer.issuer].find(key_id, algorithm)
-        if key is None:
-            raise Unauthenticated("the token is signed with a key that its issuer does not show")
-        try:
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=issuer.algorithms,
-                audience=issuer.audience,
-                issuer=issuer.issuer,
-                options={
-                    "require": ["exp"],
-                    # PyJWT asks the machine's clock: `_check_times` asks ours.
-                    "verify_exp": False,
-                    "verify_nbf": False,
-                    "verify_iat": False,
-                },
-            )
-        except jwt.InvalidSignatureError:
-            raise Unauthenticated("the token's signature is wrong") from None
-        except jwt.InvalidAudienceError:
-            raise Unauthenticated(_not_for(issuer)) from None
-        except jwt.MissingRequiredClaimError as error:
-            if error.claim == "aud":
-                raise Unauthenticated(_not_for(issuer)) from None
-            raise Unauthenticated(f"the token has no {error.claim}") from None
-        except (jwt.PyJWTError, ValueError):
-            raise Unauthenticated(
-                "the token cannot be verified: sub and jti, if it has them, have to be text"
-            ) from None
+        keys = self._key_sets[issuer.issuer]
+        claims = _read_claims(token, await keys.find(key_id, algorithm), issuer)
+        if claims is None and key_id is None:
+            newer = await keys.find_newer(algorithm)
+            claims = None if newer is None else _read_claims(token, newer, issuer)
+        if claims is None:
+            raise Unauthenticated("the token's signature is wrong")
         return issuer, claims
 
-    def _read_unverified(self, token: str) -> tuple[Issuer, str, str]:
-        """Return the issuer, the algorithm and the key's id that a token names."""
+    def _read_unverified(self, token: str) -> tuple[Issuer, str, str | None]:
+        """Return the issuer, the algorithm and the key's id, if any, that a token names."""
         try:
             read = jwt.decode_complete(token, options={"verify_signature": False})
         except jwt.DecodeError:
@@ -213,9 +190,43 @@ class TokenVerifier:
             raise Unauthenticated(
                 f"the token's algorithm is not accepted: {', '.join(issuer.algorithms)} may sign"
             )
-        if key_id is None:
-            raise Unauthenticated("the token's header has no kid, the id of its key")
         return issuer, algorithm, key_id
+
+
+def _read_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
+    """Return a token's claims; None if the key has not signed it.
+
+    Raises:
+        Unauthenticated: If it is not for this service, or not a token.
+    """
+    try:
+        claims: _Claims = jwt.decode(
+            token,
+            key,
+            algorithms=issuer.algorithms,
+            audience=issuer.audience,
+            issuer=issuer.issuer,
+            options={
+                "require": ["exp"],
+                # PyJWT asks the machine's clock: `_check_times` asks ours.
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+            },
+        )
+    except jwt.InvalidSignatureError:
+        return None
+    except jwt.InvalidAudienceError:
+        raise Unauthenticated(_not_for(issuer)) from None
+    except jwt.MissingRequiredClaimError as error:
+        if error.claim == "aud":
+            raise Unauthenticated(_not_for(issuer)) from None
+        raise Unauthenticated(f"the token has no {error.claim}") from None
+    except (jwt.PyJWTError, ValueError):
+        raise Unauthenticated(
+            "the token cannot be verified: sub and jti, if it has them, have to be text"
+        ) from None
+    return claims
 
 
 def _not_for(issuer: Issuer) -> str:

@@ -234,7 +234,6 @@ async def test_token_at_the_edge_is_accepted(
         ({"iat": NOW + 31}, "the token does not hold yet"),
         ({"sub": 7}, "sub and jti, if it has them, have to be text"),
         ({"jti": 7}, "sub and jti, if it has them, have to be text"),
-        ({"header": {"kid": None}}, "the token's header has no kid"),
         ({"header": {"kid": 7}}, "a kid that is not text"),
         ({"header": {"kid": "gone"}}, "a key that its issuer does not show"),
         ({"header": {"kid": "rsa"}}, "a key that its issuer does not show"),
@@ -346,6 +345,90 @@ async def test_short_rsa_key_is_ignored(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr(jwt.algorithms.RSAAlgorithm, "_MIN_KEY_SIZE", 4096)
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
         await world.verifier.identify(token)
+
+
+# --- keys and tokens without an id
+
+
+def without_id(key: PrivateKey) -> dict[str, Any]:
+    """Return the public part of a key as an issuer of one key may show it."""
+    shown = jwk(key, "")
+    del shown["kid"]
+    return shown
+
+
+_NO_ID: dict[str, Any] = {"header": {"kid": None}}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [without_id(EC)],
+        [jwk(EC, "", kid=None)],
+        [without_id(RSA), without_id(EC), without_id(EC_384)],
+        [without_id(EC), jwk(OTHER_EC, "other", use="enc"), jwk(OTHER_EC, "other", alg="ES384")],
+        [jwk(EC, "ec"), jwk(RSA, "rsa")],
+    ],
+    ids=["one", "null", "of each type", "others are not for it", "with an id"],
+)
+async def test_token_that_names_no_key_is_for_the_only_one_that_fits(
+    world: World, keys: list[Any]
+) -> None:
+    world.show(*keys)
+
+    assert "alice" == (await world.identify(**_NO_ID)).user
+    assert [] == world.troubles
+
+
+@pytest.mark.parametrize(
+    ("keys", "header", "message"),
+    [
+        (
+            [without_id(EC), without_id(OTHER_EC)],
+            {"kid": None},
+            "has no kid, the id of its key, and its issuer shows 2 keys for ES256",
+        ),
+        (
+            [without_id(EC), jwk(OTHER_EC, "other")],
+            {"kid": None},
+            "has no kid, the id of its key, and its issuer shows 2 keys for ES256",
+        ),
+        (
+            [jwk(RSA, "rsa")],
+            {"kid": None},
+            "has no kid, the id of its key, and its issuer shows no key for ES256",
+        ),
+        (
+            [without_id(EC)],
+            {},
+            "that its issuer does not show: the token's header has a kid, and the issuer's keys"
+            " have none",
+        ),
+        ([without_id(OTHER_EC)], {"kid": None}, "the token's signature is wrong"),
+    ],
+    ids=["two", "one with an id", "none", "a token with an id", "another key"],
+)
+async def test_token_that_no_key_matches_is_told_why(
+    world: World, keys: list[Any], header: dict[str, Any], message: str
+) -> None:
+    """The keys were had: to come again would not help."""
+    world.show(*keys)
+    with pytest.raises(Unauthenticated, match=message):
+        await world.identify(header=header)
+
+
+async def test_key_without_an_id_that_was_replaced_is_fetched_again(world: World) -> None:
+    """Its tokens look like those of the key before; a flood of them makes one fetch in a while."""
+    world.show(without_id(EC))
+    await world.identify(**_NO_ID)
+    world.pass_time(PAUSE_S)
+    world.show(without_id(OTHER_EC))
+
+    assert "alice" == (await world.identify(OTHER_EC, **_NO_ID)).user
+    for _ in range(10):
+        with pytest.raises(Unauthenticated, match="signature is wrong"):
+            await world.identify(**_NO_ID)
+    assert [JWKS_URL] * 2 == world.asked
 
 
 # --- claims
