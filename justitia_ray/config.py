@@ -428,8 +428,15 @@ class IngressSection(Section):
     turns between tenants: a body that is read takes up to ten times its bytes. One tenant may hold
     at most four times what is left free."""
     keepalive_s: Positive = 15.0
-    """A stream that waits for a replica, its first or, after a cut, the next, gets an SSE comment
-    so often, so that proxies keep it open."""
+    """A stream is silent for so long at most, from the request to its end: in the queue, in a
+    prefill, between tokens, and while it waits for another replica. Proxies and clients take
+    silence for a lost connection, many after 60 s."""
+    keepalive: Literal["event", "chunk", "comment", "none"] = "event"
+    """What a silent stream gets; a call's `X-Justitia-Keepalive` goes before it. `event`: the API's
+    own event, which clients count as activity (`ping` of Messages, `response.queued` and
+    `keepalive` of Responses), and a comment on chats and completions, which have none. `chunk`: on
+    these a chunk without text, and no comments, for clients that take each line for `data: JSON`.
+    `comment`: comments everywhere. `none`: nothing."""
     submit_interval_s: NotNegative = 0.0
     """Submissions are joined over this time, and while a batch is on its way in any case."""
     retry_linger_s: NotNegative = 10.0

@@ -19,7 +19,9 @@
     ├── EngineError                 the replica: its engine is dead or gave no answer
     │   ├── AttemptsExhausted       the caller, later: no replica brought the call to its end
     │   ├── KillsEngines            the caller: engines die of the call
-    │   └── CannotContinue          the caller: a stream was cut and has to be asked for again
+    │   ├── CannotContinue          the caller: a stream was cut and has to be asked for again
+    │   └── EngineFailed, StreamUnfinished   the caller: its stream was not brought to its end
+    ├── StreamRefused               the caller: the engine refused a stream that had begun
     ├── StoreError                  the operator: Redis cannot be reached, or holds something else
     └── ResponseError               the client: the service answered with an error
 
@@ -235,6 +237,31 @@ class KillsEngines(EngineError):
 
 class CannotContinue(EngineError):
     """A stream was cut, and no other engine can go on where it ended; the message says why."""
+
+
+class EngineFailed(EngineError):
+    """The engine ended a stream with an error event of its own, which the caller has read."""
+
+
+class StreamUnfinished(EngineError):
+    """The engine ended a stream without the event that ends a whole one."""
+
+
+class StreamRefused(JustitiaError):
+    """The engine refused a call whose stream had begun, to keep its caller's connection alive.
+
+    Attributes:
+        status: HTTP status of the engine's answer.
+        error: The engine's error, in the form of OpenAI's API; not in the message, which is logged.
+    """
+
+    def __init__(self, status: int, error: dict[str, Any]) -> None:
+        super().__init__(status, error)
+        self.status = status
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"the engine answered with status {self.status} after the stream had begun"
 
 
 class StoreError(JustitiaError):

@@ -67,14 +67,17 @@ OUTLOOKS = (
     ),
     curves(
         606,
-        "Dropped calls",
+        "Dropped calls and failed streams",
         "Calls that ingresses answered with an error once their admission had begun, each second,"
-        " by the error's code and X-Justitia-Dropped-Reason: what callers see of refusals.",
+        " by the error's code and X-Justitia-Dropped-Reason: what callers see of refusals."
+        " And streams that failed after their head, whose status was 200, by the class of the"
+        " status that the error has before one.",
         (
             Query(
                 per_second(m.DROPPED_CALLS_TOTAL, "code", "dropped_reason"),
                 "{{dropped_reason}}: {{code}}",
             ),
+            Query(per_second(m.FAILED_STREAMS_TOTAL, "failed_with"), "streams: {{failed_with}}"),
         ),
         unit="ops",
     ),

@@ -321,9 +321,10 @@ class TracedCall:
     def _tell_status(span: Span, status: int) -> None:
         if span.kind == "server":
             span.set(c.STATUS, status)
-        if status >= 500:
+        if status >= 400:
+            span.set(c.ERROR, str(status))
+        if status >= 500:  # of a server's span a mistake of its caller is no error
             span.error = str(status)
-            span.set(c.ERROR, span.error)
 
     @staticmethod
     def _fail(span: Span, error: BaseException) -> None:

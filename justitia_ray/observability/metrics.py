@@ -62,6 +62,7 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "tier": tuple(TIERS),
     "direction": ("prompt", "output"),
     "exchange": ("answered", "failed"),
+    "failed_with": ("4xx", "5xx"),
     "dropped_reason": tuple(reason.value for reason in DropReason),
     "unit": tuple(unit.value for unit in Unit),
     "per": tuple(period.value for period in Period),
@@ -376,6 +377,13 @@ DROPPED_CALLS_TOTAL = Metric(
     "Calls that an ingress answered with an error once their admission had begun, by the error's"
     " `code` and by `X-Justitia-Dropped-Reason`.",
     ("replica", "code", "dropped_reason"),
+    set_by="ingress",
+)
+FAILED_STREAMS_TOTAL = Metric(
+    "justitia_failed_streams_total",
+    "Streams that failed after their head, whose status was 200, and ended with an error event: by"
+    " the class of the status that the error has before a head, `4xx` or `5xx`.",
+    ("replica", "failed_with"),
     set_by="ingress",
 )
 PREDICTIONS_TOTAL = Metric(

@@ -70,6 +70,11 @@ class IngressMetrics:
         if reason is not None:
             self._dropped[status_of(error)[2] or "", reason].increase()
 
+    def record_failed_stream(self, status: int) -> None:
+        """Count a stream that has failed after its head, by the status that it did not get."""
+        failed_with = "4xx" if status < 500 else "5xx"
+        self._measures.counter(m.FAILED_STREAMS_TOTAL, failed_with).increase()
+
     def record_missed_estimate(self) -> None:
         """Count an estimate that the predictor did not give in time."""
         self._missed.increase()

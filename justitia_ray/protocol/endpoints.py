@@ -41,6 +41,8 @@ DEADLINE_HEADER = "x-justitia-deadline-s"
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
 """How often a call was sent before: OpenAI's and Anthropic's clients say so with every call."""
 """Longest time in seconds that an inference may wait for its first lease."""
+KEEPALIVE_HEADER = "x-justitia-keepalive"
+"""Form of the signs of life in the call's stream, one of `stream_forms.Keepalive`."""
 FINAL_HEADER = "x-justitia-final"
 """`true` at the last inference of an application."""
 

@@ -32,6 +32,7 @@ from justitia_ray.errors import (
     QuotaExhausted,
     RequestError,
     SchedulerSuperseded,
+    StreamRefused,
     TooManyApplications,
     TooManyFailures,
     Unauthenticated,
@@ -40,7 +41,7 @@ from justitia_ray.errors import (
     UnsupportedEncoding,
     UnsupportedOperation,
 )
-from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
+from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES
 from justitia_ray.protocol.refusals import (
     DROPPED,
     DROPPED_REASON_HEADER,
@@ -171,6 +172,8 @@ def refusal_error(
 
 def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
     """Return status, type and code of an error; 500 for an error that no caller should see."""
+    if isinstance(error, StreamRefused):
+        return error.status, str(error.error.get("type")), None
     for kind in type(error).__mro__:
         if kind in STATUS:
             status, type_, code = STATUS[kind]
@@ -234,7 +237,9 @@ _ANTHROPIC_TYPES = {
 def error_in_form(path: str, error: JustitiaError) -> dict[str, Any]:
     """Return the body that answers an error of this service on a path."""
     body = error_body(error)
-    return _anthropic(status_of(error)[0], body) if has_anthropic_form(path) else body
+    if not has_anthropic_form(path):
+        return body
+    return anthropic_error(status_of(error)[0], body["error"]["message"])
 
 
 def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
@@ -243,44 +248,38 @@ def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
     vLLM answers in OpenAI's form wherever its own checks of a body fail, and in the form of its web
     framework on a path that it does not serve for this model.
     """
+    said = _engine_error(path, status, body)
+    if said is None:
+        return body
+    if has_anthropic_form(path):
+        said = anthropic_error(status, said["error"].get("message"))
+    return json.dumps(said).encode()
+
+
+def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
+    """Return an engine's error on a path as the object of OpenAI's form, whatever it answered."""
+    said = _engine_error(path, status, body)
+    if said is not None:
+        return dict(said["error"])
+    kind = "BadRequestError" if status < 500 else "InternalServerError"
+    message = f"the model's engine answers {path} with status {status}"
+    error: dict[str, Any] = openai_error(message, kind, code=status)["error"]
+    return error
+
+
+def _engine_error(path: str, status: int, body: bytes) -> dict[str, Any] | None:
+    """Return an engine's answer that holds the object of an error; None if it holds none."""
     try:
         said = json.loads(body)
     except ValueError:
-        return body
+        return None
     if not isinstance(said, dict):
-        return body
+        return None
     if "detail" in said:
         message = f"the model's engine answers {path} with: {said['detail']}"
         kind = "NotFoundError" if status == 404 else "BadRequestError"
         said = openai_error(message, kind, code=status)
-    elif not has_anthropic_form(path):
-        return body
-    if not isinstance(said.get("error"), dict):
-        return body
-    return json.dumps(_anthropic(status, said) if has_anthropic_form(path) else said).encode()
-
-
-def error_event(path: str, error: JustitiaError, events: int) -> bytes:
-    """Return the event that ends a failed stream on a path.
-
-    Args:
-        path: The endpoint's path.
-        error: The failure.
-        events: Events of the stream that the caller has.
-    """
-    if path == MESSAGES:
-        return _named_event(error_in_form(path, error))
-    if path == RESPONSES:
-        said = error_body(error)["error"]
-        event = {
-            "type": "error",
-            "code": said["code"] or said["type"],
-            "message": said["message"],
-            "param": said["param"],
-            "sequence_number": events,
-        }
-        return _named_event(event)
-    return b"data: " + json.dumps(error_body(error)).encode() + b"\n\n"
+    return said if isinstance(said.get("error"), dict) else None
 
 
 def has_anthropic_form(path: str) -> bool:
@@ -288,10 +287,7 @@ def has_anthropic_form(path: str) -> bool:
     return path in (MESSAGES, COUNT_TOKENS)
 
 
-def _anthropic(status: int, body: dict[str, Any]) -> dict[str, Any]:
+def anthropic_error(status: int, message: Any) -> dict[str, Any]:
+    """Return the body of an error in the form of Anthropic's API."""
     kind = _ANTHROPIC_TYPES.get(status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": body["error"].get("message")}}
-
-
-def _named_event(data: dict[str, Any]) -> bytes:
-    return f"event: error\ndata: {json.dumps(data)}\n\n".encode()
+    return {"type": "error", "error": {"type": kind, "message": message}}

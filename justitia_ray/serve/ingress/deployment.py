@@ -38,7 +38,7 @@ from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
-from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
+from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks, silence_s
 from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
 from justitia_ray.serve.span_exporter import start_span_exporter
@@ -134,7 +134,7 @@ class ModelQueue:
             counter,
             specs,
             self._metrics,
-            StreamOutlooks(self._ask_outlooks, config.ingress.keepalive_s),
+            StreamOutlooks(self._ask_outlooks, silence_s(config.ingress.keepalive_s)),
             self._tracer,
         )
         self.scheduler_calls = SchedulerCalls(scheduler, self.client.pending)

@@ -19,9 +19,12 @@ from justitia_ray.errors import (
     CannotContinue,
     ConnectionLost,
     EngineError,
+    EngineFailed,
     JustitiaError,
+    KillsEngines,
     NoReplicaAnswers,
     NotServed,
+    StreamUnfinished,
 )
 from justitia_ray.observability.call_traces import UNTRACED, CallFacts, CallTrace, CallTracer
 from justitia_ray.observability.log_events import log_event
@@ -36,9 +39,9 @@ from justitia_ray.protocol.endpoints import (
     name_model,
     parse_body,
 )
-from justitia_ray.protocol.errors import error_event
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, RESPONSES
 from justitia_ray.protocol.inference_body import InferenceBody
+from justitia_ray.protocol.stream_ends import StreamEnd
 from justitia_ray.protocol.stream_parts import Delivered, Part
 from justitia_ray.serve.ingress.estimates import Estimates
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
@@ -136,14 +139,15 @@ class Attempts:
     ) -> AsyncGenerator[StreamItem]:
         """Yield (status, headers), then the body; closed early, cancel the inference.
 
-        A stream that is cut goes on where it was cut; an empty chunk says that it waits again. A
-        stream that cannot go on, or was cut too often, ends with an error event that says so.
+        A stream that is cut goes on where it was cut; an empty chunk says that it waits again.
 
         Raises:
-            JustitiaError: If the inference cannot run, before anything was yielded.
+            EngineFailed: If the engine has ended the stream with an error, in the last chunk.
+            JustitiaError: If the inference cannot run, or the stream cannot go on, was cut too
+                often or has no end; whatever was yielded before is no whole answer.
         """
         inference: PendingInference | None = None
-        delivered = Delivered(names=path == RESPONSES)
+        delivered, end = Delivered(names=path == RESPONSES), StreamEnd(path)
         try:
             inference = await submit()
             trace.note_submitted(inference.item.application_id)
@@ -159,6 +163,7 @@ class Attempts:
                         async for item in parts:
                             if isinstance(item, Part):
                                 delivered.add_part(item)
+                                end.note_chunk(item.body)
                                 yield item.body
                             elif delivered.status is None:
                                 delivered.status, head = item
@@ -175,15 +180,15 @@ class Attempts:
                     await self._nack_lease(inference, grant, error)
                 else:
                     self._queue.pending.note_answered(inference)
+                    if delivered.status is not None and delivered.status < 400:
+                        end.check()
                     trace.end(delivered.status)
                     return
             raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
         except JustitiaError as error:
             self._on_dropped(error)
             trace.end()
-            if delivered.status is None:
-                raise
-            yield error_event(path, _told(error), delivered.chunks)
+            raise (error if delivered.status is None else _told(error)) from None
         finally:
             if inference is not None:
                 self._queue.cancel_inference(inference)  # nothing, if it was answered
@@ -206,9 +211,13 @@ class Attempts:
         await self._queue.nack_lease(inference, grant, reason)
 
 
+_SELF_EXPLAINED = (EngineFailed, StreamUnfinished, KillsEngines)
+"""Errors of engines that say all of why a stream has ended."""
+
+
 def _told(error: JustitiaError) -> JustitiaError:
     """Return the caller's error for a stream that was cut and does not go on."""
-    if isinstance(error, EngineError):
+    if isinstance(error, EngineError) and not isinstance(error, _SELF_EXPLAINED):
         return EngineError(
             "the replica was lost in the middle of this stream, which cannot be continued: "
             f"{error}; what came before is incomplete"
@@ -259,6 +268,7 @@ class Gateway:
         self._config = config
         self._queue = queue
         self._calls = calls
+        self._metrics = metrics
         self._attempts = Attempts(queue, calls, config.ingress)
         if metrics is not None:
             self._attempts = Attempts(queue, calls, config.ingress, metrics.record_drop)
@@ -324,6 +334,15 @@ class Gateway:
             context.headers.get(TRACEPARENT),
         )
         return self._tracer.begin(facts)
+
+    def note_failed_stream(self, status: int) -> None:
+        """Count a stream that has failed after its head.
+
+        Args:
+            status: HTTP status that its call would have had before.
+        """
+        if self._metrics is not None:
+            self._metrics.record_failed_stream(status)
 
     def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
         """Return the limits of a call's tenant, as far as they are known; almost always none."""

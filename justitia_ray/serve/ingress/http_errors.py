@@ -13,6 +13,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import AdmissionError, JustitiaError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.errors import (
+    error_body,
     error_headers,
     error_in_form,
     has_anthropic_form,
@@ -22,6 +23,9 @@ from justitia_ray.protocol.errors import (
 from justitia_ray.protocol.rate_limits import limit_headers
 
 logger = logging.getLogger("ray.serve")
+
+UNFORESEEN = JustitiaError("the service failed to answer; its log says why")
+"""What callers are told of an error that nobody foresaw."""
 
 
 def error_response(
@@ -55,8 +59,7 @@ def headers_of_limits(
 def unforeseen_response(path: str, error: Exception) -> JSONResponse:
     """Log an error that nobody foresaw, and return its answer; raise it again, for Serve's log."""
     log_event(logger, logging.ERROR, "request.failed", path=path, reason=type(error).__name__)
-    message = "the service failed to answer; its log says why"
-    return JSONResponse(openai_error(message, "InternalServerError"), 500)
+    return JSONResponse(error_body(UNFORESEEN), 500)
 
 
 def add_error_handlers(app: FastAPI) -> None:

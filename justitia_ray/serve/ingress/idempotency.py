@@ -1,5 +1,9 @@
 """`Idempotency-Key`: a client's retry joins the attempt that waits or runs, or reads its answer.
 
+Only a whole answer is kept that would be the same again. An attempt that failed is forgotten, so
+that a retry runs anew: one that raised, as a stream does that was cut or that its engine ended with
+an error, or one whose status says that another try may go better.
+
 An attempt with a key runs in a task of its own, apart from its readers. The attempt outlives its
 connection for some seconds, because a retry comes after a disconnect; then it is cancelled like any
 other. Attempts are known to one ingress process only.
@@ -16,6 +20,8 @@ from justitia_ray.units import Seconds
 
 _MOST = 4_096
 """Maximum attempts kept at once."""
+_MAY_PASS = frozenset({408, 409, 425, 429})
+"""Statuses below 500 of what may go better at another time."""
 _ITEM_BYTES = 100
 """Memory of a chunk besides its own bytes."""
 
@@ -43,9 +49,14 @@ class IdempotentAttempt:
 
     @property
     def failed(self) -> bool:
-        """Whether the attempt has ended without an answer."""
+        """Whether the attempt has ended without an answer that is worth keeping."""
         task = self.task
-        return task.done() and (task.cancelled() or task.exception() is not None)
+        if not task.done():
+            return False
+        if task.cancelled() or task.exception() is not None or not self._items:
+            return True
+        head = self._items[0]
+        return isinstance(head, bytes) or head[0] >= 500 or head[0] in _MAY_PASS
 
     async def read(self) -> AsyncGenerator[StreamItem]:
         """Yield the whole answer from its start, as it comes.
@@ -101,7 +112,7 @@ class IdempotentAttempts:
 
         Args:
             linger_s: How long an attempt goes on without a reader.
-            kept_s: How long the answer of an attempt that succeeded can be read again.
+            kept_s: How long the answer of an attempt that has not failed can be read again.
             max_bytes: Maximum memory of all answers. Beyond it answers that nobody reads go first,
                 the oldest before the others; if that is not enough, no attempt is begun.
         """

@@ -12,9 +12,11 @@ from justitia_ray.protocol.endpoints import (
     APPLICATION_HEADER,
     CLASS_HEADER,
     DEADLINE_HEADER,
+    KEEPALIVE_HEADER,
     RETRY_COUNT_HEADER,
     TENANT_HEADER,
 )
+from justitia_ray.protocol.stream_forms import Keepalive
 from justitia_ray.units import ApplicationId, Seconds
 
 IDEMPOTENCY_HEADER = "idempotency-key"
@@ -78,6 +80,25 @@ class RequestContext:
             f" {MAX_DEADLINE_S:,.0f} is allowed",
             DEADLINE_HEADER,
         )
+
+    @property
+    def keepalive(self) -> Keepalive | None:
+        """The form of signs of life that the call asks for; None: it does not say.
+
+        Raises:
+            RequestError: If the header names none.
+        """
+        said = self.headers.get(KEEPALIVE_HEADER)
+        if said is None:
+            return None
+        try:
+            return Keepalive(said.strip().lower())
+        except ValueError:
+            allowed = ", ".join(Keepalive)
+            raise RequestError(
+                f"{KEEPALIVE_HEADER} is {shown_short(said)}: one of {allowed} is allowed",
+                KEEPALIVE_HEADER,
+            ) from None
 
     @property
     def is_retry(self) -> bool | None:

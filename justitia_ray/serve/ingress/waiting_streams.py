@@ -18,6 +18,18 @@ MOST_ASKED = 256
 ANSWER_S: Seconds = 0.5
 """Longest wait for the scheduler: a comment is due, and proxies wait for it."""
 
+_MOST_EARLY_S: Seconds = 1.0
+_EARLY = 0.2
+
+
+def silence_s(keepalive_s: Seconds) -> Seconds:
+    """Return after how much silence a sign of life is begun, for it to come within `keepalive_s`.
+
+    A part of the rest is for the scheduler's answer, a part for a busy event loop.
+    """
+    return keepalive_s - min(_MOST_EARLY_S, _EARLY * keepalive_s)
+
+
 Ask = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
 """Returns the outlooks of applications, as `core.outlook` has them as JSON."""
 

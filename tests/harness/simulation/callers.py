@@ -14,7 +14,14 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.application_key import application_key
-from justitia_ray.errors import AdmissionError, AttemptsExhausted, DeadlineMissed, QuotaExhausted
+from justitia_ray.errors import (
+    AdmissionError,
+    AttemptsExhausted,
+    DeadlineMissed,
+    JustitiaError,
+    QuotaExhausted,
+)
+from justitia_ray.protocol.stream_forms import stream_form
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec
 from justitia_ray.units import ReplicaId, Seconds
@@ -277,6 +284,7 @@ class Callers:
             NOTE_UNUSABLE.set(note_unusable)
             gateway = host.answers.gateway
             items = gateway.stream(PATH, context, gateway.parse(PATH, raw))
+            items = _with_failure(items, raw)
             return _slowly(items, record.planned.reads_every_s)
 
         items = self._network.stream(here(), host.process, answer, record.planned.name)
@@ -295,6 +303,20 @@ class Callers:
     def _pick(self) -> IngressHost | None:
         ingresses = self._ingresses()
         return self._rng.choice(ingresses) if ingresses else None
+
+
+async def _with_failure(items: AsyncGenerator[Any], raw: bytes) -> AsyncGenerator[Any]:
+    """Yield an answer, with the event that ends a stream which fails after its head."""
+    has_head = False
+    try:
+        async with aclosing(items):
+            async for item in items:
+                yield item
+                has_head = True
+    except JustitiaError as error:
+        if not has_head:
+            raise
+        yield stream_form(PATH, raw).failure(error)
 
 
 async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerator[Any]:

@@ -1,7 +1,6 @@
 """Every error has a status, and its body is one that OpenAI's clients can read."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -30,13 +29,12 @@ from justitia_ray.protocol.errors import (
     STATUS,
     engine_error_in_form,
     error_body,
-    error_event,
     error_headers,
     error_in_form,
     refusal_error,
     status_of,
 )
-from justitia_ray.protocol.generation_bodies import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES
+from justitia_ray.protocol.generation_bodies import CHAT, COUNT_TOKENS, MESSAGES
 
 
 @pytest.mark.parametrize(
@@ -190,21 +188,3 @@ def test_path_that_an_engine_has_not_is_an_error_in_the_form_of_the_path() -> No
     assert "/v1/chat/completions with: Not Found" in chat["message"]
     message = json.loads(engine_error_in_form(MESSAGES, 404, said))
     assert "not_found_error" == message["error"]["type"]
-
-
-def event(path: str) -> tuple[str | None, Any]:
-    """Return name and data of the event with which a stream on a path fails."""
-    lines = error_event(path, EngineError("cut"), 7).decode().splitlines()
-    name = lines[0].removeprefix("event: ") if lines[0].startswith("event: ") else None
-    return name, json.loads(lines[-2 if not lines[-1] else -1].removeprefix("data: "))
-
-
-def test_stream_ends_with_an_event_of_its_own_protocol() -> None:
-    """A client that waits for the end of one would wait for ever on an event it does not know."""
-    api_error = {"type": "error", "error": {"type": "api_error", "message": "cut"}}
-    response = {"type": "error", "code": "engine_error", "message": "cut", "param": None}
-
-    assert ("error", api_error) == event(MESSAGES)
-    assert ("error", response | {"sequence_number": 7}) == event(RESPONSES)
-    name, chat = event(CHAT)
-    assert (None, "cut", "engine_error") == (name, chat["error"]["message"], chat["error"]["code"])

@@ -1,5 +1,6 @@
 """A client of the HTTP application in front of stand-ins."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
@@ -37,6 +38,14 @@ class StandInGateway:
         self.limits: tuple[LimitStanding, ...] = ()
         self.outlooks = StreamOutlooks(self.ask_outlooks, 0.0)
         self.known_outlooks: dict[str, Any] = {}
+        self.may_count = asyncio.Event()
+        self.may_count.set()
+        self.failed_streams: list[int] = []
+        """Statuses of streams that failed after their head."""
+
+    def note_failed_stream(self, status: int) -> None:
+        """Note a stream that failed after its head."""
+        self.failed_streams.append(status)
 
     def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
         """Return the limits of every caller's tenant."""
@@ -47,7 +56,8 @@ class StandInGateway:
         return parse_body(path, raw, ("m",), self.max_model_len, fields)
 
     async def counted(self, context: RequestContext, body: Any) -> Any:
-        """Return a body as it is."""
+        """Return a body as it is, once that may be."""
+        await self.may_count.wait()
         return body
 
     async def check_served(self, path: str) -> None:

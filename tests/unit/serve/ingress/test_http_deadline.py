@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from justitia_ray.errors import DeadlineMissed
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.serve.asgi import AsgiApp, Message
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, TRUSTED, Door
@@ -13,8 +14,9 @@ from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.eventually import eventually
+from tests.unit.serve.ingress.asgi_caller import Caller, Source
 from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, model_of
-from tests.unit.serve.ingress.test_http_inference import _BODY, Caller, Source
+from tests.unit.serve.ingress.test_http_inference import _BODY
 
 _LIMIT_S = 0.05
 _LIFTING = [(b"x-request-timeout-seconds", b"0")]
@@ -60,11 +62,13 @@ async def test_stream_that_runs_for_too_long_ends_with_an_error_event(path: str)
     """A connection that is cut looks like an answer's end to some clients."""
     gateway, source, caller = StandInGateway(), Source(), Caller(body_of(path, stream=True))
     gateway.source = source
-    source.feed((200, {}), b"a")
-    await app_of(gateway)(scope_of(path), caller.receive, caller.send)
+    source.feed((200, {}), b"a\n\n")
+    with pytest.raises(DeadlineMissed):
+        await app_of(gateway)(scope_of(path), caller.receive, caller.send)
 
-    assert b"a" == caller.chunks[0]
+    assert b"a\n\n" == caller.chunks[0]
     assert b"request_timeout_s" in caller.chunks[1]
+    assert [504] == gateway.failed_streams
     assert (b"", False) == (caller.chunks[-1], caller.messages[-1]["more_body"])
     assert source.closed
 

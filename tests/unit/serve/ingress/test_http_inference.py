@@ -9,22 +9,17 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from justitia_ray.errors import EngineError, NotServed, QueueFull
+from justitia_ray.errors import ContextLengthExceeded, EngineError, NotServed, QueueFull
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.serve.asgi import Message
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
-from justitia_ray.serve.ingress.http_inference import (
-    Reply,
-    send_stream,
-    until_disconnect,
-)
+from justitia_ray.serve.ingress.http_inference import until_disconnect
 from justitia_ray.serve.ingress.models import ServedModels
-from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from justitia_ray.serve.ingress.waiting_streams import KEEPALIVE
 from tests.eventually import eventually
+from tests.unit.serve.ingress.asgi_caller import Caller, Source
 from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
 
 _BODY: dict[str, Any] = {
@@ -39,7 +34,6 @@ _BODY: dict[str, Any] = {
 }
 """Holds what any of the endpoints asks for."""
 _OPEN = Door(None, DEFAULT_TENANT)
-_SOON_S = 0.001
 _ENGINE_ERROR = b'{"error": {"message": "m", "type": "BadRequestError", "code": 400}}'
 
 
@@ -104,114 +98,6 @@ async def test_errors_on_the_way_have_the_form_of_the_family(
     ] == [answer.json()["error"]["type"] for answer in answers]
 
 
-class Caller:
-    """The other end of a call: takes what is sent, and leaves when the test says so."""
-
-    def __init__(self, body: bytes = b"") -> None:
-        self.messages: list[Message] = []
-        self.sent = asyncio.Event()
-        """Set with each message."""
-        self.leaves = asyncio.Event()
-        self._unread = [{"type": "http.request", "body": body}]
-
-    async def receive(self) -> Message:
-        """Return the body, then that the caller has left."""
-        if self._unread:
-            return self._unread.pop()
-        await self.leaves.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        """Take a message."""
-        self.messages.append(message)
-        self.sent.set()
-
-    async def until_chunks(self, count: int) -> None:
-        """Wait until so many chunks have come."""
-        while len(self.chunks) < count:
-            self.sent.clear()
-            await self.sent.wait()
-
-    @property
-    def chunks(self) -> list[bytes]:
-        """What has come of the body."""
-        return [m["body"] for m in self.messages if m["type"] == "http.response.body"]
-
-
-class Source:
-    """Items of a stream that a test feeds; None ends it."""
-
-    def __init__(self) -> None:
-        self.items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue()
-        self.closed = False
-
-    def feed(self, *items: StreamItem | Exception | None) -> None:
-        """Let these come next."""
-        for item in items:
-            self.items.put_nowait(item)
-
-    async def __aiter__(self) -> AsyncGenerator[StreamItem]:
-        """Yield what is fed."""
-        try:
-            while (item := await self.items.get()) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-        finally:
-            self.closed = True
-
-
-@pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
-async def test_stream_that_fails_after_it_was_kept_alive_ends_with_its_own_event(
-    gateway: StandInGateway, path: str
-) -> None:
-    """Its status was 200 by then: what is wrong can only be said in the stream."""
-    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True, "prompt": None}).encode())
-    gateway.source = source
-    call = asyncio.create_task(_post(gateway, path, caller, keepalive_s=_SOON_S))
-    await caller.until_chunks(2)
-    source.feed(EngineError("gave up"))
-    await call
-
-    assert (200, KEEPALIVE) == (caller.messages[0]["status"], caller.chunks[0])
-    *_, event, last = caller.chunks
-    assert event.startswith(b"event: error\ndata: ")
-    assert "error" == json.loads(event.split(b"data: ")[1])["type"]
-    assert (b"", False) == (last, caller.messages[-1]["more_body"])
-
-
-async def test_stream_that_waits_again_is_kept_alive_until_it_goes_on() -> None:
-    """A cut stream may wait as long as the queue; one that goes on gets no comments."""
-    source, caller = Source(), Caller()
-    reply = Reply(COMPLETIONS, caller.send)
-    call = asyncio.create_task(send_stream(reply, aiter(source), _SOON_S))
-    source.feed((200, {}), b"a", b"")
-    await caller.until_chunks(3)
-    source.feed(b"b")
-    while b"b" not in caller.chunks:
-        await caller.until_chunks(len(caller.chunks) + 1)
-    source.feed(None)
-    await call
-
-    begun = [chunk for chunk in caller.chunks if chunk != KEEPALIVE]
-    assert [b"a", b"b", b""] == begun
-    assert 1 == sum(m["type"] == "http.response.start" for m in caller.messages)
-    assert caller.chunks.index(b"a") + 1 == caller.chunks.index(KEEPALIVE)
-    assert [b"b", b""] == caller.chunks[-2:]
-
-
-async def test_engine_error_after_comments_is_an_event() -> None:
-    """The engine's own status comes too late."""
-    source, caller = Source(), Caller()
-    call = asyncio.create_task(send_stream(Reply(COMPLETIONS, caller.send), aiter(source), _SOON_S))
-    await caller.until_chunks(1)
-    source.feed((400, {}), _ENGINE_ERROR, None)
-    await call
-
-    assert [b"data: " + _ENGINE_ERROR + b"\n\n", b""] == caller.chunks[-2:]
-    assert 200 == caller.messages[0]["status"]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_caller_that_leaves_ends_its_call_at_once(
     gateway: StandInGateway, stream: bool
@@ -243,25 +129,25 @@ async def test_cancelled_call_is_cancelled() -> None:
         await call
 
 
-async def _post(
-    gateway: StandInGateway, path: str, caller: Caller, keepalive_s: float = 60.0
-) -> None:
-    model = model_of(gateway, ingress={"keepalive_s": keepalive_s})
+async def _post(gateway: StandInGateway, path: str, caller: Caller, **ingress: Any) -> None:
+    model = model_of(gateway, ingress={"keepalive_s": 60.0, **ingress})
     app = build_http_app(ServedModels([model]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER)
-    scope: Message = {"type": "http", "method": "POST", "path": path, "headers": []}
+    head = [(name.encode(), value.encode()) for name, value in caller.headers.items()]
+    scope: Message = {"type": "http", "method": "POST", "path": path, "headers": head}
     await app(scope, caller.receive, caller.send)
 
 
 async def test_streams_head_and_chunks_are_the_replicas(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """No length, and no type of its own making."""
+    """No length, and no type of its own making; proxies are told to pass a stream on."""
     gateway.items = [(200, {"content-type": "text/event-stream", "x-a": "b"}), b"c", b"d"]
     streamed = await http.post(COMPLETIONS, json=_BODY | {"stream": True})
     whole = await http.post(COMPLETIONS, json=_BODY)
 
     head = {"content-type": "text/event-stream", "x-a": "b"}
-    assert (head, b"cd") == (dict(streamed.headers), streamed.content)
+    passes = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+    assert (head | passes, b"cd") == (dict(streamed.headers), streamed.content)
     assert (head | {"content-length": "2"}, b"cd") == (dict(whole.headers), whole.content)
 
 
@@ -293,22 +179,76 @@ async def test_retry_with_a_key_gets_the_same_answer(
     assert 2 == gateway.answered
 
 
-@pytest.mark.parametrize(
-    ("error", "ends_with"), [(EngineError("given up"), b""), (ZeroDivisionError(), b"a")]
-)
-async def test_stream_that_fails_in_the_middle_has_one_head(
-    gateway: StandInGateway, error: Exception, ends_with: bytes
+@pytest.mark.parametrize("error", [EngineError("given up"), ZeroDivisionError()])
+async def test_stream_that_fails_in_the_middle_has_one_head_and_fails_for_serve(
+    gateway: StandInGateway, error: Exception
 ) -> None:
-    """The caller is told in the stream; what nobody foresaw cuts it, and Serve logs it."""
+    """The caller is told in the stream; Serve counts what is raised."""
     source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
     gateway.source = source
     source.feed((200, {}), b"a", error)
-    with suppress(ZeroDivisionError):
+    with pytest.raises(type(error)):
         await _post(gateway, COMPLETIONS, caller)
 
     assert 1 == sum(m["type"] == "http.response.start" for m in caller.messages)
-    assert [b"a", ends_with] == [caller.chunks[0], caller.chunks[-1]]
-    assert ends_with or b"given up" in caller.chunks[1]
+    assert ([b"a", b""], 3) == (caller.chunks[::2], len(caller.chunks))
+    assert b'data: {"error": ' == caller.chunks[1][:16]
+    assert [502 if isinstance(error, EngineError) else 500] == gateway.failed_streams
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "first"),
+    [
+        (None, {}, b"event: ping\n"),
+        (None, {"keepalive": "comment"}, b": "),
+        ("chunk", {"keepalive": "comment"}, b"event: ping\n"),
+        ("Comment", {}, b": "),
+    ],
+)
+async def test_caller_and_operator_choose_the_form_of_a_sign_of_life(
+    gateway: StandInGateway, asked: str | None, configured: dict[str, str], first: bytes
+) -> None:
+    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
+    gateway.source = source
+    caller.headers |= {} if asked is None else {"x-justitia-keepalive": asked}
+    call = asyncio.create_task(_post(gateway, MESSAGES, caller, keepalive_s=0.01, **configured))
+    await caller.until_chunks(1)
+    caller.leaves.set()
+    await call
+
+    assert caller.chunks[0].startswith(first)
+
+
+@pytest.mark.parametrize("refusal", [None, ContextLengthExceeded("too long")])
+async def test_stream_is_kept_alive_while_its_prompt_is_counted(
+    gateway: StandInGateway, refusal: Exception | None
+) -> None:
+    """A long one, behind others: what is wrong with it is an event then."""
+    caller = Caller(json.dumps(_BODY | {"stream": True}).encode())
+    gateway.may_count.clear()
+    gateway.failure = refusal
+    gateway.items = [(200, {}), b"told"]
+    call = asyncio.create_task(_post(gateway, MESSAGES, caller, keepalive_s=0.01))
+    await caller.until_chunks(2)
+    gateway.may_count.set()
+    with suppress(ContextLengthExceeded):
+        await call
+
+    assert caller.chunks[0].startswith(b"event: ping\n")
+    last = b"told" if refusal is None else b"event: error\n"
+    assert caller.chunks[-2].startswith(last)
+    assert ([] if refusal is None else [400]) == gateway.failed_streams
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_form_of_a_sign_of_life_that_there_is_not_is_refused(
+    http: httpx.AsyncClient, gateway: StandInGateway, stream: bool
+) -> None:
+    headers = {"x-justitia-keepalive": "dots"}
+    answer = await http.post(COMPLETIONS, json=_BODY | {"stream": stream}, headers=headers)
+
+    assert (400, 0) == (answer.status_code, gateway.answered)
+    assert "one of event, chunk, comment, none is allowed" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])

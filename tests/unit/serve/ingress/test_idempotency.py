@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from justitia_ray.errors import EngineError, QueueFull, RequestError
+from justitia_ray.errors import EngineError, EngineFailed, QueueFull, RequestError
 from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 
@@ -17,12 +17,13 @@ class Source:
 
     def __init__(self) -> None:
         self.begun = 0
+        self.status = 200
         self.cancelled = asyncio.Event()
         self.steps: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
 
     async def answer(self) -> AsyncGenerator[StreamItem]:
         self.begun += 1
-        yield 200, {}
+        yield self.status, {}
         try:
             while (step := await self.steps.get()) is not None:
                 if isinstance(step, Exception):
@@ -85,6 +86,49 @@ async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> 
     source.steps.put_nowait(None)
 
     assert await collect(attempts.join_attempt("k", b"body", source.answer)) == [(200, {})]
+    assert source.begun == 2
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408, 409, 425])
+async def test_answer_that_may_be_another_next_time_is_not_kept(status: int) -> None:
+    """An engine's failure, or a refusal for want of room, must not be repeated to the retry."""
+    source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
+    source.status = status
+    for step in (b"failed", None, b"whole", None):
+        source.steps.put_nowait(step)
+    first = await collect(attempts.join_attempt("k", b"body", source.answer))
+    source.status = 200
+    again = await collect(attempts.join_attempt("k", b"body", source.answer))
+
+    assert [[(status, {}), b"failed"], [(200, {}), b"whole"]] == [first, again]
+    assert source.begun == 2
+    assert first != await collect(attempts.join_attempt("k", b"body", source.answer))
+    assert source.begun == 2
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 413, 422])
+async def test_answer_that_would_be_the_same_is_kept(status: int) -> None:
+    source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
+    source.status = status
+    source.steps.put_nowait(None)
+    answers = [await collect(attempts.join_attempt("k", b"body", source.answer)) for _ in range(2)]
+
+    assert [[(status, {})]] * 2 == answers
+    assert source.begun == 1
+
+
+async def test_stream_that_was_cut_runs_anew_for_a_retry_of_another_body_too() -> None:
+    """Nothing of it is kept: neither its chunks nor what it was asked."""
+    source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
+    for step in (b"a", EngineFailed("failed"), b"b", None):
+        source.steps.put_nowait(step)
+    seen = attempts.join_attempt("k", b"body", source.answer)
+    joined = attempts.join_attempt("k", b"body", source.answer)
+    for items in (seen, joined):
+        with pytest.raises(EngineFailed):
+            await collect(items)
+
+    assert await collect(attempts.join_attempt("k", b"other", source.answer)) == [(200, {}), b"b"]
     assert source.begun == 2
 
 

@@ -13,7 +13,14 @@ import pytest
 from justitia_ray.config import IngressSection
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, NackReason
-from justitia_ray.errors import ApplicationIsClosed, ConnectionLost, EngineError, JustitiaError
+from justitia_ray.errors import (
+    ApplicationIsClosed,
+    ConnectionLost,
+    EngineError,
+    EngineFailed,
+    JustitiaError,
+    StreamUnfinished,
+)
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT
 from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
@@ -121,6 +128,8 @@ class Desk:
 
     def __init__(self, engine: FakeEngine) -> None:
         self.client = FakeQueueClient()
+        self.dropped: list[type[JustitiaError]] = []
+        """Errors that were counted."""
         self._engine = engine
 
     def run(
@@ -136,6 +145,7 @@ class Desk:
             cast("Any", self.client),
             cast("ReplicaCalls", self.calls),
             IngressSection(attempts=attempts),
+            lambda dropped: self.dropped.append(type(dropped)),
         )
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
         body |= {"max_tokens": _TOKENS, "stream_options": {"include_usage": True}, **fields}
@@ -159,6 +169,24 @@ def unnamed(body: bytes) -> bytes:
     """Return a body without the id of its lease; fails if its events have several."""
     (name,) = set(re.findall(rb"lease-\d+", body))
     return body.replace(name, b"lease")
+
+
+async def read_failed(
+    items: AsyncGenerator[StreamItem], error: type[JustitiaError] = EngineError
+) -> tuple[list[StreamItem], JustitiaError]:
+    """Return the items of a stream that fails, and the error; fails if it looks complete."""
+    read: list[StreamItem] = []
+
+    async def take() -> None:
+        async for item in items:
+            read.append(item)  # noqa: PERF401  # kept when the next one fails
+
+    with pytest.raises(error) as failed:
+        await take()
+    assert isinstance(read[0], tuple)
+    assert 200 == read[0][0]
+    assert not any(b"[DONE]" in item for item in read if isinstance(item, bytes))
+    return read, failed.value
 
 
 async def read(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
@@ -213,22 +241,11 @@ async def test_retry_reads_a_stream_that_went_on_elsewhere_from_its_start(desk: 
     assert first[1].endswith(b"data: [DONE]\n\n")
 
 
-def last_error(body: bytes) -> dict[str, Any]:
-    """Return the error of the last event; fails if the stream looks complete."""
-    assert b"[DONE]" not in body
-    last = body.decode().rstrip().rpartition("\n\n")[2]
-    error: dict[str, Any] = json.loads(last.removeprefix("data: "))["error"]
-    return error
-
-
 async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: Desk) -> None:
     """A second half of another text would look like an answer."""
-    status, body = await read(desk.run(3, n=2))
+    _, error = await read_failed(desk.run(3, n=2))
 
-    error = last_error(body)
-    assert 200 == status
-    assert "engine_error" == error["code"]
-    assert "cannot be continued: it has more than one sequence" in error["message"]
+    assert "cannot be continued: it has more than one sequence" in str(error)
     assert (1, []) == (desk.client.granted, desk.client.given_back)
     assert (0, 1) == (desk.client.ended, desk.client.cancelled)
 
@@ -243,21 +260,19 @@ async def test_stream_of_any_kind_begins_anew_before_its_first_chunk(desk: Desk)
 
 
 async def test_stream_cut_too_often_ends_with_an_error(desk: Desk) -> None:
-    """As an event if its head is gone; one that never began gets the error's status."""
-    _, body = await read(desk.run(2, 2, 2, attempts=3))
+    """Its head may be gone, or not."""
+    _, error = await read_failed(desk.run(2, 2, 2, attempts=3))
 
-    assert "gave up after 3 attempts" in last_error(body)["message"]
+    assert "gave up after 3 attempts" in str(error)
     with pytest.raises(EngineError, match="gave up after 2 attempts"):
         await read(desk.run(0, 0, attempts=2))
     assert 2 == desk.client.cancelled
 
 
-async def test_refusal_in_mid_stream_is_its_last_event(desk: Desk) -> None:
+async def test_refusal_in_mid_stream_ends_it(desk: Desk) -> None:
     """The application was cancelled while its stream waited for another replica."""
     desk.client.refusals.append(ApplicationIsClosed("application 'a' was cancelled"))
-    _, body = await read(desk.run(3))
-
-    assert "application_closed" == last_error(body)["code"]
+    await read_failed(desk.run(3), ApplicationIsClosed)
 
 
 async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> None:
@@ -272,9 +287,42 @@ async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> N
         yield 400, {}
 
     desk.calls.stream = other  # type: ignore[method-assign,assignment]
-    _, body = await read(items)
+    _, error = await read_failed(items)
 
-    assert "status 400" in last_error(body)["message"]
+    assert "status 400" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [(b'data: {"error": {"message": "m"}}\n\n', EngineFailed), (b"", StreamUnfinished)],
+)
+async def test_stream_that_its_engine_did_not_bring_to_its_end_has_failed(
+    desk: Desk, event: bytes, error: type[JustitiaError]
+) -> None:
+    """It is counted, and not asked for again: the engine has made what it could."""
+    items = desk.run()
+    original = desk.calls.stream
+
+    async def failing(*args: Any) -> AsyncGenerator[Head | Part]:
+        async for item in original(*args):
+            is_last = isinstance(item, Part) and b"[DONE]" in item.body
+            yield item._replace(body=event) if isinstance(item, Part) and is_last else item
+
+    desk.calls.stream = failing  # type: ignore[method-assign,assignment]
+    read, _ = await read_failed(items, error)
+
+    assert event == read[-1]
+    assert (1, 1, [error]) == (desk.client.granted, desk.client.ended, desk.dropped)
+
+
+async def test_retry_of_a_stream_that_failed_runs_anew(desk: Desk) -> None:
+    """It would else read the same half for as long as whole answers are kept."""
+    attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
+    await read_failed(attempts.join_attempt("key", b"body", lambda: desk.run(3, n=2)))
+    status, body = await read(attempts.join_attempt("key", b"body", lambda: desk.run(n=2)))
+
+    assert (200, 2) == (status, desk.client.granted)
+    assert body.endswith(b"data: [DONE]\n\n")
 
 
 async def test_reader_that_leaves_cancels_the_inference(desk: Desk) -> None:

@@ -1,0 +1,237 @@
+"""Streams as the clients of OpenAI and Anthropic read them: in waits, to their end, and failed.
+
+Each test waits for events: a client with an idle timer counts them.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from justitia_ray.errors import ApplicationIsClosed, EngineError
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.serve.ingress.replica_calls import StreamItem
+from tests.unit.serve.ingress.asgi_caller import Source
+from tests.unit.serve.ingress.engine_streams import BODIES, HEAD, STREAMS
+from tests.unit.serve.ingress.http_client import StandInGateway
+from tests.unit.serve.ingress.local_service import LocalService
+
+_SOON_S = 0.02
+_SIGNS = 3
+"""Signs of life that a client waits for before anything else comes."""
+_REFUSED: tuple[StreamItem, StreamItem] = (
+    (400, {}),
+    b'{"error": {"message": "no such tool", "type": "B", "code": 400}}',
+)
+_BODY: Any = {name: value for name, value in BODIES[CHAT].items() if name != "stream"}
+_RESPONSE: Any = {name: value for name, value in BODIES[RESPONSES].items() if name != "stream"}
+
+
+class Desk:
+    """A service whose streams wait until the test feeds them."""
+
+    def __init__(self, service: LocalService, gateway: StandInGateway) -> None:
+        self.service = service
+        self.gateway = gateway
+        self.source = Source()
+        gateway.source = self.source
+        self.openai = openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="k", max_retries=0)
+        self.anthropic = anthropic.AsyncAnthropic(base_url=service.url, api_key="k", max_retries=0)
+
+    def feed(self, *items: StreamItem | Exception | None) -> None:
+        """Let these come next."""
+        self.source.feed(*items)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    gateway = StandInGateway()
+    async with LocalService(gateway, keepalive_s=_SOON_S).listening() as service:
+        desk = Desk(service, gateway)
+        async with desk.openai, desk.anthropic:
+            yield desk
+
+
+def whole(path: str) -> list[StreamItem | None]:
+    """Return a whole stream of the engine."""
+    return [HEAD, *STREAMS[path], None]
+
+
+async def test_message_that_waits_gives_events_and_is_read_whole(desk: Desk) -> None:
+    """The client itself drops pings; a timer on its raw events counts each."""
+    async with desk.anthropic.messages.with_streaming_response.create(
+        **_BODY, stream=True
+    ) as answer:
+        kinds: list[str | None] = []
+        fed = False
+        async for event in anthropic.AsyncStream.raw_events(answer.http_response):
+            kinds.append(event.event)
+            if not fed and len(kinds) == _SIGNS:
+                fed = True
+                desk.feed(*whole(MESSAGES))
+
+    assert ["ping"] * _SIGNS == kinds[:_SIGNS]
+    assert "message_stop" == kinds[-1]
+
+
+async def test_message_after_pings_is_read_by_the_client(desk: Desk) -> None:
+    async with desk.anthropic.messages.stream(**_BODY) as stream:
+        desk.feed(*whole(MESSAGES))
+        message = await stream.get_final_message()
+
+    assert ("hi", "end_turn") == (message.content[0].text, message.stop_reason)  # type: ignore[union-attr]
+
+
+async def test_response_that_waits_gives_events_and_is_read_whole(desk: Desk) -> None:
+    """Its helper takes no event before `response.created`, and each later one as it is."""
+    numbers, kinds = [], []
+    async with desk.openai.responses.stream(**_RESPONSE) as stream:
+        async for event in stream:
+            kinds.append(event.type)
+            numbers.append(event.sequence_number)
+            if len(kinds) == _SIGNS:
+                desk.feed(*whole(RESPONSES))
+        response = await stream.get_final_response()
+
+    assert ["response.created", "response.queued", "response.queued"] == kinds[:_SIGNS]
+    assert list(range(len(numbers))) == numbers
+    assert response.output_text.startswith("hi")
+
+
+async def test_response_whose_prefill_is_long_gives_events(desk: Desk) -> None:
+    """Also where the engine has begun: OpenAI's own service sends `keepalive`."""
+    desk.feed(HEAD, *STREAMS[RESPONSES][:2])
+    kinds: list[str] = []
+    async with desk.openai.responses.stream(**_RESPONSE) as stream:
+        async for event in stream:
+            kinds.append(event.type)
+            if kinds == ["response.created", "response.in_progress", *["keepalive"] * _SIGNS]:
+                desk.feed(*STREAMS[RESPONSES][2:], None)
+        response = await stream.get_final_response()
+
+    assert kinds.count("keepalive") >= _SIGNS
+    assert response.output_text.startswith("hi")
+
+
+@pytest.mark.parametrize("kind", ["event", "chunk", "comment", "none"])
+async def test_chat_of_every_form_is_read_whole(desk: Desk, kind: str) -> None:
+    """Chunks without text are counted, and change nothing of the answer."""
+    desk.feed(*[] if kind == "chunk" else whole(CHAT))
+    chunks = 0
+    asked: Any = _BODY | {"extra_headers": {"x-justitia-keepalive": kind}}
+    async with desk.openai.chat.completions.stream(**asked) as stream:
+        async for event in stream:
+            chunks += event.type == "chunk"
+            if event.type == "chunk":
+                assert event.chunk.choices[0].delta is not None
+            if kind == "chunk" and chunks == _SIGNS and desk.source.items.empty():
+                desk.feed(*whole(CHAT))
+        completion = await stream.get_final_completion()
+
+    said = completion.choices[0].message
+    assert ("hi", "assistant") == (said.content, said.role)
+
+
+async def test_completion_of_chunks_is_read_whole(desk: Desk) -> None:
+    texts: list[str] = []
+    body = {name: value for name, value in BODIES[COMPLETIONS].items() if name != "stream"}
+    asked: Any = {**body, "extra_headers": {"x-justitia-keepalive": "chunk"}}
+    async for chunk in await desk.openai.completions.create(**asked, stream=True):
+        texts.append(chunk.choices[0].text)
+        if len(texts) == _SIGNS:
+            desk.feed(*whole(COMPLETIONS))
+
+    assert [""] * _SIGNS == texts[:_SIGNS]
+    assert "hi" == "".join(texts)
+
+
+@pytest.mark.parametrize("kind", ["chunk", "none"])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_client_that_takes_each_line_for_json_reads_the_stream(
+    desk: Desk, path: str, kind: str
+) -> None:
+    head = {"x-justitia-keepalive": kind}
+    async with httpx.AsyncClient(base_url=desk.service.url) as client:
+        if kind == "none":
+            desk.feed(*whole(path))
+        async with client.stream("POST", path, json=BODIES[path], headers=head) as answer:
+            lines = 0
+            async for line in answer.aiter_lines():
+                assert not line or line.startswith("data: ")
+                lines += bool(line)
+                if kind == "chunk" and lines == _SIGNS and desk.source.items.empty():
+                    desk.feed(*whole(path))
+
+    assert lines >= len(STREAMS[path])
+
+
+_FAILURES: list[tuple[StreamItem | Exception | None, ...]] = [
+    (*_REFUSED, None),
+    (EngineError("gave up"),),
+    (ApplicationIsClosed("application 'a' was cancelled"),),
+]
+
+
+@pytest.mark.parametrize(
+    ("failure", "begun"),
+    [*((failure, False) for failure in _FAILURES), *((failure, True) for failure in _FAILURES[1:])],
+)
+async def test_anthropics_client_raises_for_a_stream_that_failed(
+    desk: Desk, failure: tuple[StreamItem | Exception | None, ...], begun: bool
+) -> None:
+    """Without `event: error` it reads an empty answer, and raises nothing."""
+    if begun:
+        desk.feed(HEAD, *STREAMS[MESSAGES][:3])
+    async with desk.anthropic.messages.stream(**_BODY) as stream:
+        desk.feed(*failure)
+        with pytest.raises(anthropic.APIStatusError) as raised:
+            await stream.get_final_message()
+
+    assert "error" == raised.value.body["type"]  # type: ignore[index]
+    assert 1 == len(desk.gateway.failed_streams) == len(desk.service.raised)
+
+
+@pytest.mark.parametrize("failure", _FAILURES, ids=["refused", "engine", "closed"])
+async def test_openais_client_sees_the_response_that_failed(
+    desk: Desk, failure: tuple[StreamItem | Exception | None, ...]
+) -> None:
+    """By its last event, and by its helper, which has no response to return."""
+    events = []
+    async for event in await desk.openai.responses.create(**_RESPONSE, stream=True):
+        events.append(event)
+        if len(events) == _SIGNS:
+            desk.feed(*failure)
+
+    assert "response.failed" == events[-1].type
+    assert events[-1].response.error is not None
+    assert list(range(len(events))) == [event.sequence_number for event in events]
+    async with desk.openai.responses.stream(**_RESPONSE) as stream:
+        desk.feed(*failure)
+        with pytest.raises(RuntimeError, match=r"response\.completed"):
+            await stream.get_final_response()
+    assert 2 == len(desk.gateway.failed_streams) == len(desk.service.raised)
+
+
+@pytest.mark.parametrize("failure", _FAILURES, ids=["refused", "engine", "closed"])
+async def test_openais_client_raises_for_a_chat_that_failed(
+    desk: Desk, failure: tuple[StreamItem | Exception | None, ...]
+) -> None:
+    async with desk.openai.chat.completions.stream(**_BODY) as stream:
+        desk.feed(*failure)
+        with pytest.raises(openai.APIError):
+            await stream.get_final_completion()
+
+    assert 1 == len(desk.gateway.failed_streams) == len(desk.service.raised)
+
+
+async def test_stream_that_was_begun_and_failed_leaves_its_connection_usable(desk: Desk) -> None:
+    """It has an end as every answer has; a cut connection would look like a lost network."""
+    async with httpx.AsyncClient(base_url=desk.service.url) as client:
+        for _ in range(2):
+            desk.feed(HEAD, STREAMS[CHAT][0], EngineError("gave up"))
+            answer = await client.post(CHAT, json=BODIES[CHAT])
+            assert b"gave up" in answer.content
+        assert 200 == answer.status_code
