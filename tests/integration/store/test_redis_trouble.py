@@ -42,7 +42,7 @@ async def store_of(
 @contextmanager
 def changed(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
     """Set a value of a server's configuration inside the block."""
-    before = raw.config_get(name)[name]
+    before = str(raw.config_get(name)[name])
     raw.config_set(name, value)
     yield
     raw.config_set(name, before)
