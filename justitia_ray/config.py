@@ -111,6 +111,15 @@ class ModelSection(Section):
     (`random:tiny-adapter` for the tiny Llama). They run on the model's replicas and wait in its
     queue. vLLM gets `enable_lora` and a slot for each (`max_loras`); one of a rank above 16 needs
     `max_lora_rank` in `engine.vllm_args`."""
+    aliases: tuple[ModelName, ...] = ()
+    """Other names that callers may put in `model`, and patterns of such with `*`, `?` and `[…]`:
+    `gpt-4o`, `claude-haiku-*`; `*` is every name that no model has. A name goes before a pattern, a
+    longer pattern before a shorter. Answers name the model itself. None: harnesses ask for models
+    that are not served, and should learn that."""
+    reasoning_efforts: dict[str, str] = Field(default={})
+    """The effort to ask the model for, by that which callers name (`reasoning_effort`,
+    `reasoning.effort`, `output_config.effort`): `minimal: low, max: high` for a template that knows
+    low, medium and high. Others are passed on."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,6 +130,9 @@ class ModelSection(Section):
     def _names_differ(self) -> "ModelSection":
         if self.name in self.adapters:
             raise ValueError(f"adapters: {self.name!r} is the model's own name; name it otherwise")
+        for position, alias in enumerate(self.aliases):
+            if alias in (*self.names, *self.aliases[:position]):
+                raise ValueError(f"aliases: {alias!r} is a name already; each is allowed once")
         return self
 
 
@@ -1001,11 +1013,11 @@ class AppArgs(SharedSections):
         for model in self._all():
             if isinstance(model, ModelEntry) and model.replica is not None:
                 self._check_report_interval(f"models: {model.name}: replica", model.replica)
-            for name in model.names:
+            for name in (*model.names, *model.aliases):
                 if name in owners:
                     raise ValueError(
                         f"models: {name!r} is a name of {owners[name]!r} and of {model.name!r}:"
-                        " each name, of an adapter too, is allowed once"
+                        " each name, of an adapter or an alias too, is allowed once"
                     )
                 owners[name] = model.name
             suffix = _suffix(model.name)

@@ -111,6 +111,12 @@ def _openai_body(
     longest: Tokens,
 ) -> InferenceBody:
     keeps = integer(fields, "truncate_prompt_tokens", -1, longest)
+    if keeps == 0:
+        raise RequestError(
+            "truncate_prompt_tokens is 0: nothing is left of the prompt; at least 1, or -1 for what"
+            " fits, is allowed",
+            "truncate_prompt_tokens",
+        )
     if keeps == -1:  # all but a token for the output (vllm/renderers/params.py:222)
         keeps = longest - 1
     n = integer(fields, "n", 1, _MAX_CHOICES) or 1

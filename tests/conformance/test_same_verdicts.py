@@ -1,4 +1,4 @@
-"""What vLLM's own server accepts this service accepts, and it counts prompts as the engine does.
+"""What vLLM's own server accepts this service accepts, and what it refuses is refused at the door.
 
 One engine answers each body of a corpus twice: on vLLM's own application, and behind the HTTP
 application of the ingress.
@@ -50,6 +50,22 @@ CORPUS: dict[str, dict[str, dict[str, Any]]] = {
     RESPONSES: RESPONSE_BODIES,
     MESSAGES: MESSAGE_BODIES,
 }
+DIFFERENCES = {
+    "beam search": "it runs outside the engine's batch (openai/chat_completion/serving.py:380)",
+    "129 choices": "OpenAI's limit is 128, vLLM's 16,384 (vllm/sampling_params.py:46)",
+}
+"""What vLLM answers and this service refuses, each with its reason and its line in vLLM."""
+LATE = {
+    "audio": "only the engine knows whether its model hears (multimodal/registry.py:159)",
+    "content no blocks": "the engine makes no message of it (anthropic/serving.py:420)",
+    "embeddings as a prompt": "the engine's option decides (renderers/base.py:975)",
+    "image": "only the engine knows whether its model sees (multimodal/registry.py:159)",
+    "suffix": "the model's renderer decides (renderers/online_renderer.py:625)",
+    "text null": "the engine makes no message of it (anthropic/serving.py:420)",
+    "too long in items": "items are estimated: the engine makes messages of them",
+    "system between items": "items are estimated: the engine makes messages of them",
+}
+"""What is refused only by the engine, each with its reason."""
 _CASES = [
     pytest.param(path, name, id=f"{path.rsplit('/', 1)[-1]}: {name}")
     for path, bodies in CORPUS.items()
@@ -140,20 +156,45 @@ async def http(
 
 
 @pytest.mark.parametrize(("path", "name"), _CASES)
-async def test_verdict_and_count_are_vllms(
+async def test_verdict_field_and_count_are_vllms(
     http: httpx.AsyncClient,
     replicas: EngineReplicas,
     counter: TokenCounter,
     path: str,
     name: str,
 ) -> None:
-    raw = json.dumps({"model": _MODEL} | CORPUS[path][name]).encode()
+    body = CORPUS[path][name]
+    raw = json.dumps({"model": _MODEL} | body).encode()
     theirs, said = await ask_engine(replicas.engine, path, raw)
+    replicas.asked = 0
     ours = await http.post(path, content=raw)
 
+    if name in DIFFERENCES:
+        assert (200, 400) == (theirs, ours.status_code), (said, ours.text)
+        return
     assert theirs // 100 == ours.status_code // 100, (said, ours.text)
-    if theirs == 200 and said.startswith(b"{"):
+    if theirs >= 400:
+        assert replicas.asked == (name in LATE), "it is refused at the door, or not"
+        if not replicas.asked and path != MESSAGES:
+            check_field(json.loads(said)["error"], ours.json()["error"], body)
+    elif said.startswith(b"{"):
         size = await counter.prompt_size(parse_body(path, raw, [_MODEL], CONTEXT), "t", CONTEXT)
         usage = json.loads(said)["usage"]
         if size.is_exact and path in (CHAT, COMPLETIONS):
             assert usage["prompt_tokens"] == size.total_tokens
+
+
+def check_field(theirs: dict[str, Any], ours: dict[str, Any], body: dict[str, Any]) -> None:
+    """Hold that a refusal names a field: the one that vLLM names, if that is one of the body's."""
+    first = (theirs["param"] or "").removeprefix("body.").partition(".")[0]
+    assert ours["param"]
+    if first in body and ours["code"] != "context_length_exceeded":
+        assert first == ours["param"].partition(".")[0].partition("[")[0]
+
+
+def test_lists_are_short_and_of_the_corpus() -> None:
+    names = {name for bodies in CORPUS.values() for name in bodies}
+
+    assert names >= {*DIFFERENCES, *LATE}
+    assert len(DIFFERENCES) <= 10
+    assert sum(map(len, CORPUS.values())) >= 200

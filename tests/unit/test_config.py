@@ -352,9 +352,15 @@ def test_arguments_survive_the_way_to_the_ingress() -> None:
         ({"models": [entry("m"), entry("m")]}, r"'m' is a name of 'm' and of 'm'"),
         (
             {"models": [entry("m", adapters={"n": "/n"}), entry("n")]},
-            r"'n' is a name of 'm' and of 'n': each name, of an adapter too, is allowed once",
+            r"'n' is a name of 'm' and of 'n': each name, of an adapter or an alias too, is allowed once",
         ),
         ({"model": entry("m", adapters={"m": "/m"})}, r"'m' is the model's own name"),
+        ({"model": entry("m", aliases=["x", "x"])}, r"aliases: 'x' is a name already"),
+        ({"model": entry("m", aliases=["m"])}, r"aliases: 'm' is a name already"),
+        (
+            {"models": [entry("m", aliases=["*"]), entry("n", aliases=["*"])]},
+            r"'\*' is a name of 'm' and of 'n'",
+        ),
         (
             {"models": [entry("a/b"), entry("a:b")]},
             r"'a/b' and 'a:b' differ in punctuation only",

@@ -26,6 +26,9 @@ _MEDIA_PARTS = frozenset(
         *("input_image", "prompt_embeds", "video_embeds", "video_url"),
     }
 )
+_NAMES_OF_CONTENT = (*_MEDIA_PARTS - {"input_image"}, "tool_reference")
+"""Fields that say what a part without a type is (renderers/chat_utils.py:1724)."""
+_ROLES = ("assistant", "developer", "system", "tool", "user")
 _PART_TYPES = sorted({*_TEXT_PARTS, *_MEDIA_PARTS, "tool_reference"})
 _BILLING_HEADER = "x-anthropic-billing-header"
 
@@ -57,6 +60,8 @@ def _message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, Any]:
             f"messages: role is {shown_short(role)}: a string such as 'user' is needed", "messages"
         )
     content = _parts(given)
+    if isinstance(given, list):
+        _check_parts(role, given)
     if role == "system":
         content = _without_billing_header(content)
     texts = [text for part in content if (text := _text(part)) is not None]
@@ -102,13 +107,16 @@ def _text(part: Any) -> str | None:
     """Return the text of a part; None if it is left out (renderers/chat_utils.py:1907)."""
     if isinstance(part, str):
         return part
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind in _MEDIA_PARTS or kind is None or kind == "tool_reference":
+    if not isinstance(part, dict):
         raise NotRendered
-    if kind not in _TEXT_PARTS:
+    kind = part.get("type")
+    if kind in (*_MEDIA_PARTS, "tool_reference") or part.get("uuid") is not None:
+        raise NotRendered
+    if kind is None and any(name in part for name in _NAMES_OF_CONTENT):
+        raise NotRendered
+    if kind is None:  # renderers/chat_utils.py:1794
         raise RequestError(
-            f"messages: a content part has the type {shown_short(kind)}: one of"
-            f" {', '.join(_PART_TYPES)} is allowed",
+            f"messages: a content part has no type: one of {', '.join(_PART_TYPES)} is allowed",
             "messages",
         )
     text = part.get(_TEXT_PARTS[kind])
@@ -117,6 +125,36 @@ def _text(part: Any) -> str | None:
     if not isinstance(text, str):
         raise NotRendered
     return text
+
+
+def _check_parts(role: str, parts: list[Any]) -> None:
+    """Refuse a list of parts that vLLM makes no text of, whatever the template."""
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind is not None and kind not in _PART_TYPES:  # renderers/chat_utils.py:2014
+            raise RequestError(
+                f"messages: a content part has the type {shown_short(kind)}: one of"
+                f" {', '.join(_PART_TYPES)} is allowed",
+                "messages",
+            )
+    # Among several parts pydantic takes one of another form than OpenAI's, alone it does not
+    # (openai/chat_completion/protocol.py:194, a union of typed dictionaries).
+    if role in _ROLES and parts and all(_is_of_no_form(part) for part in parts):
+        raise RequestError(
+            f"messages: a content is {shown_short(parts)}: a string, or a list with a part of"
+            " OpenAI's chats, such as {'type': 'text', 'text': 'hi'}, is allowed",
+            "messages",
+        )
+
+
+def _is_of_no_form(part: Any) -> bool:
+    if not isinstance(part, dict):
+        return True
+    kind = part.get("type")
+    if kind == "text":
+        return not isinstance(part.get("text"), str)
+    known = kind in ("refusal", "thinking", "tool_reference", *_MEDIA_PARTS)
+    return not known and not any(name in part for name in _NAMES_OF_CONTENT)
 
 
 def _without_billing_header(parts: list[Any]) -> list[Any]:

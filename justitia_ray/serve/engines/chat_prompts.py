@@ -23,6 +23,10 @@ from justitia_ray.serve.engines.chat_messages import (
 
 _OPENAI, _STRING = "openai", "string"
 """Forms of contents: lists of parts, and texts (vLLM's `chat_template_content_format`)."""
+_ITEMS = (
+    *("message", "reasoning", "function_call", "function_call_output"),
+    *("custom_tool_call", "custom_tool_call_output"),
+)
 _HELLO = ({"role": "user", "content": "Hi"},)
 
 
@@ -79,6 +83,28 @@ class ChatRenderer:
             return self._apply(prompt.messages, tools, arguments)
         except jinja2.TemplateError as error:
             raise _refusal(error, "messages", "the messages") from None
+
+    def check_items(self, items: Any) -> None:
+        """Refuse items of a response's input that the engine makes no messages of.
+
+        vLLM's schema knows all of OpenAI's, its code those of functions and custom tools
+        (openai/responses/utils.py:311).
+
+        Raises:
+            RequestError: If there is one; `param` names it.
+        """
+        if not self._options.is_known or not isinstance(items, list):
+            return
+        for position, item in enumerate(items):
+            kind = item.get("type") if isinstance(item, dict) else None
+            if kind == "reasoning" and item.get("encrypted_content"):
+                place = f"input[{position}].encrypted_content"
+                raise RequestError(f"{place}: the engine reads no encrypted reasoning", place)
+            if kind is not None and kind not in _ITEMS and "role" not in item:
+                place = f"input[{position}].type"
+                raise RequestError(
+                    f"{place} is {shown_short(kind)}: one of {', '.join(_ITEMS)} is allowed", place
+                )
 
     def check_effort(self, effort: Any, field_name: str) -> None:
         """Refuse an effort that the template refuses for the simplest of chats.

@@ -77,6 +77,7 @@ class PromptCounter:
         """Return the text of a chat; None if only the engine can render it."""
         if self._chats is None:
             return None
+        self._chats.check_items(body.fields.get("input"))
         for field, effort in _efforts(body.fields):
             self._chats.check_effort(effort, field)
         try:

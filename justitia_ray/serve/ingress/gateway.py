@@ -40,7 +40,9 @@ from justitia_ray.protocol.endpoints import (
     parse_body,
 )
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, RESPONSES
-from justitia_ray.protocol.inference_body import InferenceBody
+from justitia_ray.protocol.inference_body import InferenceBody, read_object
+from justitia_ray.protocol.request_mapping import RequestMapping
+from justitia_ray.protocol.request_schemas import installed_schemas
 from justitia_ray.protocol.stream_ends import StreamEnd
 from justitia_ray.protocol.stream_parts import Delivered, Part
 from justitia_ray.serve.ingress.estimates import Estimates
@@ -269,6 +271,11 @@ class Gateway:
         self._queue = queue
         self._calls = calls
         self._metrics = metrics
+        model = config.model
+        self._mapping: RequestMapping | None = None
+        if model.aliases or model.reasoning_efforts:
+            self._mapping = RequestMapping(model.names, model.aliases, model.reasoning_efforts)
+        self._schemas = installed_schemas() if config.engine.kind == "vllm" else None
         self._attempts = Attempts(queue, calls, config.ingress)
         if metrics is not None:
             self._attempts = Attempts(queue, calls, config.ingress, metrics.record_drop)
@@ -353,8 +360,17 @@ class Gateway:
         return self._queue.standings.of(tenant, get_running_loop().time())
 
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
-        """Read a request's body for this model; see `protocol.endpoints.parse_body`."""
-        return parse_body(path, body, self._config.model.names, self.max_model_len, fields)
+        """Read a request's body for this model; see `protocol.endpoints.parse_body`.
+
+        What the engine's own models of requests forbid is refused, too.
+        """
+        if self._mapping is not None:
+            fields = read_object(body) if fields is None else fields
+            body = self._mapping.map_request(fields, body)
+        read = parse_body(path, body, self._config.model.names, self.max_model_len, fields)
+        if self._schemas is not None:
+            self._schemas.check(path, read.fields)
+        return read
 
     async def counted(self, context: RequestContext, body: InferenceBody) -> InferenceBody:
         """Return a request's body with the size of its prompts."""
@@ -389,6 +405,8 @@ class Gateway:
             NotServed: If the model's engine does not answer the path.
             NoReplicaAnswers: If no replica answers.
         """
+        if self._mapping is not None:
+            body = self._mapping.map_request(fields, body)
         payload = name_model(fields, body, self._config.model.names)
         await self.check_served(path)
         return await self._calls.unscheduled(path, payload)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute, Route
 
 from justitia_ray.errors import AdmissionError, DeadlineMissed, JustitiaError, RequestError
+from justitia_ray.protocol.request_mapping import listed_aliases
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.door import Door
@@ -190,14 +191,21 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/models")
     async def model_list() -> dict[str, Any]:
-        """Return the models and their adapters, in the forms of OpenAI and of Anthropic at once."""
-        data = [_card(m, name) for m in models for name in m.config.model.names]
+        """Return the models by all their names, in the forms of OpenAI and of Anthropic at once.
+
+        Aliases that are patterns have no card.
+        """
+        data = [
+            _card(m, name)
+            for m in models
+            for name in (*m.config.model.names, *listed_aliases(m.config.model.aliases))
+        ]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
         return {"object": "list", "data": data, "has_more": False, **ends}
 
     @app.get("/v1/models/{name:path}")
     async def model_card(name: str) -> dict[str, Any]:
-        """Return one model, or one adapter."""
+        """Return one model by one of its names, also such as an alias allows."""
         return _card(models.named(name), name)
 
 

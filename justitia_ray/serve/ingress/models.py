@@ -10,6 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import AdmissionError, RequestError, UnknownModel, shown_short
+from justitia_ray.protocol.request_mapping import best_alias
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.inspection import InspectionCalls
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
@@ -91,6 +92,7 @@ class ServedModels:
         """Index the models by name: at least one, with distinct names."""
         self._models = tuple(models)
         self._by_name = {name: model for model in models for name in model.config.model.names}
+        self._by_alias = {alias: model for model in models for alias in model.config.model.aliases}
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models)
@@ -129,13 +131,16 @@ class ServedModels:
             raise RequestError(f"model is required: one of {self._choice()} is allowed", "model")
         if not isinstance(name, str):
             raise RequestError(f"model must be a string, not {type(name).__name__}", "model")
-        if name not in self._by_name:
+        if name in self._by_name:
+            return self._by_name[name]
+        alias = best_alias(name, tuple(self._by_alias))
+        if alias is None:
             are = "is" if len(self._by_name) == 1 else "are"
             raise UnknownModel(
                 f"the model {shown_short(name)} does not exist; {self._choice()} {are} served here",
                 "model",
             )
-        return self._by_name[name]
+        return self._by_alias[alias]
 
     def single(self, name: str | None) -> ServedModel | None:
         """Return the model that a query means alone: the named or only one; None for all.

@@ -250,6 +250,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "stream a word": _hi(stream="true"),
     "stream a number": _hi(stream=2),
     "two choices": _hi(n=2),
+    "129 choices": _hi(n=129, max_tokens=1, temperature=1),
+    "beam search": _hi(use_beam_search=True, n=2, temperature=0),
     "no choice": _hi(n=0),
     "n null": _hi(n=None),
     "n a text": _hi(n="2"),

@@ -102,7 +102,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     ),
     "max_tokens above the context": _hi(max_tokens=32_000, stop_sequences=["a", "e", " "]),
     "max_tokens a text": _hi(max_tokens="2"),
-    "too long": _said(user(LONG)),
+    "too long in items": _said(user(LONG)),
     "tier fast": _hi(service_tier="fast"),
     "tier standard_only": _hi(service_tier="standard_only"),
     "tier a number": _hi(service_tier=1),

@@ -44,7 +44,7 @@ RESPONSES: dict[str, dict[str, Any]] = {
     "message in parts": _items(_message(content=[{"type": "input_text", "text": "hi"}])),
     "message in parts of chats": _items(_message(content=[{"type": "text", "text": "hi"}])),
     "developer": _items(_message("developer", "Be brief."), _message()),
-    "system in the middle": _items(_message(), _message("system", "x"), _message()),
+    "system between items": _items(_message(), _message("system", "x"), _message()),
     "role unknown": _items(_message("critic")),
     "role missing": _items({"type": "message", "content": "hi"}),
     "image": _items(_message(content=[{"type": "input_image", "image_url": IMAGE}])),
@@ -139,7 +139,7 @@ RESPONSES: dict[str, dict[str, Any]] = {
         input=FILLING, max_output_tokens=CONTEXT - 12, stop=["a", "e", " "]
     ),
     "max_output_tokens 0": _hi(max_output_tokens=0),
-    "too long": _hi(input=LONG),
+    "too long in items": _hi(input=LONG),
     "too long, truncated": _hi(input=LONG, truncation="auto"),
     "truncation of no kind": _hi(truncation="always"),
     "tier fast": _hi(service_tier="fast"),

@@ -51,7 +51,8 @@ def test_arguments_of_a_call_are_an_object(given: Any, read: dict[str, Any]) -> 
         ("hi", "hi"),
         (None, ""),
         ([], ""),
-        (["a", "b"], "a\nb"),
+        (["a", {"type": "text", "text": "b"}], "a\nb"),
+        ([{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
         ([{"type": "text", "text": "a"}, {"type": "output_text", "text": "b"}], "a\nb"),
         ([{"type": "thinking", "thinking": "a"}, {"type": "refusal", "refusal": "b"}], "a\nb"),
         ([{"type": "text", "text": None}, {"type": "text", "text": "a"}], "a"),
@@ -79,7 +80,7 @@ def test_parts_stay_for_a_template_that_reads_them_but_not_in_answers_of_tools()
         {"type": "image_url", "image_url": {"url": "x"}},
         {"type": "tool_reference", "name": "f"},
         {"image_url": "x"},
-        {"type": "text", "text": 3},
+        {"type": "thinking", "thinking": 3},
     ],
 )
 def test_what_only_the_engine_reads_is_left_to_it(part: dict[str, Any]) -> None:
@@ -94,6 +95,11 @@ def test_what_only_the_engine_reads_is_left_to_it(part: dict[str, Any]) -> None:
         ({"role": 3, "content": "x"}, "role is 3"),
         (user(7), "content is 7: a string or a list"),
         (user([{"type": "document"}]), "has the type 'document': one of audio_embeds, .*text"),
+        (user([{"type": "text", "text": "a"}, {"text": "b"}]), "a content part has no type"),
+        *(
+            (user([part]), "a string, or a list with a part of OpenAI's chats")
+            for part in ("a", {"type": "text", "text": 3}, {"type": "input_text", "text": "a"})
+        ),
         ({"role": "assistant", "tool_calls": ["f()"]}, "tool_calls holds 'f\\(\\)'"),
         (
             {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]},

@@ -126,8 +126,13 @@ async def two() -> AsyncIterator[TwoModels]:
     args = AppArgs.parse(
         {
             "models": [
-                {"name": CHAT, "path": "none", "adapters": {ADAPTER: "/sql"}},
-                {"name": EMBED, "path": "none"},
+                {
+                    "name": CHAT,
+                    "path": "none",
+                    "adapters": {ADAPTER: "/sql"},
+                    "aliases": ["gpt-4o", "claude-*"],
+                },
+                {"name": EMBED, "path": "none", "aliases": ["claude-embed-*"]},
             ],
             "engine": {"kind": "fake"},
         }
@@ -353,9 +358,30 @@ async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
     """A client picks from this list; every name in it is accepted."""
     cards = (await two.http.get("/v1/models")).json()["data"]
 
-    assert [(CHAT, None), (ADAPTER, CHAT), (EMBED, None)] == [
+    assert [(CHAT, None), (ADAPTER, CHAT), ("gpt-4o", CHAT), (EMBED, None)] == [
         (card["id"], card.get("parent")) for card in cards
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [("gpt-4o", CHAT), ("claude-haiku-4-5", CHAT), ("claude-embed-1", EMBED)],
+)
+async def test_alias_reaches_its_model_and_has_a_card(
+    two: TwoModels, asked: str, served: str
+) -> None:
+    """Harnesses ask for the models of the service that they were made for."""
+    await infer(two, asked)
+
+    assert (served == EMBED) == bool(two.embed.client.items)
+    assert served == (await two.http.get(f"/v1/models/{asked}")).json()["parent"]
+
+
+async def test_name_that_is_no_alias_is_not_served(two: TwoModels) -> None:
+    answer = await infer(two, "gpt-4o-mini")
+
+    assert 404 == answer.status_code
+    assert "'gpt-4o-mini' does not exist" in answer.json()["error"]["message"]
 
 
 async def test_list_of_models_is_in_both_protocols_at_once(two: TwoModels) -> None:

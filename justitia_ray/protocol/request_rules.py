@@ -1,0 +1,167 @@
+"""Rules of vLLM's requests that stand in its code and in no schema: those that clients run into.
+
+They are vLLM 0.32's; each names its lines, in vllm/entrypoints unless it says otherwise. A value of
+a type that a rule does not expect is left to the schema.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.inference_body import boolean
+
+Fields = dict[str, Any]
+_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    # vllm/sampling_params.py:631; an end of a range in a round bracket is not allowed
+    "temperature": ("[0, 2]", lambda value: 0.0 <= value <= 2.0),
+    "top_p": ("(0, 1]", lambda value: 0.0 < value <= 1.0),
+    "top_k": ("[-1, ∞)", lambda value: value >= -1),
+    "min_p": ("[0, 1]", lambda value: 0.0 <= value <= 1.0),
+    "presence_penalty": ("[-2, 2]", lambda value: -2.0 <= value <= 2.0),
+    "frequency_penalty": ("[-2, 2]", lambda value: -2.0 <= value <= 2.0),
+    "repetition_penalty": ("(0, ∞)", lambda value: 0.0 < value < math.inf),
+    "min_tokens": ("[0, ∞)", lambda value: value >= 0),
+}
+_SAMPLED = {
+    # path: those of them that its requests have; others are ignored there
+    CHAT: tuple(_RANGES),
+    COMPLETIONS: tuple(_RANGES),
+    RESPONSES: tuple(name for name in _RANGES if name != "min_tokens"),
+    MESSAGES: ("temperature", "top_p", "top_k"),
+}
+_LIST_OF_TOOLS = "a list of at least one tool, or no such field"
+
+
+def check_rules(path: str, fields: Fields) -> None:
+    """Refuse what the engine's code refuses of a request on a path.
+
+    Raises:
+        RequestError: If it does; `param` names the field.
+    """
+    for name in _SAMPLED.get(path, ()):
+        value = fields.get(name)
+        allowed, is_allowed = _RANGES[name]
+        if isinstance(value, int | float) and not is_allowed(value):
+            raise _wrong(name, value, f"{allowed} is allowed")
+    if (check := _OF_PATH.get(path)) is not None:
+        check(fields)
+
+
+def _wrong(name: str, value: Any, allowed: str) -> RequestError:
+    return RequestError(f"{name} is {shown_short(value)}: {allowed}", name)
+
+
+def _check_openai(fields: Fields) -> None:
+    """Check what chats and completions have in common."""
+    streams = boolean(fields, "stream")
+    if fields.get("stream_options") and not streams:  # chat_completion/protocol.py:823
+        raise RequestError("stream_options is allowed only with stream: true", "stream_options")
+    logprobs = fields.get("prompt_logprobs")
+    if streams and isinstance(logprobs, int) and (logprobs > 0 or logprobs == -1):  # :836
+        raise _wrong("prompt_logprobs", logprobs, "a stream has none")
+    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+        value = fields.get(name)
+        if type(value) is int and value < -1:
+            raise _wrong(name, value, "an integer of at least 0, or -1 for all, is allowed")
+    chosen = fields.get("response_format")
+    chosen = chosen if isinstance(chosen, dict) else {}
+    if chosen.get("type") == "json_schema" and chosen.get("json_schema") is None:  # :790
+        raise RequestError("response_format.json_schema is missing", "response_format")
+    least, most = fields.get("min_tokens"), fields.get("max_completion_tokens")
+    if most is None:
+        most = fields.get("max_tokens")
+    if type(least) is int and type(most) is int and 0 < most < least:  # sampling_params.py:698
+        raise _wrong("min_tokens", least, f"at most max_tokens, {most}, is allowed")
+
+
+def _check_chat(fields: Fields) -> None:
+    _check_openai(fields)
+    top = fields.get("top_logprobs")
+    if type(top) is int and top and not fields.get("logprobs"):  # :836
+        raise _wrong("top_logprobs", top, "it needs logprobs: true")
+    if fields.get("continue_final_message") is True and (
+        fields.get("add_generation_prompt", True) is True  # :1023, and transformers for the default
+    ):
+        raise RequestError(
+            "continue_final_message is true: it needs add_generation_prompt: false",
+            "continue_final_message",
+        )
+    tools, choice = fields.get("tools"), fields.get("tool_choice")
+    if tools == []:  # :937
+        raise _wrong("tools", tools, f"{_LIST_OF_TOOLS}, is allowed")
+    if choice is None or choice == "none":
+        return
+    if tools is None:
+        raise _wrong("tool_choice", choice, "it needs tools")
+    if not isinstance(choice, dict):
+        if choice not in ("auto", "required"):
+            raise _wrong("tool_choice", choice, "none, auto, required or a function is allowed")
+        return
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name:
+        form = "{'type': 'function', 'function': {'name': …}}"
+        raise _wrong("tool_choice", choice, f"a function in the form {form} is allowed")
+    names = [_name_in(tool, "function") for tool in tools] if isinstance(tools, list) else [name]
+    if name not in names:
+        raise _wrong("tool_choice", name, f"a function of tools is allowed: {_listed(names)}")
+
+
+def _name_in(tool: Any, field: str) -> Any:
+    holder = tool.get(field) if isinstance(tool, dict) else None
+    return holder.get("name") if isinstance(holder, dict) else None
+
+
+def _listed(names: list[Any]) -> str:
+    return ", ".join(shown_short(name) for name in names[:20])
+
+
+def _check_response(fields: Fields) -> None:
+    """Check tools and their choice (openai/responses/protocol.py:723, :751)."""
+    tools, choice = fields.get("tools"), fields.get("tool_choice", "auto")
+    described = (
+        [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    )
+    for position, tool in enumerate(described):
+        form = tool.get("format")
+        is_grammar = isinstance(form, dict) and form.get("type") == "grammar"
+        if tool.get("type") == "custom" and is_grammar:
+            raise RequestError(
+                f"tools[{position}] is the custom tool {shown_short(tool.get('name'))} with a"
+                " grammar: the engine takes custom tools of free text only",
+                f"tools[{position}].format",
+            )
+    if not tools:
+        is_named = isinstance(choice, dict) and choice.get("type") in ("function", "custom")
+        if choice == "required" or is_named:
+            raise _wrong("tool_choice", choice, "it needs tools")
+        return
+    if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
+        spaces = any(tool.get("type") == "namespace" for tool in described)
+        names = [tool.get("name") for tool in described]
+        if not spaces and choice.get("name") not in names:
+            raise _wrong("tool_choice", choice, f"a tool of tools is allowed: {_listed(names)}")
+
+
+def _check_message(fields: Fields) -> None:
+    """Check choice and thinking (anthropic/protocol.py:155, :332)."""
+    choice = fields.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "tool" and not choice.get("name"):
+        raise RequestError("tool_choice.name is missing: type 'tool' needs it", "tool_choice.name")
+    thinking, most = fields.get("thinking"), fields.get("max_tokens")
+    if isinstance(thinking, dict) and thinking.get("type") == "enabled":
+        budget = thinking.get("budget_tokens")
+        if type(budget) is int and type(most) is int and budget >= most:
+            raise _wrong(
+                "thinking.budget_tokens", budget, f"less than max_tokens, {most}, is allowed"
+            )
+
+
+_OF_PATH: dict[str, Callable[[Fields], None]] = {
+    CHAT: _check_chat,
+    COMPLETIONS: _check_openai,
+    RESPONSES: _check_response,
+    MESSAGES: _check_message,
+}

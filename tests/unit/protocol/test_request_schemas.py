@@ -1,0 +1,197 @@
+"""What vLLM's models and code forbid is refused with field, value and what is allowed; no more."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import RequestError
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
+from justitia_ray.protocol.request_schemas import RequestSchemas, schema_file
+
+_HI = {"role": "user", "content": "hi"}
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+_CUSTOM = {"name": "f", "input_schema": {}}
+
+
+@pytest.fixture(scope="module")
+def schemas() -> RequestSchemas:
+    """The schemas of the release that this package is made for."""
+    return RequestSchemas(json.loads(schema_file("0.32.0").read_text()))
+
+
+def chat(*messages: Any, **more: Any) -> tuple[str, dict[str, Any]]:
+    return CHAT, {"messages": list(messages or [_HI]), **more}
+
+
+def completion(prompt: Any = "a", **more: Any) -> tuple[str, dict[str, Any]]:
+    return COMPLETIONS, {"prompt": prompt, **more}
+
+
+def response(given: Any = "a", **more: Any) -> tuple[str, dict[str, Any]]:
+    return RESPONSES, {"input": given, **more}
+
+
+def message(*messages: Any, **more: Any) -> tuple[str, dict[str, Any]]:
+    return MESSAGES, {"model": "m", "max_tokens": 5, "messages": list(messages or [_HI]), **more}
+
+
+@pytest.mark.parametrize(
+    ("request_", "param", "words"),
+    [
+        (chat(seed="x"), "seed", "seed is 'x': an integer is allowed"),
+        (chat(seed=2**64), "seed", "at most 9223372036854775807 is allowed"),
+        (chat(temperature="hot"), "temperature", "'hot': a number is allowed"),
+        (chat(user=5), "user", "user is 5: a string is allowed"),
+        (chat(logit_bias=[5]), "logit_bias", r"\[5\]: an object is allowed"),
+        (chat(cache_salt=""), "cache_salt", "at least 1 characters is allowed"),
+        (
+            chat(reasoning_effort="extreme"),
+            "reasoning_effort",
+            "'extreme': one of 'none', 'minimal', .* is allowed",
+        ),
+        (chat({"content": "x"}), "messages[0].role", "is missing"),
+        (chat({"role": 3, "content": "x"}), "messages[0].role", "is 3: a string is allowed"),
+        (chat(_HI, {"role": "user", "content": None}), "messages[1].content", "a string or a list"),
+        (
+            chat({"role": "assistant", "tool_calls": [{"id": "c", "type": "function"}]}),
+            "messages[0].tool_calls[0].function",
+            "is missing: an object of type 'function' needs it here",
+        ),
+        (chat(tools={}), "tools", "a list is allowed"),
+        (chat(tools=[_TOOL, "f"]), "tools[1]", "is 'f': an object is allowed"),
+        (
+            chat(tools=[{"type": "web_search"}]),
+            "tools[0].function",
+            "is missing: an object of type 'web_search' needs it here",
+        ),
+        (chat(response_format={"type": "xml"}), "response_format.type", "'xml': one of 'text'"),
+        (completion([-1]), "prompt[0]", "is -1: at least 0"),
+        (completion(n=None), "n", "an integer is allowed"),
+        (completion(stop=[None]), "stop[0]", "a string is allowed"),
+        (response(tools=None), "tools", "a list is allowed"),
+        (response(service_tier="fast"), "service_tier", "one of 'auto', 'default', 'flex'"),
+        (response([{"type": "telepathy"}]), "input[0].type", "'telepathy': one of 'message', "),
+        (
+            response([{"type": "message", "role": "critic", "content": "x"}]),
+            "input[0].role",
+            "'critic': one of 'user', 'assistant', 'system', 'developer' is allowed",
+        ),
+        (response(reasoning={"effort": "extreme"}), "reasoning.effort", "one of 'none'"),
+        (response(metadata={"a": 1}), "metadata.a", "a string is allowed"),
+        (
+            message(tools=[_CUSTOM, {"type": "bash_20250124", "name": "bash"}]),
+            "tools[1].input_schema",
+            "is missing: an object of type 'bash_20250124' needs it here",
+        ),
+        (
+            message({"role": "user", "content": [{"type": "document"}]}),
+            "messages[0].content[0].type",
+            "'document': one of 'text', 'image', 'tool_use'",
+        ),
+        (message(output_config={"effort": "minimal"}), "output_config.effort", "one of 'low'"),
+        (message(thinking={"type": "enabled", "budget_tokens": 5}, max_tokens=9), None, "1024"),
+    ],
+)
+def test_what_the_models_forbid_is_named(
+    schemas: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str | None, words: str
+) -> None:
+    with pytest.raises(RequestError, match=words) as refused:
+        schemas.check(*request_)
+
+    assert param is None or param == refused.value.param
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("request_", "param", "words"),
+    [
+        (chat(tools=[]), "tools", "a list of at least one tool, or no such field"),
+        (chat(tool_choice="auto"), "tool_choice", "it needs tools"),
+        (chat(tools=[_TOOL], tool_choice="any"), "tool_choice", "none, auto, required or"),
+        (chat(tools=[_TOOL], tool_choice={"type": "function"}), "tool_choice", "in the form"),
+        (
+            chat(tools=[_TOOL], tool_choice={"type": "function", "function": {"name": "g"}}),
+            "tool_choice",
+            "'g': a function of tools is allowed: 'f'",
+        ),
+        (chat(stream_options={"include_usage": True}), "stream_options", "only with stream"),
+        (chat(top_logprobs=2), "top_logprobs", "needs logprobs: true"),
+        (chat(prompt_logprobs=1, stream=True), "prompt_logprobs", "a stream has none"),
+        (chat(continue_final_message=True), "continue_final_message", "add_generation_prompt"),
+        (chat(response_format={"type": "json_schema"}), "response_format", "json_schema is miss"),
+        (chat(temperature=-1), "temperature", r"temperature is -1: \[0, 2\] is allowed"),
+        (chat(top_p=0), "top_p", r"\(0, 1\] is allowed"),
+        (completion(min_tokens=5, max_tokens=2), "min_tokens", "at most max_tokens, 2"),
+        (completion(logprobs=-2), "logprobs", "at least 0, or -1"),
+        (response(tool_choice="required"), "tool_choice", "it needs tools"),
+        (
+            response(
+                tools=[{"type": "custom", "name": "patch", "format": {"type": "grammar"}}],
+            ),
+            "tools[0].format",
+            "'patch' with a grammar: the engine takes custom tools of free text only",
+        ),
+        (message(tool_choice={"type": "tool"}), "tool_choice.name", "'tool' needs it"),
+        (
+            message(thinking={"type": "enabled", "budget_tokens": 2048}, max_tokens=2048),
+            "thinking.budget_tokens",
+            "less than max_tokens, 2048",
+        ),
+    ],
+)
+def test_what_the_code_forbids_is_named(
+    schemas: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str, words: str
+) -> None:
+    with pytest.raises(RequestError, match=words) as refused:
+        schemas.check(*request_)
+
+    assert param == refused.value.param
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        chat(),
+        chat(max_tokens="5", temperature="0.5", stream="yes", seed=5.0, n=True, logprobs=1),
+        chat(foo={"bar": 1}, service_tier="fast", metadata={"a": "b"}),
+        chat(tools=None, tool_choice=None),
+        chat(tool_choice="none"),
+        chat(tools=[_TOOL], tool_choice={"type": "function", "function": {"name": "f"}}),
+        chat(stop=["a"] * 100),
+        chat({"role": "critic", "content": "x"}, {"role": "assistant", "tool_calls": {}}),
+        chat({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
+        chat({"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]}),
+        completion([1, 2]),
+        completion([1.0, "2", True]),
+        completion([["1", 2]]),
+        completion(max_tokens=None, echo=None),
+        response([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
+        response([{"type": "reasoning", "summary": []}]),
+        response(
+            [
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "x"}],
+                }
+            ]
+        ),
+        response(tools=[], tool_choice="auto"),
+        message(tools=[_CUSTOM | {"cache_control": {"type": "ephemeral"}}], service_tier=1),
+        message(presence_penalty=7, min_tokens=-1),
+        (EMBEDDINGS, {"input": 5}),
+    ],
+)
+def test_what_vllm_reads_is_let_in(
+    schemas: RequestSchemas, request_: tuple[str, dict[str, Any]]
+) -> None:
+    """Pydantic's lax mode reads numbers in texts, and ignores fields that it does not know."""
+    schemas.check(*request_)
+
+
+def test_another_release_has_no_schemas() -> None:
+    """Its engine judges by itself."""
+    assert not schema_file("0.26.0").exists()
+    assert schema_file("0.32.1") == schema_file("0.32.0")
