@@ -63,6 +63,9 @@ class ApplicationArrived:
     is_counted: bool = False
     """Whether its ingress has heard that it is over, counted and stored: it is opened for what
     waits of it again, because answers were lost."""
+    reopens: bool = False
+    """Whether its owner has opened it by a call of its own: also under the id of an application
+    that was cancelled or closed lately."""
 
     def __post_init__(self) -> None:
         for name in ("idle_s", "deadline_s"):

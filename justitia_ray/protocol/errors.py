@@ -216,7 +216,7 @@ def error_headers(error: JustitiaError, draw: Callable[[], float]) -> dict[str, 
         return {"accept-encoding": ACCEPTED_ENCODINGS}
     reason = drop_reason(error)
     headers = {} if reason is None else {DROPPED_REASON_HEADER: reason.value}
-    if isinstance(error, KillsEngines):
+    if isinstance(error, KillsEngines | ApplicationIsClosed):
         return headers | {SHOULD_RETRY_HEADER: "false"}
     return headers | retry_headers(error, draw) if isinstance(error, AdmissionError) else headers
 

@@ -11,6 +11,7 @@ from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppArgs, AppConfig, AppSettings, SchedulingConfig
 from justitia_ray.core.actions import EndApplication
+from justitia_ray.core.ended_by_owner import EndedByOwner
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.observability.call_traces import CallTracer, Export
 from justitia_ray.observability.measures import MetricsBackend
@@ -137,7 +138,11 @@ class ModelQueue:
             StreamOutlooks(self._ask_outlooks, silence_s(config.ingress.keepalive_s)),
             self._tracer,
         )
-        self.scheduler_calls = SchedulerCalls(scheduler, self.client.pending)
+        self.scheduler_calls = SchedulerCalls(
+            scheduler,
+            self.client.pending,
+            EndedByOwner(config.scheduler.application_idle_s),
+        )
 
     def start(self) -> None:
         """Begin to talk to the scheduler and the predictor, and to export metrics."""
@@ -185,6 +190,7 @@ class ModelQueue:
     async def _prepare_scheduler(self) -> None:
         """Tell a new scheduler what it is not told with the queue."""
         await self._configure_scheduler()
+        await self.scheduler_calls.tell_ended()
         if self._tell_new_scheduler is not None:
             await self._tell_new_scheduler()
 

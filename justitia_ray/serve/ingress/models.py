@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig
+from justitia_ray.core.actions import Refusal
+from justitia_ray.core.ended_by_owner import EndedByOwner
 from justitia_ray.errors import AdmissionError, RequestError, UnknownModel, shown_short
 from justitia_ray.protocol.request_mapping import best_alias
 from justitia_ray.serve.ingress.gateway import Gateway
@@ -25,6 +28,8 @@ class SchedulerCalls:
     """Handle of the scheduler actor."""
     pending: PendingInferences
     """Told of each application that is closed by a call."""
+    ended: EndedByOwner
+    """Applications that were ended by calls here, for the next scheduler."""
 
     async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the scheduler's view of an application; None if it is not known.
@@ -44,11 +49,28 @@ class SchedulerCalls:
         """Let an application take no more inferences; return whether it was known."""
         is_known = bool(await self._ask("close_application", application_id))
         self.pending.note_closed(application_id)
+        self._note_ended(application_id, Refusal.APPLICATION_CLOSED, is_known=is_known)
         return is_known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
         """End an application with all its inferences; return whether it was known."""
-        return bool(await self._ask("cancel_application", application_id))
+        is_known = bool(await self._ask("cancel_application", application_id))
+        self._note_ended(application_id, Refusal.APPLICATION_CANCELLED, is_known=is_known)
+        return is_known
+
+    async def tell_ended(self) -> None:
+        """Tell a new scheduler which applications were ended by calls here lately."""
+        recent = self.ended.recent(asyncio.get_running_loop().time())
+        # What is open here again was opened by a call of its own.
+        ended = [one for one in recent if one[0] not in self.pending.applications]
+        if ended:
+            # One of an earlier release has no such call, and one that is lost is told no more.
+            with suppress(AttributeError, AdmissionError):
+                await self._ask("restore_ended", ended)
+
+    def _note_ended(self, name: ApplicationId, reason: Refusal, *, is_known: bool) -> None:
+        if is_known:
+            self.ended.note(name, reason, asyncio.get_running_loop().time())
 
     async def status(self, applications: int) -> dict[str, Any]:
         """Return the scheduler's status with the first applications in order, as many as given."""
@@ -60,7 +82,7 @@ class SchedulerCalls:
         found: dict[str, Any] = await self._ask("usage", list(days))
         return found
 
-    async def _ask(self, method: str, *arguments: str | int | list[int] | None) -> Any:
+    async def _ask(self, method: str, *arguments: Any) -> Any:
         try:
             return await getattr(self.scheduler, method).remote(*arguments)
         except RayActorError:

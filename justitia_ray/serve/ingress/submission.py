@@ -320,6 +320,7 @@ class Submitter:
             elsewhere = self._specs.find_spec(spec.key, asyncio.get_running_loop().time())
         if elsewhere is not None:
             arrival, summary, source = await self._predicted(elsewhere, None, None)
+            arrival = replace(arrival, reopens=True)  # opened by a call, for every model
         else:
             if named_class is None:
                 estimate = self._estimates.classes.estimate(DEFAULT_CLASS, size.total_tokens, most)

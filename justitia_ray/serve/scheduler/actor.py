@@ -17,7 +17,8 @@ import ray
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Grant, Refusal
+from justitia_ray.core.actions import Grant, Refusal, Refuse, RefuseApplication
+from justitia_ray.core.ended_by_owner import EndedByOwner
 from justitia_ray.core.entities import InferenceState
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.outlook import WALK_KEPT_S
@@ -75,6 +76,7 @@ class SchedulerService:
         self.term = term
         self._inspector = SchedulerInspector(term)
         self._directory = Directory()
+        self._ended = EndedByOwner(term.config.scheduler.application_idle_s)
         self._sampled_at: Seconds = -math.inf
         """When the scheduler last asked itself for an outlook, to learn from it."""
 
@@ -88,6 +90,7 @@ class SchedulerService:
         """
         term = await self._enter()
         await term.await_settings()
+        self._ended.reopen(arrival.application_id)
         term.gate.admit_submission(arrival)
         name, core = arrival.application_id, term.driver.core
         refused = await term.gate.decided(name)
@@ -112,18 +115,30 @@ class SchedulerService:
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Admit no more inferences of an application; return whether it was open."""
         term = await self._enter()
-        known = application_id in term.driver.core.state.applications
+        known = self._note_ended(application_id, Refusal.APPLICATION_CLOSED)
         term.gate.admit_submission(ev.ApplicationClosed(application_id))
         return known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
         """End an application with all its inferences; return whether it was open."""
         term = await self._enter()
-        known = application_id in term.driver.core.state.applications
+        known = self._note_ended(application_id, Refusal.APPLICATION_CANCELLED)
         term.driver.apply(ev.ApplicationCancelled(application_id))
         term.gate.cancel_application(application_id)
         term.admission.cancel_application(application_id)
         return known
+
+    async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
+        """Put back what an ingress has ended lately: a new scheduler knows nothing of it.
+
+        Args:
+            ended: Id, reason, and how long ago.
+        """
+        term = await self._enter()
+        now = term.driver.now()
+        for application_id, reason, ago_s in ended:
+            if self._ended.refusal(application_id, now) is None:
+                self._ended.note(application_id, Refusal(reason), now - ago_s)
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the view of an application; None: there is none of that id.
@@ -176,7 +191,11 @@ class SchedulerService:
             # ingress that the core does not know is dropped, and its items would be nobody's.
             term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         for item in items:
-            term.gate.admit_submission(self._with_count(item), outbox)
+            refusal = self._refusal_of_ended(item)
+            if refusal is None:
+                term.gate.admit_submission(self._with_count(item), outbox)
+            else:
+                term.driver.outboxes.deliver([refusal], term.driver.core.state, outbox)
         # After them: a grant that goes with this answer is no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         positions = self._positions(items)
@@ -337,6 +356,30 @@ class SchedulerService:
         """Return a `SchedulerReport` as a dict, at once, whether this scheduler leads or not."""
         return self._inspector.report()
 
+    def _note_ended(self, application_id: ApplicationId, reason: Refusal) -> bool:
+        """Note that its owner ends an application; return whether that was open."""
+        driver = self.term.driver
+        is_known = application_id in driver.core.state.applications
+        if is_known:
+            self._ended.note(application_id, reason, driver.now())
+        return is_known
+
+    def _refusal_of_ended(self, item: Submission) -> Refuse | RefuseApplication | None:
+        """Return the refusal of an item whose application its owner has ended, if it is over."""
+        if not isinstance(item, ev.ApplicationArrived | ev.InferenceSubmitted) or item.resubmitted:
+            return None
+        name, driver = item.application_id, self.term.driver
+        if name in driver.core.state.applications:
+            return None  # the core says it, as long as something of it is left
+        if isinstance(item, ev.ApplicationArrived) and item.reopens:
+            self._ended.reopen(name)
+        reason = self._ended.refusal(name, driver.now())
+        if reason is None:
+            return None
+        if isinstance(item, ev.ApplicationArrived):
+            return RefuseApplication(name, item.ingress_id, reason)
+        return Refuse(item.request_id, item.ingress_id, reason)
+
     def _sample_outlooks(self) -> None:
         """Let the core learn from an outlook, now and then, when nothing else is to be done."""
         now = self.term.driver.now()
@@ -454,6 +497,10 @@ class SchedulerActor:
     async def cancel_application(self, application_id: ApplicationId) -> bool:
         """End an application; see `SchedulerService.cancel_application`."""
         return await (await self.started()).cancel_application(application_id)
+
+    async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
+        """Take what was ended lately; see `SchedulerService.restore_ended`."""
+        await (await self.started()).restore_ended(ended)
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the view of a live application; see `SchedulerService.application`."""

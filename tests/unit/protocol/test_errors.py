@@ -117,6 +117,9 @@ _REFUSALS = {
 
 
 _SPENT = (
+    Refusal.APPLICATION_CLOSED,
+    Refusal.APPLICATION_CANCELLED,
+    Refusal.APPLICATION_EXPIRED,
     Refusal.QUOTA_EXHAUSTED,
     Refusal.CAP_REACHED,
     Refusal.DEADLINE,

@@ -227,6 +227,23 @@ async def test_openais_client_raises_for_a_chat_that_failed(
     assert 1 == len(desk.gateway.failed_streams) == len(desk.service.raised)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_clients_call_an_application_that_has_ended_once(desk: Desk, stream: bool) -> None:
+    """Both try a 409 again unless they are told not to."""
+    desk.gateway.failure = ApplicationIsClosed("application 'a' was cancelled")
+    openais = desk.openai.with_options(max_retries=2)
+    anthropics = desk.anthropic.with_options(max_retries=2)
+    asked: Any = _BODY | {"stream": stream}
+    with pytest.raises(openai.ConflictError) as told:
+        await openais.chat.completions.create(**asked)
+    assert 1 == desk.gateway.answered
+    with pytest.raises(anthropic.ConflictError):
+        await anthropics.messages.create(**asked)
+
+    assert 2 == desk.gateway.answered
+    assert "false" == told.value.response.headers["x-should-retry"]
+
+
 async def test_stream_that_was_begun_and_failed_leaves_its_connection_usable(desk: Desk) -> None:
     """It has an end as every answer has; a cut connection would look like a lost network."""
     async with httpx.AsyncClient(base_url=desk.service.url) as client:

@@ -1,0 +1,44 @@
+"""Applications that their owners have ended: kept for a while, and not too many."""
+
+from justitia_ray.core.actions import Refusal
+from justitia_ray.core.ended_by_owner import EndedByOwner
+
+_CANCELLED = Refusal.APPLICATION_CANCELLED
+_CLOSED = Refusal.APPLICATION_CLOSED
+
+
+def test_id_is_refused_for_as_long_as_it_is_kept_and_for_the_last_reason() -> None:
+    ended = EndedByOwner(600.0)
+    ended.note("a", _CLOSED, 0.0)
+    ended.note("a", _CANCELLED, 100.0)
+
+    assert [_CANCELLED, _CANCELLED, None] == [ended.refusal("a", at) for at in (100, 699, 700)]
+    assert ended.refusal("b", 100.0) is None
+
+
+def test_id_that_is_opened_again_is_not_refused() -> None:
+    ended = EndedByOwner(600.0)
+    ended.note("a", _CANCELLED, 0.0)
+    ended.reopen("a")
+    ended.reopen("b")
+
+    assert ended.refusal("a", 1.0) is None
+
+
+def test_the_oldest_id_goes_when_there_are_too_many() -> None:
+    ended = EndedByOwner(600.0, most=2)
+    for at, name in enumerate("abac"):
+        ended.note(name, _CLOSED, float(at))
+
+    assert [("a", "application_closed", 1.0), ("c", "application_closed", 0.0)] == ended.recent(3.0)
+    assert ended.refusal("b", 3.0) is None
+    assert [] == ended.recent(700.0)
+
+
+def test_id_that_comes_late_is_kept_no_longer() -> None:
+    """Ingresses tell a new scheduler what they know, in any order."""
+    ended = EndedByOwner(600.0)
+    ended.note("late", _CLOSED, 100.0)
+    ended.note("early", _CLOSED, -550.0)
+
+    assert (_CLOSED, None) == (ended.refusal("late", 100.0), ended.refusal("early", 100.0))

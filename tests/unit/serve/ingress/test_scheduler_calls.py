@@ -1,0 +1,71 @@
+"""Calls of the HTTP surface to a scheduler: what they end is told to the next one."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from justitia_ray.core.ended_by_owner import EndedByOwner
+from justitia_ray.serve.ingress.models import SchedulerCalls
+from justitia_ray.serve.ingress.pending_inferences import PendingInferences
+
+
+class Actor:
+    """A scheduler's handle."""
+
+    def __init__(self, known: bool = True, error: Exception | None = None) -> None:
+        self.told: list[Any] = []
+        self._known = known
+        self._error = error
+        self.cancel_application = self.close_application = SimpleNamespace(remote=self._end)
+        self.restore_ended = SimpleNamespace(remote=self._restore)
+
+    async def _end(self, application_id: str) -> bool:
+        return self._known
+
+    async def _restore(self, ended: list[Any]) -> None:
+        if self._error is not None:
+            raise self._error
+        self.told.append(ended)
+
+
+def calls_to(actor: Any) -> SchedulerCalls:
+    """Return the calls to a scheduler."""
+    return SchedulerCalls(actor, PendingInferences(), EndedByOwner(600.0))
+
+
+async def test_next_scheduler_is_told_what_was_ended_here() -> None:
+    actor = Actor()
+    calls = calls_to(actor)
+    await calls.tell_ended()
+    await calls.cancel_application("a")
+    await calls.close_application("b")
+    await calls.tell_ended()
+
+    [told] = actor.told
+    reasons = [(name, reason) for name, reason, _ in told]
+    assert [("a", "application_cancelled"), ("b", "application_closed")] == reasons
+    assert all(0 <= ago_s < 60 for *_, ago_s in told)
+
+
+async def test_what_was_not_known_or_is_open_again_is_not_told() -> None:
+    unknown, open_again = Actor(known=False), Actor()
+    calls = [calls_to(unknown), calls_to(open_again)]
+    for one in calls:
+        await one.cancel_application("a")
+    calls[1].pending.applications["a"] = Any  # type: ignore[assignment]
+    for one in calls:
+        await one.tell_ended()
+
+    assert [] == unknown.told == open_again.told
+
+
+@pytest.mark.parametrize("actor", [Actor(error=RayActorError()), SimpleNamespace()])
+async def test_scheduler_that_cannot_be_told_is_no_obstacle(actor: Any) -> None:
+    """It is lost again, or of an earlier release, which has no such call."""
+    calls = calls_to(actor)
+    actor.cancel_application = Actor().cancel_application
+    await calls.cancel_application("a")
+
+    await calls.tell_ended()

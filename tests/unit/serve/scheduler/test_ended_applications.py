@@ -1,0 +1,140 @@
+"""Applications that their owners have ended: the next call of the id does not begin a new one."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from justitia_ray.core.actions import Refusal, Refuse, RefuseApplication
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.events import ApplicationClosed, LeaseFinished
+from justitia_ray.protocol.messages import IngressMail
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from tests.unit.serve.scheduler.services import Services, grants, inference, opened, pull
+
+_VERBS = {
+    "cancel": Refusal.APPLICATION_CANCELLED,
+    "close": Refusal.APPLICATION_CLOSED,
+}
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[Services]:
+    services = Services(clock=SteadyClock, save_interval_s=0.01)
+    yield services
+    await services.close()
+
+
+@pytest.fixture
+async def service(services: Services) -> SchedulerService:
+    return await services.start()
+
+
+async def end(service: SchedulerService, verb: str, name: str = "a") -> bool:
+    """End an application by a call."""
+    ended: bool = await getattr(service, f"{verb}_application")(name)
+    return ended
+
+
+async def ended(service: SchedulerService, verb: str) -> None:
+    """Open an application, and end it with nothing left of it."""
+    await service.open_application(opened("a"))
+    assert await end(service, verb)
+    assert "a" not in service.term.driver.core.state.applications
+
+
+def refusals(mail: IngressMail) -> list[tuple[type, Refusal]]:
+    """Return kind and reason of the refusals in an answer."""
+    messages = [message for _, message in mail.messages]
+    return [(type(m), m.reason) for m in messages if isinstance(m, Refuse | RefuseApplication)]
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+async def test_next_inference_of_an_ended_application_is_refused(
+    service: SchedulerService, verb: str
+) -> None:
+    """Its agent does not know that it was ended; any ingress may be the next that it calls."""
+    await ended(service, verb)
+    reason = _VERBS[verb]
+    for ingress_id in ("i", "another"):
+        items = (replace(opened("a"), ingress_id=ingress_id), inference("q", "a"))
+        items = (items[0], replace(items[1], ingress_id=ingress_id))
+        mail = await service.submit_many(ingress_id, 1, 0, items)
+        assert [(RefuseApplication, reason), (Refuse, reason)] == refusals(mail)
+    assert not service.term.driver.core.state.applications
+    assert await service.application("a") is None
+
+
+async def test_reason_is_that_of_the_last_end(service: SchedulerService) -> None:
+    """An application that is closed with something left may be cancelled then."""
+    await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
+    await end(service, "close")
+    await end(service, "cancel")
+    assert not await end(service, "close")
+    mail = await service.submit_many("i", 1, 1, (opened("a"), inference("q2", "a")))
+
+    assert Refusal.APPLICATION_CANCELLED in {reason for _, reason in refusals(mail)}
+    assert Refusal.APPLICATION_CLOSED not in {reason for _, reason in refusals(mail)}
+
+
+async def test_call_that_opens_the_id_lets_it_take_inferences_again(
+    service: SchedulerService,
+) -> None:
+    await ended(service, "cancel")
+    assert (await service.open_application(opened("a"))).refusal is None
+    mail = await service.submit_many("i", 1, 0, (inference("q", "a"),))
+    assert [] == refusals(mail)
+    await end(service, "cancel")
+    again = (replace(opened("a"), reopens=True), inference("q2", "a"))
+
+    assert [] == refusals(await service.submit_many("i", 1, 9, again))
+
+
+async def test_what_an_ingress_submits_again_is_let_in(service: SchedulerService) -> None:
+    """It waited before: the answers to it were lost."""
+    await ended(service, "close")
+    items = (
+        replace(opened("a"), resubmitted=True),
+        replace(inference("q", "a"), resubmitted=True),
+    )
+
+    assert [] == refusals(await service.submit_many("i", 1, 0, items))
+    assert "q" in service.term.driver.core.state.inferences
+
+
+async def test_application_that_closes_with_its_last_inference_begins_anew(
+    service: SchedulerService,
+) -> None:
+    """The call may have to be sent again; and most applications are of one call each."""
+    await service.pull(pull(1))
+    items = (opened("a"), inference("q", "a"), ApplicationClosed("a"))
+    await service.submit_many("i", 1, 0, items)
+    [grant] = grants(await service.pull(pull(2)))
+    await service.pull(pull(3, finished=(LeaseFinished(grant.lease_id, 5, 1, Outcome.FINISHED),)))
+    assert "a" not in service.term.driver.core.state.applications
+    mail = await service.submit_many("i", 1, 9, (opened("a"), inference("q2", "a")))
+
+    assert [] == refusals(mail)
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+async def test_id_that_was_never_open_is_not_kept(service: SchedulerService, verb: str) -> None:
+    """A script may end what a run before it has left over, before it begins."""
+    assert not await end(service, verb)
+    mail = await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
+
+    assert [] == refusals(mail)
+
+
+async def test_new_scheduler_is_told_by_the_ingresses(services: Services) -> None:
+    service = await services.start()
+    await service.restore_ended(
+        [("a", "application_cancelled", 10.0), ("b", "application_closed", 1e6)]
+    )
+    items = (opened("a"), inference("q", "a"), opened("b"), inference("r", "b"))
+    mail = await service.submit_many("i", 1, 0, items)
+
+    cancelled = Refusal.APPLICATION_CANCELLED
+    assert [(RefuseApplication, cancelled), (Refuse, cancelled)] == refusals(mail)
+    assert ["b"] == list(service.term.driver.core.state.applications)
