@@ -50,10 +50,12 @@ from justitia_ray.recognition.harnesses import HARNESSES, Harness
 from justitia_ray.recognition.rules import CONVERSATION, DEFAULT_RULES, RULES
 from justitia_ray.scaling.sizing import SizingRules
 from justitia_ray.store.redis_url import Setup, read_redis_url
+from justitia_ray.units import Tokens
 
 _NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
 """Serve takes `#` for a separator, and makes names of log files from names of deployments."""
 _LONGEST_DEPLOYMENT = 128
+_LONGEST_CONTEXT = 10**9
 """A file's name has 255 characters, the application's name and the replica's id among them."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -162,13 +164,16 @@ class EngineSection(Section):
     vllm_args: dict[str, str | int | float | bool] = Field(default={})
     """Options of `vllm serve`, with underscores and without dashes: `max_model_len: 2048`.
     `scheduling_policy` is always `priority`, `data_parallel_size` 1, `sse_keep_alive_interval` 0
-    (waiting streams are kept alive by `ingress.keepalive_s`). Name `max_model_len`: only then can
-    the ingress refuse what is too long at once, and knows how much a chat without `max_tokens` may
-    write. Tools that a model may choose to call need `enable_auto_tool_choice: true` and
-    `tool_call_parser`; reasoning needs `reasoning_parser`. `lora_modules` stands under
-    `model.adapters`."""
+    (waiting streams are kept alive by `ingress.keepalive_s`). Options of vLLM's HTTP server
+    (`port`, `api_key`, `root_path`, `middleware`, `ssl_*`) are the service's and are refused. The
+    ingress goes by `max_model_len` until a replica has told the context of its engine: without one
+    it cannot refuse what is too long before that. Tools that a model may choose to call need
+    `enable_auto_tool_choice: true` and `tool_call_parser`; reasoning needs `reasoning_parser`.
+    `lora_modules` stands under `model.adapters`."""
     env: dict[str, str] = Field(default={})
-    """Environment of the replica, set before vLLM is imported."""
+    """Environment of the replica, set before vLLM is imported. Variables that change vLLM's HTTP
+    application (`VLLM_API_KEY`, `VLLM_SERVER_DEV_MODE`, …) are refused; where a node has them they
+    are dropped, with a warning."""
     metrics: bool = True
     """Whether vLLM's own metrics are in Ray's exporter, as `ray_vllm_…`, for Ray's dashboard of
     LLMs; see [observability.md](observability.md#the-engines-metrics) for their cost."""
@@ -176,6 +181,44 @@ class EngineSection(Section):
     """An engine that has not started after this time, its model loaded, is given up: its process
     ends, and Serve starts another. vLLM itself waits without end for one that hangs."""
     fake: FakeEngineSection = FakeEngineSection()
+
+    @model_validator(mode="after")
+    def _has_a_context(self) -> "EngineSection":
+        _ = self.declared_context
+        return self
+
+    @property
+    def declared_context(self) -> Tokens | None:
+        """Context of the model as it is declared; None: vLLM finds it, by itself or as `auto`.
+
+        Raises:
+            ValueError: If vLLM does not take it.
+        """
+        if self.kind == "fake":
+            return self.fake.max_model_len
+        given = {name.replace("-", "_"): value for name, value in self.vllm_args.items()}
+        value = given.get("max_model_len")
+        return None if value is None else _context_of(value)
+
+
+def _context_of(value: str | int | float | bool) -> Tokens | None:
+    """Return a `max_model_len` as vLLM reads it: `2k` are 2,000 and `2K` 2,048; None for `auto`."""
+    text = str(value).strip()
+    if text == "-1" or text.lower() == "auto":
+        return None
+    whole = re.fullmatch(r"(\d+)([KMGT]?)", text)
+    decimal = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])", text)
+    tokens = 0
+    if whole is not None:
+        tokens = int(whole[1]) * 2 ** (10 * " KMGT".index(whole[2] or " "))
+    elif decimal is not None:
+        tokens = int(float(decimal[1]) * 10 ** (3 * " kmgt".index(decimal[2])))
+    if not 0 < tokens <= _LONGEST_CONTEXT or isinstance(value, bool):
+        raise ValueError(
+            f"vllm_args: max_model_len is {value!r}: a number of tokens above 0 (2048, 2K, 25.6k),"
+            " or auto is allowed"
+        )
+    return tokens
 
 
 class ReplicaSection(Section):

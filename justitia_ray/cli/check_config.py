@@ -2,8 +2,12 @@
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from justitia_ray.serve.ops.config_file import CheckedApplication
 
 
 def add_to(commands: Any) -> None:
@@ -18,6 +22,11 @@ def add_to(commands: Any) -> None:
         ),
     )
     parser.add_argument("file", type=Path, help="the YAML file")
+    parser.add_argument(
+        "--without-vllm",
+        action="store_true",
+        help="do not ask vLLM's parser what it says of vllm_args: it takes ten seconds to import",
+    )
     parser.set_defaults(run=run)
 
 
@@ -30,9 +39,10 @@ def run(options: argparse.Namespace) -> int:
     from justitia_ray.serve.ops.config_file import check_file
 
     checked = check_file(options.file)
-    for error in checked.errors:
+    errors = [*checked.errors, *_engine_errors(checked.applications, not options.without_vllm)]
+    for error in errors:
         print(f"{options.file}: {error}", file=sys.stderr)
-    if checked.errors:
+    if errors:
         return 2
     for application in checked.applications:
         models = ", ".join(
@@ -41,3 +51,18 @@ def run(options: argparse.Namespace) -> int:
         )
         print(f"{options.file}: application {application.serve_name!r} is fine: {models}")
     return 0
+
+
+def _engine_errors(applications: "Sequence[CheckedApplication]", ask_vllm: bool) -> Iterator[str]:
+    """Yield a line for each model whose engine would not start."""
+    from justitia_ray.serve.engines.argument_checks import engine_mistake, parser_mistakes
+
+    for application in applications:
+        known = {c.model.name: engine_mistake(c) for c in application.configs}
+        mistakes = {name: mistake for name, mistake in known.items() if mistake is not None}
+        others = [c for c in application.configs if c.model.name not in mistakes]
+        said = parser_mistakes(others) if ask_vllm else {}
+        if said is None:
+            print("vLLM is not installed here: its parser has not seen vllm_args", file=sys.stderr)
+        for name, mistake in (mistakes | (said or {})).items():
+            yield f"application {application.serve_name!r}, model {name!r}: {mistake}"

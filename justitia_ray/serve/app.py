@@ -12,6 +12,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from justitia_ray.config import AppArgs, AppConfig, PlacedModel, SharedSections
 from justitia_ray.errors import ConfigError
 from justitia_ray.serve.drain_policy import DrainTimePolicy
+from justitia_ray.serve.engines.argument_checks import engine_mistake
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.http_options import read_http_options
@@ -40,6 +41,10 @@ def build(args: dict[str, Any]) -> Application:
     """
     parsed = AppArgs.parse(args)
     placed = parsed.each_model()
+    for place in placed:
+        mistake = engine_mistake(place.config)
+        if mistake is not None:
+            raise ConfigError(f"model {place.config.model.name!r}: {mistake}")
     _refuse_embedded_store_on_many_nodes(placed[0].config)
     _refuse_tls_behind_haproxy()
     if parsed.tracing.endpoint is not None:

@@ -173,7 +173,7 @@ RULES: dict[str, Rule] = {
     "cli.doctor": Rule((*CLI, "serve.stores", "serve.ops")),
     "cli.env": Rule((*CLI, "serve.front", "serve.ops")),
     "cli.keys": Rule((*CLI, "serve.stores", "serve.ops")),
-    "cli.check_config": Rule((*BASE, "serve.ops")),
+    "cli.check_config": Rule((*BASE, "serve.engines.argument_checks", "serve.ops")),
     "cli.shutdown": Rule((*BASE, "serve.ops")),
     "cli.report": Rule((*CLI, "lab")),
     "cli.predictor": Rule((*CLI, "lab")),

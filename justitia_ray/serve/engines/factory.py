@@ -16,6 +16,7 @@ from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.fake_openai import count_tokens
 from justitia_ray.serve.engines.prompt_counts import load_model_counter
 from justitia_ray.serve.engines.random_models import materialise_model
+from justitia_ray.serve.engines.vllm_variables import drop_unwanted
 from justitia_ray.units import Tokens
 
 
@@ -29,6 +30,7 @@ async def build_engine(config: AppConfig) -> Engine:
     if engine.kind == "fake":
         return FakeEngine(model.name, **engine.fake.model_dump())
     os.environ.update(engine.env)  # vLLM and torch read it when they are imported
+    drop_unwanted(os.environ)
     from justitia_ray.serve.engines.vllm_engine import VllmEngine
 
     path, *adapter_paths = [

@@ -19,8 +19,33 @@ _FORCED: dict[str, tuple[VllmValue, str]] = {
         "its comments would be counted as chunks; ingress.keepalive_s keeps streams alive",
     ),
 }
-_OWNED = ("config", "lora_modules", "model", "served_model_name")
-"""Options that this service sets itself, or that would bring others past this check."""
+_OWNED: dict[str, str] = {
+    **dict.fromkeys(
+        ("lora_modules", "model", "served_model_name"),
+        "the service sets it (model.name, model.path, model.adapters)",
+    ),
+    "config": "a file would bring options past this check",
+    "api_key": "callers prove who they are at the ingress (access); the engine would answer 401 to"
+    " every call",
+    **dict.fromkeys(
+        (
+            *("host", "port", "grpc_port", "uds", "root_path", "middleware", "headless"),
+            *("allow_credentials", "allowed_headers", "allowed_methods", "allowed_origins"),
+            *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers"),
+            *("enable_ssl_refresh", "enable_request_id_headers", "api_server_count"),
+            *("uvicorn_log_level", "disable_uvicorn_access_log"),
+            *("disable_access_log_for_endpoints", "disable_fastapi_docs", "enable_offline_docs"),
+        ),
+        "vLLM's HTTP server is not run: its application is called in the replica's process, and"
+        " Serve has the port (http_options)",
+    ),
+}
+"""Options that this service sets itself, or that would bring others past this check, and why."""
+_OFF: dict[str, str] = {
+    "disable_log_stats": "the replica measures its engine by vLLM's statistics",
+    "enable_log_outputs": "completions are never logged",
+}
+"""Flags that must not be set, and why."""
 
 
 def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue]:
@@ -37,11 +62,13 @@ def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue
                 f"vllm_args: {given!r} is not an option name; write it as vLLM does without the "
                 "leading dashes, e.g. max_model_len"
             )
-        if key in _OWNED:
-            raise ConfigError(
-                f"vllm_args: {given!r} cannot be set here; the service sets it"
-                " (model.name, model.path, model.adapters)"
-            )
+        owned = _OWNED.get(key.partition(".")[0])
+        if owned is not None:
+            raise ConfigError(f"vllm_args: {given!r} cannot be set here: {owned}")
+        if key in _OFF:
+            if value is not False:
+                raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: False ({_OFF[key]})")
+            continue  # as it is without it; not every release can be told so
         if key in _FORCED and value != _FORCED[key][0]:
             allowed, reason = _FORCED[key]
             raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: {allowed!r} ({reason})")
@@ -70,7 +97,8 @@ def parse_vllm_args(
             raise ConfigError(f"vllm_args: vLLM says: {message}")
 
     # Without abbreviations: a misspelt option must not turn into another one.
-    parser = http_server().make_arg_parser(Parser(allow_abbrev=False))
+    server = http_server()
+    parser = server.make_arg_parser(Parser(allow_abbrev=False))
     absent = ABSENT_OPTIONS - {action.dest for action in parser._actions}
     arguments = [f"--model={model_path}", f"--served-model-name={served_model_name}"]
     if adapters:
@@ -78,7 +106,12 @@ def parse_vllm_args(
         loras = [json.dumps({"name": name, "path": path}) for name, path in adapters.items()]
         arguments += ["--lora-modules", *loras]
     arguments += [_option(key, value) for key, value in vllm_args.items() if key not in absent]
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    try:
+        server.validate_args(parsed)
+    except (TypeError, ValueError) as error:  # of a chat template that is not there, and the like
+        raise ConfigError(f"vllm_args: vLLM says: {error}") from None
+    return parsed
 
 
 def _option(key: str, value: VllmValue) -> str:

@@ -16,6 +16,8 @@ class HttpServer(NamedTuple):
 
     make_arg_parser: Any
     """Adds the options of `vllm serve` to a parser."""
+    validate_args: Any
+    """Checks the options that can be checked before anything is loaded."""
     build_app: Any
     """Makes the FastAPI application."""
     init_app_state: Any
@@ -31,6 +33,7 @@ def http_server() -> HttpServer:
 
         return HttpServer(
             cli_args.make_arg_parser,
+            cli_args.validate_parsed_serve_args,
             api_server.build_app,
             api_server.init_app_state,
             api_server.run_server,
@@ -40,5 +43,9 @@ def http_server() -> HttpServer:
     from vllm.entrypoints.launchers.api_server import app_state, entry
 
     return HttpServer(
-        launcher_args.make_arg_parser, app.build_app, app_state.init_app_state, entry.run_server
+        launcher_args.make_arg_parser,
+        launcher_args.validate_parsed_serve_args,
+        app.build_app,
+        app_state.init_app_state,
+        entry.run_server,
     )

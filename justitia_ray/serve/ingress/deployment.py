@@ -35,7 +35,7 @@ from justitia_ray.serve.ingress.models import (
 )
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
-from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem
+from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem, end_task
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
@@ -100,6 +100,7 @@ class ModelQueue:
         self._scheduler_link = scheduler_link
         self._counter = counter
         self._tell_new_scheduler = tell_new_scheduler
+        self._learning: asyncio.Task[None] | None = None
         self._scheduling = SchedulingConfig()
         self._metrics = self._exporter = None
         if backend is not None and config.metrics.enabled:
@@ -146,6 +147,7 @@ class ModelQueue:
 
     def start(self) -> None:
         """Begin to talk to the scheduler and the predictor, and to export metrics."""
+        self._learning = asyncio.get_running_loop().create_task(self.gateway.learn_context())
         self._estimates.start()
         self.client.session.start()
         if self._exporter is not None:
@@ -153,6 +155,8 @@ class ModelQueue:
 
     async def stop(self) -> None:
         """End all talk, and export metrics a last time."""
+        if self._learning is not None:
+            await end_task(self._learning)
         await self._estimates.stop()
         await self.client.session.stop()
         if self._exporter is not None:

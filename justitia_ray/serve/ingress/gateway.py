@@ -1,7 +1,7 @@
 """The way of one inference: submit it, wait for its lease, call the leased replica, try again."""
 
 import logging
-from asyncio import get_running_loop
+from asyncio import get_running_loop, sleep
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -58,9 +58,13 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
 from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
-from justitia_ray.units import ApplicationId, ClientId
+from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 logger = logging.getLogger("ray.serve")
+
+_ASK_AGAIN_S: Seconds = 0.5
+_ASK_AGAIN_MOST_S: Seconds = 10.0
+"""Pauses between two questions for the context of the engines: the first, and the longest."""
 
 
 def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference) -> dict[str, str]:
@@ -281,14 +285,8 @@ class Gateway:
             self._attempts = Attempts(queue, calls, config.ingress, metrics.record_drop)
         self._paths: frozenset[str] | None = None
         """Paths that the engine answers, once it was asked; they never change in this process."""
-        declared = config.engine.vllm_args.get("max_model_len")
-        self.max_model_len = (
-            config.engine.fake.max_model_len
-            if config.engine.kind == "fake"
-            else int(declared)
-            if declared is not None
-            else None
-        )
+        self.max_model_len = config.engine.declared_context
+        """Context of the model, as declared until a replica has told its own; None: not known."""
         self.submitter = Submitter(queue, estimates, counter, self.max_model_len, specs, metrics)
 
     async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
@@ -376,6 +374,20 @@ class Gateway:
         """Return a request's body with the size of its prompts."""
         size = await self.submitter.count_prompts(context.tenant, body)
         return replace(body, size=size)
+
+    async def learn_context(self) -> None:
+        """Ask the replicas for the context of their engines, until one of them tells it.
+
+        What vLLM derives, or fits into its memory, is known to an engine that has started.
+        """
+        pause_s = _ASK_AGAIN_S
+        while True:
+            try:
+                self.max_model_len = self.submitter.max_model_len = await self._calls.context()
+                return
+            except Exception:  # none answers, or one of an earlier release, which cannot tell it
+                await sleep(pause_s)
+                pause_s = min(2 * pause_s, _ASK_AGAIN_MOST_S)
 
     async def check_served(self, path: str) -> None:
         """Refuse a path that the model's engine does not answer, before the request waits.

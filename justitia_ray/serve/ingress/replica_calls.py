@@ -23,7 +23,7 @@ from justitia_ray.protocol.engine import ResponseHead
 from justitia_ray.protocol.refusals import LONGEST_RETRY_S
 from justitia_ray.protocol.stream_parts import Part, Resume, joined
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
-from justitia_ray.units import ReplicaId, Seconds
+from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 logger = logging.getLogger("ray.serve")
 
@@ -130,6 +130,15 @@ class ReplicaCalls:
             NoReplicaAnswers: If no replica answers in time.
         """
         answer: frozenset[str] = await self._ask_any(_PATHS_S, "paths")
+        return answer
+
+    async def context(self) -> Tokens:
+        """Return the context of the replicas' engines, as any of them says.
+
+        Raises:
+            NoReplicaAnswers: If no replica answers in time.
+        """
+        answer: Tokens = await self._ask_any(_PATHS_S, "context")
         return answer
 
     async def _ask_any(self, within_s: Seconds, method: str, *arguments: Any) -> Any:

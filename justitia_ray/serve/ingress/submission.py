@@ -158,7 +158,7 @@ class Submitter:
         self._estimates = estimates
         self._metrics = metrics
         self._counter = counter
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._specs = specs
 
     async def open_application(
@@ -184,7 +184,7 @@ class Submitter:
 
     async def count_prompts(self, tenant: str, body: InferenceBody) -> PromptSize:
         """Return the size of a request's prompts, counted in its tenant's turn."""
-        return await self._counter.prompt_size(body, tenant, self._max_model_len)
+        return await self._counter.prompt_size(body, tenant, self.max_model_len)
 
     async def submit_inference(
         self, context: RequestContext, body: InferenceBody
@@ -198,7 +198,7 @@ class Submitter:
         """
         tenant, deadline_s = context.tenant, context.deadline_s
         size = body.size or await self.count_prompts(tenant, body)
-        most = output_bound(body, size.longest_tokens, self._max_model_len, is_exact=size.is_exact)
+        most = output_bound(body, size.longest_tokens, self.max_model_len, is_exact=size.is_exact)
         choices = size.prompts * body.n
         opening = source = application = None
         if context.application_id is not None:

@@ -39,7 +39,7 @@ from justitia_ray.serve.transport.endpoint import dialer, listen
 from justitia_ray.serve.transport.handshake import Keyring, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
-from justitia_ray.units import Seconds
+from justitia_ray.units import Seconds, Tokens
 
 logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
 
@@ -192,6 +192,10 @@ class EngineReplica:
     async def paths(self) -> frozenset[str]:
         """Return the paths to which the engine with its model has an answer."""
         return self._engine.paths()
+
+    async def context(self) -> Tokens:
+        """Return the longest prompt plus output of one sequence."""
+        return self._capacity.max_model_len
 
     def check_health(self) -> None:
         """Ask the engine and the pull loop; an unreachable scheduler is no reason to restart.

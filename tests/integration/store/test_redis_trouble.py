@@ -45,7 +45,7 @@ def changed(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
     before = str(raw.config_get(name)[name])
     raw.config_set(name, value)
     yield
-    raw.config_set(name, before)
+    raw.config_set(name, str(before))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from justitia_ray.cli.main import main
+from justitia_ray.serve.engines import argument_checks
 from justitia_ray.serve.ops.config_file import read_applications
 
 SHIPPED = sorted((Path(__file__).parents[3] / "deployments").glob("*.yaml"))
@@ -24,6 +25,14 @@ FILE: dict[str, Any] = {
         }
     ]
 }
+
+
+@pytest.fixture(autouse=True)
+def parser(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What vLLM's parser says here, by model; `test_argument_checks` has the parser itself."""
+    said: dict[str, str] = {}
+    monkeypatch.setattr(argument_checks, "parser_mistakes", lambda configs: said)
+    return said
 
 
 def errors_of(
@@ -341,3 +350,58 @@ def test_one_that_says_how_many_replicas_is_fine(
         values["applications"][0]["deployments"].append({"name": "Replica", "num_replicas": 1})
 
     assert (0, []) == errors_of(values, tmp_path, capsys)
+
+
+def vllm_file(**engine: Any) -> dict[str, Any]:
+    """Return a file with such a section of a vLLM engine."""
+    values = deepcopy(FILE)
+    values["applications"][0]["args"]["engine"] = engine
+    return values
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ({"vllm_args": {"api_key": "s"}}, r"engine\.vllm_args: 'api_key' cannot be set here: call"),
+        ({"vllm_args": {"root-path": "/l"}}, r"vllm_args: 'root-path' cannot be set here: vLLM's"),
+        ({"env": {"VLLM_API_KEY": "s"}}, r"engine\.env: VLLM_API_KEY cannot be set here: callers"),
+        (
+            {"vllm_args": {"max_model_len": "lots"}},
+            r"args\.engine: vllm_args: max_model_len is 'lots'",
+        ),
+    ],
+)
+def test_engine_that_would_break_the_service_is_refused_by_name(
+    engine: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The service would come up, and answer 401 to every call."""
+    status, (error,) = errors_of(vllm_file(**engine), tmp_path, capsys)
+
+    assert 2 == status
+    assert re.search(said, error)
+
+
+def test_what_vllms_parser_says_is_an_error(
+    parser: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser["m"] = "engine.vllm_args: vLLM says: unrecognized arguments: --max-modle-len=4"
+    values = vllm_file(vllm_args={"max_modle_len": 4})
+
+    assert (2, [f"application 'justitia', model 'm': {parser['m']}"]) == errors_of(
+        values, tmp_path, capsys
+    )
+    file = tmp_path / "serve.yaml"
+    assert 0 == main(["check-config", "--without-vllm", str(file)])
+
+
+def test_vllm_that_is_not_installed_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A laptop has none, and then a misspelt option is found at the engine's start."""
+    monkeypatch.setattr(argument_checks, "parser_mistakes", lambda configs: None)
+    status, errors = errors_of(vllm_file(), tmp_path, capsys)
+
+    assert (0, ["vLLM is not installed here: its parser has not seen vllm_args"]) == (
+        status,
+        errors,
+    )

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from justitia_ray.config import EngineSection
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.engine import Progress
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
@@ -23,6 +25,16 @@ from justitia_ray.serve.engines.vllm_requests import LeaseMeter
         {"model": "other"},
         {"served-model-name": "other"},
         {"config": "file.yaml"},
+        {"api_key": "secret"},
+        {"api-key": "secret"},
+        {"middleware": "a.b"},
+        {"root_path": "/llm"},
+        {"port": 9000},
+        {"host": "0.0.0.0"},
+        {"ssl_keyfile": "key.pem"},
+        {"allowed_origins": '["*"]'},
+        {"disable_log_stats": True},
+        {"enable_log_outputs": True},
         {"--max-model-len": 5},
     ],
 )
@@ -36,6 +48,7 @@ def test_priority_is_always_asked_for() -> None:
     """It is not vLLM's default."""
     assert checked_vllm_args({})["scheduling_policy"] == "priority"
     assert checked_vllm_args({"scheduling-policy": "priority"}) == checked_vllm_args({})
+    assert checked_vllm_args({"disable_log_stats": False}) == checked_vllm_args({})
 
 
 @pytest.mark.vllm
@@ -56,9 +69,39 @@ def test_options_go_through_vllms_own_parser() -> None:
     assert parsed.scheduling_policy == "priority"
     assert (parsed.enable_lora, parsed.max_loras) == (True, 2)
     assert [("a", "x/y"), ("b", "z")] == [(lora.name, lora.path) for lora in parsed.lora_modules]
-    for wrong in ({"max_model_length": 2048}, {"max_model_le": 1}, {"max_num_seqs": "many"}):
-        with pytest.raises(ConfigError, match=next(iter(wrong)).replace("_", "-")):
+    for wrong in (
+        {"max_model_length": 2048},
+        {"max_model_le": 1},
+        {"max_num_seqs": "many"},
+        {"chat_template": "/no/such/file.jinja"},
+        {"enable_auto_tool_choice": True},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(wrong)).replace("_", "[-_]")):
             parse_vllm_args("some/model", "name", checked_vllm_args(wrong), {})
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "value",
+    [*(2048, "2048", "2k", "2K", "25.6k", "1M", "0.5m", "auto", "Auto", "-1", -1), " 4k "],
+)
+def test_context_is_declared_as_vllm_reads_it(value: VllmValue) -> None:
+    """The ingress has no vLLM, and goes by it until an engine has started."""
+    engine = EngineSection(vllm_args={"max_model_len": value})
+    parsed = parse_vllm_args("m", "m", checked_vllm_args(engine.vllm_args), {})
+
+    assert parsed.max_model_len == (engine.declared_context or -1)
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("value", ["lots", "2.5K", "-2k", "", "2 k", "1e3", True])
+def test_context_that_vllm_does_not_read_is_refused(value: VllmValue) -> None:
+    with pytest.raises(ConfigError):
+        parse_vllm_args("m", "m", checked_vllm_args({"max_model_len": value}), {})
+    with pytest.raises(ValidationError, match="a number of tokens above 0"):
+        EngineSection(vllm_args={"max_model_len": value})
 
 
 def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:

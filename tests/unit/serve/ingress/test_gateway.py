@@ -26,6 +26,7 @@ from justitia_ray.predictor.stages import CHARGE_FACTOR, StageTable
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES
 from justitia_ray.protocol.inference_body import PromptSize
 from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
+from justitia_ray.serve.ingress import gateway
 from justitia_ray.serve.ingress.door import ANYBODY
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
@@ -120,6 +121,8 @@ class Replicas:
     served: frozenset[str] | None
     """None: there is none."""
     asked_paths: int = 0
+    contexts: list[int | Exception] = field(default_factory=list)
+    """What they say of their engines' context, one answer after the other."""
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
     async def paths(self) -> frozenset[str]:
@@ -127,6 +130,13 @@ class Replicas:
         if self.served is None:
             raise NoReplicaAnswers("none")
         return self.served
+
+    async def context(self) -> int:
+        match self.contexts.pop(0):
+            case Exception() as error:
+                raise error
+            case tokens:
+                return tokens
 
     async def unscheduled(self, path: str, body: bytes) -> Answer:
         self.asked.append((path, json.loads(body)))
@@ -493,6 +503,21 @@ async def test_chats_are_not_held_up_by_the_question(desk: Desk) -> None:
     await desk.gateway.check_served(MESSAGES)
     with pytest.raises(NotServed):
         await desk.gateway.check_served(CHAT)
+
+
+async def test_context_is_that_of_the_engines_once_one_has_started(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What vLLM derives or fits into its memory: a declared one may be missing, or too large."""
+    monkeypatch.setattr(gateway, "_ASK_AGAIN_S", 0.0)
+    declared = desk.gateway.max_model_len
+    older = AttributeError("a replica of an earlier release cannot tell it")
+    desk.replicas.contexts = [NoReplicaAnswers("none"), older, 512]
+    await desk.gateway.learn_context()
+    item = await desk.submit({}, max_tokens=None)
+
+    assert (4_096, 512) == (declared, desk.gateway.max_model_len)
+    assert 502 == item.max_output_tokens
 
 
 async def ask(desk: Desk, path: str, body: bytes) -> Answer:

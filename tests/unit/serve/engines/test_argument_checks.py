@@ -1,0 +1,91 @@
+"""An engine's options and variables, checked before anything is started."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from justitia_ray.config import AppConfig
+from justitia_ray.serve.engines import argument_checks
+from justitia_ray.serve.engines.argument_checks import engine_mistake, parser_mistakes
+from justitia_ray.serve.engines.vllm_variables import UNWANTED, drop_unwanted
+
+
+def config(name: str = "m", **engine: Any) -> AppConfig:
+    """Return the configuration of a model with such an engine."""
+    return AppConfig.parse({"model": {"name": name, "path": "p"}, "engine": engine})
+
+
+def test_fake_engine_takes_no_options_of_vllm() -> None:
+    assert engine_mistake(config(kind="fake", vllm_args={"api_key": "s"})) is None
+    assert {} == parser_mistakes([config(kind="fake")])
+
+
+@pytest.mark.parametrize("name", sorted(UNWANTED))
+def test_variable_that_changes_the_inner_server_is_refused_by_name(name: str) -> None:
+    mistake = engine_mistake(config(env={name: "1"}))
+
+    assert mistake is not None
+    assert mistake.startswith(f"engine.env: {name} cannot be set here: ")
+
+
+def test_stray_variables_are_dropped_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    """They are on a node for another program; their values may be secrets."""
+    environment = {
+        "VLLM_API_KEY": "s3cret",
+        "VLLM_PORT": "tcp://10.0.0.1:8000",
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+    }
+    with caplog.at_level(logging.WARNING):
+        drop_unwanted(environment)
+
+    assert {"VLLM_LOGGING_LEVEL": "DEBUG"} == environment
+    assert 2 == len(caplog.messages)
+    assert "VLLM_API_KEY" in caplog.messages[0]
+    assert "s3cret" not in caplog.text
+    drop_unwanted(port := {"VLLM_PORT": "29500"})
+    assert {"VLLM_PORT": "29500"} == port
+
+
+def test_parser_is_asked_once_for_the_same_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time takes ten seconds."""
+    asked: list[str] = []
+
+    def ask(question: str, environment: dict[str, str]) -> str | None:
+        asked.append(question)
+        assert "VLLM_API_KEY" not in environment
+        return "vllm_args: wrong" if "max_modle_len" in question else None
+
+    monkeypatch.setenv("VLLM_API_KEY", "s3cret")
+    monkeypatch.setattr(argument_checks, "find_spec", lambda name: object())
+    monkeypatch.setattr(argument_checks, "_ask_parser", ask)
+    models = [config(f"m{i}", vllm_args={"max_modle_len": 4}) for i in range(3)]
+    mistakes = parser_mistakes([*models, config("fine")])
+
+    assert dict.fromkeys(("m0", "m1", "m2"), "engine.vllm_args: wrong") == mistakes
+    assert 2 == len(asked)
+
+
+def test_parser_that_is_not_installed_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argument_checks, "find_spec", lambda name: None)
+
+    assert parser_mistakes([config()]) is None
+    assert {} == parser_mistakes([config(kind="fake")])
+
+
+@pytest.mark.vllm
+def test_parser_runs_in_a_process_of_its_own() -> None:
+    """A misspelt option, and a template that is not there: both ended each start of a replica."""
+    models = {
+        "misspelt": config("misspelt", vllm_args={"max_modle_len": 4}),
+        "template": config("template", vllm_args={"chat_template": "/no/such/file.jinja"}),
+        "fine": config(
+            "fine", vllm_args={"max_model_len": "2k"}, env={"VLLM_LOGGING_LEVEL": "INFO"}
+        ),
+    }
+    mistakes = parser_mistakes(models.values())
+
+    assert mistakes is not None
+    assert {"misspelt", "template"} == mistakes.keys()
+    assert "vLLM says: unrecognized arguments: --max-modle-len=4" in mistakes["misspelt"]
+    assert "/no/such/file.jinja" in mistakes["template"]
