@@ -140,7 +140,7 @@ def _refuse_tls_behind_haproxy() -> None:
     callers. Nothing is refused while that is not known: Serve has not started, or its controller
     gives no answer. `justitia doctor` finds it then.
     """
-    if not ray.is_initialized() or read_front().kind != "haproxy":
+    if read_front().kind != "haproxy":
         return
     http_options = read_http_options(
         "with ssl_certfile among them HAProxy, which has no TLS, would get no answers from the"

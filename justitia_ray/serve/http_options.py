@@ -21,6 +21,8 @@ def read_http_options(consequence: str) -> HTTPOptions | None:
     Args:
         consequence: What is not known then; logged where the controller does not answer.
     """
+    if not ray.is_initialized():  # asking would start a cluster
+        return None
     try:
         # Serve's own client waits for the controller without a limit.
         controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)

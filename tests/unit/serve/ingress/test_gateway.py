@@ -514,7 +514,7 @@ async def test_context_is_that_of_the_engines_once_one_has_started(
     older = AttributeError("a replica of an earlier release cannot tell it")
     desk.replicas.contexts = [NoReplicaAnswers("none"), older, 512]
     await desk.gateway.learn_context()
-    item = await desk.submit({}, max_tokens=None)
+    item = await desk.submit({}, max_tokens=510)
 
     assert (4_096, 512) == (declared, desk.gateway.max_model_len)
     assert 502 == item.max_output_tokens
