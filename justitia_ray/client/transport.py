@@ -78,6 +78,12 @@ API_KEY_VARIABLE = "JUSTITIA_API_KEY"
 """Environment variable with the credential of clients and commands that are given no other."""
 
 
+_THIS_MACHINE: dict[str, httpx.AsyncBaseTransport | None] = dict.fromkeys(
+    ("all://localhost", "all://127.0.0.1", "all://[::1]")
+)
+"""Addresses that are reached without the proxy that the environment may name: none reaches them."""
+
+
 class HttpTransport:
     """The service over HTTP, with one connection pool.
 
@@ -118,6 +124,7 @@ class HttpTransport:
                 max_connections=None, max_keepalive_connections=1024, keepalive_expiry=2.0
             ),
             transport=transport,
+            mounts=_THIS_MACHINE,
         )
 
     async def request(

@@ -61,7 +61,7 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
     """An operator mends a file in one go, without reading the schema."""
     values = deepcopy(FILE)
     application = values["applications"][0]
-    application["args"]["ingress"] = {"attempts": 0, "keepalive": 3}
+    application["args"]["ingress"] = {"attempts": 0, "keepalives": 3}
     application["args"]["store"] = {"redis_url": "redis://:secret@host:6379/0"}
     application["deployments"][0]["user_config"] = {"policy": "fifo"}
     application["deployments"].append({"name": "Replicas", "num_replicas": 2})
@@ -71,7 +71,7 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
     found = {error.split(": ")[0]: error for error in errors}
     assert {
         "applications[0].args.ingress.attempts",
-        "applications[0].args.ingress.keepalive",
+        "applications[0].args.ingress.keepalives",
         "applications[0].args.store",
         "applications[0].deployments[0].user_config",
         "applications[0].deployments[1].name",
@@ -79,7 +79,7 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
     assert "redis_password_env" in found["applications[0].args.store"]
     assert "secret" not in "".join(errors)  # the output ends up in the logs of a pipeline
     assert "greater than 0 (got 0)" in found["applications[0].args.ingress.attempts"]
-    assert "keepalive_s" in found["applications[0].args.ingress.keepalive"]
+    assert "keepalive_s" in found["applications[0].args.ingress.keepalives"]
     assert "justitia, fcfs" in found["applications[0].deployments[0].user_config"]
     assert "Ingress, Predictor, Replica" in found["applications[0].deployments[1].name"]
 

@@ -197,3 +197,29 @@ async def test_a_stream_without_a_head_has_broken_off() -> None:
     with pytest.raises(ConnectionError, match="before its head"):
         async with HandleTransport(handle).stream("POST", CHAT, {}):
             pass
+
+
+@pytest.mark.parametrize(
+    ("base_url", "is_direct"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://localhost:8000", True),
+        ("http://[::1]:8000", True),
+        ("http://service:8000", False),
+    ],
+)
+async def test_this_machine_is_reached_without_a_proxy(
+    base_url: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands ask 127.0.0.1 where nothing else is said, which no proxy can reach."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://proxy:3128")
+        monkeypatch.setenv(name.lower(), "http://proxy:3128")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    transport = HttpTransport(base_url)
+    client = transport._client
+    chosen = client._transport_for_url(httpx.URL(base_url))
+    await transport.aclose()
+
+    assert is_direct == (chosen is client._transport)
