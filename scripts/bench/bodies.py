@@ -123,7 +123,7 @@ async def measure_bodies(bodies: int, _: Path) -> BodiesTaken:
         nonlocal sent_bytes, left
         while left:
             left -= 1
-            path, body = _mixed(draw, texts)
+            path, body = await asyncio.to_thread(_mixed, draw, texts)
             sent_bytes += len(body)
             statuses[await _ask(app, path, body, "large")] += 1
 
@@ -226,4 +226,4 @@ def _mixed(draw: random.Random, texts: dict[str, str]) -> tuple[str, bytes]:
         path, fields = MESSAGES, {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
     else:
         path, fields = CHAT, {"messages": [{"role": "user", "content": text}]}
-    return path, json.dumps(fields, ensure_ascii=False).encode()
+    return path, json.dumps({"model": "m", **fields}, ensure_ascii=False).encode()

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from justitia_ray.application_key import application_key
 from justitia_ray.errors import JustitiaError
@@ -38,6 +38,8 @@ from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.units import Seconds
+
+T = TypeVar("T")
 
 _READ_ON_LOOP_BYTES = 256 * 2**10
 """Longest body that is parsed on the loop: some milliseconds."""
@@ -118,11 +120,11 @@ def _header_values(scope: Message, name: bytes) -> list[str]:
     return [v.decode("latin-1") for k, v in scope["headers"] if k == name]
 
 
-async def _read_fields(raw: bytes) -> dict[str, Any]:
-    """Return a body's fields; a long one is read in a thread, which lets the loop turn."""
+async def _beside_loop(raw: bytes, read: Callable[..., T], *arguments: Any) -> T:
+    """Return what a function makes of a body: in a thread if it is long, so that the loop turns."""
     if len(raw) <= _READ_ON_LOOP_BYTES:
-        return read_object(raw)
-    return await asyncio.to_thread(read_object, raw)
+        return read(*arguments)
+    return await asyncio.to_thread(read, *arguments)
 
 
 def inference_endpoints(
@@ -148,11 +150,11 @@ def inference_endpoints(
     async def infer(reply: Reply, context: RequestContext, raw: bytes) -> None:
         since, asked = asyncio.get_running_loop().time(), context.keepalive
         async with room.turn(context.tenant, len(raw)):
-            fields = await _read_fields(raw)
+            fields = await _beside_loop(raw, read_object, raw)
             model = models.asked_for(fields)
             gateway = model.gateway
             await gateway.check_served(reply.path)
-            body = gateway.parse(reply.path, raw, fields)
+            body = await _beside_loop(raw, gateway.parse, reply.path, raw, fields)
             context = replace(context, tier=read_tier(fields))
             if body.stream:
                 terms = KeepaliveTerms(section.keepalive_s, asked or Keepalive(section.keepalive))
@@ -200,7 +202,7 @@ def inference_endpoints(
 
     async def ask_any(reply: Reply, context: RequestContext, raw: bytes) -> None:
         async with room.turn(context.tenant, len(raw)):
-            fields = await _read_fields(raw)
+            fields = await _beside_loop(raw, read_object, raw)
             gateway = models.asked_for(fields).gateway
             answer = await gateway.unscheduled(reply.path, raw, fields)
         await reply.send_whole(answer)
