@@ -170,6 +170,16 @@ class EngineSection(Section):
     it cannot refuse what is too long before that. Tools that a model may choose to call need
     `enable_auto_tool_choice: true` and `tool_call_parser`; reasoning needs `reasoning_parser`.
     `lora_modules` stands under `model.adapters`."""
+    cache_isolation: Literal["tenant", "top", "shared"] = "tenant"
+    """Which callers may find each other's prompts in vLLM's prefix cache: those of one tenant, the
+    whole path (`tenant`), of one tree (`top`: the first part of the path), or all (`shared`: a
+    caller learns from `cached_tokens` and the time to the first token what others have sent). A
+    system prompt that all tenants send is computed and kept for each. A caller's own `cache_salt`
+    divides further."""
+    max_cache_salts: Count = 1_000
+    """Salts (`cache_salt`) that the callers of one tenant may use at a time; a replica forgets one
+    ten minutes after its last use. Each holds a copy of what it caches. Another one is refused with
+    400."""
     env: dict[str, str] = Field(default={})
     """Environment of the replica, set before vLLM is imported. Variables that change vLLM's HTTP
     application (`VLLM_API_KEY`, `VLLM_SERVER_DEV_MODE`, …) are refused; where a node has them they

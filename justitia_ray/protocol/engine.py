@@ -57,6 +57,8 @@ class EngineCall:
     earlier: tuple[Output, ...] = ()
     """Outputs of an earlier attempt at this call, on another engine: they stand, and the engine
     goes on after them."""
+    tenant: str = ""
+    """Tenant that the call is for, whose room of the prefix cache it uses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from justitia_ray.protocol.inference_body import (
     PromptCount,
     PromptCounting,
 )
+from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.fake_openai import count_tokens
 from justitia_ray.serve.engines.prompt_counts import load_model_counter
@@ -44,6 +45,7 @@ async def build_engine(config: AppConfig) -> Engine:
         engine.vllm_args,
         adapters,
         exports_metrics=engine.metrics and config.metrics.enabled,
+        cache_salts=CacheSalts(engine.cache_isolation, engine.max_cache_salts),
     )
 
 

@@ -25,6 +25,7 @@ from justitia_ray.protocol.engine import (
     Steps,
 )
 from justitia_ray.serve.asgi import Message, call_asgi
+from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_itself
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_releases import http_server
@@ -68,6 +69,7 @@ class VllmEngine:
         vllm_args: Options of `vllm serve`, without dashes: `{"max_model_len": 2048}`. Dictionaries
             are given as JSON text.
         adapters: LoRA adapters: the name that callers give as `model`, and where it is.
+        cache_salts: Salts of the prefix cache, by tenant; None: everybody shares it.
         exports_metrics: Whether vLLM's metrics are Ray's, for its exporter to serve; this process
             has to belong to a Ray cluster then.
 
@@ -83,12 +85,14 @@ class VllmEngine:
         adapters: Mapping[str, str] | None = None,
         *,
         exports_metrics: bool = False,
+        cache_salts: CacheSalts | None = None,
     ) -> None:
         self._model_path = model_path
         self._served_model_name = served_model_name
         self._vllm_args = checked_vllm_args(vllm_args)
         self._adapters = dict(adapters or {})
         self._exports_metrics = exports_metrics
+        self._cache_salts = cache_salts
         self._llm: Any = None
         self._app: Any = None
         """vLLM's FastAPI application; None until it is built."""
@@ -160,7 +164,9 @@ class VllmEngine:
             if process.pid is not None:
                 root = psutil.Process(process.pid)
                 self._process_tree += [root, *root.children(recursive=True)]
-        meter_requests(self._llm.output_processor, self._llm.engine_core)
+        caches = self._llm.vllm_config.cache_config.enable_prefix_caching
+        salts = self._cache_salts if caches else None
+        meter_requests(self._llm.output_processor, self._llm.engine_core, salts)
 
     async def _build_app(self, arguments: Any) -> Any:
         from vllm.utils.gc_utils import freeze_gc_heap
@@ -181,7 +187,7 @@ class VllmEngine:
             EngineError: If the engine is dead, or dies before the last chunk.
         """
         self.check()
-        meter = self._meters[call.lease_id] = LeaseMeter(call.priority, call.earlier)
+        meter = self._meters[call.lease_id] = LeaseMeter(call.priority, call.earlier, call.tenant)
         context = copy_context()
         context.run(CURRENT_METER.set, meter)
         asked = self._ask(call.path, call.headers, call.body, context)

@@ -11,12 +11,14 @@ variable lives here, in a module that is imported by name: Serve pickles a deplo
 value, and with it every module-global of the class's own module.
 """
 
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
 from justitia_ray.protocol.engine import Output, Progress
+from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.units import Tokens
 
 _NEEDS_WHOLE_OUTPUT = (
@@ -174,8 +176,9 @@ def _obstacle(params: Any) -> str:
 class LeaseMeter:
     """Token counts of every vLLM request that runs under one lease."""
 
-    def __init__(self, priority: int, earlier: tuple[Output, ...] = ()) -> None:
+    def __init__(self, priority: int, earlier: tuple[Output, ...] = (), tenant: str = "") -> None:
         self.priority = priority
+        self.tenant = tenant
         self.tape = StreamTape(earlier)
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._read_once: dict[str, Any] = {}
@@ -237,7 +240,9 @@ def _at_lease_priority(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if meter is None else {**kwargs, "priority": meter.priority}
 
 
-def meter_requests(output_processor: Any, engine_core: Any) -> None:
+def meter_requests(
+    output_processor: Any, engine_core: Any, salts: CacheSalts | None = None
+) -> None:
     """Make vLLM's output processor hand every sequence it takes on to the current lease's meter.
 
     This is the one place that sees every sequence (each of n choices, each prompt of a batch, each
@@ -246,13 +251,22 @@ def meter_requests(output_processor: Any, engine_core: Any) -> None:
 
     A stream that was cut elsewhere is brought up to date there, before the engine hears of it; of
     one that lacks its last chunks only, the engine does not hear.
+
+    Args:
+        output_processor: vLLM's.
+        engine_core: vLLM's client of the engine's process.
+        salts: Salts of the prefix cache, set before the engine hears of a request; None: there is
+            no such cache.
     """
     add_request = output_processor.add_request
     send_request = engine_core.add_request_async
 
     def add_and_meter(request: Any, *args: Any, **kwargs: Any) -> None:
-        add_request(request, *args, **kwargs)
         meter = CURRENT_METER.get()
+        if salts is not None and meter is not None:
+            now = time.monotonic()
+            request.cache_salt = salts.salt(meter.tenant, request.cache_salt, now)
+        add_request(request, *args, **kwargs)
         state = output_processor.request_states.get(request.request_id)
         if meter is not None and state is not None:
             meter.add_sequence(state)

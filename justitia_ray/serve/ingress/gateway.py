@@ -34,6 +34,7 @@ from justitia_ray.protocol.endpoints import (
     APPLICATION_HEADER,
     POSITION_HEADER,
     REPLICA_HEADER,
+    TENANT_HEADER,
     TIER_HEADER,
     WAITED_HEADER,
     name_model,
@@ -122,7 +123,9 @@ class Attempts:
                 grant = await self._queue.next_grant(inference)
                 trace.note_granted(grant)
                 try:
-                    answer = await self._calls.unary(grant, path, payload, trace.headers)
+                    answer = await self._calls.unary(
+                        grant, path, payload, _headers(trace, inference)
+                    )
                 except LEASE_UNUSABLE as error:
                     trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
@@ -164,7 +167,8 @@ class Attempts:
                 trace.note_granted(grant)
                 try:
                     resume = delivered.resume()
-                    parts = self._calls.stream(grant, path, payload, resume, trace.headers)
+                    headers = _headers(trace, inference)
+                    parts = self._calls.stream(grant, path, payload, resume, headers)
                     async with aclosing(parts):
                         async for item in parts:
                             if isinstance(item, Part):
@@ -219,6 +223,11 @@ class Attempts:
 
 _SELF_EXPLAINED = (EngineFailed, StreamUnfinished, KillsEngines)
 """Errors of engines that say all of why a stream has ended."""
+
+
+def _headers(trace: CallTrace, inference: PendingInference) -> dict[str, str]:
+    """Return what the replica is told beside the lease; none of it comes from the caller."""
+    return {**trace.headers, TENANT_HEADER: split_key(inference.item.application_id)[0]}
 
 
 def _told(error: JustitiaError) -> JustitiaError:

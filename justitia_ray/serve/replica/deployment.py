@@ -17,7 +17,7 @@ from justitia_ray.observability.call_traces import EngineTracer
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.part_metrics import ReplicaMetrics
 from justitia_ray.observability.trace_context import TRACEPARENT
-from justitia_ray.protocol.endpoints import LEASED_HEADER, RAN_HEADER
+from justitia_ray.protocol.endpoints import LEASED_HEADER, RAN_HEADER, TENANT_HEADER
 from justitia_ray.protocol.engine import (
     Engine,
     EngineCall,
@@ -279,7 +279,10 @@ class EngineReplica:
                     span = self._tracer.begin(path, lease_id, headers)
                     if span is not None:
                         headers = {**headers, TRACEPARENT: span.context.traceparent}
-                call = EngineCall(lease_id, lease.priority, path, headers, body, earlier)
+                # Of the tenant the ingress tells, which never passes a caller's headers on.
+                tenant = headers.get(TENANT_HEADER, "")
+                headers = {name: headers[name] for name in headers if name != TENANT_HEADER}
+                call = EngineCall(lease_id, lease.priority, path, headers, body, earlier, tenant)
                 try:
                     async with aclosing(self._engine.call(call)) as items:
                         async for item in items:

@@ -21,6 +21,7 @@ from justitia_ray.errors import (
     JustitiaError,
     StreamUnfinished,
 )
+from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT
 from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
@@ -96,6 +97,7 @@ class CutCalls:
         self._cuts = deque(cuts)
         self._error = error
         self.resumed: list[Resume | None] = []
+        self.tenants: list[str] = []
 
     async def stream(
         self,
@@ -106,6 +108,7 @@ class CutCalls:
         headers: Mapping[str, str],
     ) -> AsyncGenerator[Head | Part]:
         self.resumed.append(resume)
+        self.tenants.append(headers[TENANT_HEADER])
         left = self._cuts.popleft() if self._cuts else -1
         earlier = () if resume is None else resume.outputs
         call = EngineCall(grant.lease_id, 0, path, {}, body, earlier)
@@ -204,6 +207,7 @@ async def test_stream_cut_anywhere_twice_reads_as_if_it_had_not_been(desk: Desk,
 
     assert (undisturbed[0], unnamed(undisturbed[1])) == (stream[0], unnamed(stream[1]))
     assert 3 == len(desk.calls.resumed)
+    assert ["t"] * 3 == desk.calls.tenants
     assert (cut > 1) == (desk.calls.resumed[1] is not None)
     cut_off = NackReason.CONNECTION
     assert [("lease-2", cut_off), ("lease-3", cut_off)] == desk.client.given_back

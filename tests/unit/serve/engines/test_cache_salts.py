@@ -1,0 +1,94 @@
+"""Salts of the prefix cache: one for each tenant, which no salt of a caller can give."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from justitia_ray.serve.engines.cache_salts import CacheSalts
+from justitia_ray.serve.engines.vllm_requests import CURRENT_METER, LeaseMeter, meter_requests
+
+
+def _salt(isolation: Any, tenant: str, own: str | None = None) -> str | None:
+    return CacheSalts(isolation, 10).salt(tenant, own, 0.0)
+
+
+def test_tenants_have_salts_of_their_own_by_default_and_trees_by_choice() -> None:
+    assert _salt("tenant", "a/x") == _salt("tenant", "a/x")
+    assert 4 == len({_salt("tenant", tenant) for tenant in ("a", "a/x", "a/y", "b")})
+    assert _salt("top", "a/x") == _salt("top", "a/y/z") != _salt("top", "b/x")
+    assert _salt("top", "a/x") == _salt("tenant", "a")
+    assert _salt("shared", "a") is None
+
+
+@pytest.mark.parametrize("isolation", ["tenant", "top", "shared"])
+def test_callers_salt_divides_further(isolation: Any) -> None:
+    first, second = _salt(isolation, "a", "s"), _salt(isolation, "a", "t")
+
+    assert first == _salt(isolation, "a", "s")
+    assert 3 == len({_salt(isolation, "a"), first, second})
+    assert (isolation == "shared") == (first == _salt(isolation, "b", "s"))
+
+
+def test_no_salt_of_a_caller_is_another_tenants() -> None:
+    """Neither its digest, nor a text that would run over into the tenant's part."""
+    others = {_salt("tenant", tenant) for tenant in ("a", "a/b", "b")}
+    named = [*(salt for salt in others if salt), "a", "b", "1:a", "|a", "a1:b", "1:b1:s"]
+
+    assert not others & {_salt("tenant", "c", own) for own in named}
+    assert _salt("tenant", "a", "b1:s") != _salt("tenant", "a1:b", "s")
+    assert all(len(salt or "") == 64 and (salt or "").isalnum() for salt in others)
+
+
+def test_callers_salts_are_bounded_in_number_and_length() -> None:
+    """One that was not used for ten minutes makes room; another tenant has room of its own."""
+    salts = CacheSalts("tenant", 2)
+    for now, own in ((0.0, "r"), (1.0, "s"), (2.0, "r")):
+        salts.salt("a", own, now)
+    with pytest.raises(ValueError, match=r"engine\.max_cache_salts"):
+        salts.salt("a", "t", 600.0)
+    salts.salt("b", "t", 600.0)
+    salts.salt("a", "t", 601.0)
+    with pytest.raises(ValueError, match=r"engine\.max_cache_salts"):
+        salts.salt("a", "s", 601.5)
+    with pytest.raises(ValueError, match="at most 128 characters"):
+        salts.salt("c", "s" * 129, 0.0)
+
+
+class _Engine:
+    """Takes requests as vLLM's output processor does."""
+
+    def __init__(self, salts: CacheSalts | None) -> None:
+        self.request_states: dict[str, Any] = {}
+        self.taken: list[Any] = []
+        meter_requests(self, self, salts)
+
+    def add_request(self, request: Any) -> None:
+        self.taken.append(request.cache_salt)
+
+    async def add_request_async(self, request: Any) -> None:
+        raise NotImplementedError
+
+    def take(self, tenant: str, own: str | None) -> None:
+        """Take a request of a tenant."""
+        token = CURRENT_METER.set(LeaseMeter(0, (), tenant))
+        self.add_request(SimpleNamespace(request_id="r", cache_salt=own))
+        CURRENT_METER.reset(token)
+
+
+def test_every_request_of_a_lease_gets_its_tenants_salt() -> None:
+    engine = _Engine(CacheSalts("tenant", 1))
+    engine.take("a", None)
+    engine.take("a", "s")
+
+    assert [_salt("tenant", "a"), _salt("tenant", "a", "s")] == engine.taken
+    with pytest.raises(ValueError, match="cache_salt is one more"):
+        engine.take("a", "t")
+    assert 2 == len(engine.taken)
+
+
+def test_without_a_prefix_cache_nothing_is_salted() -> None:
+    engine = _Engine(None)
+    engine.take("a", "s")
+
+    assert ["s"] == engine.taken

@@ -1,0 +1,46 @@
+"""A replica hears from the ingress whose call it runs; the engine's server does not."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from justitia_ray.protocol.endpoints import TENANT_HEADER
+from justitia_ray.protocol.engine import EngineCall, ResponseHead
+from justitia_ray.serve.replica.deployment import EngineReplica
+
+
+class _Engine:
+    """Notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[EngineCall] = []
+
+    async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        """Answer with nothing."""
+        self.calls.append(call)
+        yield ResponseHead(200, {})
+
+
+class _Leases:
+    """Holds every lease."""
+
+    held_leases: dict[str, Any] = {}  # noqa: RUF012
+
+    @asynccontextmanager
+    async def hold_lease(self, lease_id: str) -> AsyncGenerator[Any]:
+        """Hold a lease."""
+        yield SimpleNamespace(priority=3, outcome=None)
+
+
+async def test_tenant_is_told_beside_the_lease_and_goes_no_further() -> None:
+    engine = _Engine()
+    replica: Any = SimpleNamespace(_leases=_Leases(), _engine=engine, _tracer=None)
+    replica._answer = partial(EngineReplica._answer, replica)
+    caller: Any = SimpleNamespace(is_lost=False)
+    for headers in ({TENANT_HEADER: "a/b", "content-type": "json"}, {"content-type": "json"}):
+        await EngineReplica.unary(replica, caller, "l", "/v1/completions", headers, b"{}")
+
+    assert ["a/b", ""] == [call.tenant for call in engine.calls]
+    assert [{"content-type": "json"}] * 2 == [dict(call.headers) for call in engine.calls]
