@@ -180,6 +180,14 @@ class EngineSection(Section):
     """Salts (`cache_salt`) that the callers of one tenant may use at a time; a replica forgets one
     ten minutes after its last use. Each holds a copy of what it caches. Another one is refused with
     400."""
+    grammar_timeout_s: Positive | None = 5.0
+    """Longest time that a grammar (a JSON schema, a regex, a list of choices, forced tools) may
+    take to compile. A process beside the replica compiles each first, and what takes longer is
+    refused with 400: vLLM compiles on its event loop, where a schema of alternatives that nest
+    stops all streams for minutes. The process starts with the first grammar. `null`: none does, as
+    in vLLM."""
+    grammar_memory_bytes: Count = 2**30
+    """Most memory that compiling a grammar may take, 1 GiB; what takes more is refused with 400."""
     env: dict[str, str] = Field(default={})
     """Environment of the replica, set before vLLM is imported. Variables that change vLLM's HTTP
     application (`VLLM_API_KEY`, `VLLM_SERVER_DEV_MODE`, …) are refused; where a node has them they

@@ -24,6 +24,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES,
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.engines.factory import load_prompt_counter
+from justitia_ray.serve.ingress.body_room import give_memory_back
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.estimates import Estimates
 from justitia_ray.serve.ingress.gateway import Gateway
@@ -109,6 +110,7 @@ class _Memory:
 
 async def measure_bodies(bodies: int, _: Path) -> BodiesTaken:
     """Send mixed bodies, 20 at a time, and a small chat of another tenant again and again."""
+    give_memory_back()
     app = _app()
     await _ask(app, CHAT, _chat("a " * 3_000), "warm")
     draw = random.Random(5)

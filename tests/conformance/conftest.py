@@ -53,6 +53,7 @@ def make_vllm_engine(model_path: str) -> Engine:
             "enable_auto_tool_choice": True,
             "tool_call_parser": "hermes",
         },
+        grammar_limits=(5.0, 2**30),
     )
 
 

@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from typing import Literal
 
-from justitia_ray.errors import shown_short
+from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.units import Seconds
 
 Isolation = Literal["tenant", "top", "shared"]
@@ -44,7 +44,7 @@ class CacheSalts:
             now: Instant of any monotonic clock.
 
         Raises:
-            ValueError: If the caller's salt is too long, or one too many.
+            RequestError: If the caller's salt is too long, or one too many.
         """
         if self._isolation == "shared":
             scope = ""
@@ -53,8 +53,9 @@ class CacheSalts:
         if own is None:
             return self._digest(scope) if scope else None
         if len(own) > _LONGEST:
-            raise ValueError(
-                f"cache_salt is {shown_short(own)}: at most {_LONGEST} characters are allowed"
+            raise RequestError(
+                f"cache_salt is {shown_short(own)}: at most {_LONGEST} characters are allowed",
+                "cache_salt",
             )
         self._note(scope, own, now)
         return self._digest(scope, own)
@@ -65,9 +66,10 @@ class CacheSalts:
         while used and now - next(iter(used.values())) >= _IDLE_S:
             used.popitem(last=False)
         if len(used) >= self._most:
-            raise ValueError(
+            raise RequestError(
                 f"cache_salt is one more than the {self._most} that the callers of one tenant may"
-                f" use within {_IDLE_S:g} s (engine.max_cache_salts)"
+                f" use within {_IDLE_S:g} s (engine.max_cache_salts)",
+                "cache_salt",
             )
         used[own] = now
 

@@ -46,6 +46,11 @@ async def build_engine(config: AppConfig) -> Engine:
         adapters,
         exports_metrics=engine.metrics and config.metrics.enabled,
         cache_salts=CacheSalts(engine.cache_isolation, engine.max_cache_salts),
+        grammar_limits=(
+            None
+            if engine.grammar_timeout_s is None
+            else (engine.grammar_timeout_s, engine.grammar_memory_bytes)
+        ),
     )
 
 

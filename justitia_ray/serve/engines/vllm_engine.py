@@ -27,6 +27,8 @@ from justitia_ray.protocol.engine import (
 from justitia_ray.serve.asgi import Message, call_asgi
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_itself
+from justitia_ray.serve.engines.grammar_checks import GrammarChecks
+from justitia_ray.serve.engines.grammar_worker import vllm_judge
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_releases import http_server
 from justitia_ray.serve.engines.vllm_requests import (
@@ -70,6 +72,8 @@ class VllmEngine:
             are given as JSON text.
         adapters: LoRA adapters: the name that callers give as `model`, and where it is.
         cache_salts: Salts of the prefix cache, by tenant; None: everybody shares it.
+        grammar_limits: Most seconds and bytes that a grammar may take to compile; None: grammars
+            are not compiled in another process first.
         exports_metrics: Whether vLLM's metrics are Ray's, for its exporter to serve; this process
             has to belong to a Ray cluster then.
 
@@ -86,6 +90,7 @@ class VllmEngine:
         *,
         exports_metrics: bool = False,
         cache_salts: CacheSalts | None = None,
+        grammar_limits: tuple[Seconds, int] | None = None,
     ) -> None:
         self._model_path = model_path
         self._served_model_name = served_model_name
@@ -93,6 +98,8 @@ class VllmEngine:
         self._adapters = dict(adapters or {})
         self._exports_metrics = exports_metrics
         self._cache_salts = cache_salts
+        self._grammar_limits = grammar_limits
+        self._grammars: GrammarChecks | None = None
         self._llm: Any = None
         self._app: Any = None
         """vLLM's FastAPI application; None until it is built."""
@@ -174,11 +181,20 @@ class VllmEngine:
         server = http_server()
         tasks = await self._llm.get_supported_tasks()
         app = server.build_app(arguments, tasks, self._llm.model_config)
-        await server.init_app_state(LeasedEngineClient(self._llm), app.state, arguments, tasks)
+        client = LeasedEngineClient(self._llm, self._checks_of_grammars(tasks))
+        await server.init_app_state(client, app.state, arguments, tasks)
         # vLLM's error handlers stop the HTTP server when the engine is dead. There is none here.
         app.state.server = SimpleNamespace(should_exit=False)
         freeze_gc_heap()  # what the application's lifespan would do, which is not run
         return app
+
+    def _checks_of_grammars(self, tasks: Iterable[str]) -> GrammarChecks | None:
+        """Return the checks that come before vLLM's own, which are then off; None if none do."""
+        if self._grammar_limits is None or "generate" not in tasks:
+            return None
+        self._llm.input_processor.structured_outputs_config = None
+        self._grammars = GrammarChecks(vllm_judge, self._llm.vllm_config, *self._grammar_limits)
+        return self._grammars
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         """Run one call under its lease: its head once, then its body in vLLM's own chunks.
@@ -311,6 +327,8 @@ class VllmEngine:
 
     async def stop(self) -> None:
         """Stop the engine and every process it started. Safe to call twice."""
+        if self._grammars is not None:
+            self._grammars.stop()
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)

@@ -26,6 +26,14 @@ class HttpServer(NamedTuple):
     """Serves until it is told to stop, as `vllm serve` does."""
 
 
+def validation_error(message: str) -> Exception:
+    """Return the error that vLLM's server answers with 400."""
+    from vllm.exceptions import VLLMValidationError
+
+    error: Exception = VLLMValidationError(message)
+    return error
+
+
 def http_server() -> HttpServer:
     """Import the HTTP server of the vLLM that is installed."""
     if find_spec("vllm.entrypoints.launchers") is None:

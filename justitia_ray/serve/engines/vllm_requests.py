@@ -17,8 +17,11 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
+from justitia_ray.errors import RequestError
 from justitia_ray.protocol.engine import Output, Progress
 from justitia_ray.serve.engines.cache_salts import CacheSalts
+from justitia_ray.serve.engines.grammar_checks import GrammarChecks
+from justitia_ray.serve.engines.vllm_releases import validation_error
 from justitia_ray.units import Tokens
 
 _NEEDS_WHOLE_OUTPUT = (
@@ -213,8 +216,9 @@ CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_mete
 class LeasedEngineClient:
     """vLLM's engine client as vLLM's HTTP application sees it: priorities are the lease's."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, grammars: GrammarChecks | None = None) -> None:
         self._engine = engine
+        self._grammars = grammars
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -223,11 +227,32 @@ class LeasedEngineClient:
         self, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any]:
         """Generate as the engine does, at the lease's priority; the caller's is dropped."""
-        stream: AsyncGenerator[Any] = self._engine.generate(
-            prompt, sampling_params, *args, **_at_lease_priority(kwargs)
-        )
+        stream: AsyncGenerator[Any]
+        if self._grammars is None or sampling_params.structured_outputs is None:
+            stream = self._engine.generate(
+                prompt, sampling_params, *args, **_at_lease_priority(kwargs)
+            )
+        else:
+            stream = self._generate_checked(
+                self._grammars, prompt, sampling_params, *args, **_at_lease_priority(kwargs)
+            )
         meter = CURRENT_METER.get()
         return stream if meter is None else meter.tape.follow_outputs(stream, sampling_params)
+
+    async def _generate_checked(
+        self, grammars: GrammarChecks, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any]:
+        meter = CURRENT_METER.get()
+        tenant = "" if meter is None else meter.tenant
+        try:
+            checked = await grammars.check(tenant, sampling_params.structured_outputs)
+        except RequestError as error:
+            raise validation_error(str(error)) from None
+        sampling_params.structured_outputs = checked
+        outputs = self._engine.generate(prompt, sampling_params, *args, **kwargs)
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield output
 
     def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
         """Embed or score as the engine does, at the lease's priority."""
@@ -264,8 +289,11 @@ def meter_requests(
     def add_and_meter(request: Any, *args: Any, **kwargs: Any) -> None:
         meter = CURRENT_METER.get()
         if salts is not None and meter is not None:
-            now = time.monotonic()
-            request.cache_salt = salts.salt(meter.tenant, request.cache_salt, now)
+            try:
+                own = request.cache_salt
+                request.cache_salt = salts.salt(meter.tenant, own, time.monotonic())
+            except RequestError as error:
+                raise validation_error(str(error)) from None
         add_request(request, *args, **kwargs)
         state = output_processor.request_states.get(request.request_id)
         if meter is not None and state is not None:

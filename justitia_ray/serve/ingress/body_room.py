@@ -5,6 +5,7 @@ turns between tenants, and the others wait as the bytes that came. Those are bou
 """
 
 import asyncio
+import ctypes
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,10 +15,27 @@ from justitia_ray.serve.ingress.turns import Turns
 
 _SMALL_BYTES = 64 * 2**10
 """Shorter bodies are not counted here: they are read in less than a millisecond."""
+_RETURNED_BYTES = 256 * 2**10
+"""Blocks of this size and above are returned to the system when they are freed."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Options of glibc's `mallopt`."""
 _READ_BYTES = 24 * 2**20
 """Bytes of bodies that are parsed and counted at once; a longer one has its turn alone."""
 _FREE_FACTOR = 4
 """One tenant may hold at most so many times what is left free, as in the scheduler's queue."""
+
+
+def give_memory_back() -> None:
+    """Let the allocator of this process return the memory of each large body as it is freed.
+
+    glibc raises its threshold for that with every large block that is freed, up to 32 MiB; from
+    then on bodies come from a heap that they leave full of holes. Other allocators have no such
+    option, and need none.
+    """
+    options = getattr(ctypes.CDLL(None), "mallopt", None)
+    if options is not None:
+        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            options(option, _RETURNED_BYTES)
 
 
 class BodyRoom:

@@ -22,6 +22,7 @@ from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.front import raise_descriptor_limit
 from justitia_ray.serve.http_options import read_request_limit
 from justitia_ray.serve.ingress.access_keeper import AccessKeeper
+from justitia_ray.serve.ingress.body_room import give_memory_back
 from justitia_ray.serve.ingress.door import TRUSTED
 from justitia_ray.serve.ingress.estimates import Estimates
 from justitia_ray.serve.ingress.fair_threads import FairThreads
@@ -221,6 +222,7 @@ class Ingress:
             load_prompt_counter: Loads the function that counts a model's prompt tokens.
         """
         raise_descriptor_limit()
+        give_memory_back()
         self._args: AppArgs = AppArgs.parse(args)
         placed = self._args.each_model()
         schedulers = await asyncio.gather(*(get_current_scheduler(p.config) for p in placed))

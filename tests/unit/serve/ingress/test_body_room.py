@@ -1,6 +1,8 @@
 """Large bodies wait as bytes for their turn to be read, in fair order and within bounds."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -101,3 +103,30 @@ async def test_what_finds_no_room_is_refused_and_a_tenant_leaves_room_for_others
         await readers.leave(name)
     async with readers.room.turn("c", 100 * _MIB):
         pass
+
+
+_PROGRAM = """
+import os, random, sys
+from justitia_ray.serve.ingress.body_room import give_memory_back
+
+def resident_mib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 2**20
+
+if sys.argv[1] == "returned":
+    give_memory_back()
+begin, draw, kept = resident_mib(), random.Random(1), []
+for _ in range(100):
+    bodies = [b"x" * draw.randrange(2**18, 2**23) for _ in range(8)]
+    kept.append(b"y" * 2**17)
+    del bodies
+print(resident_mib() - begin)
+"""
+
+
+def test_memory_of_large_bodies_is_returned() -> None:
+    """Freed bodies leave nothing behind, though small blocks live between them."""
+    command = [sys.executable, "-c", _PROGRAM, "returned"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert int(said) < 30

@@ -1,0 +1,294 @@
+"""Grammars are compiled in another process first, so that none holds up a replica or its engine.
+
+vLLM checks a grammar on the event loop of its server, and compiles it in the engine's process:
+seconds to minutes for a schema that nests alternatives, and as much memory as it likes. Here a call
+with a grammar waits until a child process (`grammar_worker`) has compiled it, within bounds of time
+and memory; only what came through goes on, as vLLM's checks have left it, and is not checked on
+the loop again. What was compiled is known by its digest.
+
+The worker is started with the first grammar: it takes some seconds and half a gigabyte.
+"""
+
+import asyncio
+import hashlib
+import logging
+import multiprocessing
+import pickle
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from justitia_ray.errors import EngineError, RequestError
+from justitia_ray.serve.engines.grammar_worker import Job, Judge, Result, run_worker
+from justitia_ray.units import ClientId, Seconds
+
+logger = logging.getLogger("ray.serve")
+
+_AT_ONCE = 2
+"""Grammars that are compiled at once, of two tenants: a heavy one holds up its own tenant's."""
+_KNOWN_BYTES = 32 * 2**20
+"""Memory of grammars that are known."""
+_REFUSED_S: Seconds = 600.0
+"""A refusal is kept for so long: a busy machine may have been its reason."""
+_START_S: Seconds = 120.0
+"""Longest start of the worker."""
+_GRACE_S: Seconds = 5.0
+"""A worker that is silent for so long after the longest time for a grammar is killed."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """A grammar that waits or is compiled, and the calls that wait for it."""
+
+    tenant: ClientId
+    grammar: bytes
+    digest: bytes
+    done: "asyncio.Future[Result]"
+    number: int = 0
+    """Number of its job, once its turn has come."""
+    callers: int = 0
+
+
+def _send(pipe: Connection, job: bytes) -> None:
+    with suppress(OSError):  # the worker has ended, which its reader hears
+        pipe.send_bytes(job)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A started worker."""
+
+    process: BaseProcess
+    pipe: Connection
+    ready: "asyncio.Future[None]"
+    watchdog: asyncio.TimerHandle | None = None
+    waits: dict[int, _Wait] = field(default_factory=dict)
+    """What it compiles, by number."""
+
+
+class GrammarChecks:
+    """Compiles the grammars of an engine's calls first; used from one event loop."""
+
+    def __init__(
+        self,
+        make: Callable[[Any], Callable[[], Judge]],
+        config: Any,
+        timeout_s: Seconds,
+        memory_bytes: int,
+    ) -> None:
+        """Begin without a worker.
+
+        Args:
+            make: Makes the judge in the worker, given `config`: `grammar_worker.vllm_judge`.
+            config: vLLM's `VllmConfig`.
+            timeout_s: Longest time for a grammar, once its turn has come.
+            memory_bytes: Most memory for one.
+        """
+        self._make = make
+        self._config = config
+        self._timeout_s = timeout_s
+        self._memory_bytes = memory_bytes
+        self._worker: _Worker | None = None
+        self._numbers = 0
+        self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
+        self._known_bytes = 0
+        self._waits: dict[bytes, _Wait] = {}
+        """All that is not done, by digest."""
+        self._lines: dict[ClientId, deque[_Wait]] = {}
+        self._spent: dict[ClientId, Seconds] = {}
+        """Time for each tenant since the last idle moment; who comes anew begins at the least."""
+
+    async def check(self, tenant: ClientId, grammar: Any) -> Any:
+        """Return a grammar as vLLM's checks leave it.
+
+        Args:
+            tenant: The call's; its grammars are compiled one after the other.
+            grammar: vLLM's `StructuredOutputsParams`.
+
+        Raises:
+            RequestError: If vLLM refuses it, or it takes too much time or memory.
+            EngineError: If the worker cannot be started.
+        """
+        raw = pickle.dumps(grammar)
+        digest = hashlib.sha256(raw).digest()
+        result = self._find(digest)
+        if result is None:
+            wait = self._waits.get(digest)
+            if wait is None:
+                wait = self._line_up(tenant, raw, digest)
+            wait.callers += 1
+            try:
+                result = await asyncio.shield(wait.done)
+            finally:
+                wait.callers -= 1
+                if not wait.callers and not wait.number:
+                    self._give_up(wait)
+        if result.reason:
+            raise RequestError(f"the grammar or schema is refused: {result.reason}")
+        return pickle.loads(result.checked)
+
+    def _line_up(self, tenant: ClientId, raw: bytes, digest: bytes) -> _Wait:
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        wait = self._waits[digest] = _Wait(tenant, raw, digest, done)
+        if tenant not in self._lines:
+            self._lines[tenant] = deque()
+            least = min((self._spent[other] for other in self._lines if other != tenant), default=0)
+            self._spent[tenant] = max(self._spent.get(tenant, 0.0), least)
+        self._lines[tenant].append(wait)
+        self._begin_turns()
+        return wait
+
+    def _give_up(self, wait: _Wait) -> None:
+        """Forget a grammar whose callers have all left before its turn."""
+        line = self._lines.get(wait.tenant)
+        if line is not None and wait in line:
+            line.remove(wait)
+            del self._waits[wait.digest]
+            if not line:
+                del self._lines[wait.tenant]
+
+    def _begin_turns(self) -> None:
+        """Send the worker what is next: of the tenant that had the least time."""
+        worker = self._worker or self._start()
+        if not worker.ready.done():
+            return
+        while len(worker.waits) < _AT_ONCE:
+            busy = {wait.tenant for wait in worker.waits.values()}
+            free = [tenant for tenant in self._lines if tenant not in busy]
+            if not free:
+                break
+            tenant = min(free, key=self._spent.__getitem__)
+            wait = self._lines[tenant].popleft()
+            self._numbers += 1
+            wait.number = self._numbers
+            worker.waits[wait.number] = wait
+            job = pickle.dumps(tuple(Job(wait.number, wait.grammar)))
+            threading.Thread(target=_send, args=(worker.pipe, job), daemon=True).start()
+            if not self._lines[tenant]:
+                del self._lines[tenant]
+        self._watch(worker)
+
+    def _watch(self, worker: _Worker) -> None:
+        """Kill a worker that does not do what it is there for: it kills what takes too long."""
+        if worker.watchdog is not None:
+            worker.watchdog.cancel()
+            worker.watchdog = None
+        if worker.waits or not worker.ready.done():
+            longest_s = self._timeout_s + _GRACE_S if worker.ready.done() else _START_S
+            loop = asyncio.get_running_loop()
+            worker.watchdog = loop.call_later(longest_s, worker.process.kill)
+
+    # --- the worker
+
+    def _start(self) -> _Worker:
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(
+            target=run_worker,
+            args=(self._make, self._config, there, self._timeout_s, self._memory_bytes),
+            name="grammar-worker",
+            daemon=True,
+        )
+        loop = asyncio.get_running_loop()
+        worker = self._worker = _Worker(process, here, loop.create_future())
+        reader = threading.Thread(target=self._read, args=(worker, there, loop), daemon=True)
+        reader.start()
+        self._watch(worker)
+        return worker
+
+    def _read(self, worker: _Worker, there: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the worker and hand on what it says, until it ends; in a thread."""
+        reason = "it has ended"
+        try:
+            worker.process.start()
+            there.close()
+            worker.pipe.recv_bytes()
+            loop.call_soon_threadsafe(self._note_ready, worker)
+            while True:
+                result = Result(*pickle.loads(worker.pipe.recv_bytes()))
+                loop.call_soon_threadsafe(self._note_result, worker, result)
+        except (EOFError, OSError):
+            pass
+        except Exception as error:  # of the start: what cannot be pickled, a script without a guard
+            reason = f"{type(error).__name__}: {error}"
+        there.close()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._note_end, worker, reason)
+
+    def _note_ready(self, worker: _Worker) -> None:
+        worker.ready.set_result(None)
+        if worker is self._worker:
+            self._begin_turns()
+
+    def _note_result(self, worker: _Worker, result: Result) -> None:
+        wait = worker.waits.pop(result.number)
+        self._end(wait, result)
+        self._keep(wait.digest, result)
+        if not self._waits:
+            self._spent.clear()
+        if self._lines:
+            self._begin_turns()
+        else:
+            self._watch(worker)
+
+    def _note_end(self, worker: _Worker, reason: str) -> None:
+        """Refuse what a worker that has ended was at; the next grammar starts another one."""
+        if worker.watchdog is not None:
+            worker.watchdog.cancel()
+        if worker is not self._worker:
+            return
+        self._worker = None
+        logger.error("replica.grammar_worker_ended", extra={"reason": reason})
+        at_work = list(worker.waits.values())
+        if not worker.ready.done():  # it would not start the next time either
+            at_work = list(self._waits.values())
+            self._lines.clear()
+        for wait in at_work:
+            self._waits.pop(wait.digest, None)
+            if not wait.done.done():
+                wait.done.set_exception(
+                    EngineError(f"the process that compiles grammars first: {reason}")
+                )
+        if self._lines:
+            self._begin_turns()
+
+    def _end(self, wait: _Wait, result: Result) -> None:
+        self._waits.pop(wait.digest, None)
+        self._spent[wait.tenant] = self._spent.get(wait.tenant, 0.0) + result.took_s
+        if not wait.done.done():
+            wait.done.set_result(result)
+
+    # --- what is known
+
+    def _find(self, digest: bytes) -> Result | None:
+        found = self._known.get(digest)
+        if found is None:
+            return None
+        result, since = found
+        if result.reason and asyncio.get_running_loop().time() - since >= _REFUSED_S:
+            return None
+        self._known.move_to_end(digest)
+        return result
+
+    def _keep(self, digest: bytes, result: Result) -> None:
+        if digest in self._known:
+            self._known_bytes -= len(self._known.pop(digest)[0].checked)
+        self._known[digest] = (result, asyncio.get_running_loop().time())
+        self._known_bytes += len(result.checked)
+        while self._known_bytes > _KNOWN_BYTES or len(self._known) > 10_000:
+            _, (oldest, _) = self._known.popitem(last=False)
+            self._known_bytes -= len(oldest.checked)
+
+    def stop(self) -> None:
+        """End the worker."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            if worker.watchdog is not None:
+                worker.watchdog.cancel()
+            if worker.process.pid is not None:
+                worker.process.kill()

@@ -1,0 +1,162 @@
+"""Grammars on vLLM: compiled in another process first, and only what comes through goes on."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from justitia_ray.protocol.engine import Engine, EngineCall
+from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
+from tests.conformance.conftest import VLLM_ONLY
+from tests.conformance.test_engines import LEASES, MODEL, answer, answer_json, chat
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("started", VLLM_ONLY, indirect=True),
+]
+
+_SMALL = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 3}, "is_new": {"type": "boolean"}},
+    "required": ["name", "is_new"],
+    "additionalProperties": False,
+}
+_TOOL = {"name": "f", "description": "d", "parameters": _SMALL}
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    """Return a schema of two alternatives at each level: 1.25 MB for 13."""
+    if depth == 0:
+        return {"type": "string"}
+    inner = _nested(depth - 1)
+    return {
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {f"{name}{depth}": inner},
+                "required": [f"{name}{depth}"],
+                "additionalProperties": False,
+            }
+            for name in ("left", "right")
+        ]
+    }
+
+
+def _format(schema: dict[str, Any]) -> dict[str, Any]:
+    described = {"name": "s", "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": described}}
+
+
+def _call(path: str, **fields: Any) -> EngineCall:
+    body = {"model": MODEL, "temperature": 0, **fields}
+    return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode(), (), "a")
+
+
+def _chat(**fields: Any) -> EngineCall:
+    return _call(CHAT, messages=chat("say something"), max_tokens=64, **fields)
+
+
+async def _content(engine: Engine, **fields: Any) -> str:
+    status, said = await answer_json(engine, _chat(**fields))
+    assert 200 == status, said
+    return str(said["choices"][0]["message"]["content"])
+
+
+async def test_each_kind_of_grammar_binds_the_output(engine: Engine) -> None:
+    """By vLLM's own backends, which are told what the other process has found."""
+    in_schema = json.loads(await _content(engine, **_format(_SMALL)))
+    chosen = await _content(engine, structured_outputs={"choice": ["yes", "no"]})
+    matched = await _content(engine, structured_outputs={"regex": "[ab]{3}"})
+    grammar = 'root ::= "one" | "two"'
+    derived = await _content(engine, structured_outputs={"grammar": grammar})
+    an_object = await _content(engine, response_format={"type": "json_object"})
+
+    assert {"name", "is_new"} == set(in_schema)
+    assert chosen in ("yes", "no")
+    assert 3 == len(matched) == matched.count("a") + matched.count("b")
+    assert derived in ("one", "two")
+    assert an_object.lstrip().startswith("{")
+
+
+async def test_forced_tools_and_other_apis_are_bound_too(engine: Engine) -> None:
+    forced = {"type": "function", "function": {"name": "f"}}
+    tools = [{"type": "function", "function": _TOOL}]
+    _, said = await answer_json(engine, _chat(tools=tools, tool_choice=forced))
+    (called,) = said["choices"][0]["message"]["tool_calls"]
+    described = {"type": "json_schema", "name": "s", "schema": _SMALL, "strict": True}
+    _, response = await answer_json(
+        engine, _call(RESPONSES, input="say", max_output_tokens=64, text={"format": described})
+    )
+
+    assert {"name", "is_new"} == set(json.loads(called["function"]["arguments"]))
+    assert {"name", "is_new"} == set(json.loads(response["output"][-1]["content"][0]["text"]))
+
+
+async def test_what_vllm_refuses_is_its_own_400(engine: Engine) -> None:
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"regex": "(a"},
+        {"grammar": "root ::= ("},
+        {"choice": []},
+    )
+    for wrong in wrongs:
+        status, said = await answer_json(engine, _chat(structured_outputs=wrong))
+
+        assert 400 == status, said
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
+    engine: Engine, path: str
+) -> None:
+    """It took 30 s of the replica's loop, in which no stream had a token."""
+    schema = _nested(13)
+    if path == RESPONSES:
+        described = {"type": "json_schema", "name": "s", "schema": schema, "strict": True}
+        heavy = _call(path, input="a", max_output_tokens=9, text={"format": described})
+    elif path == MESSAGES:
+        described = {"type": "json_schema", "schema": schema}
+        messages = chat("a")
+        heavy = _call(path, messages=messages, max_tokens=9, output_format=described)
+    else:
+        heavy = _chat(**_format(schema))
+    await _content(engine, **_format(_SMALL))  # the worker runs
+    gaps: list[float] = []
+
+    async def beat() -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+
+    beating = asyncio.create_task(beat())
+    refused = asyncio.create_task(answer(engine, heavy))
+    beside = 0
+    while not refused.done():
+        await _content(engine, ignore_eos=True)
+        beside += 1
+    beating.cancel()
+    head, body = refused.result()
+
+    assert 400 == head.status, body[:300]
+    assert b"engine.grammar_timeout_s" in body
+    assert beside >= 2
+    assert max(gaps) < 2.0
+    engine.check()
+
+
+async def test_schema_that_is_known_costs_no_time(engine: Engine) -> None:
+    """Neither the worker's nor that of its compiler."""
+    schema = {**_SMALL, "title": "another one"}
+    times = []
+    for format_ in ({}, _format(schema), _format(schema), _format({**schema, "title": "third"})):
+        began_at = time.perf_counter()
+        await _content(engine, ignore_eos=True, **format_)
+        times.append(round(1_000 * (time.perf_counter() - began_at), 1))
+    without_ms, first_ms, known_ms, other_ms = times
+
+    assert known_ms < without_ms + 1_000, times
+    assert max(first_ms, other_ms) < without_ms + 5_000, times
