@@ -227,8 +227,8 @@ class Reader:
         async for event in stream:
             if event.type == "response.function_call_arguments.delta":
                 self.pieces["response"] += event.delta
-            elif event.type == "error":
-                self.ends["response"] = event.message
+            elif event.type == "response.failed":
+                self.ends["response"] = event.response.error.message
 
     async def read_message(self, client: anthropic.AsyncAnthropic) -> None:
         stream: Any = await client.messages.create(**of_message(days=_LONG), stream=True)

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from uuid import uuid4
 
 import httpx
 
@@ -67,7 +68,8 @@ async def race(
 @asynccontextmanager
 async def _full(service: Service, blocker: httpx.AsyncClient) -> AsyncIterator[None]:
     """Every seat of the engine is taken."""
-    headers = {"x-justitia-application": _BLOCKER}
+    name = f"{_BLOCKER}-{uuid4().hex}"  # the id of one that was cancelled takes no calls
+    headers = {"x-justitia-application": name}
     body = completion("w", ENDLESS)
     calls = [
         asyncio.create_task(blocker.post(COMPLETIONS, json=body, headers=headers))
@@ -77,5 +79,5 @@ async def _full(service: Service, blocker: httpx.AsyncClient) -> AsyncIterator[N
     try:
         yield
     finally:
-        assert 200 == (await blocker.delete(f"/v1/applications/{_BLOCKER}")).status_code
+        assert 200 == (await blocker.delete(f"/v1/applications/{name}")).status_code
         await asyncio.gather(*calls)

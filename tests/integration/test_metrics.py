@@ -126,6 +126,33 @@ async def _miss_a_deadline(http: httpx.AsyncClient) -> None:
         statuses.add(answer.status_code)
 
 
+async def _fail_a_stream(http: httpx.AsyncClient) -> None:
+    """Cancel the application of a stream that runs; its next call is refused, and not to return."""
+    head, said = {"x-justitia-application": "cancelled"}, ""
+    body = completion(max_tokens=LONG, stream=True)
+    async with http.stream("POST", COMPLETIONS, json=body, headers=head) as answer:
+        async for text in answer.aiter_text():
+            if not said:
+                (await http.delete("/v1/applications/cancelled")).raise_for_status()
+            said += text
+    again = await http.post(COMPLETIONS, json=completion(), headers=head)
+
+    assert '"code": "application_closed"' in said
+    assert said.endswith("\n\n")
+    assert "[DONE]" not in said
+    assert (409, "false") == (again.status_code, again.headers["x-should-retry"])
+
+
+def _failed_for_serve(samples: list[Sample], error: str) -> float:
+    """Return how many calls have failed for Serve with an error of that class."""
+    return sum(
+        sample.value
+        for sample in samples
+        if sample.name.startswith("ray_serve_deployment_error_counter")
+        and error in sample.labels.values()
+    )
+
+
 async def _leave_lease_unused(service: Service) -> None:
     """Take a lease as an ingress does, give it back, and let the next one lapse."""
     async with raw_ingress(service) as raw:
@@ -178,6 +205,7 @@ async def test_every_metric_is_exported_and_moves(
     of_autoscaling = {m.TARGET_DRAIN_SECONDS}
     for number in range(3):
         await _finish_one(http, f"vote-{number}")
+    await _fail_a_stream(http)
     await _leave_lease_unused(service)
     body = completion(max_tokens=LONG)
     calls: list[asyncio.Task[Any]] = [
@@ -204,6 +232,8 @@ async def test_every_metric_is_exported_and_moves(
         sample.labels["model"] for sample in seen if sample.name.startswith("ray_justitia_")
     }
     assert not any(values(seen, metric) for metric in of_autoscaling)
+    assert 1 == _failed_for_serve(await scraped(), "ApplicationCancelled")
+    assert [1] == values(seen, m.FAILED_STREAMS_TOTAL, failed_with="4xx")
     for metric in STILL:
         assert values(seen, metric), f"{metric.name} is not exported"
 

@@ -22,6 +22,7 @@ from justitia_ray.protocol.endpoints import (
     DEADLINE_HEADER,
     FINAL_HEADER,
     INFERENCE_PATHS,
+    KEEPALIVE_HEADER,
     LEASED_HEADER,
     POSITION_HEADER,
     RAN_HEADER,
@@ -47,6 +48,7 @@ from justitia_ray.protocol.pooling_bodies import (
     SCORES,
 )
 from justitia_ray.protocol.refusals import DropReason
+from justitia_ray.protocol.stream_forms import Keepalive
 from justitia_ray.serve.ingress.door import is_public, scope_of
 from justitia_ray.serve.ingress.request_context import IDEMPOTENCY_HEADER
 
@@ -96,6 +98,8 @@ _HEADERS = (
         "Seconds that the inference may wait in the queue for its first lease, above 0; 504 if it"
         " cannot, or did.",
     ),
+    _header(KEEPALIVE_HEADER, "What the call's stream gets when it is silent.")
+    | {"schema": {"enum": [kind.value for kind in Keepalive]}},
     _header(FINAL_HEADER, "`true`: the application takes no more inferences than this one."),
     TENANT,
     _header(
@@ -448,6 +452,7 @@ _RETRY_AFTER: Json = {
     },
 }
 _ERROR_HEADERS: dict[int, Json] = {
+    409: {name: _RETRY_AFTER[name] for name in ("X-Should-Retry", "X-Justitia-Dropped-Reason")},
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
     504: _RETRY_AFTER,
