@@ -76,7 +76,10 @@ class SchedulerService:
         self.term = term
         self._inspector = SchedulerInspector(term)
         self._directory = Directory()
-        self._ended = EndedByOwner(term.config.scheduler.application_idle_s)
+        kept_s = term.config.scheduler.application_idle_s
+        self._ended = EndedByOwner(kept_s)
+        self._ended_before = EndedByOwner(kept_s)
+        """Ended under an earlier scheduler; an application of the id may have come since."""
         self._sampled_at: Seconds = -math.inf
         """When the scheduler last asked itself for an outlook, to learn from it."""
 
@@ -90,7 +93,7 @@ class SchedulerService:
         """
         term = await self._enter()
         await term.await_settings()
-        self._ended.reopen(arrival.application_id)
+        self._reopen(arrival.application_id)
         term.gate.admit_submission(arrival)
         name, core = arrival.application_id, term.driver.core
         refused = await term.gate.decided(name)
@@ -137,8 +140,8 @@ class SchedulerService:
         term = await self._enter()
         now = term.driver.now()
         for application_id, reason, ago_s in ended:
-            if self._ended.refusal(application_id, now) is None:
-                self._ended.note(application_id, Refusal(reason), now - ago_s)
+            if self._ended_before.refusal(application_id, now) is None:
+                self._ended_before.note(application_id, Refusal(reason), now - ago_s)
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the view of an application; None: there is none of that id.
@@ -365,20 +368,30 @@ class SchedulerService:
         return is_known
 
     def _refusal_of_ended(self, item: Submission) -> Refuse | RefuseApplication | None:
-        """Return the refusal of an item whose application its owner has ended, if it is over."""
-        if not isinstance(item, ev.ApplicationArrived | ev.InferenceSubmitted) or item.resubmitted:
+        """Return the refusal of an item whose application its owner has ended.
+
+        What an ingress submits again may claim a lease, or bring an end that is to be counted, and
+        of an application that was closed it waited before.
+        """
+        if not isinstance(item, ev.ApplicationArrived | ev.InferenceSubmitted):
             return None
         name, driver = item.application_id, self.term.driver
-        if name in driver.core.state.applications:
-            return None  # the core says it, as long as something of it is left
         if isinstance(item, ev.ApplicationArrived) and item.reopens:
-            self._ended.reopen(name)
+            self._reopen(name)
         reason = self._ended.refusal(name, driver.now())
-        if reason is None:
+        if reason is None and not item.resubmitted and name not in driver.core.state.applications:
+            reason = self._ended_before.refusal(name, driver.now())
+        if reason is None or (item.resubmitted and reason is not Refusal.APPLICATION_CANCELLED):
             return None
         if isinstance(item, ev.ApplicationArrived):
             return RefuseApplication(name, item.ingress_id, reason)
+        if item.lease_id is not None or item.outcome is not None:
+            return None
         return Refuse(item.request_id, item.ingress_id, reason)
+
+    def _reopen(self, application_id: ApplicationId) -> None:
+        self._ended.reopen(application_id)
+        self._ended_before.reopen(application_id)
 
     def _sample_outlooks(self) -> None:
         """Let the core learn from an outlook, now and then, when nothing else is to be done."""

@@ -103,6 +103,32 @@ async def test_what_an_ingress_submits_again_is_let_in(service: SchedulerService
     assert "q" in service.term.driver.core.state.inferences
 
 
+async def test_nothing_of_a_cancelled_application_is_let_in_again(
+    service: SchedulerService,
+) -> None:
+    """An ingress may hear that a lease is lost before it hears why, and submits anew."""
+    await ended(service, "cancel")
+    items = (
+        replace(opened("a"), resubmitted=True),
+        replace(inference("q+", "a"), resubmitted=True),
+    )
+    mail = await service.submit_many("i", 1, 0, items)
+
+    reason = Refusal.APPLICATION_CANCELLED
+    assert [(RefuseApplication, reason), (Refuse, reason)] == refusals(mail)
+    assert not service.term.driver.core.state.applications
+
+
+async def test_application_that_came_since_is_not_refused_for_what_an_ingress_tells_late(
+    service: SchedulerService,
+) -> None:
+    """Another ingress has opened the id again, which the one that ended it does not know."""
+    await service.submit_many("i", 1, 0, (replace(opened("a"), resubmitted=True),))
+    await service.restore_ended([("a", "application_cancelled", 10.0)])
+
+    assert [] == refusals(await service.submit_many("i", 1, 0, (inference("q", "a"),)))
+
+
 async def test_application_that_closes_with_its_last_inference_begins_anew(
     service: SchedulerService,
 ) -> None:
