@@ -346,8 +346,9 @@ class SchedulerSection(Section):
     lease_timeout_s: Positive = 5.0
     """A lease whose payload has not come by then expires; its inference waits again."""
     replica_timeout_s: Positive = 4.0
-    """A silent replica is taken for lost, so that its work is leased again within 5 s. Longer where
-    engines and Ray share few cores."""
+    """A silent replica without a connection is taken for lost, so that its work is leased again
+    within 5 s; one that has a connection lives (`transport.standstill_s`), and is leased nothing
+    more."""
     ingress_timeout_s: Positive = 30.0
     """A silent ingress is taken for lost, and its inferences are ended. Above the 20 s of a
     long-poll."""
@@ -597,6 +598,10 @@ class TransportSection(Section):
     tls: TlsSection | None = None
     """Encrypts the connections. Without it the handshake still proves who connects, but what is
     sent can be read and changed on the way: only for networks that can be trusted."""
+    standstill_s: Positive = 60.0
+    """A replica or an ingress whose process is silent (its event loop is busy, or it is stopped)
+    keeps its connections and leases for so long, while its machine answers. One whose process has
+    ended is lost at once, one whose machine does not answer after 5 s."""
 
     @field_validator("ports")
     @classmethod

@@ -43,13 +43,20 @@ FAKE_FILE = Path("deployments/local-fake.yaml")
 ENDS_SOON = {"application_idle_s": 15.0}
 # What a scheduler had ended and not saved when it was killed, and what an ingress left open, ends
 # by idle time. The default is ten minutes; so soon, the run sees it end.
+FOUND_SOON = {"stall_allowance_s": 2.0}
+# An engine that makes no steps is found to be stalled after it; the default is 15 s.
 # So few seats an engine that something waits at each fault, and the order can be seen; runs take
 # 2 s, on real engines 2 to 3.
 FAKE_ARGS = {
     "engine": {"fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
     "scheduler": ENDS_SOON,
+    "replica": FOUND_SOON,
 }
-VLLM_ARGS = {"engine": {"vllm_args": {"max_num_seqs": 1}}, "scheduler": ENDS_SOON}
+VLLM_ARGS = {
+    "engine": {"vllm_args": {"max_num_seqs": 1}},
+    "scheduler": ENDS_SOON,
+    "replica": FOUND_SOON,
+}
 QUICK = Setting(FAKE_FILE, ClusterSize(3), FAKE_ARGS, RunSize(88, 440, 5.0, 2.0, False), 1, 0)
 FULL = Setting(FAKE_FILE, ClusterSize(3), FAKE_ARGS, RunSize(300, 1_500, 60.0, 6.0, True), 2, 8)
 VLLM = Setting(

@@ -478,9 +478,17 @@ class Leases:
         self._state.actions.append(Abort(lease.replica_id, lease.lease_id))
 
     def expire(self, lease_id: LeaseId) -> Inference | None:
-        """Abort a lease whose payload never came; return its inference, or None if it came."""
+        """Abort a lease whose payload never came; return its inference, or None if it came.
+
+        A replica that is connected and silent may have the payload: it is asked again later.
+        """
         lease = self._state.leases.get(lease_id)
         if lease is None or lease.state is not LeaseState.GRANTED:
+            return None
+        replica, now = self._state.replicas[lease.replica_id], self._state.now
+        quiet_s = min(self._state.timeouts.lease_s, self._state.timeouts.replica_s) / 2
+        if replica.connected and now - replica.last_seen_at > quiet_s:
+            self._state.deadlines.set(now + quiet_s, DeadlineKind.LEASE, lease_id)
             return None
         self.abort(lease)
         return self._state.inferences[lease.request_id]

@@ -331,8 +331,12 @@ class KnownReplica:
     drains_since: Seconds | None = None
     stalled_since: Seconds | None = None
     """Instant of the first pull that said that its engine makes no steps; None: it makes some."""
+    connected: bool = False
+    """Whether it has a connection to the scheduler, so that it is not lost while it is silent."""
+    is_silent: bool = False
+    """Whether it has been silent for so long that it would be lost if it were not connected."""
     takes_leases: bool = True
-    """Whether it may be granted leases: it neither drains nor is stalled."""
+    """Whether it may be granted leases: it neither drains, nor is stalled, nor silent."""
     prompt_budget: Tokens | None = None
     """Prompt tokens that it still takes at once; None is no limit."""
     leases: Footprints = field(default_factory=Footprints)

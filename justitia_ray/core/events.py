@@ -240,6 +240,8 @@ class ReplicaPulled:
     """Whether it takes no new lease."""
     stalled: bool = False
     """Whether its engine is alive and makes no steps: its leases go on elsewhere."""
+    connected: bool = False
+    """Whether its silence is no sign of its end: that is told by `ReplicaDisconnected`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +275,13 @@ class PullAnswered:
 @dataclass(frozen=True, slots=True)
 class ReplicaLost:
     """A replica is known to be dead."""
+
+    replica_id: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDisconnected:
+    """The last connection of a replica is lost: it is lost if it does not call in time."""
 
     replica_id: ReplicaId
 
@@ -339,6 +348,7 @@ Event: TypeAlias = (
     | ReplicaReported
     | PullAnswered
     | ReplicaLost
+    | ReplicaDisconnected
     | IngressHeartbeat
     | Resubmitted
     | StateStored

@@ -159,14 +159,30 @@ class Replicas:
         self._ledger.capacity_changed()
 
     def expire(self, replica_id: ReplicaId) -> None:
-        """Lose a replica that has been silent for too long."""
+        """Lose a replica that has been silent for too long, unless its process is known to live.
+
+        What runs on one that lives stays there, and nothing more is leased to it.
+        """
         replica = self._state.replicas.get(replica_id)
         if replica is None:
             return
-        due = replica.last_seen_at + self._state.timeouts.replica_s
-        if due <= self._state.now:
-            self.lose(replica_id)
+        silent_s = self._state.timeouts.replica_s
+        due = replica.last_seen_at + silent_s
+        if due > self._state.now:
+            self._state.deadlines.set(due, DeadlineKind.REPLICA, replica_id)
+        elif replica.connected:
+            replica.is_silent, replica.takes_leases = True, False
+            due = self._state.now + silent_s
+            self._state.deadlines.set(due, DeadlineKind.REPLICA, replica_id)
         else:
+            self.lose(replica_id)
+
+    def disconnect(self, replica_id: ReplicaId) -> None:
+        """Take the silence of a replica for its absence from now on."""
+        replica = self._state.replicas.get(replica_id)
+        if replica is not None:
+            replica.connected = False
+            due = max(self._state.now, replica.last_seen_at + self._state.timeouts.replica_s)
             self._state.deadlines.set(due, DeadlineKind.REPLICA, replica_id)
 
     def expire_claim(self, lease_id: LeaseId) -> None:
@@ -198,6 +214,7 @@ class Replicas:
             replica.stalled_since = None
         elif replica.stalled_since is None:
             replica.stalled_since = state.now
+        replica.connected, replica.is_silent = event.connected, False
         replica.takes_leases = not (replica.draining or event.stalled)
         return replica
 

@@ -41,6 +41,7 @@ _STARTS_NOTHING = frozenset(
         ev.EndsAcknowledged,
         ev.IngressHeartbeat,
         ev.PullAnswered,
+        ev.ReplicaDisconnected,
         ev.StateStored,
     }
 )
@@ -129,6 +130,7 @@ class SchedulerCore:
             ev.ReplicaReported: self._replica_reported,
             ev.PullAnswered: self._replicas.pull_answered,
             ev.ReplicaLost: lambda event: self._replicas.lose(event.replica_id),
+            ev.ReplicaDisconnected: lambda event: self._replicas.disconnect(event.replica_id),
             ev.IngressHeartbeat: lambda event: self.ingresses.heartbeat(event.ingress_id),
             ev.Resubmitted: lambda event: self.applications.resubmitted(event.ingress_id),
             ev.StateStored: lambda event: self.state.actions.extend(self.state.ends.take_stored()),

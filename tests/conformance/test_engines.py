@@ -379,7 +379,63 @@ async def test_steps_are_counted_while_there_is_work(engine: Engine) -> None:
     assert "" == engine.suspended()
 
 
-# Last in this file: starts an engine of its own.
+# The last ones in this file: each starts an engine of its own.
+async def test_engine_that_stands_still_shows_it_goes_on_and_can_be_killed(
+    own_engine: Engine,
+) -> None:
+    """Its work is taken away meanwhile: that it goes on shows in a step all the same."""
+    cores = set(multiprocessing.active_children())
+    await own_engine.start()
+    pids = [core.pid for core in set(multiprocessing.active_children()) - cores]
+
+    def stop() -> None:
+        if isinstance(own_engine, FakeEngine):
+            own_engine.stall("its process")
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on() -> None:
+        if isinstance(own_engine, FakeEngine):
+            own_engine.go_on()
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGCONT)
+
+    await answer(own_engine, leased({"prompt": "a"}))
+    for comes_before_it in (True, False):  # is at work when it is stopped, or idle
+        call = leased({"prompt": "a", "max_tokens": 2000, "stream": True})
+        if comes_before_it:
+            running = asyncio.create_task(answer(own_engine, call))
+            await until(lambda call=call: own_engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
+            stop()
+        else:
+            stop()
+            running = asyncio.create_task(answer(own_engine, call))
+        await until(lambda: own_engine.steps().has_work and bool(own_engine.suspended()))
+        await asyncio.sleep(0.2)  # what it had made before is read
+        made = own_engine.steps().made
+        await asyncio.sleep(0.2)
+        assert made == own_engine.steps().made
+        own_engine.check()
+
+        await cancelled(running)
+        assert not own_engine.steps().has_work
+        go_on()
+        await until(lambda made=made: own_engine.steps().made > made)  # type: ignore[misc]
+        assert "" == own_engine.suspended()
+        head, _ = await answer(own_engine, leased({"prompt": "a"}))
+        assert head.status == 200
+
+    stop()
+    await asyncio.to_thread(own_engine.kill)
+    with pytest.raises(EngineError):
+        own_engine.check()
+    await own_engine.stop()
+    assert not [pid for pid in pids if pid is not None and psutil.pid_exists(pid)]
+
+
+# As the one before it.
 async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engine: Engine) -> None:
     """Only so the replica knows that an answer is no answer, and its leases run elsewhere.
 

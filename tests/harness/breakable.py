@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Iterable
 
 from justitia_ray.serve.ingress.deployment import Ingress
@@ -12,9 +13,16 @@ from justitia_ray.serve.transport.link import Link, SocketLink
 from justitia_ray.units import Seconds
 from tests.harness.probe import Probed
 
+_ANSWERED_S: Seconds = 0.2
+"""By then the answer of a probe has left the process."""
+
 
 class BreakableReplica(Probed, EngineReplica):
     """A Replica with some calls more; `probe` reaches one."""
+
+    def block_loop(self, for_s: Seconds) -> None:
+        """Let the event loop stand still for so long, as a call does that computes on it."""
+        asyncio.get_running_loop().call_later(_ANSWERED_S, time.sleep, for_s)
 
     def process_id(self) -> int:
         """Return the process to stop or kill."""

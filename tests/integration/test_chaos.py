@@ -42,6 +42,8 @@ _KINDS = (
     FaultKind.REPLICA_CUT,
     FaultKind.INGRESS_CUT,
     FaultKind.SCHEDULER_CUT,
+    FaultKind.ENGINE_STOPPED,
+    FaultKind.REPLICA_BUSY,
     FaultKind.REPLICA_HALF_OPEN,
     FaultKind.PORT_BLOCKED,
     FaultKind.WRONG_SECRETS,
@@ -71,6 +73,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
             # What was ended and not saved when the scheduler died ends by idle time.
             "application_idle_s": 15.0,
         },
+        replica={"stall_allowance_s": 2.0},
     ) as service:
         yield service
 

@@ -28,6 +28,8 @@ _REPLACED_WITHIN_S = 180.0
 _HEARTBEAT_S = 4.0
 """So long is the pull of an idle replica open. Between two pulls it is leased nothing."""
 _BLOCKED_S = 3.0
+_BUSY_S = 16.0
+"""Longer than connections that are given up are silent, and than `replica_timeout_s`."""
 _STALLED_S = 20.0
 """An engine that has made no steps for so long is replaced."""
 _SLOW_S = 0.2
@@ -281,6 +283,34 @@ async def test_stalled_engine_is_given_nothing_until_it_makes_steps_or_is_replac
     await service.probe(stalled, "stall_engine")
     await check_is_undisturbed(http, streams.values())
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 90.0)
+
+
+async def test_replica_that_is_busy_keeps_what_it_runs_and_is_given_nothing_more(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """A silent connection of a process that lives is no lost lease.
+
+    Streams of two choices go on nowhere else: one that was given up would end with an error.
+    """
+    streams = await one_stream_on_each(service, http, n=2, max_tokens=1_000)
+    busy, other = sorted(streams)
+    process_id = await service.probe(busy, "process_id")
+    before = await service.probe(busy, "admitted")
+    await service.probe(busy, "block_loop", _BUSY_S)
+
+    def is_silent(status: Json) -> bool:
+        return bool(status["replicas"].get(busy, {}).get("state") == "silent")
+
+    status = await service.until(is_silent, "it is found to be silent")
+    assert 1 == status["replicas"][busy]["leases"]
+    assert 200 == (await http.get("/readyz")).status_code
+    assert "[DONE]" == await streams[other].end()
+    await check_each_ran_once(http, "busy", unary_calls(http, "busy", 10, max_tokens=8))
+
+    assert "[DONE]" == await streams[busy].end()
+    assert before == (await service.probe(busy, "admitted"))[: len(before)]
+    assert process_id == await service.probe(busy, "process_id")
+    await service.until(lambda status: not is_silent(status), "it calls again")
 
 
 async def test_replica_whose_port_is_blocked_is_not_given_up(

@@ -253,7 +253,7 @@ class Ingress:
                 TokenCounter(load_prompt_counter(place.config), counting),
                 specs,
                 scheduler_link,
-                ReplicaLinks(dialer(transport, me, keyring, REPLICA_METHODS).dial),
+                ReplicaLinks(dialer(transport, me, keyring, REPLICA_METHODS, waits=True).dial),
                 replica_id=context.replica_id.unique_id,
                 backend=backend,
                 tell_new_scheduler=tell_new_scheduler,

@@ -51,7 +51,7 @@ from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
 from justitia_ray.serve.stores import embedded_server, scheduler_store, store_url
 from justitia_ray.serve.transport.endpoint import listen
 from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
-from justitia_ray.serve.transport.listener import Caller
+from justitia_ray.serve.transport.listener import Caller, Listener
 from justitia_ray.serve.transport.methods import SCHEDULER_METHODS
 from justitia_ray.store.leader import LeaderRecord
 from justitia_ray.units import (
@@ -80,6 +80,8 @@ class SchedulerService:
         self._ended = EndedByOwner(kept_s)
         self._ended_before = EndedByOwner(kept_s)
         """Ended under an earlier scheduler; an application of the id may have come since."""
+        self.is_connected: Callable[[ReplicaId], bool] = lambda replica_id: False
+        """Returns whether a replica has a connection here, which its owner knows."""
         self._sampled_at: Seconds = -math.inf
         """When the scheduler last asked itself for an outlook, to learn from it."""
 
@@ -254,7 +256,8 @@ class SchedulerService:
             return ReplicaMail(term.epoch)
         driver = term.driver
         outbox = driver.outboxes.of_replica(pull.replica_id)
-        report = outbox.accept_pull(pull)
+        connected = self.is_connected(pull.replica_id)
+        report = outbox.accept_pull(pull, connected=connected)
         if report is None:
             return ReplicaMail(NOT_TAKEN)
         self._inspector.kv_meter.record_pull(pull, driver.now())
@@ -277,8 +280,11 @@ class SchedulerService:
     def replica_disconnected(self, replica_id: ReplicaId) -> None:
         """Let the pull of a replica end whose connection is lost: it is granted nothing meanwhile.
 
-        Its leases stay: a connection that is lost is no replica that is lost.
+        Its leases stay: a connection that is lost is no replica that is lost. But one that has no
+        other connection has to call in time.
         """
+        if not self.is_connected(replica_id):
+            self.term.driver.apply(ev.ReplicaDisconnected(replica_id))
         outbox = self.term.driver.outboxes.replicas.get(replica_id)
         if outbox is not None:
             outbox.notify()
@@ -494,6 +500,7 @@ class SchedulerActor:
         self._failure = "starting"
         self._key = Key.new()
         self._listening: asyncio.Task[Offer] | None = None
+        self._listener: Listener | None = None
 
     async def link(self) -> Offer:
         """Return where ingresses and replicas connect, once a service leads."""
@@ -579,6 +586,7 @@ class SchedulerActor:
     async def _start(self, above: Epoch = 0) -> SchedulerService:
         try:
             service = self._service = await self._make_service()
+            service.is_connected = self._is_connected
             await service.term.begin(above)
         except JustitiaError as error:
             self._service = None
@@ -592,7 +600,7 @@ class SchedulerActor:
         keyring.add(self._key)
         serve = {method: self._serve(method) for method in SCHEDULER_METHODS}
         section = self._config.transport
-        listener = await listen(
+        listener = self._listener = await listen(
             section, name, keyring, SCHEDULER_METHODS, serve, on_lost=self._peer_lost
         )
         return Offer(listener.address, name, self._key)
@@ -605,6 +613,9 @@ class SchedulerActor:
             return await getattr(service, method)(*arguments)
 
         return serve
+
+    def _is_connected(self, replica_id: ReplicaId) -> bool:
+        return self._listener is not None and self._listener.is_connected(replica_id)
 
     def _peer_lost(self, peer: Peer) -> None:
         if self._leading is not None and peer.role == "replica":

@@ -229,6 +229,8 @@ def replica_state(replica: KnownReplica) -> str:
     """Return the state of a replica, as `/v1/status` names it."""
     if replica.stalled_since is not None:
         return "stalled"
+    if replica.is_silent:
+        return "silent"
     return "draining" if replica.draining else "serving"
 
 

@@ -57,7 +57,7 @@ class Outbox(Mailbox[Any]):
             read.append(self._told.popleft()[1])
         return read
 
-    def accept_pull(self, pull: Pull) -> ReplicaPulled | None:
+    def accept_pull(self, pull: Pull, *, connected: bool = False) -> ReplicaPulled | None:
         """Return the report in a replica's pull, None if it is not to be taken.
 
         A later one has overtaken it, or it is the first of a replica that was unknown, or given up,
@@ -76,6 +76,7 @@ class Outbox(Mailbox[Any]):
             pull.finished,
             pull.draining,
             pull.stalled,
+            connected,
         )
 
     def notify(self) -> None:

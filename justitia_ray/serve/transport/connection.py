@@ -10,6 +10,7 @@ from aiohttp.web import WebSocketResponse
 
 from justitia_ray.errors import ConnectionLost
 from justitia_ray.serve.transport.frames import FRAME_BYTES, Incoming, Message, Outgoing, Ping
+from justitia_ray.serve.transport.peer_host import host_answers
 from justitia_ray.units import Seconds
 
 Socket: TypeAlias = WebSocketResponse | ClientWebSocketResponse
@@ -20,8 +21,9 @@ fails."""
 _MAX_MESSAGE_BYTES = 2**30
 _PING_S: Seconds = 1.0
 _SILENT_PINGS = 5
-"""Pings of ours, a second apart, after which a silent peer is given up. Counted, not timed: a loop
-that stood still has sent none meanwhile, and takes nobody for lost. aiohttp's `heartbeat` would:
+"""Pings of ours, a second apart, after which a silent peer is given up, unless its machine answers.
+Counted, not timed: a loop that stood still has sent none meanwhile, and takes nobody for lost.
+aiohttp's `heartbeat` would:
 it closes half an interval after it."""
 CLOSE_S: Seconds = 0.5
 """Time for a closing handshake; the peer may be gone."""
@@ -33,7 +35,11 @@ class Connection:
     """Sends messages, and hands on those that come, until one side closes or falls silent."""
 
     def __init__(
-        self, socket: Socket, take: Callable[[Message], None], lose: Callable[[str], None]
+        self,
+        socket: Socket,
+        take: Callable[[Message], None],
+        lose: Callable[[str], None],
+        standstill_s: Seconds = 0.0,
     ) -> None:
         """Serve a socket after its handshake; `run` begins to read and write.
 
@@ -41,6 +47,8 @@ class Connection:
             socket: The WebSocket.
             take: Takes a message of the peer.
             lose: Told at once when the connection is lost, and why.
+            standstill_s: How long the peer may be silent while its machine answers: a process that
+                is busy, or stopped. 0: as long as any.
         """
         self._socket = socket
         self._take = take
@@ -51,6 +59,7 @@ class Connection:
         self._is_writable = asyncio.Event()
         self._is_writable.set()
         self._silent_pings = 0
+        self._standstill_s = standstill_s
         self._aborted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_lost = False
         """Whether nothing goes through any more."""
@@ -127,5 +136,7 @@ class Connection:
             await asyncio.sleep(_PING_S)
             self._silent_pings += 1
             if self._silent_pings > _SILENT_PINGS:
-                return f"the other side was silent for {_SILENT_PINGS * _PING_S:g} s"
+                silent_s = (self._silent_pings - 1) * _PING_S
+                if silent_s >= self._standstill_s or not host_answers(self._socket):
+                    return f"the other side was silent for {silent_s:g} s"
             self.send(Ping())

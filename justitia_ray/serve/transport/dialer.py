@@ -26,6 +26,7 @@ class Dialer:
         keyring: Keyring,
         methods: Mapping[str, Method],
         tls: ssl.SSLContext | None = None,
+        standstill_s: Seconds = 0.0,
     ) -> None:
         """Prepare.
 
@@ -34,11 +35,13 @@ class Dialer:
             keyring: Keys to try, the current one first.
             methods: Methods of the processes that are called.
             tls: Certificates, if connections are to be encrypted.
+            standstill_s: How long a process that is called may be silent while its machine answers.
         """
         self._me = me
         self._keyring = keyring
         self._methods = methods
         self._tls: ssl.SSLContext | bool = True if tls is None else tls
+        self._standstill_s = standstill_s
         self._scheme = "http" if tls is None else "https"
 
     async def dial(self, address: str, target: str) -> SocketLink:
@@ -72,7 +75,7 @@ class Dialer:
         except BaseException:
             await socket.close()
             raise
-        return SocketLink(socket, target, self._methods)
+        return SocketLink(socket, target, self._methods, self._standstill_s)
 
     async def _connect(self, address: str) -> aiohttp.ClientWebSocketResponse:
         session = aiohttp.ClientSession(

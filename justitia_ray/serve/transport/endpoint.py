@@ -30,7 +30,13 @@ async def listen(
         ConfigError: If no port can be opened, or a certificate cannot be read.
     """
     listener = Listener(
-        name, keyring, methods, serve, tls=_tls(section, ssl.Purpose.CLIENT_AUTH), **options
+        name,
+        keyring,
+        methods,
+        serve,
+        tls=_tls(section, ssl.Purpose.CLIENT_AUTH),
+        standstill_s=section.standstill_s,
+        **options,
     )
     ports: Iterable[int] = (0,)
     if section.ports is not None:
@@ -40,14 +46,28 @@ async def listen(
 
 
 def dialer(
-    section: TransportSection, me: Peer, keyring: Keyring, methods: Mapping[str, Method]
+    section: TransportSection,
+    me: Peer,
+    keyring: Keyring,
+    methods: Mapping[str, Method],
+    *,
+    waits: bool = False,
 ) -> Dialer:
     """Return what opens connections of this process.
+
+    Args:
+        section: Ports, certificates and times.
+        me: This process.
+        keyring: Keys to try.
+        methods: Methods of the processes that are called.
+        waits: Whether a process that stands still is waited for, `transport.standstill_s` long,
+            because what it runs would be lost with the connection.
 
     Raises:
         ConfigError: If a certificate cannot be read.
     """
-    return Dialer(me, keyring, methods, _tls(section, ssl.Purpose.SERVER_AUTH))
+    standstill_s = section.standstill_s if waits else 0.0
+    return Dialer(me, keyring, methods, _tls(section, ssl.Purpose.SERVER_AUTH), standstill_s)
 
 
 def _tls(section: TransportSection, purpose: ssl.Purpose) -> ssl.SSLContext | None:

@@ -23,6 +23,7 @@ from justitia_ray.serve.transport.frames import (
     Resume,
 )
 from justitia_ray.serve.transport.methods import Method
+from justitia_ray.units import Seconds
 
 _PAUSED_ITEMS = 64
 """Items after which a slow reader holds back its stream, to spare memory."""
@@ -85,17 +86,24 @@ class _Pending:
 class SocketLink:
     """A link over a WebSocket."""
 
-    def __init__(self, socket: Socket, peer: str, methods: Mapping[str, Method]) -> None:
+    def __init__(
+        self,
+        socket: Socket,
+        peer: str,
+        methods: Mapping[str, Method],
+        standstill_s: Seconds = 0.0,
+    ) -> None:
         """Serve calls over a socket after its handshake.
 
         Args:
             socket: The WebSocket.
             peer: Name of the process at the other end, for errors.
             methods: Methods that can be called there.
+            standstill_s: How long the process may be silent while its machine answers.
         """
         self._peer = peer
         self._methods = methods
-        self._connection = Connection(socket, self._take, self._lose)
+        self._connection = Connection(socket, self._take, self._lose, standstill_s)
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._reason = ""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
@@ -67,6 +68,7 @@ class Listener:
         on_lost: Callable[[Peer], None] = lambda peer: None,
         tls: ssl.SSLContext | None = None,
         log: logging.Logger = logger,
+        standstill_s: Seconds = 0.0,
     ) -> None:
         """Prepare; `start` opens the port.
 
@@ -79,8 +81,12 @@ class Listener:
             on_lost: Told of every lost connection.
             tls: Certificates, if connections are to be encrypted.
             log: The log of this process.
+            standstill_s: How long a caller may be silent while its machine answers.
         """
         self._log = log
+        self._standstill_s = standstill_s
+        self._peers: Counter[str] = Counter()
+        """Number of connections of each caller, by its name."""
         self._name = name
         self._keyring = keyring
         self._methods = methods
@@ -188,13 +194,20 @@ class Listener:
 
     async def serve_calls(self, socket: web.WebSocketResponse, peer: Peer) -> None:
         """Serve a process that was admitted, until its connection is lost."""
-        served = _Served(socket, peer, self._methods, self._serve, self._log)
+        connection = partial(Connection, socket, standstill_s=self._standstill_s)
+        served = _Served(connection, peer, self._methods, self._serve, self._log)
         self._served.append(served)
+        self._peers[peer.name] += 1
         try:
             await served.run()
         finally:
             self._served.remove(served)
+            self._peers -= Counter([peer.name])
             self._on_lost(peer)
+
+    def is_connected(self, name: str) -> bool:
+        """Return whether a process of this name has a connection."""
+        return name in self._peers
 
     def _note_refused(self, error: Exception) -> None:
         """Log a refused connection, seldomer the more there are."""
@@ -235,14 +248,14 @@ class _Served:
 
     def __init__(
         self,
-        socket: web.WebSocketResponse,
+        connect: Callable[[Callable[[Message], None], Callable[[str], None]], Connection],
         peer: Peer,
         methods: Mapping[str, Method],
         serve: Mapping[str, Serve],
         log: logging.Logger,
     ) -> None:
         self._log = log
-        self.connection = Connection(socket, self._take, self._lose)
+        self.connection = connect(self._take, self._lose)
         self._caller = Caller(peer)
         self._methods = methods
         self._serve = serve

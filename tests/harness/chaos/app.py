@@ -61,6 +61,25 @@ class ChaosReplica(BreakableReplica):
                 if process.pid is not None:
                     os.kill(process.pid, signal.SIGKILL)
 
+    def stop_engine(self) -> None:
+        """Let the engine make no steps, and live."""
+        self._signal_engine(signal.SIGSTOP)
+
+    def let_engine_go_on(self) -> None:
+        """Let the engine make steps again."""
+        self._signal_engine(signal.SIGCONT)
+
+    def _signal_engine(self, number: signal.Signals) -> None:
+        if isinstance(self._engine, FakeEngine):
+            if number is signal.SIGSTOP:
+                self._engine.stall("its process")
+            else:
+                self._engine.go_on()
+        elif isinstance(self._engine, VllmEngine):
+            for process in self._engine._core_processes:
+                if process.pid is not None:
+                    os.kill(process.pid, number)
+
     async def _journalled(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         user = str(json.loads(call.body).get("user", ""))
         self._journal.began(time.monotonic(), user, call.lease_id, call.priority)

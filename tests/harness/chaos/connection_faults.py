@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from ray.exceptions import RayActorError
 
@@ -21,7 +22,13 @@ from tests.harness.chaos.faults import (
     running_of,
     victim_of,
 )
-from tests.harness.chaos.plan import HALF_OPEN_S, FaultKind, FaultRound
+from tests.harness.chaos.plan import (
+    BUSY_S,
+    ENGINE_STOPPED_S,
+    HALF_OPEN_S,
+    FaultKind,
+    FaultRound,
+)
 from tests.harness.chaos.records import InjectedFault, read_journal
 from tests.harness.chaos.stranger import Door, Stranger, keep_knocking
 from tests.harness.chaos.target import ChaosTarget, ServeProcess
@@ -53,6 +60,8 @@ class ConnectionFaults:
             FaultKind.REPLICA_CUT: self._cut_replica,
             FaultKind.INGRESS_CUT: self._cut_ingress,
             FaultKind.SCHEDULER_CUT: self._cut_scheduler,
+            FaultKind.ENGINE_STOPPED: self._stop_engine,
+            FaultKind.REPLICA_BUSY: self._keep_busy,
             FaultKind.REPLICA_HALF_OPEN: self._stop_replica,
             FaultKind.INGRESS_HALF_OPEN: self._stop_ingress,
             FaultKind.PORT_BLOCKED: self._block_port,
@@ -119,6 +128,37 @@ class ConnectionFaults:
                 await asyncio.sleep(HALF_OPEN_S)
             finally:
                 os.kill(victim.pid, signal.SIGCONT)
+        return await self._goes_on(kind, fault_round, injected_at, victim)
+
+    async def _stop_engine(self, fault_round: FaultRound) -> InjectedFault:
+        kind = FaultKind.ENGINE_STOPPED
+        victim, injected_at = await self._probed(kind, fault_round, "stop_engine")
+        await asyncio.sleep(ENGINE_STOPPED_S)
+        with suppress(NoReplicaAnswers, RayActorError):  # another fault of the round has killed it
+            await self._target.probe(victim, "let_engine_go_on")
+        return await self._goes_on(kind, fault_round, injected_at, victim)
+
+    async def _keep_busy(self, fault_round: FaultRound) -> InjectedFault:
+        kind = FaultKind.REPLICA_BUSY
+        victim, injected_at = await self._probed(kind, fault_round, "block_loop", BUSY_S)
+        await asyncio.sleep(BUSY_S)
+        return await self._goes_on(kind, fault_round, injected_at, victim)
+
+    async def _probed(
+        self, kind: FaultKind, fault_round: FaultRound, method: str, *arguments: Any
+    ) -> tuple[ServeProcess, Seconds]:
+        """Call a method of a busy replica, of another one if it dies meanwhile."""
+        while True:
+            victim = await self._victim(kind, fault_round.draw)
+            with suppress(NoReplicaAnswers, RayActorError):
+                await self._target.probe(victim, method, *arguments)
+                return victim, time.monotonic()
+            await asyncio.sleep(_CHOOSE_AGAIN_S)
+
+    async def _goes_on(
+        self, kind: FaultKind, fault_round: FaultRound, injected_at: Seconds, victim: ServeProcess
+    ) -> InjectedFault:
+        """Return what was done to a replica that goes on now, once it runs something again."""
         fault = injected_fault(
             kind, fault_round, injected_at, target=victim.replica_id, pid=victim.pid
         )

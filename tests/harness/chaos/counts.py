@@ -37,6 +37,7 @@ _BREAKS_RUNS_THERE = frozenset(
     {
         FaultKind.REPLICA_KILLED,
         FaultKind.ENGINE_KILLED,
+        FaultKind.ENGINE_STOPPED,
         FaultKind.REPLICA_CUT,
         FaultKind.REPLICA_HALF_OPEN,
         FaultKind.PORT_BLOCKED,

@@ -52,12 +52,14 @@ LOSES_LEASES = frozenset(
         FaultKind.SCHEDULER_STOPPED,
         FaultKind.REPLICA_KILLED,
         FaultKind.ENGINE_KILLED,
+        FaultKind.ENGINE_STOPPED,
         FaultKind.INGRESS_KILLED,
         FaultKind.SCALED,
         FaultKind.REDEPLOYED,
         FaultKind.REPLICA_CUT,
         FaultKind.INGRESS_CUT,
         FaultKind.SCHEDULER_CUT,
+        FaultKind.REPLICA_BUSY,
         FaultKind.REPLICA_HALF_OPEN,
         FaultKind.INGRESS_HALF_OPEN,
         FaultKind.PORT_BLOCKED,
@@ -70,6 +72,7 @@ LOSES_LEASES = frozenset(
 HIDES_REPLICAS: Mapping[FaultKind, Seconds] = {
     FaultKind.REPLICA_CUT: SETTLE_S,
     FaultKind.INGRESS_CUT: SETTLE_S,
+    FaultKind.REPLICA_BUSY: SETTLE_S,
     FaultKind.REPLICA_HALF_OPEN: SETTLE_S,
     FaultKind.INGRESS_HALF_OPEN: SETTLE_S,
     # Every attempt of an ingress fails, and the pause before the next is twice as long.

@@ -16,6 +16,7 @@ class FaultKind(StrEnum):
     SCHEDULER_STOPPED = "scheduler-stopped"
     REPLICA_KILLED = "replica-killed"
     ENGINE_KILLED = "engine-killed"
+    ENGINE_STOPPED = "engine-stopped"
     INGRESS_KILLED = "ingress-killed"
     PREDICTOR_KILLED = "predictor-killed"
     REDIS_KILLED = "redis-killed"
@@ -29,6 +30,7 @@ class FaultKind(StrEnum):
     REPLICA_CUT = "replica-cut"
     INGRESS_CUT = "ingress-cut"
     SCHEDULER_CUT = "scheduler-cut"
+    REPLICA_BUSY = "replica-busy"
     REPLICA_HALF_OPEN = "replica-half-open"
     INGRESS_HALF_OPEN = "ingress-half-open"
     PORT_BLOCKED = "port-blocked"
@@ -69,8 +71,12 @@ OF_A_FIXED_FLEET = tuple(
 """Kinds for replicas of which there are as many as were deployed."""
 
 HALF_OPEN_S: Seconds = 7.0
-"""A process that stands still for so long answers none of the five pings after which its peers give
-its connections up."""
+"""A process that stands still for so long answers none of five pings: its peers would give its
+connections up if its machine did not answer."""
+BUSY_S: Seconds = 15.0
+"""An event loop that stands still for so long is silent for thrice that time."""
+ENGINE_STOPPED_S: Seconds = 12.0
+"""Longer than an engine without steps needs to be found stalled, with an allowance of 2 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,10 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
         "the engine inside a living replica dies",
         "the scheduler can lease its work to others",
         5.0,
+    ),
+    FaultKind.ENGINE_STOPPED: FaultInfo(
+        f"the engine of a replica makes no steps for {ENGINE_STOPPED_S:g} s (SIGSTOP), and lives",
+        "first run begun there after it went on",
     ),
     FaultKind.INGRESS_KILLED: FaultInfo(
         "SIGKILL of one of the ingress processes", "first answer to a call made after it"
@@ -143,12 +153,16 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
     FaultKind.SCHEDULER_CUT: FaultInfo(
         "all connections to the scheduler are cut", "first run begun after it"
     ),
+    FaultKind.REPLICA_BUSY: FaultInfo(
+        f"the event loop of a replica stands still for {BUSY_S:g} s: its connections stay",
+        "first run begun there after it went on",
+    ),
     FaultKind.REPLICA_HALF_OPEN: FaultInfo(
-        f"SIGSTOP of a replica, SIGCONT {HALF_OPEN_S:g} s later: its connections are given up",
+        f"SIGSTOP of a replica, SIGCONT {HALF_OPEN_S:g} s later: its connections stay",
         "first run begun there after SIGCONT",
     ),
     FaultKind.INGRESS_HALF_OPEN: FaultInfo(
-        f"SIGSTOP of an ingress, SIGCONT {HALF_OPEN_S:g} s later: its connections are given up",
+        f"SIGSTOP of an ingress, SIGCONT {HALF_OPEN_S:g} s later: those to replicas stay",
         "first answer to a call made after SIGCONT",
     ),
     FaultKind.PORT_BLOCKED: FaultInfo(

@@ -24,6 +24,7 @@ from justitia_ray.serve.transport.dialer import Dialer
 from justitia_ray.serve.transport.handshake import Keyring, Peer
 from justitia_ray.serve.transport.listener import Listener
 from justitia_ray.serve.transport.methods import Method
+from justitia_ray.serve.transport.peer_host import tcp_counts
 from justitia_ray.units import Seconds
 from tests.harness.simulation.network import GAP_S, NOTICED_S, CutKind, Network
 from tests.harness.simulation.virtual_loop import Process
@@ -71,6 +72,15 @@ class SimulatedSocket:
         if frame is _CLOSED:
             raise StopAsyncIteration
         return frame
+
+    def get_extra_info(self, name: str) -> "SimulatedSocket":
+        """Return the socket of this end, which is itself."""
+        return self
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        """Return what this end's machine has heard of the other one, which outlives a process."""
+        answers = self._connections.machine_answers(self)
+        return tcp_counts(retransmits=0 if answers else 4, probes=0, last_ack_s=5.0)
 
     async def close(self) -> None:
         """Close the connection; the peer hears of it after all that was sent."""
@@ -232,6 +242,12 @@ class Connections:
             for end in self._sockets
         )
 
+    def machine_answers(self, end: SimulatedSocket) -> bool:
+        """Return whether what an end sends is acknowledged, by a process that stands still too."""
+        one, other = end.process.name, end.peer.process.name
+        is_cut = self._network.cut_between(one, other) is not None
+        return not (is_cut or end.is_mute or end.peer.is_mute)
+
     def _break(self, end: SimulatedSocket) -> None:
         """Lose what is sent from now on, and let both ends notice soon."""
         for one in (end, end.peer):
@@ -273,8 +289,9 @@ class SimulatedDialer(Dialer):
         me: Peer,
         keyring: Keyring,
         methods: Mapping[str, Method],
+        standstill_s: Seconds,
     ) -> None:
-        super().__init__(me, keyring, methods)
+        super().__init__(me, keyring, methods, standstill_s=standstill_s)
         self._connections = connections
         self._process = process
 

@@ -272,17 +272,18 @@ class ProcessLinks:
         connections: Connections,
         scheduler: DetachedHandle,
         recorder: Recorder,
+        standstill_s: Seconds,
     ) -> None:
         self.keyring = parts.keyring()
 
-        def dialer(methods: Mapping[str, Method]) -> SimulatedDialer:
-            return SimulatedDialer(connections, process, me, self.keyring, methods)
+        def dialer(methods: Mapping[str, Method], standstill_s: Seconds = 0.0) -> SimulatedDialer:
+            return SimulatedDialer(connections, process, me, self.keyring, methods, standstill_s)
 
         self.scheduler = WatchedSchedulerLink(
             scheduler, self.keyring, dialer(SCHEDULER_METHODS).dial
         )
         self.scheduler.recorder = recorder
-        self.replicas = ReplicaLinks(dialer(REPLICA_METHODS).dial)
+        self.replicas = ReplicaLinks(dialer(REPLICA_METHODS, standstill_s).dial)
 
 
 class SchedulerWithoutRay(SchedulerActor):
@@ -306,6 +307,7 @@ class SchedulerWithoutRay(SchedulerActor):
         self._address = address
         self._on_step_down = on_step_down
         self._process = here()
+        self._listener = None
         self.listener: Listener | None = None
 
     @property
@@ -325,7 +327,14 @@ class SchedulerWithoutRay(SchedulerActor):
         keyring, name = Keyring(), self._config.scheduler_name
         keyring.add(self._key)
         serve = {method: self._serve(method) for method in SCHEDULER_METHODS}
-        self.listener = Listener(name, keyring, SCHEDULER_METHODS, serve, on_lost=self._peer_lost)
+        self._listener = self.listener = Listener(
+            name,
+            keyring,
+            SCHEDULER_METHODS,
+            serve,
+            on_lost=self._peer_lost,
+            standstill_s=self._config.transport.standstill_s,
+        )
         self._connections.listen(self._address, self._process, self.listener)
         return Offer(self._address, name, self._key)
 
@@ -456,7 +465,13 @@ class ReplicaWithoutServe(EngineReplica):
             "inspect": self.inspect,
         }
         address = f"{here().name}:1"  # its successor's too
-        self._listener = Listener(self._replica_id, links.keyring, parts.replica_methods, serve)
+        self._listener = Listener(
+            self._replica_id,
+            links.keyring,
+            parts.replica_methods,
+            serve,
+            standstill_s=self._config.transport.standstill_s,
+        )
         connections.listen(address, here(), self._listener)
         self._stalls = parts.stalls(self._config.replica)
         self.puller = self._puller = parts.puller(
@@ -548,7 +563,10 @@ class ReplicaHost:
             self._config, self.replica_id, self.engine, lambda: on_died(self)
         )
         me = Peer("replica", self.replica_id)
-        links = ProcessLinks(self.process, me, parts, connections, scheduler, self._recorder)
+        standstill_s = self._config.transport.standstill_s
+        links = ProcessLinks(
+            self.process, me, parts, connections, scheduler, self._recorder, standstill_s
+        )
         self.process.start(self.answers.begin(parts, links, connections, self._recorder))
 
     @property
@@ -575,7 +593,10 @@ class IngressHost:
         self.name = name
         self.process = Process(f"ingress-{slot}")
         me = Peer("ingress", name)
-        self._links = ProcessLinks(self.process, me, parts, connections, scheduler, recorder)
+        standstill_s = config.transport.standstill_s
+        self._links = ProcessLinks(
+            self.process, me, parts, connections, scheduler, recorder, standstill_s
+        )
         self.answers = self.process.run(
             lambda: ModelQueue(
                 config,

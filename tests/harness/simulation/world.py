@@ -314,5 +314,6 @@ def _config(plan: Plan, model: str) -> AppConfig:
                 "stall_replace_s": 10.0,
             },
             "scheduler": {"application_idle_s": APPLICATION_IDLE_S},
+            "transport": {"standstill_s": 8.0},
         }
     )

@@ -138,6 +138,16 @@ class FakeSocket:
         self.takes.set()
         """Whether what is sent goes through."""
         self.is_closed = False
+        self.machine = b""
+        """What the kernel says of the other end; empty: nothing."""
+
+    def get_extra_info(self, name: str) -> "FakeSocket":
+        """Return the socket, which is this."""
+        return self
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        """Return what the kernel says of the other end."""
+        return self.machine
 
     @property
     def as_socket(self) -> web.WebSocketResponse:

@@ -21,6 +21,7 @@ from justitia_ray.errors import (
 from justitia_ray.serve.transport.connection import Connection
 from justitia_ray.serve.transport.frames import Answer, Cancel, Failure, Item, Ping
 from justitia_ray.serve.transport.link import SocketLink
+from justitia_ray.serve.transport.peer_host import tcp_counts
 from tests.eventually import eventually
 from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.serve.transport.ends import (
@@ -387,7 +388,7 @@ def test_calls_fail_at_the_instant_of_the_loss(lose: Any) -> None:
 # --- signs of life
 
 
-async def lives(socket: FakeSocket) -> tuple[list[str], float]:
+async def lives(socket: FakeSocket, standstill_s: float = 0.0) -> tuple[list[str], float]:
     """Run a connection until it is lost; return why, and after how many seconds."""
     loop, reasons = asyncio.get_running_loop(), []
     began = loop.time()
@@ -397,7 +398,7 @@ async def lives(socket: FakeSocket) -> tuple[list[str], float]:
         reasons.append(reason)
         ended_at.append(loop.time())
 
-    await Connection(socket.as_socket, lambda message: None, lose).run()
+    await Connection(socket.as_socket, lambda message: None, lose, standstill_s).run()
     return reasons, ended_at[0] - began
 
 
@@ -412,6 +413,34 @@ def test_silent_peer_is_given_up_after_five_pings() -> None:
         assert [Ping()] * 5 == read(*socket.sent)
 
     run_virtually(silent())
+
+
+def test_silent_peer_whose_machine_answers_is_waited_for() -> None:
+    """Its process is busy, or stopped: what it runs would be lost with the connection."""
+
+    async def silent() -> None:
+        socket = FakeSocket()
+        socket.machine = tcp_counts(retransmits=0, probes=0, last_ack_s=0.5)
+        reasons, lived_s = await lives(socket, standstill_s=30.0)
+        assert ["the other side was silent for 30 s"] == reasons
+        assert 31.0 == lived_s
+
+    run_virtually(silent())
+
+
+def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
+    """A process that is busy may lose its machine, too."""
+
+    async def vanishes() -> None:
+        socket = FakeSocket()
+        socket.machine = tcp_counts(retransmits=0, probes=0, last_ack_s=0.5)
+        silent = tcp_counts(retransmits=4, probes=0, last_ack_s=5.0)
+        asyncio.get_running_loop().call_later(9.5, setattr, socket, "machine", silent)
+        reasons, lived_s = await lives(socket, standstill_s=30.0)
+        assert ["the other side was silent for 9 s"] == reasons
+        assert 10.0 == lived_s
+
+    run_virtually(vanishes())
 
 
 def test_peer_that_says_anything_is_not_given_up() -> None:
