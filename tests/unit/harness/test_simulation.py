@@ -5,12 +5,14 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts import simulate_protocol
 from tests.harness.simulation.broken_parts import BROKEN
-from tests.harness.simulation.plan import Fault, FaultKind, draw_plan
+from tests.harness.simulation.connections import Connections
+from tests.harness.simulation.plan import Fault, FaultKind, PlannedInference, draw_plan
 from tests.harness.simulation.run import play, play_seeds, shrink
 from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
 
@@ -64,6 +66,39 @@ def test_calls_end_as_is_stated_where_no_replica_is_in_reach_for_long() -> None:
 
     assert (1, 2, ()) == (plan.ingresses, plan.replicas, simulated.failures)
     assert "AttemptsExhausted('gave up after 20 attempts')" in simulated.trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answers", [True, False], ids=["machine answers", "machine is silent"])
+def test_replicas_that_stand_still_keep_their_leases_while_their_machines_answer(
+    answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven seconds are more than five pings, and than `replica_timeout_s`."""
+    monkeypatch.setattr(Connections, "machine_answers", lambda self, end: answers)
+    drawn = draw_plan(5)
+    plan = replace(
+        drawn,
+        faults=tuple(
+            Fault(FaultKind.REPLICA_STALL, at_s, for_s=7.0, party=replica)
+            for replica, at_s in ((0, 2.5), (1, 4.0))
+        ),
+        applications=tuple(
+            replace(application, stages=_patient(application.stages))
+            for application in drawn.applications
+        ),
+    )
+    simulated = play(plan)
+
+    assert () == simulated.failures
+    assert answers == (plan.inferences == simulated.grants)
+
+
+def _patient(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
+    """Return stages whose callers neither leave nor name deadlines."""
+    return tuple(
+        tuple(replace(one, leaves_after_s=None, deadline_s=None) for one in stage)
+        for stage in stages
+    )
 
 
 @pytest.mark.slow
