@@ -107,6 +107,7 @@ class CoreDriver:
         free: Tokens | None = None,
         draining: bool = False,
         stalled: bool = False,
+        hangs: bool = False,
         connected: bool = False,
     ) -> list[Action]:
         """Let a replica report and ask for work; mappings name output tokens so far, or in all.
@@ -128,6 +129,7 @@ class CoreDriver:
                 tuple(finished),
                 draining,
                 stalled,
+                hangs,
                 connected,
             )
         )

@@ -331,6 +331,8 @@ class KnownReplica:
     drains_since: Seconds | None = None
     stalled_since: Seconds | None = None
     """Instant of the first pull that said that its engine makes no steps; None: it makes some."""
+    stall_id: str = ""
+    """Name of the stall, if what ran is suspected of it; empty if nothing is."""
     connected: bool = False
     """Whether it has a connection to the scheduler, so that it is not lost while it is silent."""
     is_silent: bool = False

@@ -240,6 +240,9 @@ class ReplicaPulled:
     """Whether it takes no new lease."""
     stalled: bool = False
     """Whether its engine is alive and makes no steps: its leases go on elsewhere."""
+    hangs: bool = False
+    """Whether it is stalled and none of the engine's processes is suspended by a signal: what runs
+    on it may have done that."""
     connected: bool = False
     """Whether its silence is no sign of its end: that is told by `ReplicaDisconnected`."""
 

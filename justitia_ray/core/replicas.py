@@ -60,6 +60,8 @@ class Replicas:
         for end in ends:
             self._finish(end, repeats=True)
         self._stop_cancelled(adopted)
+        if event.hangs and not replica.stall_id:
+            self._suspect(replica)
         self._take_back(replica)
         if event.progress is not None:
             self._requeue_lost(replica, event.progress)
@@ -212,11 +214,26 @@ class Replicas:
             replica.drains_since = state.now
         if not event.stalled:
             replica.stalled_since = None
+            if replica.stall_id:  # it was no hang: a step took that long
+                self._suspects.withdraw(replica.stall_id)
+                replica.stall_id = ""
         elif replica.stalled_since is None:
             replica.stalled_since = state.now
         replica.connected, replica.is_silent = event.connected, False
         replica.takes_leases = not (replica.draining or event.stalled)
         return replica
+
+    def _suspect(self, replica: KnownReplica) -> None:
+        """Suspect what ran on an engine that hangs, as if the engine had died by itself."""
+        state = self._state
+        replica.stall_id = f"{replica.replica_id} stalled at {state.now}"
+        leases = [state.leases[lease_id] for lease_id in replica.leases]
+        ran = [
+            (state.inferences[lease.request_id], state.now - lease.granted_at)
+            for lease in leases
+            if lease.state is LeaseState.RUNNING
+        ]
+        self._refuse_killer(self._suspects.note_death(replica.stall_id, ran))
 
     def _take_back(self, replica: KnownReplica) -> None:
         """Abort and requeue all leases of a replica whose engine is stalled."""

@@ -1,5 +1,7 @@
 """Suspects: inferences that ran on an engine as it died by itself, one of which may have killed it.
 
+An engine that hangs counts as one that has died, until it makes steps again.
+
 After a death nothing tells the one that is to blame from those beside it, until another engine dies
 under it alone. So an open suspect waits for an engine on which no other open suspect runs, until it
 has ended or has run for longer than it had run when its engine died: it is cleared of that death
@@ -152,6 +154,10 @@ class Suspects:
             return None
         self._members[failure_id] -= {lease_id}
         return self.note_death(failure_id, [(inference, ran_s)])
+
+    def withdraw(self, failure_id: FailureId) -> None:
+        """Clear all of a failure that was none: the engine has gone on."""
+        self._forget_death(failure_id)
 
     # --- lives of suspects
 

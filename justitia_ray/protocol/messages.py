@@ -109,6 +109,8 @@ class Pull:
     """Host and port at which ingresses can call the replica."""
     stalled: bool = False
     """Whether the engine is alive and makes no steps."""
+    hangs: bool = False
+    """Whether it is stalled and none of its processes is suspended by a signal."""
     failure: EngineFailed | None = None
     """How its engine failed, with each pull after that."""
 

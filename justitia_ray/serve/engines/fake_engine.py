@@ -341,7 +341,7 @@ class FakeEngine:
 
     def kill(self) -> None:
         """Die, as a real engine does whose processes are killed."""
-        self._end("it was killed")
+        self.die(by_itself=False)
 
     def died_by_itself(self) -> bool:
         """Return whether what ran on the engine may have killed it, once `check` has raised."""

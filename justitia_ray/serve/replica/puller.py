@@ -177,6 +177,7 @@ class Puller:
             draining=self.draining,
             address=self._address,
             stalled=self._stalls.is_stalled,
+            hangs=self._stalls.hangs,
             failure=failure,
         )
 

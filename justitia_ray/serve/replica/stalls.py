@@ -51,6 +51,11 @@ class StallWatch:
         return self.stalled_s is not None
 
     @property
+    def hangs(self) -> bool:
+        """Whether the engine is stalled, and not because a signal has suspended it."""
+        return self.is_stalled and not self._is_suspended
+
+    @property
     def limit_s(self) -> Seconds:
         """Silence above which the engine is stalled."""
         allowances = _FIRST_ALLOWANCES if self._made < _FIRST_STEPS else 1

@@ -76,6 +76,7 @@ class Outbox(Mailbox[Any]):
             pull.finished,
             pull.draining,
             pull.stalled,
+            pull.hangs,
             connected,
         )
 

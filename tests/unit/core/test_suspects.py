@@ -443,3 +443,52 @@ def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert not asked
     assert granted(fleet.driver.handle(ev.DeadlinePassed())) == []
+
+
+def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
+    """It takes an engine as surely as one that kills it, if later."""
+    driver = CoreDriver(_core(2, ""))
+    driver.open("hanger")
+    driver.submit("hanger", "hanger")
+    for name in ("r0", "r1"):
+        driver.pull(name)
+        driver.now += 2.0
+        lease_id = driver.lease_of("hanger")
+        driver.pull(name, progress={lease_id: 1})
+        driver.now += 20.0
+        actions = driver.pull(name, progress={lease_id: 1}, stalled=True, hangs=True)
+        driver.pull(name, progress={}, stalled=True, hangs=True)
+        driver.now += 2.0
+
+    assert [("hanger", _KILLER)] == refused(actions)
+
+
+def test_engine_that_goes_on_clears_what_was_suspected_of_its_stall() -> None:
+    """One of its steps took long, and a step elsewhere may."""
+    driver = CoreDriver(_core(2, ""))
+    driver.open("slow")
+    driver.submit("slow", "slow")
+    for _ in range(3):
+        driver.pull("r0")
+        driver.now += 2.0
+        driver.pull("r0")
+        lease_id = driver.lease_of("slow")
+        driver.pull("r0", progress={lease_id: 1})
+        driver.now += 20.0
+        assert [] == refused(driver.pull("r0", progress={}, stalled=True, hangs=True))
+        driver.now += 2.0
+        assert [] == refused(driver.pull("r0"))
+    assert 0 == len(driver.core.suspects)
+
+
+def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
+    """As one that was killed from outside."""
+    driver = CoreDriver(_core(2, ""))
+    driver.open("a")
+    driver.submit("a", "a")
+    driver.pull("r0")
+    driver.pull("r0", progress={driver.lease_of("a"): 1})
+    driver.pull("r0", progress={}, stalled=True)
+
+    assert 0 == len(driver.core.suspects)
+    assert ["a"] == granted(driver.pull("r1"))

@@ -153,6 +153,19 @@ def test_time_in_which_its_process_was_stopped_is_no_step(stopped_s: Seconds) ->
     assert limit_s == engine.watch.limit_s
 
 
+@pytest.mark.parametrize(("suspended", "hangs"), [("", True), ("process 7", False)])
+def test_stall_by_a_signal_is_no_hang(suspended: str, hangs: bool) -> None:
+    """Somebody has sent it: nothing that ran is suspected."""
+    engine = _Engine(suspended=suspended).warm_up()
+    assert not engine.watch.hangs
+
+    engine.pass_time(20.0)
+    assert hangs == engine.watch.hangs
+
+    engine.step()
+    assert not engine.watch.hangs
+
+
 def test_long_step_is_forgotten_after_a_while() -> None:
     """One that compiled a kernel does not excuse a stall hours later."""
     engine = _Engine().warm_up()
