@@ -341,7 +341,8 @@ class FakeEngine:
 
     def kill(self) -> None:
         """Die, as a real engine does whose processes are killed."""
-        self.die(by_itself=False)
+        self._by_itself = False
+        self._end("it was killed")
 
     def died_by_itself(self) -> bool:
         """Return whether what ran on the engine may have killed it, once `check` has raised."""
