@@ -263,6 +263,8 @@ class ServeReport(_InspectionModel):
     """The front that Serve's controller runs."""
     tls: bool | None = None
     """Whether Serve's HTTP options name a certificate; None: not said."""
+    failing: dict[str, str] = {}
+    """Deployments whose processes do not start or are not well, and Serve's reason."""
 
 
 class Inspection(_InspectionModel):

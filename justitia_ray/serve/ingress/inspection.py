@@ -33,6 +33,7 @@ _SCHEDULER_S: Seconds = 10.0
 _REPLICA_S: Seconds = 3.0
 """A replica that was never called has to be connected to first."""
 _SERVE_S: Seconds = 5.0
+_REASON_CHARACTERS = 300
 _FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
 """Actor that Serve starts behind HAProxy only, for when no ingress is left."""
 
@@ -165,6 +166,11 @@ def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
         predictors=_running(deployments[placed.predictor]),
         front="haproxy" if behind_haproxy else "serve",
         tls=_asks_for_tls(details.get("http_options")),
+        failing={
+            name: reason
+            for name in (placed.replicas, placed.predictor, "Ingress")
+            if (reason := _failure(deployments[name])) is not None
+        },
     )
 
 
@@ -173,6 +179,18 @@ def _asks_for_tls(http_options: Mapping[str, Any] | None) -> bool | None:
     if http_options is None:
         return None
     return bool(http_options.get("ssl_certfile") and http_options.get("ssl_keyfile"))
+
+
+def _failure(deployment: Mapping[str, Any]) -> str | None:
+    """Return why Serve says that a deployment does not come up, None if it does not say so.
+
+    While Serve tries again, or has stopped an update, only the message tells of it.
+    """
+    message, status = str(deployment.get("message", "")), deployment.get("status")
+    if status not in ("UNHEALTHY", "DEPLOY_FAILED") and "failed to start" not in message:
+        return None
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1][:_REASON_CHARACTERS] if lines else "its log says why"
 
 
 def _running(deployment: Mapping[str, Any]) -> int:

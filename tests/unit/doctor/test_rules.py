@@ -153,6 +153,11 @@ CASES = {
         "ingresses", says("serve", ingresses=2), "hears of 1"
     ),
     "serve_that_gives_no_answer": Case("serve", not_answering("serve"), "no answer within 3 s"),
+    "deployment_that_does_not_start": Case(
+        "Replica",
+        says("serve", failing={"Replica": "ConfigError: vllm_args: no such file"}),
+        "Serve cannot start Replica: ConfigError: vllm_args: no such file",
+    ),
     "front_that_could_be_cheaper": Case("front", serves_itself, "Serve's own proxy"),
     "front_that_differs": Case("kind", says("serve", front="serve"), "runs the front serve"),
     "tls_behind_haproxy": Case("tls", says("serve", tls=True), "HAProxy, the front, has no TLS"),

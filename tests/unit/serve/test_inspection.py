@@ -453,3 +453,32 @@ def test_certificates_of_serve_are_seen_in_its_http_options(
 ) -> None:
     """Serve says the options that were set; a Serve that says none is not called plain."""
     assert gathering._asks_for_tls(http_options) is tls
+
+
+_RETRIED = (
+    "The deployment failed to start 2 times in a row. This may be due to a problem with its"
+    " constructor. See controller logs for details. Error:\nTraceback\nConfigError: no such file\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "reason"),
+    [
+        ({"status": "HEALTHY", "message": ""}, None),
+        ({"status": "UPDATING", "message": ""}, None),
+        ({"status": "UPSCALING", "message": "Upscaling from 1 to 2 replicas."}, None),
+        ({"status": "UPDATING", "message": _RETRIED}, "ConfigError: no such file"),
+        ({"status": "UNHEALTHY", "message": "A replica's health check failed."}, "A replica's"),
+        ({"status": "DEPLOY_FAILED", "message": ""}, "its log says why"),
+        ({}, None),
+    ],
+    ids=["well", "updating", "scaling", "retried", "unhealthy", "failed", "not said"],
+)
+def test_deployment_that_does_not_start_is_told_with_serves_reason(
+    deployment: dict[str, Any], reason: str | None
+) -> None:
+    """While Serve tries again its status is that of an update; only the message tells of it."""
+    told = gathering._failure(deployment)
+
+    assert (told is None) == (reason is None)
+    assert reason is None or str(told).startswith(reason)
