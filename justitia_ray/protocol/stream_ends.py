@@ -19,6 +19,10 @@ _ENDS = {
 }
 
 
+_MARK = b'"error"'
+"""In each event that says that a stream failed, and in few others: quickly looked for."""
+
+
 class StreamEnd:
     """Watches a stream's events for its end."""
 
@@ -31,7 +35,7 @@ class StreamEnd:
     def note_chunk(self, chunk: bytes) -> None:
         """Note a chunk of whole events."""
         self._last = chunk
-        if self._failed.search(chunk) is not None:
+        if _MARK in chunk and self._failed.search(chunk) is not None:
             self._has_failed = True
 
     def check(self) -> None:
