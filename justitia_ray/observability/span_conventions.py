@@ -62,7 +62,7 @@ STATUS = Attribute("http.response.status_code", (_CALL, ENGINE_SPAN), "The answe
 ERROR = Attribute(
     "error.type",
     (_CALL, QUEUE_SPAN, LEASE_SPAN, ENGINE_SPAN),
-    "The error's class, or `cancelled`; not there without one.",
+    "The error's class, `cancelled`, or the status of an engine's error; not there without one.",
 )
 TENANT = Attribute("justitia.tenant", _ALL, "The application's tenant.")
 TIER = Attribute("justitia.tier", (_CALL,), "The service tier that the call asked for.")

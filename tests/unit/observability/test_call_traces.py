@@ -156,6 +156,27 @@ async def test_error_ends_all_that_has_begun() -> None:
     assert attributes_are_of_the_table(exported.spans)
 
 
+@pytest.mark.parametrize(
+    ("status", "told", "error"), [(200, None, None), (400, "400", None), (500, "500", "500")]
+)
+async def test_engines_error_is_told_by_its_status(
+    status: int, told: str | None, error: str | None
+) -> None:
+    """Also of a stream, whose caller had another status by then; 4xx is no error of a server."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    trace.note_granted(GRANT)
+    trace.end(status)
+
+    *_, call = exported.spans
+    assert (status, told, error) == (
+        call.attributes["http.response.status_code"],
+        call.attributes.get("error.type"),
+        call.error,
+    )
+
+
 async def test_caller_that_leaves_is_no_error_of_a_class() -> None:
     """It is told apart from what failed."""
     exported = Exported()
