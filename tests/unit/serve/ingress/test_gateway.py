@@ -1,6 +1,7 @@
 """What the gateway tells the scheduler of an inference: its stage, its length, what is to come."""
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from justitia_ray.errors import (
     EngineError,
     NoReplicaAnswers,
     NotServed,
+    RequestError,
     TooManyApplications,
     UnknownModel,
 )
@@ -537,3 +539,22 @@ async def test_unscheduled_call_goes_to_a_replica_with_the_models_name(desk: Des
     ):
         with pytest.raises(error):
             await ask(desk, path, body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [("vllm", pytest.raises(RequestError, match=r"tools is \[\]")), ("fake", nullcontext())],
+)
+def test_request_that_vllm_forbids_is_refused_where_vllm_would_read_it(
+    kind: str, verdict: AbstractContextManager[Any]
+) -> None:
+    """A fake engine reads no tools; names and efforts are the engine's before it looks."""
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "x"}]}
+    model = {"name": "m", "path": "none", "aliases": ["gpt-*"], "reasoning_efforts": {"max": "low"}}
+    parts: Any = (FakeQueueClient(), None, FakeEstimates(), FakeCounter(1), None)
+    gateway = Gateway(AppConfig.parse({"model": model, "engine": {"kind": kind}}), *parts)
+    read = gateway.parse(CHAT, json.dumps(body | {"reasoning_effort": "max"}).encode())
+
+    assert ("m", "low") == (read.fields["model"], json.loads(read.payload)["reasoning_effort"])
+    with verdict:
+        gateway.parse(CHAT, json.dumps(body | {"tools": []}).encode())
