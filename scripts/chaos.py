@@ -66,6 +66,7 @@ VLLM = Setting(
     RunSize(44, 120, 5.0, 3.0, False, (150, 350), two_choices=0.0),
     1,
     0,
+    tuple(kind for kind in OF_A_FIXED_FLEET if kind is not FaultKind.POISON),
     engine="vllm",
 )
 
@@ -108,7 +109,8 @@ def main() -> int:
     failed = False
     for engine in engines:
         try:
-            outcome = run_engine(engine, settings[engine], kinds, options)
+            possible = tuple(kind for kind in kinds if kind in settings[engine].kinds)
+            outcome = run_engine(engine, settings[engine], possible, options)
         except JustitiaError as error:
             print(f"scripts/chaos: {error}", file=sys.stderr)
             return 1

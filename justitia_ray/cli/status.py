@@ -66,6 +66,7 @@ def _facts(status: Json) -> list[tuple[str, str | None]]:
         ("replicas", _replica_count(status)),
         ("KV used", f"{used / there:.0%} on average since the start" if there else None),
         ("preemptions", f"{kv['preemptions']:,}" if "preemptions" in kv else None),
+        ("engines", _dead_engines(status)),
         ("predictor", _predictor(status.get("predictor"))),
     ]
 
@@ -90,6 +91,18 @@ def _replica_count(status: Json) -> str | None:
     if not size or not size["autoscaled"] or size["wanted"] == count:
         return f"{count}"
     return f"{count}, and {size['wanted']} wanted: {size['why']}"
+
+
+def _dead_engines(status: Json) -> str | None:
+    """Return how many engines have died; None if none has."""
+    failures = status.get("engine_failures") or {}
+    if not any(failures.values()):
+        return None
+    suspects = status.get("suspects", 0)
+    return (
+        f"{failures.get('crash', 0):,} died by themselves, {failures.get('kill', 0):,} were killed"
+        + (f"; {suspects:,} suspects run apart" if suspects else "")
+    )
 
 
 def _store(store: Json | None) -> str | None:

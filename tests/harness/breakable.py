@@ -1,11 +1,19 @@
-"""A Replica and an Ingress whose connections can be cut, and their port blocked, from outside."""
+"""A Replica and an Ingress whose connections can be cut, and their port blocked, from outside.
+
+A fake engine inside such a replica obeys a word in a prompt: it dies of it.
+"""
 
 import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from typing import Any
 
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.engine import Engine, EngineCall, ResponseHead
+from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.ingress.deployment import Ingress
 from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.transport.connection import Connection
@@ -16,9 +24,26 @@ from tests.harness.probe import Probed
 _ANSWERED_S: Seconds = 0.2
 """By then the answer of a probe has left the process."""
 
+KILLER = "poison"
+"""A fake engine dies of a prompt with this word."""
+KILLS_AFTER_S: Seconds = 0.3
+
 
 class BreakableReplica(Probed, EngineReplica):
     """A Replica with some calls more; `probe` reaches one."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
+    ) -> None:
+        """Start as a Replica does, with a fake engine that can be killed by a call.
+
+        Args:
+            config: `AppConfig` as a dict.
+            build_engine: Makes the configured engine.
+        """
+        await super().__init__(config, build_engine)
+        if isinstance(self._engine, FakeEngine):
+            die_of_killers(self._engine)
 
     def block_loop(self, for_s: Seconds) -> None:
         """Let the event loop stand still for so long, as a call does that computes on it."""
@@ -70,6 +95,20 @@ class BreakableIngress(Probed, Ingress):
                 done = [task for task in opening if task is not None and task.done()]
                 links += [task.result() for task in done if task.exception() is None]
         return _cut(_connections_of(links))
+
+
+def die_of_killers(engine: FakeEngine) -> None:
+    """Let an engine die of prompts with the word `KILLER`, some time after each has reached it."""
+    run = engine.call
+
+    async def call(call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        if KILLER.encode() in call.body:
+            asyncio.get_running_loop().call_later(KILLS_AFTER_S, engine.die)
+        async with aclosing(run(call)) as items:
+            async for item in items:
+                yield item
+
+    engine.call = call  # type: ignore[method-assign]
 
 
 def _connections_of(links: Iterable[Link | None]) -> list[Connection]:

@@ -204,6 +204,10 @@ def core_view(
         "backlog_kv_tokens": state.counters.waiting_kv_tokens,
         "grants": state.grants,
         "late_reports": state.late_reports,
+        "engine_failures": {
+            cause.value: count for cause, count in state.counters.engine_failures.items()
+        },
+        "suspects": core.suspects.open_count,
         "recovering": core.recovery.holding,
         "ingresses": len(state.ingresses),
         "replicas": {
@@ -482,6 +486,7 @@ def _replica_facts(
         free_for_first=first is not None
         and replica.takes_leases
         and not replica.leases
+        and replica.replica_id not in first.avoided
         and first.kv_need_tokens(capacity.block_size) <= capacity.kv_tokens
         and first.choices <= capacity.max_num_seqs,
     )

@@ -21,6 +21,7 @@ from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TE
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.units import Seconds
 from tests.harness.answers import Answer, StreamedAnswer, unary_answer
+from tests.harness.breakable import KILLER
 from tests.harness.chaos.load import PlannedApplication, PlannedInference
 from tests.harness.chaos.records import Call, Ending, RunRecords
 
@@ -113,6 +114,22 @@ class Callers:
         ]
         calls = [self._http.call("POST", COMPLETIONS, body) for body in bodies]
         await asyncio.gather(*calls, return_exceptions=True)
+
+    async def probe_killer(self, name: str) -> str:
+        """Make a call of which engines die; return what it was answered, "" if as it should be."""
+        body = {"prompt": f"{KILLER} {name}", "max_tokens": 200, "user": f"{name}.0#1"}
+        try:
+            answer = await self._http.call("POST", COMPLETIONS, body)
+        except ResponseError as error:
+            is_right = (502, "engine_killer", False) == (
+                error.status,
+                error.code,
+                error.should_retry,
+            )
+            return "" if is_right else f"{name} was answered {error}"
+        except ConnectionError as error:
+            return f"{name} lost its connection: {error}"
+        return f"{name} was answered {answer}"
 
     async def play(self, applications: Sequence[PlannedApplication]) -> None:
         """Play these side by side to their ends, each from its delay on."""

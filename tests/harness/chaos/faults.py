@@ -75,6 +75,7 @@ class FaultInjector:
             FaultKind.PREDICTOR_KILLED: self._kill_predictor,
             FaultKind.CALLERS_LEFT: self._let_callers_leave,
             FaultKind.ACCOUNTS_KILLED: self._kill_accounts,
+            FaultKind.POISON: self._call_a_killer,
             **more_ways,
         }
 
@@ -187,6 +188,13 @@ class FaultInjector:
             victim.replica_id,
             victim.pid,
         )
+
+    async def _call_a_killer(self, fault_round: FaultRound) -> InjectedFault:
+        injected_at = time.monotonic()
+        wrong = await self._callers.probe_killer(f"killer-{fault_round.number}")
+        if wrong:
+            self._records.spared.append(wrong)
+        return _done(injected_fault(FaultKind.POISON, fault_round, injected_at, injected_at))
 
     async def _kill_ingress(self, fault_round: FaultRound) -> InjectedFault:
         victim = await victim_of(self._target, "Ingress", fault_round.draw)

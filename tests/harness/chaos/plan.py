@@ -37,6 +37,7 @@ class FaultKind(StrEnum):
     WRONG_SECRETS = "wrong-secrets"
     SLOW_READER = "slow-reader"
     ACCOUNTS_KILLED = "accounts-killed"
+    POISON = "poison"
     LOADING_KILLED = "loading-replica-killed"
     DRAINING_KILLED = "draining-replica-killed"
     ALL_REPLICAS_KILLED = "all-replicas-killed"
@@ -180,6 +181,9 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
     FaultKind.ACCOUNTS_KILLED: FaultInfo(
         "the accounts of quotas are killed", "their successors are ready", 5.0
     ),
+    FaultKind.POISON: FaultInfo(
+        "a call of which its engine dies, and the next one, too", "it is answered with 502"
+    ),
     FaultKind.LOADING_KILLED: FaultInfo(
         "SIGKILL of a replica that is loading", "as many run as Serve wants"
     ),
@@ -228,6 +232,12 @@ _EXCLUSIVE = (
             FaultKind.REDIS_READ_ONLY,
         }
     ),
+    # It needs two engines to die of it, of three.
+    frozenset({FaultKind.POISON, FaultKind.REPLICA_KILLED}),
+    frozenset({FaultKind.POISON, FaultKind.ENGINE_KILLED}),
+    # Its caller is not to ask again, and its count not to begin anew.
+    frozenset({FaultKind.POISON, FaultKind.INGRESS_KILLED}),
+    frozenset({FaultKind.POISON, FaultKind.INGRESS_HALF_OPEN}),
     # One that waits for a replica to load or to drain waits long after another of them.
     frozenset(
         {

@@ -131,6 +131,8 @@ class RunRecords:
     faults: list[InjectedFault] = field(default_factory=list)
     samples: list[SchedulerSample] = field(default_factory=list)
     tags: list[TagAcrossRestart] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
+    """Calls of which engines die that were answered otherwise than with that."""
     fleet: list[FleetSample] = field(default_factory=list)
     """Samples of the replicas, where these come and go."""
     pids: dict[ReplicaId, int] = field(default_factory=dict)

@@ -266,6 +266,7 @@ _MEASURES: Mapping[FaultKind, _Measure] = {
     FaultKind.WRONG_SECRETS: _next_answer,
     FaultKind.SLOW_READER: _next_answer,
     FaultKind.ACCOUNTS_KILLED: _seen_by_the_injector,
+    FaultKind.POISON: _seen_by_the_injector,
     FaultKind.LOADING_KILLED: _as_many_as_wanted,
     FaultKind.DRAINING_KILLED: _taken_back,
     FaultKind.ALL_REPLICAS_KILLED: _next_run,

@@ -305,7 +305,7 @@ class ChaosRun:
             count_calls(self.load, records, runs, expected),
             measure_order(runs, records.calls, fault_windows(records, runs), records.tags),
             outcomes,
-            (*self._unmended, *leaks(before, after)),
+            (*self._unmended, *records.spared, *leaks(before, after)),
             began_at,
             time.monotonic() - began_at,
             fleet=self._fleet_measure(runs),

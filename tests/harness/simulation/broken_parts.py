@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from justitia_ray.core.entities import FailureCause
 from justitia_ray.core.events import LeaseFinished
 from justitia_ray.errors import AttemptsExhausted
 from justitia_ray.protocol.engine import ResponseHead
@@ -17,7 +18,7 @@ from justitia_ray.serve.transport.methods import Method
 from justitia_ray.units import Epoch, Seconds
 from tests.harness.simulation import broken_quotas
 from tests.harness.simulation.parts import Parts, WatchedLeaseTable, WatchedOutboxes, WatchedService
-from tests.harness.simulation.plan import Ending, Fault, FaultKind, Plan, draw_plan
+from tests.harness.simulation.plan import Ending, Fault, FaultKind, Plan, draw_plan, with_killer
 from tests.harness.simulation.run import SimulationRun, play
 from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
@@ -83,6 +84,30 @@ class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
 
     def report_ends_again(self) -> None:
         self._remembered.clear()
+
+
+class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
+    """Lets callers hear that the engine is dead before the scheduler knows what ran on it."""
+
+    def note_engine_failed(self, cause: FailureCause) -> None:
+        super().note_engine_failed(cause)
+        self.failure_told.set()
+
+
+class _ServiceThatBlamesNothing(WatchedService):
+    """Counts no deaths of engines."""
+
+    def note_lead(self) -> None:
+        self.core.suspects.deaths_allowed = 0
+        super().note_lead()
+
+
+class _ServiceThatKeepsNothingApart(WatchedService):
+    """Leases suspects of one death to one engine again."""
+
+    def note_lead(self) -> None:
+        self.core.suspects.keep_apart = lambda: None
+        super().note_lead()
 
 
 class _PullerThatTellsEndsAlone(Puller):
@@ -173,6 +198,11 @@ def _cut_before_a_crash(plan: Plan) -> Plan:
     return replace(plan, ingresses=1, faults=(*silent, crash))
 
 
+def _with_killer(plan: Plan) -> Plan:
+    """Let engines die of a call, and nothing else fail."""
+    return with_killer(replace(plan, faults=()))
+
+
 def _cancelled_in_a_storm(plan: Plan) -> Plan:
     """Let applications be cancelled while mail is late."""
     kinds = (FaultKind.STORM, FaultKind.STORE_SLOW)
@@ -255,6 +285,15 @@ BROKEN: dict[str, Broken] = {
         4,
         "what_was_refused_is_not_asked_anew",
         _cancelled_in_a_storm,
+    ),
+    "callers hear of a dead engine first": Broken(
+        Parts(leases=_LeaseTableThatTellsCallersFirst), 0, "killers_take_few_engines", _with_killer
+    ),
+    "nothing is blamed for dead engines": Broken(
+        Parts(service=_ServiceThatBlamesNothing), 0, "every_call_has_its_answer", _with_killer
+    ),
+    "suspects run together": Broken(
+        Parts(service=_ServiceThatKeepsNothingApart), 0, "core_invariants", _with_killer
     ),
     "accounts forget claims": Broken(
         Parts(accounts=broken_quotas.AccountsThatForgetClaims),

@@ -19,6 +19,7 @@ from justitia_ray.errors import (
     AttemptsExhausted,
     DeadlineMissed,
     JustitiaError,
+    KillsEngines,
     QuotaExhausted,
 )
 from justitia_ray.protocol.stream_forms import stream_form
@@ -34,6 +35,7 @@ from tests.harness.simulation.unusable_leases import NOTE_UNUSABLE, CutOffs, Unu
 
 PATH = "/v1/completions"
 _QUOTA_CODES = ("rate_limit_exceeded", "insufficient_quota")
+_KILLER_CODE = "engine_killer"
 _GAVE_UP = "gave up after"
 """In the error of a stream that was cut too often."""
 _EVENT = "data: "
@@ -69,6 +71,8 @@ class CallRecord:
     """Whether it was refused for a quota."""
     limited_by: str | None = None
     """Node of that quota; None: not named, for the accounts could not be asked in time."""
+    killed: bool = False
+    """Whether it was refused because engines died of it."""
     gave_up: bool = False
     """Whether it ended because it had used up its leases."""
     unusable: list[UnusableLease] = field(default_factory=list)
@@ -123,6 +127,7 @@ def _read_events(record: CallRecord, text: str) -> None:
             record.verdict, record.detail = Verdict.CUT, str(chunk["error"].get("message"))
             record.limited = chunk["error"].get("code") in _QUOTA_CODES
             record.gave_up = _GAVE_UP in record.detail
+            record.killed = chunk["error"].get("code") == _KILLER_CODE
             return
         joined.add_event(chunk)
     if done != 1:
@@ -261,6 +266,7 @@ class Callers:
                     if not isinstance(error.cause, AdmissionError):
                         record.verdict, record.detail = Verdict.REFUSED, repr(error.cause)
                         record.gave_up = isinstance(error.cause, AttemptsExhausted)
+                        record.killed = isinstance(error.cause, KillsEngines)
                         return
                 except RayError as error:
                     record.verdict, record.detail = Verdict.REFUSED, repr(error)

@@ -17,6 +17,7 @@ from tests.harness.simulation.world import World
 _STRAY_S: Seconds = 5.0
 """Longest run of a payload after its scheduler has taken the lease back, where all are in touch:
 a pull takes its word there, and a lease whose payload never came lapses after 5 s."""
+_MOST_DEATHS = 3
 _SILENT_S: Seconds = 8.0
 """Longest time until a connection that has fallen silent is given up: 5 to 6 s."""
 
@@ -110,8 +111,9 @@ def every_call_has_its_answer(world: World) -> None:
     """Each call of a client that stayed is answered, once, with the right text.
 
     A stream may be cut where the protocol says that it cannot go on. A call may be refused if the
-    application was cancelled, if it had a deadline, or for a quota. Either may be given up that has
-    used as many leases as `ingress.attempts` says, all of them at replicas out of its reach.
+    application was cancelled, if it had a deadline, for a quota, or if engines die of it. Either
+    may be given up that has used as many leases as `ingress.attempts` says, all of them at replicas
+    out of its reach.
     """
     for record in world.callers.records:
         wrong = _wrong(world, record)
@@ -126,6 +128,10 @@ def _wrong(world: World, record: CallRecord) -> str:
         return f"has no answer after {record.tries} tries"
     if record.verdict is Verdict.LEFT:
         return ""
+    if record.killed or record.planned.kills:
+        is_right = record.killed and record.planned.kills
+        may_be_limited = record.limited and _may_be_limited(world, record)
+        return "" if is_right or may_be_limited else f"{record.verdict}: {record.detail}"
     if record.verdict is Verdict.REFUSED:
         may_be_refused = record.cancelled or (record.missed and record.planned.deadline_s)
         may_be_refused = may_be_refused or (record.limited and _may_be_limited(world, record))
@@ -139,6 +145,19 @@ def _wrong(world: World, record: CallRecord) -> str:
         return record.detail or "was answered with nothing"
     body = body_of(record.planned, world.model)
     return difference(fake_answer(PATH, body, world.model, world.plan.kv_tokens), record.answer)
+
+
+def killers_take_few_engines(world: World) -> None:
+    """A call that kills engines takes two with it, or three if its runs differ.
+
+    Where something else fails, too, its client may have to ask again, or the count be lost.
+    """
+    for record in world.callers.records:
+        deaths = world.recorder.killed[record.planned.name]
+        most = _MOST_DEATHS * (record.tries + len(world.plan.faults))
+        if deaths > most:
+            detail = f"{deaths} engines died of {record.planned.name}, at most {most} may"
+            world.recorder.add_failure("killers_take_few_engines", detail)
 
 
 def _may_give_up(world: World, record: CallRecord) -> bool:
@@ -225,7 +244,7 @@ def state_at_risk_is_bounded(world: World) -> None:
 
 def all_happens_once(world: World) -> None:
     """Without faults, an application ends once and an inference is leased once."""
-    if not world.plan.fault_free:
+    if not world.plan.fault_free or world.plan.has_killer:
         return
     for name, times in world.recorder.ended.items():
         if times != 1:

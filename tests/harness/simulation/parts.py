@@ -4,6 +4,7 @@ A test puts a broken part in the place of one.
 """
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -17,7 +18,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.state import State
-from justitia_ray.protocol.engine import EngineCapacity, Progress
+from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Progress, ResponseHead
 from justitia_ray.protocol.messages import IngressMail, ReplicaMessage
 from justitia_ray.serve.engines.factory import load_prompt_counter
 from justitia_ray.serve.engines.fake_engine import FakeEngine
@@ -43,6 +44,7 @@ from justitia_ray.units import ApplicationId, Epoch, LeaseId, ReplicaId, Seconds
 from tests.harness.simulation.accounts import WatchedAccounts, WatchedAccountsLink
 from tests.harness.simulation.connections import Connections, SimulatedDialer
 from tests.harness.simulation.network import DetachedHandle, NobodyHandle, here
+from tests.harness.simulation.plan import KILLER
 from tests.harness.simulation.recorder import ClaimAssertions, Recorder, tags_of
 from tests.harness.simulation.store import RedisMemory, StoreClient
 from tests.harness.simulation.unusable_leases import WatchedQueueClient
@@ -206,11 +208,32 @@ class WatchedLeaseTable(LeaseTable):
         return [lease_id for lease_id, lease in self.held_leases.items() if lease.task is not None]
 
 
+_KILLS_AFTER_S: Seconds = 0.02
+
+
 class WatchedEngine(FakeEngine):
     """Tells the recorder what was made under each lease."""
 
     recorder: Recorder
     replica_id: str
+
+    async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        """Run a call; die of one that kills, before it has made a token."""
+        prompt = json.loads(call.body)["prompt"]
+        if prompt.endswith(KILLER):
+            name = prompt.partition(" ")[0]
+            timer = asyncio.get_running_loop().call_later(_KILLS_AFTER_S, self._killed_by, name)
+        async with aclosing(super().call(call)) as items:
+            try:
+                async for item in items:
+                    yield item
+            finally:
+                if prompt.endswith(KILLER):
+                    timer.cancel()
+
+    def _killed_by(self, name: str) -> None:
+        self.recorder.killed[name] += 1
+        self.die()
 
     def release(self, lease_id: LeaseId) -> Progress:
         """Forget a lease, and say what it has used."""

@@ -12,6 +12,10 @@ from tests.harness.simulation.tenants import draw_tenants
 _WORDS = ("sun", "sea", "hill", "road", "tree", "bird", "rain", "wind", "lamp", "door")
 _FAULTS_FROM_S: Seconds = 0.5
 _FAULTS_UNTIL_S: Seconds = 14.0
+_WITH_KILLER = 0.15
+"""Share of simulations with a call that kills engines."""
+KILLER = "poison"
+"""Last word of such a call."""
 _WITH_QUOTAS = 0.35
 """Share of simulations with quotas; they take twice as long as others."""
 
@@ -110,6 +114,11 @@ class PlannedInference:
     deadline_s: Seconds | None = None
     """Seconds that it may wait in the queue."""
 
+    @property
+    def kills(self) -> bool:
+        """Whether engines die of it."""
+        return self.prompt.endswith(KILLER)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedApplication:
@@ -165,6 +174,12 @@ class Plan:
         return sum(len(stage) for a in applications for stage in a.stages)
 
     @property
+    def has_killer(self) -> bool:
+        """Whether engines die of a call of this model."""
+        stages = (stage for application in self.applications for stage in application.stages)
+        return any(inference.kills for stage in stages for inference in stage)
+
+    @property
     def fault_free(self) -> bool:
         """Whether nothing goes wrong."""
         faults = [fault for plan in self.of_models for fault in plan.faults]
@@ -215,7 +230,7 @@ def _plan_of_one_model(seed: int) -> Plan:
         application = _application(rng, len(applications), wanted, kv_tokens, leavers=leavers)
         applications.append(application)
         wanted -= sum(len(stage) for stage in application.stages)
-    return Plan(
+    plan = Plan(
         seed=seed,
         ingresses=ingresses,
         replicas=replicas,
@@ -231,6 +246,40 @@ def _plan_of_one_model(seed: int) -> Plan:
         applications=tuple(applications),
         faults=_faults(rng, replicas, ingresses),
     )
+    has_killer = random.Random(f"killer {seed}").random() < _WITH_KILLER
+    return with_killer(plan) if has_killer else plan
+
+
+def with_killer(plan: Plan) -> Plan:
+    """Return a plan in which engines die of a call whose client waits for its end, if one does."""
+
+    def may_kill(inference: PlannedInference) -> bool:
+        waits = inference.leaves_after_s is None and inference.deadline_s is None
+        return waits and inference.choices == 1 and " " in inference.prompt
+
+    def made(application: PlannedApplication, name: str) -> PlannedApplication:
+        stages = tuple(
+            tuple(
+                replace(one, prompt=f"{one.prompt.rpartition(' ')[0]} {KILLER}")
+                if one.name == name
+                else one
+                for one in stage
+            )
+            for stage in application.stages
+        )
+        return replace(application, stages=stages)
+
+    names = [
+        inference.name
+        for application in plan.applications
+        for stage in application.stages
+        for inference in stage
+        if application.ending is not Ending.CANCEL and may_kill(inference)
+    ]
+    if not names:
+        return plan
+    name = random.Random(f"killer's name {plan.seed}").choice(names)
+    return replace(plan, applications=tuple(made(one, name) for one in plan.applications))
 
 
 def _application(

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -180,6 +180,8 @@ class Recorder:
         self.holders: dict[LeaseId, object] = {}
         """Engines under which a lease runs."""
         self.grants = 0
+        self.killed = Counter[str]()
+        """Engines that died of each call."""
         self.ended: dict[ApplicationId, int] = {}
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()

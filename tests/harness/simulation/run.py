@@ -142,6 +142,7 @@ async def _play(worlds: list[World], loop: VirtualLoop, struck: Counter[str]) ->
     if not _failures(worlds):
         for world in worlds:
             checks.every_call_has_its_answer(world)
+            checks.killers_take_few_engines(world)
     if not _failures(worlds):
         checks.nothing_is_left_over(worlds[0], left)
         for world in worlds:

@@ -194,6 +194,10 @@ def sized(**size: Any) -> dict[str, Any]:
         # The question of whoever waits: who goes first, by which number, and what holds it.
         ({}, "report-17 of tenant team-a: F 48,000, least key (48,000, 12)"),
         ({}, "1,200 prompt tokens, 256 output expected; has waited 3.2 s for room"),
+        (
+            {"engine_failures": {"crash": 2, "kill": 1}, "suspects": 3},
+            "engines       2 died by themselves, 1 were killed; 3 suspects run apart\n",
+        ),
         ({"kept_out": 14}, "inferences    1,040 waiting (14 for silent ingresses), 7 leased"),
         ({"head": None, "held_back_s": 20.0}, "next          held back by the policy for 20.0 s\n"),
         (

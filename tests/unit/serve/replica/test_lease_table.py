@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from justitia_ray.core.actions import Abort, Grant
-from justitia_ray.core.entities import Outcome
+from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.events import LeaseFinished, LeaseProgress
 from justitia_ray.errors import EngineError, UnknownLease
 from justitia_ray.protocol.engine import Engine, Progress
@@ -227,3 +227,22 @@ async def test_payload_that_goes_while_it_is_parked_leaves_nothing(table: LeaseT
     await stop(parked)
 
     assert {} == table.parked
+
+
+async def test_failure_names_what_its_death_has_ended_and_what_runs_still(
+    table: LeaseTable,
+) -> None:
+    """The first call that fails tells of it, and the others are about to; armed ones are safe."""
+    table.read_messages([grant("1-1"), grant("1-2"), grant("1-3")])
+    running = await begun(table, "1-2")
+    with pytest.raises(EngineError):
+        await run(table, "1-1", EngineError("dead"))
+    table.note_engine_failed(FailureCause.KILL)
+
+    failure = table.failure
+    assert failure is not None
+    assert (FailureCause.KILL, ["1-1", "1-2"]) == (
+        failure.cause,
+        [run.lease_id for run in failure.ran],
+    )
+    await stop(running)

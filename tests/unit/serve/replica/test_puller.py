@@ -9,7 +9,7 @@ import pytest
 
 from justitia_ray.config import ReplicaSection
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.entities import Outcome
+from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.events import LeaseProgress
 from justitia_ray.errors import ConnectionLost
 from justitia_ray.protocol.engine import Engine, EngineCapacity, Progress
@@ -224,3 +224,37 @@ def test_last_ends_are_told_before_the_replica_leaves(trouble: str) -> None:
 
     _play(scene)
     assert ["1-1"] == replicas[0].scheduler.left
+
+
+@pytest.mark.parametrize("trouble", ["none", "new epoch"])
+def test_failure_of_the_engine_is_told_at_once_with_what_ran_on_it(trouble: str) -> None:
+    """And before callers are: an ingress that hears of it first has the call leased again."""
+
+    async def scene(replica: _Replica) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(replica.run("1-1"))
+        await asyncio.sleep(10 * _REPORT_S)
+        replica.scheduler.grant("1-2")  # it has no payload
+        await asyncio.sleep(0.1)
+        if trouble == "new epoch":
+            replica.scheduler.epoch = 2
+        replica.scheduler.pulls.clear()
+        failed_at = loop.time()
+        replica.leases.note_engine_failed(FailureCause.CRASH)
+        async with asyncio.timeout(_REPORT_S):
+            await replica.leases.failure_told.wait()
+        at, pull = replica.scheduler.pulls[-1]
+        replica.ends["1-1"].set()
+        await task
+
+        assert at - failed_at <= ReplicaSection().pull_interval_s + 1e-9
+        assert pull.failure is not None
+        failure = pull.failure
+        assert ("r", "r") == (failure.replica_id, failure.failure_id)
+        assert failure.cause is FailureCause.CRASH
+        (ran,) = failure.ran
+        assert "1-1" == ran.lease_id
+        assert 2.4 < ran.ran_s < 2.8
+        assert (0.0, replica.scheduler.epoch) == (pull.wait_s, pull.epoch)
+
+    _play(scene)

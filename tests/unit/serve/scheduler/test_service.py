@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from justitia_ray.core.actions import Abort, EndsStored, Grant
-from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
 from justitia_ray.core.events import (
+    EngineFailed,
     InferenceCancelled,
     InferenceSubmitted,
     LeaseFinished,
     LeaseProgress,
+    LeaseRun,
     NackReason,
 )
 from justitia_ray.core.limits import LimitStanding
@@ -303,6 +305,23 @@ async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: Schedu
 
     status = await service.status()
     assert ({}, 1, 0) == (status["replicas"], status["waiting"], status["in_flight"])
+
+
+async def test_dead_engine_makes_suspects_before_its_report_lets_them_wait_again(
+    service: SchedulerService,
+) -> None:
+    """They would be leased again at once, and side by side, with the one that killed it."""
+    grant = await leased(service)
+    failed = EngineFailed("r", "r", FailureCause.CRASH, (LeaseRun(grant.lease_id, 0.3),))
+    ends = (LeaseFinished(grant.lease_id, 50, 1, None),)
+    await service.pull(replace(pull(3, draining=True, finished=ends), failure=failed))
+    await service.pull(replace(pull(4, draining=True, finished=ends), failure=failed))
+    other = await service.pull(replace(pull(1), replica_id="s", wait_s=0.0))
+
+    status = await service.status()
+    assert [] == grants(other)
+    assert {"crash": 1, "kill": 0} == status["engine_failures"]
+    assert (1, 1) == (status["suspects"], status["waiting"])
 
 
 # --- settings

@@ -1,0 +1,106 @@
+"""A call that kills its engine takes two engines with it, and no other call."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+import ray
+
+from tests.eventually import eventually
+from tests.harness.breakable import KILLER
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.load import OpenStream
+from tests.integration.service import PROBED, Json, Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_STREAMS = 10
+_TOKENS = 400
+_KILLER = completion(f"{KILLER} please", max_tokens=50)
+_WHOLE_WITHIN_S = 240.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving) -> AsyncIterator[Service]:
+    """Four engines that take twelve seconds for a stream."""
+    async with serving.deployed_service(
+        "killers", import_path=PROBED, replicas=4, fake={"iteration_s": 0.03}
+    ) as service:
+        yield service
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def streams(service: Service, http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
+    """Ten streams on four engines; afterwards each has ended whole."""
+    await service.until_whole(_WHOLE_WITHIN_S)
+    body = completion(max_tokens=_TOKENS, stream_options={"include_usage": True})
+    streams = [OpenStream(http, body) for _ in range(_STREAMS)]
+    for stream in streams:
+        await eventually(stream.has_begun, "the stream has begun", 60.0)
+    status = await service.status()
+    assert all(replica["leases"] for replica in status["replicas"].values())
+    yield streams
+    texts = []
+    for stream in streams:
+        assert "[DONE]" == await stream.end()
+        events = [json.loads(event) for event in stream.events[:-1]]
+        assert _TOKENS == events[-1]["usage"]["completion_tokens"]
+        texts.append("".join(choice["text"] for event in events for choice in event["choices"]))
+    assert 1 == len(set(texts))
+
+
+async def _deaths(service: Service) -> int:
+    failures: Json = (await service.status())["engine_failures"]
+    assert 0 == failures["kill"]
+    return int(failures["crash"])
+
+
+async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
+    service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
+) -> None:
+    """OpenAI's client sends a 502 again by itself, unless it is told not to."""
+    before = await _deaths(service)
+    answer = await http.post(COMPLETIONS, json=_KILLER)
+
+    assert 502 == answer.status_code
+    assert "engine_killer" == answer.json()["error"]["code"]
+    assert "engine_killer" == answer.headers["x-justitia-dropped-reason"]
+    assert "false" == answer.headers["x-should-retry"]
+    assert 2 == await _deaths(service) - before
+    assert 0 == (await service.status())["suspects"]
+    assert not any(stream.has_ended() for stream in streams)
+
+
+async def test_stream_that_kills_engines_ends_with_an_error_event(
+    service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
+) -> None:
+    """It goes on where it was cut, on the second engine, until that dies of it too."""
+    before = await _deaths(service)
+    killer = OpenStream(http, _KILLER)
+    error = json.loads(await killer.end())["error"]
+
+    assert "engine_killer" == error["code"]
+    assert 2 == await _deaths(service) - before
+    assert len(streams) == _STREAMS
+
+
+async def test_new_scheduler_goes_on_with_the_count(
+    service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
+) -> None:
+    """It would lease the call to two engines more."""
+    config = service.config
+    scheduler = ray.get_actor(config.scheduler_name, namespace=config.scheduler.namespace)
+    call = asyncio.create_task(http.post(COMPLETIONS, json=_KILLER))
+
+    async def has_suspects() -> bool:
+        return int((await service.status())["suspects"]) > 0
+
+    await eventually(has_suspects, "the first engine has died", every_s=0.02)
+    ray.kill(scheduler, no_restart=False)
+    answer = await call
+
+    assert (502, "engine_killer") == (answer.status_code, answer.json()["error"]["code"])
+    assert 1 >= await _deaths(service)  # of those that this scheduler knows
