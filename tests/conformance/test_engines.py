@@ -459,7 +459,7 @@ async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engin
         await until(lambda call=call: own_engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
 
     if isinstance(own_engine, FakeEngine):
-        own_engine.die()
+        own_engine.die(by_itself=False)
     else:
         (core,) = set(multiprocessing.active_children()) - cores
         assert core.pid is not None
@@ -473,6 +473,7 @@ async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engin
     assert b"[DONE]" not in b"".join(item for item in received[True] if isinstance(item, bytes))
     with pytest.raises(EngineError):
         own_engine.check()
+    assert not own_engine.died_by_itself()
     with pytest.raises(EngineError):
         await answer(own_engine, leased({"prompt": "a"}))
     assert own_engine.progress(calls[False].lease_id).output_tokens >= 5

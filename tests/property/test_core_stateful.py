@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
-from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
 from tests.fake_replica import FakeReplica
@@ -225,6 +225,21 @@ class CoreMachine(RuleBasedStateMachine):
         for lease_id in list(fake.held):
             fake.end(lease_id, outcome)
         self._do(fake.pull())
+
+    @rule(slot=_SLOTS, cause=st.sampled_from(FailureCause), told=st.booleans())
+    def lose_engine(self, slot: int, cause: FailureCause, told: bool) -> None:
+        """The engine dies, and its replica says what ran; then it leaves, or a report is lost."""
+        fake = self._replica(slot)
+        fake.start_all()
+        self._do(fake.pull())
+        ran = tuple(ev.LeaseRun(lease_id, 0.5) for lease_id in fake.held)
+        fake.draining = True
+        self._do(ev.EngineFailed(fake.replica_id, fake.replica_id, cause, ran))
+        if told:
+            for lease_id in list(fake.held):
+                fake.end(lease_id, None)
+            self._do(fake.pull())
+        self.lose(slot, told)
 
     @rule(slot=_SLOTS)
     def forget_leases(self, slot: int) -> None:

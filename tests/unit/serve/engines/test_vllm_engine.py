@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from justitia_ray.config import EngineSection
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.engine import Progress
+from justitia_ray.serve.engines import vllm_engine
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from justitia_ray.serve.engines.vllm_requests import LeaseMeter
@@ -49,6 +50,24 @@ def test_priority_is_always_asked_for() -> None:
     assert checked_vllm_args({})["scheduling_policy"] == "priority"
     assert checked_vllm_args({"scheduling-policy": "priority"}) == checked_vllm_args({})
     assert checked_vllm_args({"disable_log_stats": False}) == checked_vllm_args({})
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "oom_kills", "expected"),
+    [([None], 0, True), ([1], 0, True), ([-9], 0, False), ([-9], 1, True), ([None, 0], 0, False)],
+)
+def test_end_of_a_core_says_whether_the_engine_died_by_itself(
+    exit_codes: list[int | None],
+    oom_kills: int,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of several the one that has ended; a kernel that has killed since the last look did it."""
+    engine: Any = VllmEngine("model", "name", {})
+    engine._core_processes = [SimpleNamespace(exitcode=code) for code in exit_codes]
+    monkeypatch.setattr(vllm_engine, "count_oom_kills", lambda: oom_kills)
+
+    assert expected is engine.died_by_itself()
 
 
 @pytest.mark.vllm
