@@ -176,12 +176,9 @@ class Placement:
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
 
-    def is_kept_off(self, application: Application) -> bool:
-        """Return whether all that waits of an application avoids every replica that asks."""
-        if not application.waiting.first.avoided:
-            return False
-        names = {replica.replica_id for replica in self.asking()}
-        return all(names <= inference.avoided for inference in application.waiting.values())
+    def asking_ids(self) -> set[ReplicaId]:
+        """Return the replicas that ask for work and may be given some."""
+        return {replica.replica_id for replica in self.asking()}
 
     def asking(self) -> Iterator[KnownReplica]:
         """Yield the replicas that ask for work and may be given some."""
@@ -325,6 +322,8 @@ class Leases:
             return
         if self._suspects:
             self._suspects.keep_apart()
+            if self._only_suspects_wait():
+                return
         ledger, placement = self._ledger, self.placement
         queue, options = ledger.queue, ledger.options
         unscheduled: list[Application] = []
@@ -342,7 +341,7 @@ class Leases:
             if self.shares.limits_tiers and self.tier_refuses(application, inference):
                 candidates.leave_out(application.tier)
                 continue
-            if inference.avoided and placement.is_kept_off(application):
+            if inference.avoided and _avoids(application, placement.asking_ids()):
                 kept_off.append(application)
                 queue.unschedule(application)
                 continue
@@ -373,6 +372,16 @@ class Leases:
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
             self.grant_all()  # all others have started, so it is capped no more
+
+    def _only_suspects_wait(self) -> bool:
+        """Return whether all that waits keeps off every replica that asks. O(suspects)."""
+        state, queue = self._state, self._ledger.queue
+        waiting = {inference.application_id for inference in self._suspects.waiting()}
+        names = [name for name in waiting if name in queue]  # others are suspended
+        if len(queue) > len(names):
+            return False
+        asking = self.placement.asking_ids()
+        return all(_avoids(state.applications[name], asking) for name in names)
 
     def stays_blocked(self, submitted: Inference) -> bool:
         """Return whether a submission stays behind the first in order, which fitted nowhere.
@@ -547,6 +556,11 @@ def _ranked(replicas: list[KnownReplica], application: Application) -> list[Know
             )
         )
     return replicas
+
+
+def _avoids(application: Application, replicas: set[ReplicaId]) -> bool:
+    """Return whether all that waits of an application avoids all of some replicas."""
+    return all(replicas <= inference.avoided for inference in application.waiting.values())
 
 
 def _size(replica: KnownReplica) -> tuple[Tokens, int]:

@@ -17,7 +17,7 @@ run nowhere now is passed by all others, and keeps its place in the order.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -221,6 +221,13 @@ class Suspects:
                         self._known[other] for other in others if other in self._known
                     )
             inference.keep_off(kept_off)
+
+    def waiting(self) -> Iterator[Inference]:
+        """Yield the suspects that wait, in no order."""
+        for suspicion in self._known.values():
+            inference = suspicion.inference
+            if inference is not None and inference.lease_id is None:
+                yield inference
 
     def ranked(
         self, replicas: Sequence[KnownReplica], inference: Inference

@@ -308,6 +308,22 @@ def test_suspects_that_fit_nowhere_are_passed_by_however_many_others() -> None:
     assert {"r1": ["s0", "s1", "s2", "x"]} == fleet.on()
 
 
+def test_suspect_whose_ingress_is_silent_keeps_nothing_else_from_the_engines() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.driver.open("silent", ingress_id="i1")
+    fleet.take(fleet.driver.submit("silent", "silent", ingress_id="i1"))
+    inference = fleet.driver.inference("silent")
+    fleet.die("r0")
+    fleet.driver.core.ledger.leave(fleet.driver.application("silent"), inference)
+    fleet.driver.core.ingresses.suspend(fleet.driver.application("silent"), inference)
+    fleet.driver.core.ingresses._suspect.add("i1")
+    fleet.submit("x")
+    fleet.start()
+
+    assert {"r1": ["x"]} == fleet.on()
+
+
 def test_suspect_keeps_its_place_and_nothing_else_of_its_application_waits_for_it() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
