@@ -125,8 +125,8 @@ async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
     beating = asyncio.create_task(beat())
     refused = asyncio.create_task(answer(engine, heavy))
     await _content(engine, ignore_eos=True)  # comes to its end beside it
-    beating.cancel()
     head, body = await refused
+    beating.cancel()
 
     assert 400 == head.status, body[:300]
     assert b"engine.grammar_timeout_s" in body
