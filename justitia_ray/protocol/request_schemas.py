@@ -193,6 +193,6 @@ def _name(path: Place) -> str:
 
 
 def _at(body: Any, path: Place) -> Any:
-    for part in path:
-        body = body[part]
+    for part in path:  # a name of digits comes as a number
+        body = body[str(part)] if isinstance(body, dict) else body[part]
     return body

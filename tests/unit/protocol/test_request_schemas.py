@@ -45,6 +45,7 @@ def message(*messages: Any, **more: Any) -> tuple[str, dict[str, Any]]:
         (chat(temperature="hot"), "temperature", "'hot': a number is allowed"),
         (chat(user=5), "user", "user is 5: a string is allowed"),
         (chat(logit_bias=[5]), "logit_bias", r"\[5\]: an object is allowed"),
+        (chat(logit_bias={"5": "a lot"}), "logit_bias[5]", "is 'a lot': a number is allowed"),
         (chat(cache_salt=""), "cache_salt", "at least 1 characters is allowed"),
         (
             chat(reasoning_effort="extreme"),
