@@ -5,10 +5,10 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds, Tokens
@@ -60,15 +60,17 @@ class HttpConnection:
 
     async def get(self, path: str) -> Reply:
         """Send a GET and return its answer; raises as `post`."""
-        return await self._ask(b"GET", path, b"")
+        return await self._ask(b"GET", path, b"", {})
 
-    async def post(self, path: str, body: bytes) -> Reply:
-        """Send a JSON body and return its answer.
+    async def post(
+        self, path: str, body: bytes, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> Reply:
+        """Send a JSON body, with headers beside those of every call, and return its answer.
 
         Raises:
             ConnectionError: If the service closes the connection before the answer is complete.
         """
-        return await self._ask(b"POST", path, body)
+        return await self._ask(b"POST", path, body, headers)
 
     async def _open(self) -> None:
         self._reader, self._writer = await asyncio.open_connection(
@@ -82,33 +84,36 @@ class HttpConnection:
             writer.close()
             await writer.wait_closed()
 
-    async def _ask(self, method: bytes, path: str, body: bytes) -> Reply:
+    async def _ask(
+        self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> Reply:
         if self._has_ended:
             await self._close()
             await self._open()
         reader, writer = self._reader, self._writer
         if reader is None or writer is None:
             raise ConnectionError("the connection is not open: use `async with`")
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
             f" {path} HTTP/1.1\r\nhost: {self._host}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"{self._more_headers}\r\n"
+            f"{self._more_headers}{more}\r\n"
         )
         sent_at = time.perf_counter()
-        status, headers = 0, dict[str, str]()
+        status, answered = 0, dict[str, str]()
         writer.write(method + head.encode() + body)
         try:
-            status, headers = _parse_head(await reader.readuntil(b"\r\n\r\n"))
-            if headers.get("transfer-encoding") == "chunked":
+            status, answered = _parse_head(await reader.readuntil(b"\r\n\r\n"))
+            if answered.get("transfer-encoding") == "chunked":
                 pieces, first_byte_at = await _read_chunks(reader)
             else:
-                pieces = [await reader.readexactly(int(headers.get("content-length", "0")))]
+                pieces = [await reader.readexactly(int(answered.get("content-length", "0")))]
                 first_byte_at = time.perf_counter()
         except asyncio.IncompleteReadError as error:
             where = "in an answer" if status or error.partial else "before an answer"
             raise ConnectionError(f"{path}: the connection was closed {where}") from error
         ended_at = time.perf_counter()
-        self._has_ended = headers.get("connection", "").lower() == "close"
+        self._has_ended = answered.get("connection", "").lower() == "close"
         return Reply(status, b"".join(pieces), len(pieces), sent_at, first_byte_at, ended_at)
 
 

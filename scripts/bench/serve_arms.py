@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import JustitiaError
+from justitia_ray.serve.engines.vllm_args import VllmValue
 from justitia_ray.units import Seconds
 from scripts.bench.load import Target
 from scripts.bench.machine import Role, cpu_by_role
@@ -48,6 +49,8 @@ class Arm:
     iteration_s: Seconds | None = None
     """Iteration of the fake engine, in place of the setting's."""
     metrics: bool = True
+    vllm_args: tuple[tuple[str, VllmValue], ...] = ()
+    """Options of vLLM's engine, on top of the file's."""
     engine_metrics: bool | None = None
     """Whether vLLM's own metrics are exported, in place of the file's."""
     tracing_ratio: float | None = None
@@ -132,6 +135,9 @@ def arm_args(
         changed.setdefault("replica", {})["chunk_interval_s"] = arm.chunk_interval_s
     if arm.engine_metrics is not None:
         changed["engine"]["metrics"] = arm.engine_metrics
+    if arm.vllm_args:
+        given = changed["engine"].get("vllm_args", {})
+        changed["engine"]["vllm_args"] = {**given, **dict(arm.vllm_args)}
     if arm.rules:
         changed["recognition"] = {"rules": list(arm.rules)}
     own = dict(fake or {})

@@ -1,14 +1,19 @@
-"""The settings of scripts/bench_serve that call vLLM's own server: `vllm` and `gpu`."""
+"""Benchmarks with vLLM's own server: settings of bench_serve, an arm of bench_agents."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from justitia_ray.config import AppConfig
+from scripts.bench.agents import AgentSession, Turn
+from scripts.bench.agents_arms import PINNED
+from scripts.bench.agents_player import AgentPlayer
+from scripts.bench.engine_steps import StepGrid, measure_steps
 from scripts.bench.load import Target
-from scripts.bench.own_servers import vllm_server
+from scripts.bench.own_servers import OwnServer, vllm_server
 from scripts.bench.serve import Bench
 from scripts.bench.serve_arms import VLLM, RunningArms, arm_args
 from scripts.bench.serve_loads import SETTINGS
@@ -19,25 +24,76 @@ pytestmark = pytest.mark.vllm
 _FILE = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
 
 
-def test_vllm_bench_serve_measures_the_floor_of_its_column() -> None:
-    """Neither command of vLLM's runs beside the CPU build as it is; what they run does."""
+@pytest.fixture(scope="module")
+def config() -> AppConfig:
+    """Settings of the server: prefix caching on, which no call of bench_serve makes use of."""
     args = read_serve_config(_FILE)["applications"][0]["args"]
-    config = AppConfig.parse(arm_args(args, VLLM))
+    return AppConfig.parse(arm_args(args, PINNED))
+
+
+@pytest.fixture(scope="module")
+def server(config: AppConfig) -> Iterator[OwnServer]:
+    with vllm_server(config, 1) as running:
+        yield running
+
+
+def test_vllm_bench_serve_measures_the_floor_of_its_column(
+    config: AppConfig, server: OwnServer
+) -> None:
+    """Neither command of vLLM's runs beside the CPU build as it is; what they run does."""
     load = SETTINGS["vllm"].loads(quick=True)[-1]
     on_gpu = SETTINGS["gpu"].loads(quick=True)
     short = [replace(each, arms=(), callers=2, calls=6) for each in (load, *on_gpu)]
-    with vllm_server(config, 1) as server:
-        running = RunningArms(
-            config,
-            {VLLM.name: Target(server.port, "")},
-            {pid: (VLLM.name, role) for pid, role in server.roles.items()},
-        )
-        # Idle burn is taken off: so short a time of it would be chance.
-        bench = Bench(short, running, 1, 0, 3.0, 1, lambda _: None)
-        blocks = asyncio.run(bench.run()).blocks
-        (block,) = blocks[load.name][VLLM.name]
+    running = RunningArms(
+        config,
+        {VLLM.name: Target(server.port, "")},
+        {pid: (VLLM.name, role) for pid, role in server.roles.items()},
+    )
+    # Idle burn is taken off: so short a time of it would be chance.
+    bench = Bench(short, running, 1, 0, 3.0, 1, lambda _: None)
+    blocks = asyncio.run(bench.run()).blocks
+    (block,) = blocks[load.name][VLLM.name]
 
     assert [32] * 6 == [sample.output_tokens for sample in block.samples]
     assert all(0 < sample.ttft_s <= sample.latency_s for sample in block.samples)
     assert 0 < block.cpu_ms["engine"]
     assert all(6 == len(blocks[each.name][VLLM.name][0].samples) for each in on_gpu)
+
+
+def test_agents_find_in_the_cache_all_that_was_said_before(
+    config: AppConfig, server: OwnServer
+) -> None:
+    """Prompt and answer of the turn before, in whole blocks; what the session shares, too."""
+    block = 32
+    turns = (Turn(0.0, 0, 100, 40), Turn(0.0, 140, 30, 20), Turn(0.0, 190, 30, 20))
+    sessions = [AgentSession("s0", 0.0, 70, turns), AgentSession("s1", 0.0, 70, turns[:1])]
+
+    # The second session's first prompt comes when the first session's is computed.
+    async def play_both() -> list[int]:
+        cached = []
+        for session in sessions:
+            target = Target(server.port, "")
+            player = AgentPlayer([target], config.model.name, "p", is_ours=False)
+            play = await player.play([session])
+            assert () == play.errors
+            cached += [turn.cached_tokens for turn in play.turns]
+        return cached
+
+    # The last token of an answer is computed when it is sent again.
+    expected = [0, 139 // block * block, 189 // block * block, 70 // block * block]
+    assert expected == asyncio.run(play_both())
+
+
+def test_iterations_are_timed_with_and_without_what_is_cached(
+    config: AppConfig, server: OwnServer
+) -> None:
+    grid = StepGrid((64,), (128,), (32,), ((2, 64),), decoded=8, repeats=1)
+
+    rows = asyncio.run(measure_steps(Target(server.port, ""), config.model.name, grid, 1))
+
+    prefill, cached, extend, decode = rows
+    assert ("prefill", 64, 0) == (prefill.kind, prefill.new_tokens, prefill.cached_tokens)
+    assert ("cached", 32, 32) == (cached.kind, cached.new_tokens, cached.cached_tokens)
+    assert ("extend", 32, 128) == (extend.kind, extend.new_tokens, extend.cached_tokens)
+    assert ("decode", 2, 8) == (decode.kind, decode.sequences, decode.steps)
+    assert 0 < decode.seconds

@@ -12,6 +12,8 @@ import pytest_asyncio
 
 from justitia_ray.config import AppConfig
 from scripts import bench_serve
+from scripts.bench.agents import AgentSession, Turn
+from scripts.bench.agents_player import AgentPlayer
 from scripts.bench.load import Target
 from scripts.bench.own_servers import litellm_proxy, release_cluster
 from scripts.bench.serve_arms import (
@@ -135,3 +137,17 @@ async def test_every_arm_answers_every_kind_of_call(
         assert load.name in printed
     assert "idle burn" in printed
     json.dumps(found)
+
+
+async def test_agents_of_bench_agents_are_served(running: RunningArms) -> None:
+    """Turns have the lengths that were meant, also where answers bear no token ids."""
+    turns = (Turn(0.0, 0, 40, 4), Turn(0.01, 44, 6, 3))
+    sessions = [AgentSession(f"s{i}", 0.0, 16, turns) for i in range(3)]
+    target = running.targets[JUSTITIA.name]
+    player = AgentPlayer([target], running.config.model.name, "agents", is_ours=True)
+
+    play = await player.play(sessions)
+
+    assert () == play.errors
+    assert {"s0", "s1", "s2"} == set(play.completion_s)
+    assert 6 == len(play.turns)

@@ -18,6 +18,8 @@ from justitia_ray.errors import ConfigError
 
 _VOCABULARY = 2048
 """Size of every tiny model's vocabulary, in tokens."""
+_SHAPE_VOCABULARY = 32_000
+"""Size of the vocabulary of the tokenizers of shapes, in tokens."""
 _LLAMA_HIDDEN = 128
 """Hidden size of the tiny Llama."""
 _LLAMA_LAYERS = 2
@@ -168,23 +170,48 @@ def _bert_tokenizer() -> Any:
 
 def _build_llama_2_7b(directory: Path) -> None:
     """Write the shape of Llama 2 7B, with a vocabulary of its size and another chat template."""
+    _save_shape(
+        directory,
+        vocab_size=_SHAPE_VOCABULARY,
+        intermediate_size=11_008,
+        num_key_value_heads=32,
+        max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+    )
+
+
+def _build_llama_3_8b(directory: Path) -> None:
+    """Write the shape of Llama 3.1 8B: a quarter of the KV heads of Llama 2, 131,072 tokens.
+
+    Its tokenizer knows a quarter of the vocabulary: to train one of 128,256 takes minutes, and the
+    model makes ids of all of it.
+    """
+    _save_shape(
+        directory,
+        vocab_size=128_256,
+        intermediate_size=14_336,
+        num_key_value_heads=8,
+        max_position_embeddings=131_072,
+        rms_norm_eps=1e-5,
+        rope_theta=500_000.0,
+    )
+
+
+def _save_shape(directory: Path, **more: Any) -> None:
+    """Write a Llama of 32 layers and hidden size 4096 without weights, and a tokenizer."""
     from transformers import LlamaConfig
 
     config = LlamaConfig(
         architectures=["LlamaForCausalLM"],
-        vocab_size=32_000,
         hidden_size=4096,
-        intermediate_size=11_008,
         num_hidden_layers=32,
         num_attention_heads=32,
-        num_key_value_heads=32,
-        max_position_embeddings=4096,
-        rms_norm_eps=1e-5,
         bos_token_id=0,
         eos_token_id=1,
         dtype="bfloat16",
+        **more,
     )
-    tokenizer = _train_tokenizer(config.vocab_size)
+    tokenizer = _train_tokenizer(_SHAPE_VOCABULARY)
     tokenizer.chat_template = _CHAT_TEMPLATE
     tokenizer.save_pretrained(str(directory))
     config.save_pretrained(str(directory))
@@ -193,6 +220,7 @@ def _build_llama_2_7b(directory: Path) -> None:
 _PREFIX = "random:"
 _BUILDERS: dict[str, Callable[[Path], None]] = {
     "llama-2-7b": _build_llama_2_7b,
+    "llama-3-8b": _build_llama_3_8b,
     "tiny-adapter": _build_tiny_adapter,
     "tiny-embedding": _build_tiny_embedding,
     "tiny-llama": _build_tiny_llama,

@@ -20,7 +20,8 @@ def test_other_paths_are_returned_unchanged(path: str, tmp_path: Path) -> None:
 def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
     """A typing error must not be sent to the hub as a model name."""
     with pytest.raises(
-        ConfigError, match=r"random:huge.*allowed: random:llama-2-7b, random:tiny-adapter"
+        ConfigError,
+        match=r"random:huge.*allowed: random:llama-2-7b, random:llama-3-8b, random:tiny-adapter",
     ):
         materialise_model("random:huge", tmp_path)
 
@@ -77,6 +78,24 @@ def test_shape_is_that_of_the_real_model(tmp_path: Path) -> None:
     assert 6_738_415_616 == weights
     assert config.vocab_size == len(AutoTokenizer.from_pretrained(path))
     assert not list(Path(path).glob("*.safetensors"))
+
+
+@pytest.mark.vllm
+def test_shape_of_llama_3_has_a_quarter_of_the_kv_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.03 billion weights, and 131,072 bytes of KV for each token."""
+    from transformers import AutoConfig  # with torch, which no other test here needs
+
+    monkeypatch.setattr(random_models, "_SHAPE_VOCABULARY", 300)  # training is what takes long
+
+    config = AutoConfig.from_pretrained(materialise_model("random:llama-3-8b", tmp_path))
+    kv_size = config.num_key_value_heads * config.head_dim
+    attention = 2 * config.hidden_size + 2 * kv_size
+    mlp = 3 * config.intermediate_size
+    layers = config.num_hidden_layers * config.hidden_size * (attention + mlp + 2)
+    assert 8_030_261_248 == layers + config.hidden_size * (2 * config.vocab_size + 1)
+    assert 131_072 == config.num_hidden_layers * 2 * kv_size * 2
 
 
 def test_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,180 @@
+"""Sessions of agents for scripts/bench_agents: recorded ones at a smaller scale, and drawn ones.
+
+A turn sends all that was said before again, and adds to it. Lengths are in tokens and exact; what
+the tokens are is decided while a session is played.
+"""
+
+import gzip
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.units import Seconds, Tokens
+
+SESSIONS_FILE = Path("sessions/sessions.jsonl.gz")
+_BLOCK: Tokens = 64
+"""Reuse was recorded in whole blocks of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One inference of a session."""
+
+    gap_s: Seconds
+    """Time from the answer before, or from the session's arrival."""
+    kept_tokens: Tokens
+    """Beginning of the context that the prompt repeats: of the last prompt and its answer."""
+    new_tokens: Tokens
+    output_tokens: Tokens
+
+    @property
+    def prompt_tokens(self) -> Tokens:
+        """Length of the prompt."""
+        return self.kept_tokens + self.new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSession:
+    """One agent's inferences, each after the answer to the one before."""
+
+    name: str
+    arrived_at_s: Seconds
+    common_tokens: Tokens
+    """Beginning of the first prompt that all sessions of a play have in common."""
+    turns: tuple[Turn, ...]
+
+    @property
+    def largest_context(self) -> Tokens:
+        """Largest KV memory that a turn takes: its prompt and its answer."""
+        return max(turn.prompt_tokens + turn.output_tokens for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How recorded sessions are made smaller."""
+
+    lengths: float
+    """Prompts, outputs and the common beginning are multiplied by it."""
+    gaps: float
+    """Tool times and people's pauses are multiplied by it."""
+    longest_gap_s: Seconds
+    """Of the scaled gaps: a longer one is cut to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which recorded sessions are played; recorded lengths, before they are scaled."""
+
+    turns: tuple[int, int] = (6, 40)
+    most_prompt_tokens: Tokens = 100_000
+
+
+def read_sessions(data_dir: Path, selection: Selection) -> list[Mapping[str, Any]]:
+    """Return the recorded sessions that are selected; what their sub-agents did is left out.
+
+    Raises:
+        ConfigError: If the file is missing, or none is selected.
+    """
+    file = data_dir / SESSIONS_FILE
+    try:
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            recorded = [json.loads(line) for line in lines]
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from error
+    least, most = selection.turns
+    chosen = [
+        session
+        for session in recorded
+        if least <= len(session["turns"]) <= most
+        and max(turn["prompt_tokens"] for turn in session["turns"]) <= selection.most_prompt_tokens
+    ]
+    if not chosen:
+        raise ConfigError(
+            f"{file}: no session has {least} to {most} turns and prompts of at most"
+            f" {selection.most_prompt_tokens} tokens"
+        )
+    return chosen
+
+
+def scaled_session(
+    recorded: Mapping[str, Any], name: str, arrived_at_s: Seconds, scale: Scale
+) -> AgentSession:
+    """Return a recorded session at a smaller scale.
+
+    Where a prompt repeated the whole prompt before it, it repeats the answer to that, too: reuse
+    was recorded between prompts alone.
+    """
+    turns: list[Turn] = []
+    before: Mapping[str, Any] | None = None
+    for turn in recorded["turns"]:
+        prompt = _scaled(turn["prompt_tokens"], scale.lengths)
+        if before is None:
+            kept, gap_s = 0, 0.0
+        else:
+            repeats_all = turn["reused_tokens"] > before["prompt_tokens"] - 2 * _BLOCK
+            context = turns[-1].prompt_tokens + turns[-1].output_tokens
+            kept = context if repeats_all else int(turn["reused_tokens"] * scale.lengths)
+            kept = min(kept, context, prompt - 1)
+            gap_s = min(scale.gaps * (turn["gap_s"] or 0.0), scale.longest_gap_s)
+        output = _scaled(turn["output_tokens"], scale.lengths)
+        turns.append(Turn(gap_s, kept, prompt - kept, output))
+        before = turn
+    common = _scaled(recorded["tool_tokens"] + recorded["system_tokens"], scale.lengths)
+    return AgentSession(name, arrived_at_s, min(common, turns[0].prompt_tokens - 1), tuple(turns))
+
+
+def draw_recorded(
+    recorded: Sequence[Mapping[str, Any]],
+    count: int,
+    scale: Scale,
+    window_s: Seconds,
+    rng: random.Random,
+) -> list[AgentSession]:
+    """Return so many recorded sessions at a smaller scale, which arrive within the window.
+
+    Each is played once before one is played again.
+    """
+    left: list[Mapping[str, Any]] = []
+    drawn = []
+    for at_s in _arrivals(count, window_s, rng):
+        left = left or rng.sample(recorded, len(recorded))
+        drawn.append(scaled_session(left.pop(), f"s{len(drawn):03}", at_s, scale))
+    return drawn
+
+
+COMMON_TOKENS: Tokens = 256
+OWN_TOKENS: Tokens = 250
+OUTPUT_TOKENS: Tokens = 40
+TOOL_TOKENS: Tokens = 80
+TURNS = (3, 13)
+TOOL_S = (0.25, 0.75)
+
+
+def draw_synthetic(count: int, window_s: Seconds, rng: random.Random) -> list[AgentSession]:
+    """Return so many agents of one kind, each of 3 to 13 turns with short tool times."""
+    drawn = []
+    for at_s in _arrivals(count, window_s, rng):
+        turns = [Turn(0.0, 0, COMMON_TOKENS + OWN_TOKENS, OUTPUT_TOKENS)]
+        for _ in range(rng.randint(*TURNS) - 1):
+            kept = turns[-1].prompt_tokens + OUTPUT_TOKENS
+            turns.append(Turn(rng.uniform(*TOOL_S), kept, TOOL_TOKENS, OUTPUT_TOKENS))
+        drawn.append(AgentSession(f"s{len(drawn):03}", at_s, COMMON_TOKENS, tuple(turns)))
+    return drawn
+
+
+def agents_that_fit(kv_tokens: Tokens, sessions: Iterable[AgentSession]) -> float:
+    """Return how many of these agents fit into the KV memory, each with its largest context."""
+    contexts = [session.largest_context for session in sessions]
+    return kv_tokens * len(contexts) / sum(contexts)
+
+
+def _scaled(tokens: Tokens, factor: float) -> Tokens:
+    return max(1, round(tokens * factor))
+
+
+def _arrivals(count: int, window_s: Seconds, rng: random.Random) -> list[Seconds]:
+    return sorted(rng.uniform(0.0, window_s) for _ in range(count))

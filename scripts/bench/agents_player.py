@@ -1,0 +1,185 @@
+"""Plays sessions of agents over HTTP: completions of token ids that repeat the context."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from justitia_ray.client.load import LoadClock, play_load
+from justitia_ray.errors import JustitiaError
+from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER
+from justitia_ray.units import Seconds, Tokens
+from scripts.bench.agents import AgentSession
+from scripts.bench.load import CallFailed, Target
+
+_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
+"""Ordinary words in every tokenizer that is used here; the smallest has 2,048."""
+AGENT_CLASS = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSample:
+    """A turn that was answered; instants count from the beginning of the play."""
+
+    session: str
+    turn: int
+    sent_at_s: Seconds
+    answered_at_s: Seconds
+    prompt_tokens: Tokens
+    cached_tokens: Tokens
+    """Of the prompt: what the engine had in its prefix cache, by the answer's usage."""
+    output_tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What one play of sessions against one arm came to."""
+
+    completion_s: Mapping[str, Seconds]
+    """From arrival to the last answer, by session; those that failed are not in it."""
+    turns: tuple[TurnSample, ...]
+    errors: tuple[str, ...]
+
+    @property
+    def elapsed_s(self) -> Seconds:
+        """Time from the beginning to the last answer."""
+        return max((turn.answered_at_s for turn in self.turns), default=0.0)
+
+    @property
+    def turns_per_minute(self) -> float:
+        """Turns that were answered, by the time until the last of them."""
+        return 60.0 * len(self.turns) / self.elapsed_s if self.turns else 0.0
+
+    @property
+    def cached_share(self) -> float:
+        """Share of all prompt tokens that were cached."""
+        prompts = sum(turn.prompt_tokens for turn in self.turns)
+        return sum(turn.cached_tokens for turn in self.turns) / prompts if prompts else 0.0
+
+
+class AgentPlayer:
+    """Plays sessions against one arm.
+
+    The tokens of a play follow from its name: another play's are others, so that nothing of it is
+    in a cache. A prompt repeats the very tokens of the last prompt and of the answer to it; where
+    answers bear no token ids, as the fake engine's, drawn ones stand for them.
+
+    Args:
+        targets: Where the arm answers. Sessions are pinned to them in turns, as they arrive.
+        model: The model to ask for.
+        name: Of the play.
+        is_ours: Whether sessions name their application and its class, and close it.
+    """
+
+    def __init__(self, targets: Sequence[Target], model: str, name: str, *, is_ours: bool) -> None:
+        self._targets = targets
+        self._model = model
+        self._name = name
+        self._is_ours = is_ours
+        self._turns: list[TurnSample] = []
+        self._errors: list[str] = []
+
+    async def play(self, sessions: Sequence[AgentSession]) -> Play:
+        """Play them to their ends; a session that fails ends there, and stops no other."""
+        order = sorted(range(len(sessions)), key=lambda i: sessions[i].arrived_at_s)
+        targets = {
+            sessions[i].name: self._targets[k % len(self._targets)] for k, i in enumerate(order)
+        }
+
+        async def play_one(session: AgentSession, clock: LoadClock) -> Seconds | None:
+            try:
+                return await self._play_session(session, targets[session.name], clock)
+            except (JustitiaError, OSError) as error:
+                self._errors.append(f"{session.name}: {error}")
+                return None
+
+        ends = await play_load(
+            sessions, play_one, arrived_at_s=lambda session: session.arrived_at_s
+        )
+        return Play(
+            {
+                session.name: end_s - session.arrived_at_s
+                for session, end_s in zip(sessions, ends, strict=True)
+                if end_s is not None
+            },
+            tuple(self._turns),
+            tuple(self._errors),
+        )
+
+    async def _play_session(
+        self, session: AgentSession, target: Target, clock: LoadClock
+    ) -> Seconds:
+        """Return when the last turn was answered."""
+        own = random.Random(f"{self._name} {session.name}")
+        context = _draw(random.Random(self._name), session.common_tokens)
+        application = f"{self._name}-{session.name}"
+        headers = (
+            {APPLICATION_HEADER: application, CLASS_HEADER: AGENT_CLASS} if self._is_ours else {}
+        )
+        answered_at_s = session.arrived_at_s
+        for number, turn in enumerate(session.turns):
+            kept = context[: turn.kept_tokens] if number else context
+            prompt = kept + _draw(own, turn.prompt_tokens - len(kept))
+            await clock.wait_until(answered_at_s + turn.gap_s)
+            sent_at_s = clock.now_s()
+            answer = await self._complete(target, prompt, turn.output_tokens, headers)
+            answered_at_s = clock.now_s()
+            usage, details = answer["usage"], answer["usage"].get("prompt_tokens_details") or {}
+            if (usage["prompt_tokens"], usage["completion_tokens"]) != (
+                turn.prompt_tokens,
+                turn.output_tokens,
+            ):
+                raise CallFailed(
+                    f"turn {number}: {usage['prompt_tokens']} and {usage['completion_tokens']}"
+                    f" tokens came where {turn.prompt_tokens} and {turn.output_tokens} were meant"
+                )
+            self._turns.append(
+                TurnSample(
+                    session.name,
+                    number,
+                    sent_at_s,
+                    answered_at_s,
+                    turn.prompt_tokens,
+                    details.get("cached_tokens") or 0,
+                    turn.output_tokens,
+                )
+            )
+            said = answer["choices"][0].get("token_ids") or _draw(own, turn.output_tokens)
+            context = prompt + said
+        if self._is_ours:
+            path = f"{target.route_prefix}/v1/applications/{application}/close"
+            await self._post(target, path, {}, {})
+        return answered_at_s
+
+    async def _complete(
+        self,
+        target: Target,
+        prompt: Sequence[int],
+        output_tokens: Tokens,
+        headers: Mapping[str, str],
+    ) -> dict[str, Any]:
+        body = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "temperature": 0.0,
+        }
+        return await self._post(target, target.completions, body, headers)
+
+    async def _post(
+        self, target: Target, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        # A connection for each call: servers close one that is idle through a tool's time.
+        async with target.open() as connection:
+            reply = await connection.post(path, json.dumps(body).encode(), headers)
+        if reply.status != 200:
+            raise CallFailed(f"status {reply.status}: {reply.body[:500]!r}")
+        answer: dict[str, Any] = json.loads(reply.body)
+        return answer
+
+
+def _draw(rng: random.Random, count: Tokens) -> list[int]:
+    return rng.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=count)

@@ -1,0 +1,121 @@
+"""What scripts/bench_agents says of its plays: figures of each, and pairs compared."""
+
+import csv
+import statistics
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.cli.text_table import text_table
+from scripts.bench.agents_player import Play, TurnSample
+from scripts.bench.statistics import percentile, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The plays of one load by all arms, one after the other."""
+
+    load: str
+    repeat: int
+    agents: int
+    plays: dict[str, Play]
+    """By arm."""
+
+
+def figures(play: Play) -> dict[str, float]:
+    """Return the figures of a play; completion is that of the sessions that ended."""
+    ended = list(play.completion_s.values())
+    latencies = [turn.answered_at_s - turn.sent_at_s for turn in play.turns]
+    return {
+        "mean_s": statistics.fmean(ended) if ended else float("nan"),
+        "p90_s": percentile(ended, 90) if ended else float("nan"),
+        "turns_per_minute": play.turns_per_minute,
+        "turn_p50_s": percentile(latencies, 50) if latencies else float("nan"),
+        "cached_share": play.cached_share,
+        "sessions": len(ended),
+        "errors": len(play.errors),
+    }
+
+
+def worst_against(play: Play, baseline: Play) -> float:
+    """Return the greatest ratio of a session's completion time to the one under the baseline."""
+    ratios = [
+        play.completion_s[name] / s
+        for name, s in baseline.completion_s.items()
+        if name in play.completion_s
+    ]
+    return max(ratios, default=float("nan"))
+
+
+def table(pairs: Sequence[Pair], baseline: str) -> str:
+    """Return medians (least to greatest) over the repeats, by load and arm."""
+    rows = [
+        (
+            "load",
+            "agents",
+            "arm",
+            "mean, s",
+            "p90, s",
+            f"mean over {baseline}",
+            f"worst to {baseline}",
+            "turns/min",
+            "cached, %",
+            "errors",
+        )
+    ]
+    for load in dict.fromkeys(pair.load for pair in pairs):
+        of_load = [pair for pair in pairs if pair.load == load]
+        for arm in dict.fromkeys(name for pair in of_load for name in pair.plays):
+            paired = [pair for pair in of_load if arm in pair.plays]
+            own = [figures(pair.plays[arm]) for pair in paired]
+            compared = [pair for pair in paired if baseline in pair.plays]
+            ratios = [
+                figures(pair.plays[arm])["mean_s"] / figures(pair.plays[baseline])["mean_s"]
+                for pair in compared
+            ]
+            worst = [worst_against(pair.plays[arm], pair.plays[baseline]) for pair in compared]
+            rows.append(
+                (
+                    load,
+                    str(of_load[0].agents),
+                    arm,
+                    spread([one["mean_s"] for one in own]).format(2),
+                    spread([one["p90_s"] for one in own]).format(2),
+                    spread(ratios).format(2) if ratios else "",
+                    spread(worst).format(2) if worst else "",
+                    spread([one["turns_per_minute"] for one in own]).format(1),
+                    spread([100 * one["cached_share"] for one in own]).format(1),
+                    str(sum(int(one["errors"]) for one in own)),
+                )
+            )
+    return text_table(rows, numbers_from=3)
+
+
+def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Return every play for a JSON file, in the order in which they were made."""
+    return [
+        {
+            "load": pair.load,
+            "repeat": pair.repeat,
+            "agents": pair.agents,
+            "arm": arm,
+            "figures": {key: round(value, 4) for key, value in figures(play).items()},
+            "completion_s": {name: round(s, 4) for name, s in play.completion_s.items()},
+            "errors": list(play.errors),
+        }
+        for pair in pairs
+        for arm, play in pair.plays.items()
+    ]
+
+
+def write_turns(file: Path, pairs: Sequence[Pair]) -> None:
+    """Write every turn of every play as CSV."""
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["load", "repeat", "arm", *(field.name for field in fields(TurnSample))])
+        for pair in pairs:
+            for arm, play in pair.plays.items():
+                for turn in play.turns:
+                    values = (round(v, 4) if isinstance(v, float) else v for v in astuple(turn))
+                    writer.writerow([pair.load, pair.repeat, arm, *values])

@@ -1,0 +1,169 @@
+"""How long an engine's iterations take: by new tokens, by context and by batch, from outside.
+
+Calls go to an idle vLLM server with prefix caching on. What is cached is not computed again, so
+that a call repeated with more output differs by iterations that decode, and by nothing else.
+"""
+
+import asyncio
+import csv
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from justitia_ray.cli.text_table import text_table
+from justitia_ray.units import Seconds, Tokens
+from scripts.bench.load import CallFailed, Target
+
+_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
+
+
+@dataclass(frozen=True, slots=True)
+class StepGrid:
+    """What is measured."""
+
+    prompts: tuple[Tokens, ...] = (64, 256, 1_024, 4_096, 16_384, 32_768)
+    """Lengths of prompts that are read whole, one at a time."""
+    contexts: tuple[Tokens, ...] = (1_024, 8_192, 32_768)
+    """Cached contexts that a prompt adds to."""
+    added: tuple[Tokens, ...] = (64, 512, 2_048)
+    decodes: tuple[tuple[int, Tokens], ...] = (
+        (1, 256),
+        (1, 8_192),
+        (1, 32_768),
+        (8, 256),
+        (8, 4_096),
+        (8, 12_288),
+        (32, 256),
+        (32, 2_048),
+        (64, 1_024),
+        (128, 256),
+    )
+    """Sequences at once, and the context of each."""
+    decoded: Tokens = 64
+    """Tokens that each sequence makes."""
+    repeats: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One measurement."""
+
+    kind: str
+    """`prefill` (nothing cached), `extend` (the context cached), `cached` (all of it cached, but
+    for what vLLM computes anyway) or `decode` (time of `steps` iterations)."""
+    repeat: int
+    sequences: int
+    context_tokens: Tokens
+    """Of each sequence: what was cached; of `decode`, before the first new token."""
+    new_tokens: Tokens
+    """Of each sequence, by iteration for `decode`."""
+    steps: int
+    """Iterations that decode; 0: as many as the engine took."""
+    seconds: Seconds
+    """From sending to the last answer; of `decode` less the same with one token of output."""
+    cached_tokens: Tokens
+    """Of all sequences, as the answers have it."""
+
+
+async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -> list[StepRow]:
+    """Measure all of the grid on one idle server.
+
+    Raises:
+        CallFailed: If a call fails.
+    """
+    probe = _Probe(target, model, random.Random(seed))
+    await probe.time([probe.draw(64)], 8)  # whatever the first call compiles
+    rows: list[StepRow] = []
+    for repeat in range(grid.repeats):
+        for tokens in grid.prompts:
+            prompt = probe.draw(tokens)
+            seconds, cached = await probe.time([prompt], 1)
+            rows.append(StepRow("prefill", repeat, 1, 0, tokens, 0, seconds, cached))
+            seconds, cached = await probe.time([prompt], 1)
+            rows.append(StepRow("cached", repeat, 1, cached, tokens - cached, 0, seconds, cached))
+        for context in grid.contexts:
+            prompt = probe.draw(context)
+            await probe.time([prompt], 1)
+            for tokens in grid.added:
+                seconds, cached = await probe.time([prompt + probe.draw(tokens)], 1)
+                new = context + tokens - cached
+                rows.append(StepRow("extend", repeat, 1, cached, new, 0, seconds, cached))
+        for sequences, context in grid.decodes:
+            prompts = [probe.draw(context) for _ in range(sequences)]
+            await probe.time(prompts, 1)
+            short, _ = await probe.time(prompts, 1)
+            long, cached = await probe.time(prompts, 1 + grid.decoded)
+            rows.append(
+                StepRow("decode", repeat, sequences, context, 1, grid.decoded, long - short, cached)
+            )
+    return rows
+
+
+class _Probe:
+    """Sends calls of exact sizes."""
+
+    def __init__(self, target: Target, model: str, rng: random.Random) -> None:
+        self._target = target
+        self._model = model
+        self._rng = rng
+
+    def draw(self, tokens: Tokens) -> list[int]:
+        """Return a prompt that nothing has said before."""
+        return self._rng.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=tokens)
+
+    async def time(
+        self, prompts: Sequence[list[int]], output_tokens: Tokens
+    ) -> tuple[Seconds, Tokens]:
+        """Call with all prompts at once; return the time to the last answer, and cached tokens."""
+        bodies = [
+            json.dumps(
+                {
+                    "model": self._model,
+                    "prompt": prompt,
+                    "max_tokens": output_tokens,
+                    "ignore_eos": True,
+                    "temperature": 0.0,
+                }
+            ).encode()
+            for prompt in prompts
+        ]
+        began_at = time.perf_counter()
+        cached = await asyncio.gather(*(self._call(body) for body in bodies))
+        return time.perf_counter() - began_at, sum(cached)
+
+    async def _call(self, body: bytes) -> Tokens:
+        async with self._target.open() as connection:
+            reply = await connection.post(self._target.completions, body)
+        if reply.status != 200:
+            raise CallFailed(f"status {reply.status}: {reply.body[:500]!r}")
+        details = json.loads(reply.body)["usage"].get("prompt_tokens_details") or {}
+        cached: Tokens = details.get("cached_tokens") or 0
+        return cached
+
+
+def write_steps(file: Path, rows: Sequence[StepRow]) -> None:
+    """Write every row as CSV."""
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(field.name for field in fields(StepRow))
+        for row in rows:
+            writer.writerow(
+                round(value, 6) if isinstance(value, float) else value for value in astuple(row)
+            )
+
+
+def steps_table(rows: Sequence[StepRow]) -> str:
+    """Return the median of each measurement, in ms: of the whole call, of `decode` an iteration."""
+    kinds: dict[tuple[str, int, Tokens, Tokens], list[float]] = {}
+    for row in rows:
+        key = (row.kind, row.sequences, row.context_tokens, row.new_tokens)
+        kinds.setdefault(key, []).append(1e3 * row.seconds / max(1, row.steps))
+    lines = [("kind", "sequences", "context", "new", "ms", "new tokens/s")]
+    for (kind, sequences, context, new), ms in kinds.items():
+        middle = sorted(ms)[len(ms) // 2]
+        rate = f"{1e3 * sequences * new / middle:.0f}" if middle > 0 else ""
+        lines.append((kind, str(sequences), str(context), str(new), f"{middle:.2f}", rate))
+    return text_table(lines, numbers_from=1)

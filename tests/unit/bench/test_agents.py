@@ -1,0 +1,260 @@
+"""The sessions of scripts/bench_agents: their lengths, their gaps, how many fit, what they send."""
+
+import asyncio
+import gzip
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from scripts.bench.agents import (
+    AgentSession,
+    Scale,
+    Selection,
+    Turn,
+    agents_that_fit,
+    draw_recorded,
+    draw_synthetic,
+    read_sessions,
+    scaled_session,
+)
+from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
+from scripts.bench.agents_report import Pair, document, figures, table, worst_against
+from scripts.bench.load import Target
+
+HALF = Scale(0.5, 0.25, 10.0)
+
+
+def recorded_turn(prompt: int, reused: int, output: int, gap_s: float) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "reused_tokens": reused,
+        "output_tokens": output,
+        "gap_s": gap_s,
+        "stop": "tool_use",
+    }
+
+
+RECORDED = {
+    "tool_tokens": 300,
+    "system_tokens": 100,
+    "turns": [
+        recorded_turn(1_000, 0, 100, 0.0),
+        recorded_turn(1_300, 960, 80, 8.0),  # all whole blocks of 64 of the prompt before
+        recorded_turn(900, 640, 60, 400.0),  # the context was cut
+        recorded_turn(910, 896, 40, 4.0),  # less than prompt and answer before
+    ],
+}
+
+
+def test_recorded_session_keeps_its_lengths_at_the_scale() -> None:
+    session = scaled_session(RECORDED, "s", 1.5, HALF)
+
+    assert [500, 650, 450, 455] == [turn.prompt_tokens for turn in session.turns]
+    assert [50, 40, 30, 20] == [turn.output_tokens for turn in session.turns]
+    assert [0.0, 2.0, 10.0, 1.0] == [turn.gap_s for turn in session.turns]
+    assert 200 == session.common_tokens
+    assert 1.5 == session.arrived_at_s
+
+
+def test_prompt_repeats_the_answer_where_it_repeated_the_whole_prompt() -> None:
+    """Reuse was recorded between prompts: the answer before counts as new there, and is none."""
+    session = scaled_session(RECORDED, "s", 0.0, HALF)
+
+    assert [0, 550, 320, 454] == [turn.kept_tokens for turn in session.turns]
+    assert [500, 100, 130, 1] == [turn.new_tokens for turn in session.turns]
+
+
+def test_sessions_are_chosen_by_turns_and_prompts(tmp_path: Path) -> None:
+    short = {**RECORDED, "turns": RECORDED["turns"][:2]}  # type: ignore[index]
+    (tmp_path / "sessions").mkdir()
+    with gzip.open(tmp_path / "sessions" / "sessions.jsonl.gz", "wt") as lines:
+        lines.writelines(json.dumps(one) + "\n" for one in (RECORDED, short))
+
+    assert [RECORDED] == read_sessions(tmp_path, Selection((3, 9), 1_300))
+    with pytest.raises(ConfigError, match="no session has 3 to 9 turns and prompts of at most"):
+        read_sessions(tmp_path, Selection((3, 9), 1_299))
+
+
+def test_missing_sessions_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sessions\.jsonl\.gz: cannot be read: No such file"):
+        read_sessions(tmp_path, Selection())
+
+
+def test_every_recorded_session_is_played_before_one_is_played_again() -> None:
+    others = [{**RECORDED, "tool_tokens": tokens} for tokens in (0, 100, 200)]
+
+    drawn = draw_recorded(others, 7, HALF, 4.0, random.Random(1))
+
+    common = [session.common_tokens for session in drawn]
+    assert {50, 100, 150} == set(common[:3]) == set(common[3:6])
+    assert 7 == len({session.name for session in drawn})
+    assert all(0.0 <= session.arrived_at_s <= 4.0 for session in drawn)
+
+
+def test_synthetic_agents_send_all_that_was_said() -> None:
+    drawn = draw_synthetic(200, 4.0, random.Random(1))
+
+    assert {3, 13} <= {len(session.turns) for session in drawn} <= set(range(3, 14))
+    for session in drawn:
+        assert [506 + 120 * k for k in range(len(session.turns))] == [
+            turn.prompt_tokens for turn in session.turns
+        ]
+        assert all(80 == turn.new_tokens for turn in session.turns[1:])
+        assert all(0.25 <= turn.gap_s <= 0.75 for turn in session.turns[1:])
+
+
+def test_what_fits_is_counted_with_the_largest_contexts() -> None:
+    sessions = [
+        AgentSession("a", 0.0, 0, (Turn(0.0, 0, 90, 10), Turn(0.0, 0, 40, 10))),
+        AgentSession("b", 0.0, 0, (Turn(0.0, 0, 250, 50),)),
+    ]
+
+    assert 5.0 == agents_that_fit(1_000, sessions)
+
+
+class Answers:
+    """Answers completions as vLLM does, one connection after the other."""
+
+    def __init__(self, *, has_token_ids: bool = True, fails_at: int | None = None) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.heads: list[bytes] = []
+        self.ports: list[int] = []
+        self._has_token_ids = has_token_ids
+        self._fails_at = fails_at
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            body = json.loads(await reader.readexactly(length))
+            self.heads.append(head)
+            self.bodies.append(body)
+            self.ports.append(writer.get_extra_info("sockname")[1])
+            failed = len(self.bodies) == self._fails_at
+            answer = json.dumps({} if b"/close" in head else self._answer(body)).encode()
+            status = b"500 Failed" if failed else b"200 OK"
+            lines = b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n" % (status, len(answer))
+            writer.write(lines + answer)
+        writer.close()
+        await writer.wait_closed()
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        made, prompt = body["max_tokens"], len(body["prompt"])
+        usage = {"prompt_tokens": prompt, "completion_tokens": made}
+        ids = {"token_ids": [7] * made} if self._has_token_ids else {}
+        return {
+            "usage": {**usage, "prompt_tokens_details": {"cached_tokens": prompt // 2}},
+            "choices": [{"text": "", **ids}],
+        }
+
+
+@asynccontextmanager
+async def answering(answers: Answers, servers: int = 1) -> AsyncIterator[list[Target]]:
+    started = [await asyncio.start_server(answers.serve, "127.0.0.1", 0) for _ in range(servers)]
+    try:
+        yield [Target(server.sockets[0].getsockname()[1], "/ours") for server in started]
+    finally:
+        for server in started:
+            server.close()
+            await server.wait_closed()
+
+
+SESSION = AgentSession(
+    "s0", 0.0, 6, (Turn(0.0, 0, 10, 4), Turn(0.0, 14, 3, 5), Turn(0.0, 12, 2, 1))
+)
+OTHER = AgentSession("s1", 0.0, 4, (Turn(0.0, 0, 9, 2),))
+
+
+@pytest.mark.parametrize("has_token_ids", [True, False])
+@pytest.mark.asyncio
+async def test_prompts_repeat_the_context_token_by_token(*, has_token_ids: bool) -> None:
+    """An engine finds in its cache only what is the same from the first token on."""
+    answers = Answers(has_token_ids=has_token_ids)
+    async with answering(answers) as targets:
+        play = await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION])
+
+    first, second, third = (body["prompt"] for body in answers.bodies)
+    assert [10, 17, 14] == [len(first), len(second), len(third)]
+    assert first == second[:10]
+    assert ([7] * 4 == second[10:14]) is has_token_ids
+    assert second[:12] == third[:12]
+    assert second[12:14] != third[12:14]
+    assert 41 == sum(turn.prompt_tokens for turn in play.turns)
+    assert (5 + 8 + 7) / 41 == play.cached_share
+    assert {"s0"} == set(play.completion_s)
+
+
+@pytest.mark.asyncio
+async def test_sessions_of_a_play_share_their_beginning_and_plays_share_nothing() -> None:
+    answers = Answers()
+    async with answering(answers) as targets:
+        for name in ("p", "q"):
+            await AgentPlayer(targets, "m", name, is_ours=False).play([SESSION])
+            await AgentPlayer(targets, "m", name, is_ours=False).play([OTHER])
+
+    first, other, later = (answers.bodies[i]["prompt"] for i in (0, 3, 4))
+    assert first[:4] == other[:4]
+    assert first[4:6] != other[4:6]
+    assert first[:4] != later[:4]
+
+
+@pytest.mark.asyncio
+async def test_session_stays_with_one_server_and_the_next_takes_the_next() -> None:
+    answers = Answers()
+    async with answering(answers, 2) as targets:
+        await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION, OTHER])
+
+    by_port = {target.port: answers.ports.count(target.port) for target in targets}
+    assert [3, 1] == list(by_port.values())
+
+
+@pytest.mark.asyncio
+async def test_our_sessions_are_applications_that_are_closed() -> None:
+    answers = Answers()
+    async with answering(answers) as targets:
+        await AgentPlayer(targets, "m", "p", is_ours=True).play([SESSION])
+
+    assert all(b"x-justitia-application: p-s0\r\n" in head for head in answers.heads[:3])
+    assert all(b"x-justitia-class: agent\r\n" in head for head in answers.heads[:3])
+    assert answers.heads[3].startswith(b"POST /ours/v1/applications/p-s0/close ")
+
+
+@pytest.mark.asyncio
+async def test_session_that_fails_is_an_error_and_stops_no_other() -> None:
+    answers = Answers(fails_at=2)
+    later = AgentSession("s1", 0.2, 4, OTHER.turns)
+    async with answering(answers) as targets:
+        play = await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION, later])
+
+    assert {"s1"} == set(play.completion_s)
+    (error,) = play.errors
+    assert error.startswith("s0: status 500")
+
+
+def played(arm_s: float, other_s: float) -> Play:
+    turns = (
+        TurnSample("s0", 0, 0.0, 30.0, 100, 25, 10),
+        TurnSample("s1", 0, 0.0, 60.0, 100, 75, 10),
+    )
+    return Play({"s0": arm_s, "s1": other_s}, turns, ())
+
+
+def test_report_compares_session_by_session() -> None:
+    pinned, ours = played(2.0, 4.0), played(3.0, 3.0)
+    pairs = [Pair("synthetic 0.9", 0, 2, {"pinned": pinned, "ours": ours})]
+
+    assert 3.0 == figures(pinned)["mean_s"]
+    assert 2.0 == pinned.turns_per_minute
+    assert 0.5 == pinned.cached_share
+    assert 1.5 == worst_against(ours, pinned)
+    line = table(pairs, "pinned").splitlines()[2]
+    assert "ours" in line
+    assert "1.00 (1.00 to 1.00)" in line
+    assert "1.50 (1.50 to 1.50)" in line
+    assert ["pinned", "ours"] == [entry["arm"] for entry in document(pairs)]
