@@ -117,15 +117,28 @@ class AgentBench:
         """Warm every arm up, and play."""
         for arm in self._arms.running.values():
             few = draw_synthetic(2, 0.0, random.Random(self._options.seed))
-            short = [replace(session, turns=session.turns[:3]) for session in few]
+            short = [
+                replace(one, turns=tuple(replace(turn, gap_s=0.0) for turn in one.turns[:3]))
+                for one in few
+            ]
             await self._play(arm, short, f"warm-up-{self._options.seed}")
-        for repeat in range(self._options.repeats):
-            for name, draw in self._draws.items():
-                for factor in self._options.loads:
-                    await self._play_pair(name, draw, factor, repeat)
-            if repeat == 0 and self._options.steps is not None:
+        plan = [
+            (repeat, name, factor)
+            for repeat in range(self._options.repeats)
+            for name in self._draws
+            for factor in self._options.loads
+        ]
+        for number, (repeat, name, factor) in enumerate(plan, start=1):
+            if self._is_over():
+                self._say(f"the time is over after {number - 1} of {len(plan)} pairs")
+                break
+            await self._play_pair(name, self._draws[name], factor, repeat)
+            if self._options.steps is not None and number == len(plan) // self._options.repeats:
                 await self._measure_steps()
         return self._pairs
+
+    def _is_over(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
 
     async def _play_pair(self, name: str, draw: Draw, factor: float, repeat: int) -> None:
         seed = f"{self._options.seed} {name} {factor:g} {repeat}"
@@ -135,9 +148,8 @@ class AgentBench:
         pair = Pair(f"{name} {factor:g}", repeat, agents, {})
         arms = list(self._arms.running.values())
         for arm in arms if repeat % 2 == 0 else reversed(arms):
-            if self._deadline is not None and time.monotonic() > self._deadline:
-                self._say(f"{pair.load}, {arm.name}: not played, the time is over")
-                continue
+            if self._is_over():
+                break
             if not pair.plays:
                 self._pairs.append(pair)
             pair.plays[arm.name] = play = await self._play(arm, sessions, seed.replace(" ", "-"))

@@ -8,6 +8,7 @@ import asyncio
 import csv
 import json
 import random
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
@@ -44,7 +45,7 @@ class StepGrid:
     """Sequences at once, and the context of each."""
     decoded: Tokens = 64
     """Tokens that each sequence makes."""
-    repeats: int = 3
+    repeats: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def steps_table(rows: Sequence[StepRow]) -> str:
         kinds.setdefault(key, []).append(1e3 * row.seconds / max(1, row.steps))
     lines = [("kind", "sequences", "context", "new", "ms", "new tokens/s")]
     for (kind, sequences, context, new), ms in kinds.items():
-        middle = sorted(ms)[len(ms) // 2]
+        middle = statistics.median(ms)
         rate = f"{1e3 * sequences * new / middle:.0f}" if middle > 0 else ""
         lines.append((kind, str(sequences), str(context), str(new), f"{middle:.2f}", rate))
     return text_table(lines, numbers_from=1)

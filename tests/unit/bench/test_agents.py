@@ -6,12 +6,15 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConfigError
+from scripts import bench_agents
 from scripts.bench.agents import (
     AgentSession,
     Scale,
@@ -23,6 +26,7 @@ from scripts.bench.agents import (
     read_sessions,
     scaled_session,
 )
+from scripts.bench.agents_arms import AgentArm, AgentArms
 from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
 from scripts.bench.agents_report import Pair, document, figures, table, worst_against
 from scripts.bench.load import Target
@@ -258,3 +262,63 @@ def test_report_compares_session_by_session() -> None:
     assert "1.00 (1.00 to 1.00)" in line
     assert "1.50 (1.50 to 1.50)" in line
     assert ["pinned", "ours"] == [entry["arm"] for entry in document(pairs)]
+
+
+class RunningArms:
+    """Arms as `AgentBench` sees them; both are answered by the same servers."""
+
+    def __init__(self, targets: list[Target]) -> None:
+        self.kv_tokens = 3_000
+        self.config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
+        self.running = {
+            "pinned": AgentArm("pinned", tuple(targets), is_ours=False),
+            "ours": AgentArm("ours", tuple(targets[:1]), is_ours=True),
+        }
+
+
+@pytest.mark.asyncio
+async def test_every_load_is_played_by_every_arm_in_alternating_order(tmp_path: Path) -> None:
+    """And after the first repeat the iterations are timed, into a file."""
+    steps = tmp_path / "steps.csv"
+    arguments = ["--loads", "0.5", "1", "--repeats", "2", "--steps", str(steps), "--window-s", "0"]
+    options = bench_agents.parse_arguments([*arguments, "--agents", "2"])
+    said: list[str] = []
+    kept: list[int] = []
+    one = AgentSession("s0", 0.0, 4, (Turn(0.0, 0, 60, 40),))
+
+    def draw(count: int, rng: random.Random) -> list[AgentSession]:
+        return [replace(one, name=f"s{i}") for i in range(count)]
+
+    async with answering(Answers(), 2) as targets:
+        arms = cast(AgentArms, RunningArms(targets))
+        bench = bench_agents.AgentBench(
+            arms, {"synthetic": draw}, options, said.append, lambda p: kept.append(len(p)), None
+        )
+        pairs = await bench.run()
+
+    assert [(0, "synthetic 0.5"), (0, "synthetic 1"), (1, "synthetic 0.5"), (1, "synthetic 1")] == [
+        (pair.repeat, pair.load) for pair in pairs
+    ]
+    assert [["pinned", "ours"], ["pinned", "ours"], ["ours", "pinned"], ["ours", "pinned"]] == [
+        list(pair.plays) for pair in pairs
+    ]
+    assert [1, 1, 2, 2, 3, 3, 4, 4] == kept
+    assert all(2 == len(play.completion_s) for pair in pairs for play in pair.plays.values())
+    assert {"prefill", "cached", "extend", "decode"} == {
+        line.split(",")[0] for line in steps.read_text().splitlines()[1:]
+    }
+
+
+@pytest.mark.asyncio
+async def test_no_play_begins_after_the_deadline() -> None:
+    options = bench_agents.parse_arguments(["--loads", "1", "--repeats", "1", "--agents", "1"])
+    said: list[str] = []
+
+    async with answering(Answers()) as targets:
+        arms = cast(AgentArms, RunningArms(targets))
+        draws = {"synthetic": lambda count, rng: draw_synthetic(count, 0.0, rng)}
+        bench = bench_agents.AgentBench(arms, draws, options, said.append, lambda _: None, 0.0)
+        pairs = await bench.run()
+
+    assert [] == pairs
+    assert ["the time is over after 0 of 1 pairs"] == said
