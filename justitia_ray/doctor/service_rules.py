@@ -344,9 +344,11 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "A replica calls at every heartbeat.",
         led(_silent_replicas),
         "replica {subject} ({where}) has been silent for {replica.silent_s:.1f} s; it is given up"
-        " after {limits.replica_s:g} s, and its inferences run elsewhere",
-        "see whether its process lives and its node is starved of CPU; if it hangs, kill it and"
-        " Serve starts another",
+        " after {limits.replica_s:g} s, if it has a connection with that, and its inferences run"
+        " elsewhere then",
+        "see whether its process is stopped or busy (`py-spy dump --pid`), and its node starved of"
+        " CPU; it keeps its leases for `transport.standstill_s`. If it hangs, kill it and Serve"
+        " starts another",
     ),
     Rule(
         "replica_that_gives_no_answer",
