@@ -190,6 +190,24 @@ async def test_refused_lease_says_whether_its_inference_still_waits(
 # --- replicas
 
 
+async def test_replica_may_be_silent_until_its_last_connection_is_lost(
+    service: SchedulerService,
+) -> None:
+    """Its process lives, as its machine says."""
+    connected = {"r"}
+    service.is_connected = connected.__contains__
+    await service.pull(pull(1))
+    replica = service.term.driver.core.state.replicas["r"]
+    assert replica.connected
+
+    service.replica_disconnected("r")
+    assert replica.connected  # it has another one
+
+    connected.clear()
+    service.replica_disconnected("r")
+    assert not replica.connected
+
+
 async def test_pull_that_was_overtaken_is_not_taken(service: SchedulerService) -> None:
     """Its report is older than what is known, and would take leases for forgotten."""
     await service.pull(pull(2))

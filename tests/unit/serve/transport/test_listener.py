@@ -363,3 +363,20 @@ async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
     assert port.address.startswith("[::1]:")
     assert await is_served(port)
     await port.stop()
+
+
+async def test_process_is_connected_while_any_of_its_connections_lasts(
+    port: Listener, served: Served
+) -> None:
+    """It opens another one before its machine has closed the one before."""
+    assert not port.is_connected(CALLER.name)
+    first, second = [await dialer_with(KEY).dial(port.address, NAME) for _ in range(2)]
+    await second.call("echo", "here")
+
+    await first.close()
+    await eventually(lambda: 1 == len(served.lost), "the first is lost")
+    assert port.is_connected(CALLER.name)
+
+    await second.close()
+    await eventually(lambda: 2 == len(served.lost), "the second is lost")
+    assert not port.is_connected(CALLER.name)
