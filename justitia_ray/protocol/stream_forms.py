@@ -10,6 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -302,9 +303,14 @@ def _shifted(event: bytes, shift: int) -> bytes:
 
 
 def _numbers(chunk: bytes) -> list[int]:
-    """Return the numbers of a chunk's events."""
-    lines = (line[5:] for line in chunk.split(b"\n") if line.startswith(b"data:"))
-    return [json.loads(line).get("sequence_number", -1) for line in lines]
+    """Return the numbers of a chunk's events; `[DONE]` and the like have none."""
+    numbers = []
+    for line in chunk.split(b"\n"):
+        found = _SEQUENCE.search(line) if line.startswith(b"data:") else None
+        if found is not None:
+            with suppress(ValueError):
+                numbers.append(json.loads(line[5:]).get("sequence_number", -1))
+    return numbers
 
 
 def _named(data: dict[str, Any]) -> bytes:

@@ -228,6 +228,15 @@ def test_field_of_the_name_of_the_number_keeps_its_value() -> None:
     assert (2, {"sequence_number": 3}) == (data["sequence_number"], tool["parameters"])
 
 
+def test_event_without_a_number_is_passed_and_counts_for_none() -> None:
+    """An engine may end any stream with `[DONE]`."""
+    form = form_of(RESPONSES)
+    form.passed(b"".join(STREAMS[RESPONSES][:2]) + b"data: [DONE]\n\n")
+    [(_, failed)] = events_of(form.failure(EngineError("cut")))
+
+    assert 2 == failed["sequence_number"]
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_payload_that_cannot_be_read_again_fails_no_stream(path: str) -> None:
     form = stream_form(path, b'{"model": 7, "tools": ')
