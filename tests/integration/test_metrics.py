@@ -48,6 +48,8 @@ STILL = {
     m.BOUND_VIOLATIONS_TOTAL,  # would be a defect of the core
     m.TRAININGS_TOTAL,  # a training takes many more applications
     m.MODEL_VERSION,  # so there is no version but 0, the mean
+    m.ENGINE_FAILURES_TOTAL,  # no engine fails here, and with the next none stands still
+    m.STALLED_SECONDS,
     m.WAITING_CLAIMS,  # each waits for some milliseconds
     m.PREDICTOR_MISSED_TOTAL,  # it answers as a rule, and on a busy machine not always
 }
