@@ -91,7 +91,7 @@ async def test_what_vllm_refuses_is_its_own_400(engine: Engine) -> None:
         assert 400 == status, said
 
 
-@pytest.mark.parametrize("path", [CHAT, "forced tool", RESPONSES, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
     engine: Engine, path: str
 ) -> None:
@@ -104,13 +104,8 @@ async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
         described = {"type": "json_schema", "schema": schema}
         messages = chat("a")
         heavy = _call(path, messages=messages, max_tokens=9, output_config={"format": described})
-    elif path == CHAT:
-        heavy = _chat(**_format(schema))
     else:
-        parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
-        forced = {"type": "function", "function": {"name": "f"}}
-        tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-        heavy = _chat(tools=[tool], tool_choice=forced)
+        heavy = _chat(**_format(schema))
     await _content(engine, **_format(_SMALL))  # the worker runs
     gaps: list[float] = []
 
