@@ -114,7 +114,7 @@ class Placement:
         asked = (inference.request_id, inference.prompt_tokens)
         may_fit = [replica for replica in self.asking() if not self._refuses(replica, asked)]
         ranked: Sequence[KnownReplica] = _ranked(may_fit, application)
-        if self._suspects and len(ranked) > 1:
+        if self._suspects.known and len(ranked) > 1:
             ranked = self._suspects.ranked(ranked, inference)
         for replica in ranked:
             passed = line.at(replica)
@@ -320,7 +320,7 @@ class Leases:
         """
         if not self._state.asking:
             return
-        if self._suspects:
+        if self._suspects.known:
             self._suspects.keep_apart()
             if self._only_suspects_wait():
                 return
@@ -540,7 +540,7 @@ class Leases:
         tokens = footprint.full_tokens
         self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
-        if self._suspects:
+        if self._suspects.known:
             self._suspects.keep_apart()
 
 

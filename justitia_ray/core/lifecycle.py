@@ -401,7 +401,7 @@ class Inferences:
         if event.lease_id is None:
             self._set_deadline(inference, event.deadline_s, application.deadline_s)
         state.inferences[event.request_id] = inference
-        if self._suspects:
+        if self._suspects.known:
             self._suspects.resume(inference)
         self._ingresses.add_inference(inference)
         state.inference_arrived(application.tenant)
@@ -505,7 +505,7 @@ class Inferences:
         move(inference, InferenceState.ENDED)
         del state.inferences[request_id]
         self._ingresses.remove_inference(inference)
-        if self._suspects:
+        if self._suspects.known:
             self._suspects.forget(inference)
         state.inference_departed(application.tenant)
         if not is_counted:

@@ -324,7 +324,7 @@ class Replicas:
         if lease.state is LeaseState.GRANTED:
             lease.state = LeaseState.RUNNING
             move(inference, InferenceState.RUNNING)
-            if self._suspects:
+            if self._suspects.known:
                 self._suspects.note_running(inference)
         leases = self._state.replicas[lease.replica_id].leases
         leases[lease.lease_id] = inference.expected_footprint(report.output_tokens)

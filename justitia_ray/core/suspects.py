@@ -83,17 +83,14 @@ class Suspects:
         """
         self.deaths_allowed = deaths_allowed
         self._state = state
-        self._known: dict[CallName, Suspicion] = {}
+        self.known: dict[CallName, Suspicion] = {}
+        """Suspects by name. Empty, they cost a decision nothing but a look here."""
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """The inferences that ran in each death."""
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
         """The inferences that were blamed last; for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
         """Leases of an earlier scheduler that ran in a death, until their ingresses claim them."""
-
-    def __len__(self) -> int:
-        """Return the number of suspects; 0 costs nothing per decision."""
-        return len(self._known)
 
     def is_open(self, inference: Inference) -> bool:
         """Return whether an inference is kept apart from other suspects."""
@@ -102,7 +99,7 @@ class Suspects:
     @property
     def open_count(self) -> int:
         """Number of inferences that are kept apart."""
-        return sum(bool(suspicion.open) for suspicion in self._known.values())
+        return sum(bool(suspicion.open) for suspicion in self.known.values())
 
     # --- deaths
 
@@ -123,7 +120,7 @@ class Suspects:
         members = {call_name(inference.request_id) for inference, _ in new}
         self._members[failure_id] = self._members.get(failure_id, frozenset()) | members
         for inference, ran_s in new:
-            suspicion = self._known.setdefault(call_name(inference.request_id), Suspicion())
+            suspicion = self.known.setdefault(call_name(inference.request_id), Suspicion())
             suspicion.inference = inference
             suspicion.ran_s[failure_id] = ran_s
             suspicion.watched = None
@@ -163,7 +160,7 @@ class Suspects:
 
     def resume(self, inference: Inference) -> None:
         """Note that an inference was submitted: under another id, or to a new scheduler."""
-        suspicion = self._known.get(call_name(inference.request_id))
+        suspicion = self.known.get(call_name(inference.request_id))
         if suspicion is not None:
             suspicion.inference = inference
 
@@ -180,12 +177,12 @@ class Suspects:
         """Clear a suspect that has run for long enough; forget those whose ingresses are gone."""
         if request_id == _ABSENT:
             self._unclaimed.clear()
-            for name, absent in list(self._known.items()):
+            for name, absent in list(self.known.items()):
                 if absent.inference is None:
-                    del self._known[name]
+                    del self.known[name]
             self._drop_deaths(self._members)
             return
-        suspicion = self._known.get(call_name(request_id))
+        suspicion = self.known.get(call_name(request_id))
         if suspicion is None or suspicion.inference is None or suspicion.watched is None:
             return
         is_same_run = suspicion.inference.lease_id == suspicion.watched
@@ -195,17 +192,17 @@ class Suspects:
     def forget(self, inference: Inference) -> None:
         """Forget a suspect that has ended."""
         name = call_name(inference.request_id)
-        suspicion = self._known.get(name)
+        suspicion = self.known.get(name)
         if suspicion is not None and suspicion.inference is inference:
-            del self._known[name]
+            del self.known[name]
             self._drop_deaths(suspicion.ran_s)
 
     # --- where they may run
 
     def keep_apart(self) -> None:
         """Say for each suspect that waits which replicas it keeps off now. O(suspects²) at most."""
-        watched = self._replicas_of(s for s in self._known.values() if s.open)
-        for name, suspicion in self._known.items():
+        watched = self._replicas_of(s for s in self.known.values() if s.open)
+        for name, suspicion in self.known.items():
             inference = suspicion.inference
             if inference is None or inference.lease_id is not None:
                 continue
@@ -218,13 +215,13 @@ class Suspects:
                 if len(failures) > 1:
                     others = self._always_beside(name, suspicion)
                     kept_off |= self._replicas_of(
-                        self._known[other] for other in others if other in self._known
+                        self.known[other] for other in others if other in self.known
                     )
             inference.keep_off(kept_off)
 
     def waiting(self) -> Iterator[Inference]:
         """Yield the suspects that wait, in no order."""
-        for suspicion in self._known.values():
+        for suspicion in self.known.values():
             inference = suspicion.inference
             if inference is not None and inference.lease_id is None:
                 yield inference
@@ -235,20 +232,20 @@ class Suspects:
         """Return replicas by how little harm an inference may do or take there, then as given."""
         if self._suspicion(inference).open:
             return sorted(replicas, key=lambda replica: len(replica.leases))
-        watched = self._replicas_of(s for s in self._known.values() if s.open)
+        watched = self._replicas_of(s for s in self.known.values() if s.open)
         return sorted(replicas, key=lambda replica: replica.replica_id in watched)
 
     # --- saving
 
     def record(self) -> Record:
         """Return all that is known, as JSON has it; empty if nothing is."""
-        if not self._known:
+        if not self.known:
             return {}
         return {
             "deaths": {name: sorted(members) for name, members in self._members.items()},
             "suspects": {
                 name: {"ran_s": {**suspicion.ran_s}, "cleared": sorted(suspicion.cleared)}
-                for name, suspicion in self._known.items()
+                for name, suspicion in self.known.items()
             },
         }
 
@@ -265,13 +262,13 @@ class Suspects:
         self._members = {
             name: frozenset(str(member) for member in members) for name, members in deaths.items()
         }
-        self._known = reader.table("suspects", _read_suspicion)
+        self.known = reader.table("suspects", _read_suspicion)
         self._await_ingresses()
 
     # --- inside
 
     def _suspicion(self, inference: Inference) -> Suspicion:
-        return self._known.get(call_name(inference.request_id)) or Suspicion()
+        return self.known.get(call_name(inference.request_id)) or Suspicion()
 
     def _is_guilty(self, inference: Inference) -> bool:
         name, suspicion = call_name(inference.request_id), self._suspicion(inference)
@@ -298,18 +295,18 @@ class Suspects:
     def _forget_death(self, failure_id: FailureId) -> None:
         """Clear all of a death for good."""
         self._members.pop(failure_id, None)
-        for name, suspicion in list(self._known.items()):
+        for name, suspicion in list(self.known.items()):
             suspicion.ran_s.pop(failure_id, None)
             suspicion.cleared.discard(failure_id)
             if not suspicion.ran_s:
-                del self._known[name]
+                del self.known[name]
                 if suspicion.inference is not None:
                     suspicion.inference.keep_off(frozenset())
 
     def _drop_deaths(self, failure_ids: Iterable[FailureId]) -> None:
         """Drop those of some deaths in which no suspect ran."""
         for failure_id in list(failure_ids):
-            if not any(failure_id in suspicion.ran_s for suspicion in self._known.values()):
+            if not any(failure_id in suspicion.ran_s for suspicion in self.known.values()):
                 self._members.pop(failure_id, None)
 
     def _await_ingresses(self) -> None:

@@ -86,7 +86,8 @@ def texts_or_ids(value: Any, field: str) -> list[Prompt]:
     """
     if isinstance(value, str):
         return [value]
-    if all(isinstance(part, int | float) for part in value):
+    # vLLM reads 2.0 as an id, as pydantic does, and not 2.5.
+    if all(isinstance(part, int | float) and part % 1 == 0 for part in value):
         return [value]
     for part in value:
         # The engine reads digits in a text, too, where a list can hold nothing but ids.

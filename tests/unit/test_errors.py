@@ -23,6 +23,7 @@ _SAMPLES: dict[str, Any] = {
     "float": 2.5,
     "float | None": 7.5,
     "bool | None": False,
+    "dict[str, typing.Any]": {"message": "what the engine says"},
     "dict[str, typing.Any] | None": {"scope": "acme", "remaining": 0.0},
 }
 

@@ -246,7 +246,7 @@ def test_nothing_is_suspected_where_no_deaths_are_counted() -> None:
         fleet.start()
         assert {f"r{death + 1}": ["a", "b"]} == fleet.on()
 
-    assert 0 == len(fleet.driver.core.suspects)
+    assert 0 == len(fleet.driver.core.suspects.known)
 
 
 def test_engine_that_is_killed_from_outside_and_a_replica_that_is_lost_make_no_suspects() -> None:
@@ -259,7 +259,7 @@ def test_engine_that_is_killed_from_outside_and_a_replica_that_is_lost_make_no_s
             fleet.die(f"r{death}", cause=FailureCause.KILL)
         fleet.start()
 
-    assert 0 == len(fleet.driver.core.suspects)
+    assert 0 == len(fleet.driver.core.suspects.known)
     assert not fleet.refused
     assert {FailureCause.CRASH: 0, FailureCause.KILL: 3} == (
         fleet.driver.core.state.counters.engine_failures
@@ -364,7 +364,7 @@ def test_suspect_that_is_cancelled_lets_the_next_one_run() -> None:
 
     assert {"r1": ["b"]} == fleet.on()
     fleet.report("r1", ["b"])
-    assert 0 == len(fleet.driver.core.suspects)
+    assert 0 == len(fleet.driver.core.suspects.known)
     assert "suspects" not in fleet.driver.record()["clock"]
 
 
@@ -421,10 +421,10 @@ def test_suspects_whose_ingress_does_not_come_back_are_forgotten() -> None:
     fleet.submit("a")
     fleet.die("r0")
     fleet.driver.hand_over(SchedulerCore("fcfs"))
-    assert 1 == len(fleet.driver.core.suspects)
+    assert 1 == len(fleet.driver.core.suspects.known)
     fleet.driver.wait(30.0)
 
-    assert 0 == len(fleet.driver.core.suspects)
+    assert 0 == len(fleet.driver.core.suspects.known)
 
 
 def test_damaged_record_is_refused_by_name() -> None:
@@ -494,7 +494,7 @@ def test_engine_that_goes_on_clears_what_was_suspected_of_its_stall() -> None:
         assert [] == refused(driver.pull("r0", progress={}, stalled=True, hangs=True))
         driver.now += 2.0
         assert [] == refused(driver.pull("r0"))
-    assert 0 == len(driver.core.suspects)
+    assert 0 == len(driver.core.suspects.known)
 
 
 def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
@@ -506,5 +506,5 @@ def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
     driver.pull("r0", progress={driver.lease_of("a"): 1})
     driver.pull("r0", progress={}, stalled=True)
 
-    assert 0 == len(driver.core.suspects)
+    assert 0 == len(driver.core.suspects.known)
     assert ["a"] == granted(driver.pull("r1"))
