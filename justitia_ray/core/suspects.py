@@ -149,7 +149,8 @@ class Suspects:
         failure_id, ran_s = self._unclaimed.pop(lease_id, (None, 0.0))
         if failure_id is None:
             return None
-        self._members[failure_id] -= {lease_id}
+        members = self._members.get(failure_id, frozenset())
+        self._members[failure_id] = members - {lease_id}
         return self.note_death(failure_id, [(inference, ran_s)])
 
     def withdraw(self, failure_id: FailureId) -> None:
@@ -304,9 +305,12 @@ class Suspects:
                     suspicion.inference.keep_off(frozenset())
 
     def _drop_deaths(self, failure_ids: Iterable[FailureId]) -> None:
-        """Drop those of some deaths in which no suspect ran."""
+        """Drop those of some deaths in which no suspect ran, and no lease that may be claimed."""
+        unclaimed = {failure_id for failure_id, _ in self._unclaimed.values()}
         for failure_id in list(failure_ids):
-            if not any(failure_id in suspicion.ran_s for suspicion in self.known.values()):
+            if failure_id not in unclaimed and not any(
+                failure_id in suspicion.ran_s for suspicion in self.known.values()
+            ):
                 self._members.pop(failure_id, None)
 
     def _await_ingresses(self) -> None:

@@ -104,6 +104,7 @@ class VllmEngine:
         self._app: Any = None
         """vLLM's FastAPI application; None until it is built."""
         self._core_processes: list[multiprocessing.process.BaseProcess] = []
+        self._is_killed = False
         self._process_tree: list[psutil.Process] = []
         """The engine's processes and their descendants, listed while their parents live: a process
         that is killed leaves its children to init, where nobody finds them by parent."""
@@ -310,6 +311,8 @@ class VllmEngine:
 
     def died_by_itself(self) -> bool:
         """Return whether the engine died by itself; a rank that is killed looks like that, too."""
+        if self._is_killed:
+            return False
         codes = [process.exitcode for process in self._core_processes]
         known = [code for code in codes if code is not None]
         out_of_memory = count_oom_kills() > self._oom_kills
@@ -323,6 +326,7 @@ class VllmEngine:
 
     def kill(self) -> None:
         """Kill every process of the engine. SIGKILL ends stopped ones, too."""
+        self._is_killed = True  # who reaps a process first takes its exit code
         _kill_processes(self._process_tree)
 
     async def stop(self) -> None:

@@ -416,6 +416,25 @@ def test_death_that_a_new_scheduler_hears_of_first_counts() -> None:
     assert [("poison", _KILLER)] == fleet.refused
 
 
+def test_lease_of_a_death_may_be_claimed_after_the_others_of_it_have_ended() -> None:
+    """Ingresses come back to a new scheduler one after the other."""
+    fleet = Fleet(1, prefix="1-")
+    fleet.submit("a", "b")
+    runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("a", "b")]
+    fleet.driver.hand_over(_core(prefix="2-"), ["r0"])
+    dead = tuple(ev.LeaseRun(lease, 0.3) for lease, _ in runs)
+    fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, dead))
+    fleet.driver.pull(
+        "r0", finished=[ev.LeaseFinished(lease, 10, 1, None) for lease, _ in runs], draining=True
+    )
+    fleet.driver.resubmit(runs[0][1], runs[0][0])
+    fleet.driver.handle(ev.InferenceCancelled("a"))
+    fleet.driver.resubmit(runs[1][1], runs[1][0])
+
+    assert ["b"] == list(fleet.driver.core.suspects.known)
+    assert 1 == fleet.driver.core.suspects.open_count
+
+
 def test_suspects_whose_ingress_does_not_come_back_are_forgotten() -> None:
     fleet = Fleet(1)
     fleet.submit("a")

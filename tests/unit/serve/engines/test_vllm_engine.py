@@ -70,6 +70,15 @@ def test_end_of_a_core_says_whether_the_engine_died_by_itself(
     assert expected is engine.died_by_itself()
 
 
+def test_engine_that_was_killed_did_not_die_by_itself() -> None:
+    """Its exit code is lost where psutil reaps the process before `multiprocessing` does."""
+    engine: Any = VllmEngine("model", "name", {})
+    engine._core_processes = [SimpleNamespace(exitcode=None)]
+    engine.kill()
+
+    assert not engine.died_by_itself()
+
+
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
 def test_options_go_through_vllms_own_parser() -> None:
