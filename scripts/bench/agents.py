@@ -139,7 +139,7 @@ def draw_recorded(
     Each is played once before one is played again.
     """
     left: list[Mapping[str, Any]] = []
-    drawn = []
+    drawn: list[AgentSession] = []
     for at_s in _arrivals(count, window_s, rng):
         left = left or rng.sample(recorded, len(recorded))
         drawn.append(scaled_session(left.pop(), f"s{len(drawn):03}", at_s, scale))
@@ -156,7 +156,7 @@ TOOL_S = (0.25, 0.75)
 
 def draw_synthetic(count: int, window_s: Seconds, rng: random.Random) -> list[AgentSession]:
     """Return so many agents of one kind, each of 3 to 13 turns with short tool times."""
-    drawn = []
+    drawn: list[AgentSession] = []
     for at_s in _arrivals(count, window_s, rng):
         turns = [Turn(0.0, 0, COMMON_TOKENS + OWN_TOKENS, OUTPUT_TOKENS)]
         for _ in range(rng.randint(*TURNS) - 1):
