@@ -135,6 +135,7 @@ def _openai_body(
         keeps=keeps,
         forced_length=forced,
         prompt_field="messages" if path == CHAT else "prompt",
+        effort_field="reasoning_effort" if path == CHAT else None,
     )
 
 
@@ -170,6 +171,7 @@ def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> Infere
         forced_length=fields.get("ignore_eos") is True and "max_output_tokens" in fields,
         estimated=True,
         prompt_field="input",
+        effort_field="reasoning.effort",
     )
 
 
@@ -227,6 +229,7 @@ def parse_message(path: str, fields: dict[str, Any], longest: Tokens) -> Inferen
         max_tokens=max_tokens,
         estimated=True,
         prompt_field="messages",
+        effort_field="output_config.effort",
     )
 
 

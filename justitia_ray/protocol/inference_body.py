@@ -222,6 +222,8 @@ class InferenceBody:
     length."""
     prompt_field: str = "prompt"
     """The field that holds the prompt, for errors."""
+    effort_field: str | None = None
+    """The place of the effort that the model is asked for, e.g. `reasoning.effort`; None: none."""
     payload: bytes = b""
     """The fields as JSON, for the engine: the bytes that came, if they name the model."""
     size: PromptSize | None = None

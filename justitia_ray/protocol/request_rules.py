@@ -69,15 +69,23 @@ def _check_openai(fields: Fields) -> None:
     chosen = chosen if isinstance(chosen, dict) else {}
     if chosen.get("type") == "json_schema" and chosen.get("json_schema") is None:  # :790
         raise RequestError("response_format.json_schema is missing", "response_format")
-    least, most = fields.get("min_tokens"), fields.get("max_completion_tokens")
-    if most is None:
-        most = fields.get("max_tokens")
+
+
+def _check_shortest(fields: Fields, limit: str) -> None:
+    least, most = fields.get("min_tokens"), fields.get(limit)
     if type(least) is int and type(most) is int and 0 < most < least:  # sampling_params.py:698
-        raise _wrong("min_tokens", least, f"at most max_tokens, {most}, is allowed")
+        raise _wrong("min_tokens", least, f"at most {limit}, {most}, is allowed")
+
+
+def _check_completion(fields: Fields) -> None:
+    _check_openai(fields)
+    _check_shortest(fields, "max_tokens")
 
 
 def _check_chat(fields: Fields) -> None:
     _check_openai(fields)
+    longer = "max_completion_tokens"  # chat_completion/protocol.py:658
+    _check_shortest(fields, "max_tokens" if fields.get(longer) is None else longer)
     top = fields.get("top_logprobs")
     if type(top) is int and top and not fields.get("logprobs"):  # :836
         raise _wrong("top_logprobs", top, "it needs logprobs: true")
@@ -161,7 +169,7 @@ def _check_message(fields: Fields) -> None:
 
 _OF_PATH: dict[str, Callable[[Fields], None]] = {
     CHAT: _check_chat,
-    COMPLETIONS: _check_openai,
+    COMPLETIONS: _check_completion,
     RESPONSES: _check_response,
     MESSAGES: _check_message,
 }

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jsonschema_rs import Draft202012Validator, ValidationError
 
 from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.protocol.reduced_bodies import Place, ReducedBody, reduce_body
 from justitia_ray.protocol.request_rules import check_rules
 
 _DIRECTORY = Path(__file__).parent / "vllm_requests"
@@ -32,12 +33,16 @@ _NOUNS = {
 _MOST_OPTIONS = 20
 """Allowed values that a message lists."""
 
-Place = tuple[str | int, ...]
-"""Names and numbers from a body to a value in it."""
+_DEEPEST_EXPLAINED = 10
+_LONGEST_EXPLAINED = 2_048
+"""Levels and characters of a body that is explained.
+
+The validator makes an error for each form of each part, and copies the part for it.
+"""
 
 
 class _Failure(NamedTuple):
-    """A place in a body, and what is wrong there."""
+    """A place in a reduced body, and what is wrong there."""
 
     path: Place
     words: str
@@ -50,6 +55,7 @@ class RequestSchemas:
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         """Compile the schemas."""
         self._validators = {path: Draft202012Validator(one) for path, one in schemas.items()}
+        self._needed = {path: {*_TAGS, *_required(one)} for path, one in schemas.items()}
 
     def check(self, path: str, fields: dict[str, Any]) -> None:
         """Refuse fields that the engine's model of the path's requests forbids.
@@ -61,9 +67,12 @@ class RequestSchemas:
         validator = self._validators.get(path)
         if validator is None or validator.is_valid(fields):
             return
-        error = next(iter(validator.iter_errors(fields)))
-        failure = _explain(error, fields)
-        param = _name(failure.path)
+        body = reduce_body(fields, lambda some: not validator.is_valid(some), self._needed[path])
+        if not body.is_small(_DEEPEST_EXPLAINED, _LONGEST_EXPLAINED):
+            raise RequestError("the engine's model of this path's requests allows no such body")
+        error = next(iter(validator.iter_errors(body.value)))
+        failure = _explain(error, _Explained(fields, body))
+        param = _name(body.whole_place(failure.path))
         raise RequestError(f"{param or 'the body'} {failure.words}", param)
 
 
@@ -85,7 +94,31 @@ def installed_schemas() -> RequestSchemas | None:
     return None
 
 
-def _explain(error: ValidationError, body: Any) -> _Failure:
+class _Explained(NamedTuple):
+    """A whole body and its reduced one, by whose places the validator tells its errors."""
+
+    whole: Any
+    reduced: ReducedBody
+
+    def at(self, place: Place) -> Any:
+        value = self.whole
+        for part in self.reduced.whole_place(place):  # a name of digits comes as a number
+            value = value[str(part)] if isinstance(value, dict) else value[part]
+        return value
+
+
+def _required(schema: Any) -> set[str]:
+    """Return the names that any object of a schema requires."""
+    if isinstance(schema, list):
+        return {name for part in schema for name in _required(part)}
+    if not isinstance(schema, dict):
+        return set()
+    own = schema.get("required")
+    names = {name for part in schema.values() for name in _required(part)}
+    return {*names, *own} if isinstance(own, list) else names
+
+
+def _explain(error: ValidationError, body: _Explained) -> _Failure:
     """Return the failure that a caller most likely has to mend.
 
     A value that fits none of several forms is held against those of its own type; among them
@@ -95,7 +128,7 @@ def _explain(error: ValidationError, body: Any) -> _Failure:
     path = tuple(error.instance_path)
     if "context" in kind:
         return _explain_forms(path, kind["context"], body)
-    value = _at(body, path)
+    value = body.at(path)
     if (missing := kind.get("property")) is not None:
         own_type = value.get("type") if isinstance(value, dict) else None
         of_type = f" of type {shown_short(own_type)}" if own_type else ""
@@ -111,7 +144,9 @@ def _explain(error: ValidationError, body: Any) -> _Failure:
     return _Failure(path, f"is {shown}: the engine allows no such value here")
 
 
-def _explain_forms(path: Place, forms: Sequence[Sequence[ValidationError]], body: Any) -> _Failure:
+def _explain_forms(
+    path: Place, forms: Sequence[Sequence[ValidationError]], body: _Explained
+) -> _Failure:
     right_type = [form for form in forms if not _is_other_type(path, form)]
     if not right_type:
         expected = [
@@ -120,7 +155,7 @@ def _explain_forms(path: Place, forms: Sequence[Sequence[ValidationError]], body
             for error in form
             for name in error.kind.as_dict().get("types", ())
         ]
-        return _Failure(path, f"is {shown_short(_at(body, path))}: {_nouns(expected)} is allowed")
+        return _Failure(path, f"is {shown_short(body.at(path))}: {_nouns(expected)} is allowed")
     own_tag = [form for form in right_type if not any(_is_tag(path, error) for error in form)]
     if own_tag:
         best = min(own_tag, key=len)
@@ -134,7 +169,7 @@ def _explain_forms(path: Place, forms: Sequence[Sequence[ValidationError]], body
         for option in _options(error)
     ]
     if place[len(path) :] and place != path:
-        return _Failure(place, f"is {shown_short(_at(body, place))}: {_one_of(options)} is allowed")
+        return _Failure(place, f"is {shown_short(body.at(place))}: {_one_of(options)} is allowed")
     return _explain(right_type[0][0], body)
 
 
@@ -190,9 +225,3 @@ def _name(path: Place) -> str:
     """Return a place's name: `messages[1].content`."""
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return name.removeprefix(".")
-
-
-def _at(body: Any, path: Place) -> Any:
-    for part in path:  # a name of digits comes as a number
-        body = body[str(part)] if isinstance(body, dict) else body[part]
-    return body

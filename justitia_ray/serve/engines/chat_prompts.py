@@ -27,6 +27,9 @@ _ITEMS = (
     *("message", "reasoning", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output"),
 )
+_MOST_EFFORTS = 64
+_LONGEST_EFFORT = 32
+"""Efforts that are remembered, and characters of one that is judged: callers name any text."""
 _HELLO = ({"role": "user", "content": "Hi"},)
 
 
@@ -62,7 +65,7 @@ class ChatRenderer:
         self._formats: dict[bool, tuple[bool, ...]] = {}
         """Whether parts stay, the likely form first; by whether there are tools."""
         self._efforts: dict[str, str | None] = {}
-        """Why the template refuses an effort; None: it does not."""
+        """Why the template refuses an effort, the latest last; None: it does not."""
 
     def render(self, prompt: Conversation, body: InferenceBody) -> str:
         """Return the text of a chat.
@@ -110,7 +113,7 @@ class ChatRenderer:
         """Refuse an effort that the template refuses for the simplest of chats.
 
         Args:
-            effort: The effort that is asked for; None is not looked at.
+            effort: The effort that is asked for; None or a long text is not looked at.
             field_name: The field that names it.
 
         Raises:
@@ -118,7 +121,11 @@ class ChatRenderer:
         """
         if not isinstance(effort, str) or not self._options.is_known:
             return
+        if len(effort) > _LONGEST_EFFORT:  # the template judges it with the chat
+            return
         if effort not in self._efforts:
+            if len(self._efforts) >= _MOST_EFFORTS:
+                del self._efforts[next(iter(self._efforts))]
             self._efforts[effort] = self._why_refused(effort)
         if (reason := self._efforts[effort]) is not None:
             raise RequestError(

@@ -78,8 +78,8 @@ class PromptCounter:
         if self._chats is None:
             return None
         self._chats.check_items(body.fields.get("input"))
-        for field, effort in _efforts(body.fields):
-            self._chats.check_effort(effort, field)
+        if body.effort_field is not None:
+            self._chats.check_effort(_at(body.fields, body.effort_field), body.effort_field)
         try:
             return self._chats.render(prompt, body)
         except NotRendered:
@@ -104,14 +104,12 @@ def _estimate(text: str) -> Tokens:
     return 1 + len(text.encode()) // _BYTES_PER_TOKEN
 
 
-def _efforts(fields: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the efforts that a body names, by field: chats', Responses' and Messages'."""
-    found = [("reasoning_effort", fields.get("reasoning_effort"))]
-    for holder in ("reasoning", "output_config"):
-        section = fields.get(holder)
-        if isinstance(section, dict):
-            found.append((f"{holder}.effort", section.get("effort")))
-    return [(field, effort) for field, effort in found if effort is not None]
+def _at(fields: Mapping[str, Any], place: str) -> Any:
+    """Return the value at a place of a body, e.g. `reasoning.effort`; None if it has none."""
+    found: Any = fields
+    for name in place.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def load_model_counter(config: AppConfig) -> PromptCounter:

@@ -13,7 +13,6 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import AdmissionError, JustitiaError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.errors import (
-    error_body,
     error_headers,
     error_in_form,
     has_anthropic_form,
@@ -57,9 +56,14 @@ def headers_of_limits(
 
 
 def unforeseen_response(path: str, error: Exception) -> JSONResponse:
-    """Log an error that nobody foresaw, and return its answer; raise it again, for Serve's log."""
+    """Log an error that nobody foresaw, and return its answer; raise it again, for Serve's log.
+
+    Args:
+        path: The call's route: its form is the answer's.
+        error: The failure.
+    """
     log_event(logger, logging.ERROR, "request.failed", path=path, reason=type(error).__name__)
-    return JSONResponse(error_body(UNFORESEEN), 500)
+    return JSONResponse(error_in_form(path, UNFORESEEN), 500)
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -95,7 +95,7 @@ class Endpoint:
                 raise  # Serve counts it, by its class: the caller has read it in the stream
             await error_response(self.path, error, reply.standings())(scope, receive, send)
         except Exception as error:
-            response = unforeseen_response(scope["path"], error)
+            response = unforeseen_response(self.path, error)
             if not reply.begun:
                 await response(scope, receive, send)
             raise

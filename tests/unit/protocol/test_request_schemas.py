@@ -1,11 +1,13 @@
 """What vLLM's models and code forbid is refused with field, value and what is allowed; no more."""
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 
 from justitia_ray.errors import RequestError
+from justitia_ray.protocol import request_schemas
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
 from justitia_ray.protocol.request_schemas import RequestSchemas, schema_file
@@ -125,6 +127,12 @@ def test_what_the_models_forbid_is_named(
         (chat(temperature=-1), "temperature", r"temperature is -1: \[0, 2\] is allowed"),
         (chat(top_p=0), "top_p", r"\(0, 1\] is allowed"),
         (completion(min_tokens=5, max_tokens=2), "min_tokens", "at most max_tokens, 2"),
+        (chat(min_tokens=5, max_tokens=2), "min_tokens", "at most max_tokens, 2"),
+        (
+            chat(min_tokens=5, max_tokens=9, max_completion_tokens=2),
+            "min_tokens",
+            "at most max_completion_tokens, 2",
+        ),
         (completion(logprobs=-2), "logprobs", "at least 0, or -1"),
         (response(tool_choice="required"), "tool_choice", "it needs tools"),
         (
@@ -168,6 +176,8 @@ def test_what_the_code_forbids_is_named(
         completion([1.0, "2", True]),
         completion([["1", 2]]),
         completion(max_tokens=None, echo=None),
+        completion(max_tokens=100, min_tokens=10, max_completion_tokens=5),
+        chat(max_tokens=5, min_tokens=10, max_completion_tokens=100),
         response([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
         response([{"type": "reasoning", "summary": []}]),
         response(
@@ -190,6 +200,82 @@ def test_what_vllm_reads_is_let_in(
 ) -> None:
     """Pydantic's lax mode reads numbers in texts, and ignores fields that it does not know."""
     schemas.check(*request_)
+
+
+class CountingValidator:
+    """A validator that notes the lengths of what it explains."""
+
+    explained: ClassVar[list[int]] = []
+
+    def __init__(self, schema: Any) -> None:
+        self._validator = Draft202012Validator(schema)
+
+    def is_valid(self, body: Any) -> bool:
+        return self._validator.is_valid(body)
+
+    def iter_errors(self, body: Any) -> Any:
+        self.explained.append(len(json.dumps(body)))
+        return self._validator.iter_errors(body)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> RequestSchemas:
+    """The schemas, and `CountingValidator.explained` empty."""
+    monkeypatch.setattr(request_schemas, "Draft202012Validator", CountingValidator)
+    monkeypatch.setattr(CountingValidator, "explained", [])
+    return RequestSchemas(json.loads(schema_file("0.32.0").read_text()))
+
+
+_BAD = {"role": "user", "content": 5}
+_BAD_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text"}]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (chat(*[_BAD] * 500), "messages[0].content"),
+        (chat(*[_HI] * 500, _BAD, *[_HI] * 500), "messages[500].content"),
+        (chat(_HI, {"role": "user", "content": [5] * 80_000}), "messages[1].content[0]"),
+        (
+            message({"role": "user", "content": [{"type": "text", "text": "a"}] * 99 + [5]}),
+            "messages[0].content[99]",
+        ),
+        (chat(*[_HI] * 9, {"role": 5, "content": "x" * 250_000}), "messages[9].role"),
+        (chat({"role": 5, "content": "x", **{str(n): n for n in range(999)}}), "messages[0].role"),
+        (chat(logit_bias={str(number): "a lot" for number in range(999)}), "logit_bias[0]"),
+        (chat(tools=[_TOOL] * 99 + ["f"] * 99), "tools[99]"),
+        (completion([1] * 10_000 + ["x"]), "prompt[10000]"),
+        (completion([[1] * 100] * 100 + [[1, -1]]), "prompt[100]"),
+        (response([_BAD_ITEM] * 20), "input[0].content[0].text"),
+        (response([_HI] * 99 + [_BAD_ITEM]), "input[99].content[0].text"),
+        (response(tools=[5] * 10_000), "tools[0]"),
+        (response(metadata={str(number): 5 for number in range(999)}), "metadata[0]"),
+    ],
+)
+def test_explanation_is_of_the_bad_item_alone(
+    counted: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str
+) -> None:
+    """The validator makes errors of all that is bad, in each form, and the event loop waits."""
+    with pytest.raises(RequestError) as refused:
+        counted.check(*request_)
+
+    assert param == refused.value.param
+    assert [True] == [length < 300 for length in CountingValidator.explained]
+
+
+def test_what_stays_long_or_deep_is_refused_without_an_explanation(
+    counted: RequestSchemas,
+) -> None:
+    deep: Any = {"type": 5}
+    for _ in range(300):
+        deep = {"type": "x", "content": [deep]}
+    for item in (deep, {"content": [5], "x" * 250_000: 5, "role": "y" * 250_000}):
+        with pytest.raises(RequestError):
+            counted.check(*response([item]))
+
+    with pytest.raises(RequestError, match="model of this path's requests allows no such body"):
+        counted.check(*response([deep]))
+    assert [True] == [length < 300 for length in CountingValidator.explained]
 
 
 def test_another_release_has_no_schemas() -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 
 from justitia_ray.config import AppConfig
@@ -11,6 +12,7 @@ from justitia_ray.errors import RequestError
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.protocol.inference_body import PromptCount
+from justitia_ray.serve.engines.chat_prompts import ChatOptions, ChatRenderer
 from justitia_ray.serve.engines.factory import load_prompt_counter
 
 _TEMPLATE = Path(__file__).parents[3] / "conformance" / "strict_template.jinja"
@@ -43,6 +45,25 @@ def counted(model: Path, path: str, fields: dict[str, Any], **options: Any) -> P
         except StopIteration as end:
             count: PromptCount = end.value
             return count
+
+
+class RefusingTokenizer:
+    """Refuses every effort, and counts the chats that it renders."""
+
+    rendered = 0
+
+    def get_chat_template(self, template: str | None, tools: Any) -> str:
+        """Return a template that nothing reads."""
+        return ""
+
+    def apply_chat_template(
+        self, messages: Any, reasoning_effort: str | None = None, **arguments: Any
+    ) -> str:
+        """Render a chat."""
+        self.rendered += 1
+        if reasoning_effort is not None:
+            raise jinja2.TemplateError("no such effort")
+        return "hi"
 
 
 def chat(*messages: Any, **more: Any) -> dict[str, Any]:
@@ -109,6 +130,36 @@ def test_effort_that_the_template_refuses_is_named(
         counted(model, path, fields)
 
     assert param == refused.value.param
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, chat(_HI, reasoning={"effort": "xhigh"}, output_config={"effort": "xhigh"})),
+        (RESPONSES, {"input": "hi", "reasoning_effort": "xhigh", "reasoning": "xhigh"}),
+        (MESSAGES, chat(_HI, max_tokens=1, reasoning={"effort": "xhigh"})),
+    ],
+)
+def test_efforts_of_other_paths_are_not_looked_at(
+    model: Path, path: str, fields: dict[str, Any]
+) -> None:
+    """The engine ignores them."""
+    assert 0 < counted(model, path, fields).tokens
+
+
+def test_efforts_that_callers_make_up_are_not_kept(model: Path) -> None:
+    """A long one is not judged, and of the others the latest are remembered."""
+    tokenizer = RefusingTokenizer()
+    renderer = ChatRenderer(tokenizer, ChatOptions(content_format="string"))
+    renderer.check_effort("x" * 33, "reasoning_effort")
+    assert 0 == tokenizer.rendered
+
+    for number in (*range(65), 64, 0):
+        with pytest.raises(RequestError):
+            renderer.check_effort(str(number), "reasoning_effort")
+
+    once, twice = 2, 4  # without the effort, and with it
+    assert 64 * once + twice == tokenizer.rendered
 
 
 def test_items_of_other_forms_are_not_judged_by_the_template(model: Path) -> None:

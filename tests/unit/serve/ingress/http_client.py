@@ -125,6 +125,7 @@ async def client_of(
     door: Door | None = None,
     finder: ApplicationFinder | None = None,
     raise_app_exceptions: bool = True,
+    root: str = "",
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve models in this process, and yield a client of them."""
     app = build_http_app(
@@ -133,6 +134,6 @@ async def client_of(
         door or Door(None, DEFAULT_TENANT),
         finder or FINDER,
     )
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=raise_app_exceptions)
+    transport = httpx.ASGITransport(app, raise_app_exceptions, root_path=root)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client

@@ -11,7 +11,13 @@ import pytest
 
 from justitia_ray.errors import ContextLengthExceeded, EngineError, NotServed, QueueFull
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
-from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.generation_bodies import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    MESSAGES,
+    RESPONSES,
+)
 from justitia_ray.serve.asgi import Message
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
@@ -96,6 +102,25 @@ async def test_errors_on_the_way_have_the_form_of_the_family(
         "rate_limit_error",
         "not_found_error",
     ] == [answer.json()["error"]["type"] for answer in answers]
+
+
+@pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS, CHAT])
+async def test_unforeseen_error_has_the_form_of_the_family_behind_a_prefix(
+    gateway: StandInGateway, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve leaves the application's prefix in the path."""
+
+    async def fail(*arguments: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    gateway.failure = ZeroDivisionError("secret")
+    monkeypatch.setattr(gateway, "unscheduled", fail)
+    async with client_of(model_of(gateway), raise_app_exceptions=False, root="/llm") as client:
+        answer = await client.post("/llm" + path, json=_BODY)
+
+    assert 500 == answer.status_code
+    assert (None if path == CHAT else "error") == answer.json().get("type")
+    assert "the service failed to answer; its log says why" == answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,0 +1,89 @@
+"""A refused body is cut down to a few values that are refused, at little more than its reading."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from justitia_ray.protocol.reduced_bodies import ReducedBody, reduce_body
+
+_NEEDED = ("role",)
+
+
+class Judge:
+    """Judges bodies, and adds up the items of their lists."""
+
+    def __init__(self, is_refused: Callable[[Any], bool]) -> None:
+        self._is_refused = is_refused
+        self.judged_items = 0
+
+    def __call__(self, body: Any) -> bool:
+        self.judged_items += len(body["items"])
+        return self._is_refused(body)
+
+
+def has_text(body: dict[str, Any]) -> bool:
+    return any(isinstance(item, str) for item in body["items"])
+
+
+def has_mixture(body: dict[str, Any]) -> bool:
+    return len({type(item) for item in body["items"]}) > 1
+
+
+def has_negative(body: dict[str, Any]) -> bool:
+    return any(item < 0 for item in body["items"])
+
+
+@pytest.mark.parametrize("position", [0, 1, 511, 512, 998, 999])
+@pytest.mark.parametrize(
+    ("bad", "is_refused"), [("x", has_text), ("x", has_mixture), (-1, has_negative)]
+)
+def test_one_bad_item_is_found_in_two_readings(
+    position: int, bad: Any, is_refused: Callable[[Any], bool]
+) -> None:
+    items = [bad if number == position else number for number in range(1_000)]
+    judge = Judge(is_refused)
+
+    reduced = reduce_body({"items": items}, judge, ("items",))
+
+    assert bad in reduced.value["items"]
+    assert len(reduced.value["items"]) <= 2
+    here = reduced.value["items"].index(bad)
+    assert ("items", position) == reduced.whole_place(("items", here))
+    assert judge.judged_items <= 2 * len(items) + 10
+
+
+def test_items_that_are_refused_only_together_are_all_kept() -> None:
+    """And no other: here a number of two halves, of which each is allowed."""
+    items = [1] * 500 + [2] * 500
+    judge = Judge(lambda body: {1, 2} <= set(body["items"]))
+
+    reduced = reduce_body({"items": items}, judge, ("items",))
+
+    assert [1, 2] == reduced.value["items"]
+    assert judge.judged_items <= 10 * len(items)
+
+
+def test_first_of_several_bad_items_is_kept() -> None:
+    reduced = reduce_body({"items": [0, -1, 0, -2, -3]}, Judge(has_negative), ("items",))
+
+    assert [-1] == reduced.value["items"]
+    assert ("items", 1, "a") == reduced.whole_place(("items", 0, "a"))
+
+
+def test_needed_names_stay_and_long_texts_are_cut() -> None:
+    """A missing role would be another failure than the body's."""
+    body = {"role": "u" * 1_000, "tools": [1, 2], "bad": {"role": [3, 4], "bad": 5, "good": 6}}
+
+    def is_refused(some: dict[str, Any]) -> bool:
+        return "role" in some and some.get("bad", {}).get("bad") == 5
+
+    assert ReducedBody({"role": "u" * 64, "bad": {"role": [3], "bad": 5}}, {}) == reduce_body(
+        body, is_refused, _NEEDED
+    )
+
+
+def test_deep_and_long_values_are_not_small() -> None:
+    assert ReducedBody([[5]], {}).is_small(2, 5)
+    assert not ReducedBody([[5]], {}).is_small(1, 5)
+    assert not ReducedBody([[5]], {}).is_small(2, 4)
