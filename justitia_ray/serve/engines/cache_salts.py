@@ -32,8 +32,8 @@ class CacheSalts:
     def __init__(self, isolation: Isolation, most: int) -> None:
         self._isolation = isolation
         self._most = most
-        self._used: dict[str, OrderedDict[str, Seconds]] = {}
-        """For each tenant, the salts that its callers named, the latest used last."""
+        self._used: OrderedDict[str, OrderedDict[str, Seconds]] = OrderedDict()
+        """For each tenant, the salts that its callers named; of both, the latest used last."""
 
     def salt(self, tenant: str, own: str | None, now: Seconds) -> str | None:
         """Return the salt of a request; None: it shares with everybody.
@@ -61,7 +61,12 @@ class CacheSalts:
         return self._digest(scope, own)
 
     def _note(self, scope: str, own: str, now: Seconds) -> None:
-        used = self._used.setdefault(scope, OrderedDict())
+        while self._used:
+            oldest, its_salts = next(iter(self._used.items()))
+            if now - next(reversed(its_salts.values())) < _IDLE_S:
+                break
+            del self._used[oldest]
+        used = self._used.get(scope) or OrderedDict()
         used.pop(own, None)
         while used and now - next(iter(used.values())) >= _IDLE_S:
             used.popitem(last=False)
@@ -72,6 +77,8 @@ class CacheSalts:
                 "cache_salt",
             )
         used[own] = now
+        self._used[scope] = used
+        self._used.move_to_end(scope)
 
     @staticmethod
     def _digest(*parts: str) -> str:

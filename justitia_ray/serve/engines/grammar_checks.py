@@ -11,17 +11,19 @@ The worker is started with the first grammar: it takes some seconds and half a g
 
 import asyncio
 import hashlib
+import json
 import logging
 import multiprocessing
-import pickle
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+import msgspec
 
 from justitia_ray.errors import EngineError, RequestError
 from justitia_ray.serve.engines.grammar_worker import Job, Judge, Result, run_worker
@@ -54,11 +56,6 @@ class _Wait:
     callers: int = 0
 
 
-def _send(pipe: Connection, job: bytes) -> None:
-    with suppress(OSError):  # the worker has ended, which its reader hears
-        pipe.send_bytes(job)
-
-
 @dataclass(slots=True)
 class _Worker:
     """A started worker."""
@@ -69,6 +66,13 @@ class _Worker:
     watchdog: asyncio.TimerHandle | None = None
     waits: dict[int, _Wait] = field(default_factory=dict)
     """What it compiles, by number."""
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a job is sent: a large one is many writes, between which no other may come."""
+
+    def send(self, job: Job) -> None:
+        """Send a job, and wait until it is read; in a thread."""
+        with self.sending, suppress(OSError):  # the worker has ended, which its reader hears
+            self.pipe.send_bytes(msgspec.msgpack.encode(job))
 
 
 class GrammarChecks:
@@ -103,18 +107,21 @@ class GrammarChecks:
         self._spent: dict[ClientId, Seconds] = {}
         """Time for each tenant since the last idle moment; who comes anew begins at the least."""
 
-    async def check(self, tenant: ClientId, grammar: Any) -> Any:
-        """Return a grammar as vLLM's checks leave it.
+    async def check(self, tenant: ClientId, grammar: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a grammar as vLLM's checks leave them.
 
         Args:
             tenant: The call's; its grammars are compiled one after the other.
-            grammar: vLLM's `StructuredOutputsParams`.
+            grammar: Fields of vLLM's `StructuredOutputsParams`.
 
         Raises:
             RequestError: If vLLM refuses it, or it takes too much time or memory.
-            EngineError: If the worker cannot be started.
+            EngineError: If the worker cannot be started, or has met with an accident.
         """
-        raw = pickle.dumps(grammar)
+        try:
+            raw = json.dumps(grammar).encode()
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"the grammar or schema is refused: {error}") from None
         digest = hashlib.sha256(raw).digest()
         result = self._find(digest)
         if result is None:
@@ -130,7 +137,8 @@ class GrammarChecks:
                     self._give_up(wait)
         if result.reason:
             raise RequestError(f"the grammar or schema is refused: {result.reason}")
-        return pickle.loads(result.checked)
+        checked: dict[str, Any] = json.loads(result.checked)
+        return checked
 
     def _line_up(self, tenant: ClientId, raw: bytes, digest: bytes) -> _Wait:
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -168,8 +176,8 @@ class GrammarChecks:
             self._numbers += 1
             wait.number = self._numbers
             worker.waits[wait.number] = wait
-            job = pickle.dumps(tuple(Job(wait.number, wait.grammar)))
-            threading.Thread(target=_send, args=(worker.pipe, job), daemon=True).start()
+            job = Job(wait.number, wait.grammar)
+            threading.Thread(target=worker.send, args=(job,), daemon=True).start()
             if not self._lines[tenant]:
                 del self._lines[tenant]
         self._watch(worker)
@@ -210,7 +218,7 @@ class GrammarChecks:
             worker.pipe.recv_bytes()
             loop.call_soon_threadsafe(self._note_ready, worker)
             while True:
-                result = Result(*pickle.loads(worker.pipe.recv_bytes()))
+                result = msgspec.msgpack.decode(worker.pipe.recv_bytes(), type=Result)
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
@@ -227,8 +235,14 @@ class GrammarChecks:
 
     def _note_result(self, worker: _Worker, result: Result) -> None:
         wait = worker.waits.pop(result.number)
-        self._end(wait, result)
-        self._keep(wait.digest, result)
+        self._waits.pop(wait.digest, None)
+        self._spent[wait.tenant] = self._spent.get(wait.tenant, 0.0) + result.took_s
+        if result.is_accident:
+            _fail(wait, result.reason)
+        else:
+            if not wait.done.done():
+                wait.done.set_result(result)
+            self._keep(wait.digest, result)
         if not self._waits:
             self._spent.clear()
         if self._lines:
@@ -250,18 +264,9 @@ class GrammarChecks:
             self._lines.clear()
         for wait in at_work:
             self._waits.pop(wait.digest, None)
-            if not wait.done.done():
-                wait.done.set_exception(
-                    EngineError(f"the process that compiles grammars first: {reason}")
-                )
+            _fail(wait, reason)
         if self._lines:
             self._begin_turns()
-
-    def _end(self, wait: _Wait, result: Result) -> None:
-        self._waits.pop(wait.digest, None)
-        self._spent[wait.tenant] = self._spent.get(wait.tenant, 0.0) + result.took_s
-        if not wait.done.done():
-            wait.done.set_result(result)
 
     # --- what is known
 
@@ -277,12 +282,12 @@ class GrammarChecks:
 
     def _keep(self, digest: bytes, result: Result) -> None:
         if digest in self._known:
-            self._known_bytes -= len(self._known.pop(digest)[0].checked)
+            self._known_bytes -= _size(self._known.pop(digest)[0])
         self._known[digest] = (result, asyncio.get_running_loop().time())
-        self._known_bytes += len(result.checked)
+        self._known_bytes += _size(result)
         while self._known_bytes > _KNOWN_BYTES or len(self._known) > 10_000:
             _, (oldest, _) = self._known.popitem(last=False)
-            self._known_bytes -= len(oldest.checked)
+            self._known_bytes -= _size(oldest)
 
     def stop(self) -> None:
         """End the worker."""
@@ -292,3 +297,12 @@ class GrammarChecks:
                 worker.watchdog.cancel()
             if worker.process.pid is not None:
                 worker.process.kill()
+
+
+def _fail(wait: _Wait, reason: str) -> None:
+    if not wait.done.done():
+        wait.done.set_exception(EngineError(f"the process that compiles grammars first: {reason}"))
+
+
+def _size(result: Result) -> int:
+    return len(result.checked) + len(result.reason)

@@ -4,11 +4,12 @@ It imports vLLM and loads the model's tokenizer once, then forks: a fork takes m
 one that takes too long or too much memory is killed without any harm to others. Two forks wait for
 work; one that was quick takes the next grammar too.
 
-It runs beside an engine's replica and ends with it: its pipe is closed then.
+It runs beside an engine's replica and ends with it: its pipe is closed then. What goes through the
+pipes holds texts of callers: it is MessagePack and JSON, for a pickle may run code as it is read.
 """
 
+import json
 import os
-import pickle
 import resource
 import signal
 import time
@@ -18,6 +19,8 @@ from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
+
+import msgspec
 
 from justitia_ray.units import Seconds
 
@@ -32,6 +35,17 @@ _BACKENDS = {
     "lm-format-enforcer": ("backend_lm_format_enforcer", "LMFormatEnforcerBackend"),
 }
 """vLLM's compilers: name, module, class."""
+_NO_MEMORY = 1
+"""Exit code of a fork that has reached its bound."""
+_BY_ITS_GRAMMAR = frozenset(
+    {
+        _NO_MEMORY,
+        *(-number for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE)),
+        -signal.SIGILL,
+    }
+)
+"""How a fork ends by the grammar that it compiles; any other end, as by SIGKILL, is an accident."""
+_HAS_DIED = "the fork that was at this grammar has died; try again"
 _PAGE = resource.getpagesize()
 
 
@@ -40,7 +54,7 @@ class Job(NamedTuple):
 
     number: int
     grammar: bytes
-    """vLLM's `StructuredOutputsParams`, pickled."""
+    """Fields of vLLM's `StructuredOutputsParams`, as JSON."""
 
 
 class Result(NamedTuple):
@@ -48,10 +62,12 @@ class Result(NamedTuple):
 
     number: int
     checked: bytes
-    """The grammar as vLLM's checks leave it, pickled; empty if it is refused."""
+    """Its fields as vLLM's checks leave them, as JSON; empty if it did not come through."""
     reason: str
-    """Why it is refused; empty if it is not."""
+    """Why it did not; empty if it did."""
     took_s: Seconds
+    is_accident: bool
+    """The reason lies here, and says nothing of the grammar."""
 
 
 Judge = Callable[[bytes], bytes]
@@ -60,7 +76,7 @@ Judge = Callable[[bytes], bytes]
 
 def vllm_judge(config: Any) -> Callable[[], Judge]:
     """Return a function that makes a judge in each fork, given a `VllmConfig`. Takes seconds."""
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
     from vllm.tokenizers import cached_tokenizer_from_config
     from vllm.v1.structured_output.request import get_structured_output_key
 
@@ -78,7 +94,9 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
             backends["xgrammar"] = make_backend("xgrammar")
 
         def judge(raw: bytes) -> bytes:
-            params = SamplingParams(structured_outputs=pickle.loads(raw))
+            grammar = object.__new__(StructuredOutputsParams)  # it was checked as it was made
+            vars(grammar).update(json.loads(raw))
+            params = SamplingParams(structured_outputs=grammar)
             params._validate_structured_outputs(
                 config.model_config, config.structured_outputs_config, tokenizer
             )
@@ -87,11 +105,19 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
             if backend is None:
                 backend = backends[checked._backend] = make_backend(checked._backend)
             backend.compile_grammar(*get_structured_output_key(checked))
-            return pickle.dumps(checked)
+            return json.dumps(vars(checked)).encode()
 
         return judge
 
     return make_judge
+
+
+class _Judged(NamedTuple):
+    """What a fork says of a grammar: see `Result`."""
+
+    checked: bytes = b""
+    reason: str = ""
+    is_accident: bool = False
 
 
 @dataclass(slots=True)
@@ -141,54 +167,73 @@ class Forks:
                 for pipe in wait([self._answers, *self._forks], left_s):
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
-                        self._begin(Job(*pickle.loads(pipe.recv_bytes())))
-                    else:
+                        self._begin(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
+                    elif pipe in self._forks:  # else it was found dead as a job was sent to it
                         self._end(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
                         reason = f"it takes longer than {self._timeout_s:g} s to compile"
-                        self._replace(fork, f"{reason} (engine.grammar_timeout_s)")
+                        self._kill(fork)
+                        self._tell(fork, _Judged(reason=f"{reason} (engine.grammar_timeout_s)"))
+                        self._refill()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             for fork in self._forks.values():
                 os.kill(fork.pid, signal.SIGKILL)
 
     def _begin(self, job: Job) -> None:
-        idle = next((fork for fork in self._forks.values() if fork.job is None), None)
-        fork = idle or self._fork()
-        fork.job, fork.began_at = job, time.monotonic()
+        began_at = time.monotonic()
+        for fork in [fork for fork in self._forks.values() if fork.job is None]:
+            if self._send(fork, job, began_at):
+                return
+        fork = self._fork()
+        if not self._send(fork, job, began_at):
+            self._tell(fork, _Judged(reason=_HAS_DIED, is_accident=True))
+        self._refill()
+
+    def _send(self, fork: _Fork, job: Job, began_at: Seconds) -> bool:
+        """Give a fork a job, and return whether it lives."""
+        fork.job, fork.began_at = job, began_at
         fork.grammars += 1
         try:
             fork.pipe.send_bytes(job.grammar)
-        except (BrokenPipeError, ConnectionResetError):
-            self._replace(fork, "the process that was to compile it has died; try again")
+        except OSError:
+            self._kill(fork)
+            return False
+        return True
 
     def _end(self, fork: _Fork) -> None:
         """Pass a fork's result on; one that has died took too much memory, or broke down."""
         try:
-            checked, reason = pickle.loads(fork.pipe.recv_bytes())
-        except (EOFError, ConnectionResetError):
-            limit = f"{self._memory_bytes / 2**20:g} MiB (engine.grammar_memory_bytes)"
-            self._replace(fork, f"its compiler breaks down, or needs more than {limit}")
-            return
-        self._tell(fork, checked, reason)
-        if fork.grammars >= _GRAMMARS_EACH:
-            self._replace(fork, "")
+            judged = msgspec.msgpack.decode(fork.pipe.recv_bytes(), type=_Judged)
+        except (EOFError, OSError):
+            if self._kill(fork) in _BY_ITS_GRAMMAR:
+                limit = f"{self._memory_bytes / 2**20:g} MiB (engine.grammar_memory_bytes)"
+                judged = _Judged(reason=f"its compiler breaks down, or needs more than {limit}")
+            else:
+                judged = _Judged(reason=_HAS_DIED, is_accident=True)
+        if fork.job is not None:
+            self._tell(fork, judged)
+        if fork.grammars >= _GRAMMARS_EACH and fork.pipe in self._forks:
+            self._kill(fork)
+        self._refill()
 
-    def _tell(self, fork: _Fork, checked: bytes, reason: str) -> None:
+    def _tell(self, fork: _Fork, judged: _Judged) -> None:
         job, fork.job = fork.job, None
         assert job is not None
         took_s = time.monotonic() - fork.began_at
-        self._answers.send_bytes(pickle.dumps(tuple(Result(job.number, checked, reason, took_s))))
+        result = Result(job.number, judged.checked, judged.reason, took_s, judged.is_accident)
+        self._answers.send_bytes(msgspec.msgpack.encode(result))
 
-    def _replace(self, fork: _Fork, reason: str) -> None:
-        """Kill a fork, refuse what it works on, and fork another one if few are left."""
+    def _kill(self, fork: _Fork) -> int:
+        """Kill a fork, and return how it ended: by this, or already."""
         del self._forks[fork.pipe]
         os.kill(fork.pid, signal.SIGKILL)
-        os.waitpid(fork.pid, 0)
+        _, status = os.waitpid(fork.pid, 0)
         fork.pipe.close()
-        if fork.job is not None:
-            self._tell(fork, b"", reason)
-        if len(self._forks) < _SPARE:
+        return os.waitstatus_to_exitcode(status)
+
+    def _refill(self) -> None:
+        while len(self._forks) < _SPARE:
             self._fork()
 
     def _fork(self) -> _Fork:
@@ -212,19 +257,38 @@ class Forks:
             data_pages = int(file.read().split()[5])
         limit = data_pages * _PAGE + self._memory_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        while True:
-            raw = pipe.recv_bytes()
-            # If the worker should die meanwhile.
-            signal.setitimer(signal.ITIMER_REAL, 2 * self._timeout_s + 1)
-            checked, reason = b"", ""
-            try:
-                checked = judge(raw)
-            except MemoryError:
-                os._exit(1)
-            except Exception as error:
-                reason = str(error) or type(error).__name__
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            pipe.send_bytes(pickle.dumps((checked, reason)))
+        try:
+            while True:
+                raw = pipe.recv_bytes()
+                # If the worker should die meanwhile.
+                signal.setitimer(signal.ITIMER_REAL, 2 * self._timeout_s + 1)
+                judged = _judged(judge, raw)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                pipe.send_bytes(msgspec.msgpack.encode(judged))
+        except MemoryError:
+            os._exit(_NO_MEMORY)
+
+
+def _judged(judge: Judge, raw: bytes) -> _Judged:
+    """Return what a judge says of a grammar.
+
+    Raises:
+        MemoryError: If there is too little memory.
+    """
+    try:
+        return _Judged(judge(raw))
+    except (MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except (OSError, ImportError) as error:  # of files and packages here
+        return _Judged(reason=_text(error), is_accident=True)
+    except BaseException as error:  # a compiler in Rust panics beside Exception
+        return _Judged(reason=_text(error))
+
+
+def _text(error: BaseException) -> str:
+    """Return a text that can be encoded: what callers send may hold halves of characters."""
+    text = str(error) or type(error).__name__
+    return text.encode(errors="backslashreplace").decode()
 
 
 def run_worker(

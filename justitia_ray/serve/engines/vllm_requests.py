@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
+from copy import copy
 from typing import Any
 
 from justitia_ray.errors import RequestError
@@ -245,10 +246,12 @@ class LeasedEngineClient:
         meter = CURRENT_METER.get()
         tenant = "" if meter is None else meter.tenant
         try:
-            checked = await grammars.check(tenant, sampling_params.structured_outputs)
+            asked = sampling_params.structured_outputs
+            fields = await grammars.check(tenant, vars(asked))
         except RequestError as error:
             raise validation_error(str(error)) from None
-        sampling_params.structured_outputs = checked
+        checked = sampling_params.structured_outputs = copy(asked)  # prompts of a call share it
+        vars(checked).update(fields)
         outputs = self._engine.generate(prompt, sampling_params, *args, **kwargs)
         async with aclosing(outputs):
             async for output in outputs:

@@ -1,9 +1,11 @@
 """A judge of grammars that does what they say, for workers without vLLM."""
 
+import json
 import os
-import pickle
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from justitia_ray.serve.engines.grammar_worker import Judge
 
@@ -14,7 +16,7 @@ def scripted_judge(config: str) -> Callable[[], Judge]:
         raise RuntimeError("no such model")
 
     def judge(raw: bytes) -> bytes:
-        word, _, argument = pickle.loads(raw).partition(" ")
+        word, _, argument = json.loads(raw)["do"].partition(" ")
         if word == "sleep":
             time.sleep(float(argument))
         elif word == "eat":
@@ -23,6 +25,15 @@ def scripted_judge(config: str) -> Callable[[], Judge]:
             os.abort()
         elif word == "refuse":
             raise ValueError(argument)
-        return pickle.dumps(f"checked {word}, {os.getpid()}")
+        elif word == "panic":
+            raise BaseException(argument)
+        elif word == "once":
+            mark, _, kind = argument.partition(" ")
+            if not Path(mark).exists():
+                Path(mark).touch()
+                if kind == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise {"disk": OSError, "package": ImportError}[kind]("it is full")
+        return json.dumps({"do": f"checked {word}, {os.getpid()}"}).encode()
 
     return lambda: judge

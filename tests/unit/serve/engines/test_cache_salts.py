@@ -56,6 +56,20 @@ def test_callers_salts_are_bounded_in_number_and_length() -> None:
         salts.salt("c", "s" * 129, 0.0)
 
 
+def test_tenants_that_are_idle_take_no_memory() -> None:
+    """A tenant whose calls have stopped was kept for good; one that goes on is not dropped."""
+    salts = CacheSalts("tenant", 1)
+    for number in range(1_000):
+        salts.salt(f"t{number}", "s", float(number))
+        salts.salt("busy", "s", float(number))
+    assert len(salts._used) == 601
+    with pytest.raises(RequestError):
+        salts.salt("busy", "t", 1_000.0)
+    salts.salt("a", "s", 5_000.0)
+
+    assert list(salts._used) == ["a"]
+
+
 class _Engine:
     """Takes requests as vLLM's output processor does."""
 

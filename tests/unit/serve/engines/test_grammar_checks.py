@@ -1,14 +1,21 @@
 """Grammars are compiled in processes that can be killed; the calls of others go on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 from justitia_ray.errors import EngineError, RequestError
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
+from justitia_ray.serve.engines.grammar_worker import Job, Result, run_worker
 from tests.eventually import eventually
 from tests.unit.serve.engines.scripted_judge import scripted_judge
 
@@ -27,6 +34,10 @@ async def checks() -> AsyncIterator[GrammarChecks]:
     checks.stop()
 
 
+async def _check(checks: GrammarChecks, tenant: str, grammar: str) -> str:
+    return str((await checks.check(tenant, {"do": grammar}))["do"])
+
+
 def _children() -> list[psutil.Process]:
     return list(psutil.Process().children(recursive=True))
 
@@ -34,22 +45,22 @@ def _children() -> list[psutil.Process]:
 async def test_grammar_comes_back_as_the_checks_leave_it_and_is_compiled_once(
     checks: GrammarChecks,
 ) -> None:
-    first = await checks.check("a", "ok")
-    again = await asyncio.gather(*(checks.check(tenant, "ok") for tenant in "ab"))
+    first = await _check(checks, "a", "ok")
+    again = await asyncio.gather(*(_check(checks, tenant, "ok") for tenant in "ab"))
 
     assert first.startswith("checked ok")
     assert [first, first] == again
 
 
 async def test_calls_that_wait_for_one_grammar_share_it(checks: GrammarChecks) -> None:
-    both = await asyncio.gather(checks.check("a", "ok"), checks.check("b", "ok"))
+    both = await asyncio.gather(_check(checks, "a", "ok"), _check(checks, "b", "ok"))
 
     assert both[0] == both[1]
 
 
 async def test_quick_processes_are_used_again(checks: GrammarChecks) -> None:
     """A fork costs more than most schemas."""
-    said = [await checks.check("a", f"ok {number}") for number in range(10)]
+    said = [await _check(checks, "a", f"ok {number}") for number in range(10)]
 
     assert len({one.split(", ")[1] for one in said}) <= 2
 
@@ -61,25 +72,27 @@ async def test_quick_processes_are_used_again(checks: GrammarChecks) -> None:
         ("sleep 60", r"longer than 0.5 s to compile \(engine\.grammar_timeout_s\)"),
         (f"eat {400 * _MIB}", r"more than 200 MiB \(engine\.grammar_memory_bytes\)"),
         ("crash", "its compiler breaks down"),
+        ("panic it is too odd", "it is too odd"),
+        ("refuse \ud800 is half of a character", "is half of a character"),
     ],
 )
 async def test_what_does_not_come_through_is_refused_and_others_are_not(
     grammar: str, reason: str
 ) -> None:
     checks = _checks(timeout_s=0.5)
-    assert (await checks.check("a", f"eat {50 * _MIB}")).startswith("checked eat")
+    assert (await _check(checks, "a", f"eat {50 * _MIB}")).startswith("checked eat")
     for _ in range(2):
         with pytest.raises(RequestError, match=reason):
-            await checks.check("a", grammar)
-    assert (await checks.check("a", "ok")).startswith("checked ok")
+            await _check(checks, "a", grammar)
+    assert (await _check(checks, "a", "ok")).startswith("checked ok")
     checks.stop()
 
 
 async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(checks: GrammarChecks) -> None:
     """One of a tenant is compiled at a time, and there is room for another tenant's."""
-    await checks.check("a", "ok")
-    heavy = [asyncio.create_task(checks.check("a", f"sleep 1{zeros}")) for zeros in ("", ".0")]
-    light = await checks.check("b", "ok b")
+    await _check(checks, "a", "ok")
+    heavy = [asyncio.create_task(_check(checks, "a", f"sleep 1{zeros}")) for zeros in ("", ".0")]
+    light = await _check(checks, "b", "ok b")
 
     assert light.startswith("checked ok")
     assert not any(task.done() for task in heavy)
@@ -89,29 +102,60 @@ async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(checks: Gramm
 
 
 async def test_grammar_whose_callers_have_left_is_not_compiled(checks: GrammarChecks) -> None:
-    await checks.check("a", "ok")
-    running = asyncio.create_task(checks.check("a", "sleep 0.3"))
-    waiting = asyncio.create_task(checks.check("a", "sleep 29"))
+    await _check(checks, "a", "ok")
+    running = asyncio.create_task(_check(checks, "a", "sleep 0.3"))
+    waiting = asyncio.create_task(_check(checks, "a", "sleep 29"))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([running, waiting])
 
     async with asyncio.timeout(20):
-        assert (await checks.check("a", "ok then")).startswith("checked ok")
+        assert (await _check(checks, "a", "ok then")).startswith("checked ok")
+
+
+@pytest.mark.parametrize("kind", ["killed", "disk", "package"])
+async def test_accident_is_a_failure_of_the_engine_and_no_verdict(
+    checks: GrammarChecks, kind: str, tmp_path: Path
+) -> None:
+    """The same grammar was refused with 400 for ten minutes."""
+    grammar = f"once {tmp_path / 'mark'} {kind}"
+    with pytest.raises(EngineError, match="compiles grammars first"):
+        await _check(checks, "a", grammar)
+
+    assert (await _check(checks, "a", grammar)).startswith("checked once")
+
+
+async def test_large_grammars_of_two_tenants_reach_the_worker_whole(checks: GrammarChecks) -> None:
+    """Their bytes were mixed in the pipe, and the worker read callers' text as a frame."""
+    for number in range(8):
+        said = await asyncio.gather(
+            *(_check(checks, tenant, f"ok {tenant}{number}" + tenant * 2 * _MIB) for tenant in "ab")
+        )
+        assert all(one.startswith("checked ok") for one in said)
+
+
+async def test_grammar_that_cannot_be_encoded_is_the_callers_mistake(
+    checks: GrammarChecks,
+) -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(RequestError, match="the grammar or schema is refused"):
+        await checks.check("a", {"json": {"enum": nested}})
 
 
 async def test_worker_that_cannot_start_fails_its_calls_and_no_others() -> None:
     checks = _checks("broken")
     for _ in range(2):
         with pytest.raises(EngineError, match="compiles grammars first"):
-            await checks.check("a", "ok")
+            await _check(checks, "a", "ok")
     checks.stop()
 
 
 async def test_worker_that_is_killed_is_started_again(checks: GrammarChecks) -> None:
     before = set(_children())
-    await checks.check("a", "ok")
-    running = asyncio.create_task(checks.check("a", "sleep 29"))
+    await _check(checks, "a", "ok")
+    running = asyncio.create_task(_check(checks, "a", "sleep 29"))
     await asyncio.sleep(0)
     (worker,) = {child for child in psutil.Process().children() if child not in before} & {
         child for child in psutil.Process().children() if child.children()
@@ -121,14 +165,14 @@ async def test_worker_that_is_killed_is_started_again(checks: GrammarChecks) -> 
     with pytest.raises(EngineError):
         await running
 
-    assert (await checks.check("a", "ok again")).startswith("checked ok")
+    assert (await _check(checks, "a", "ok again")).startswith("checked ok")
     await eventually(lambda: not any(_runs(fork) for fork in forks[1:]), "idle forks have ended")
 
 
 async def test_nothing_is_left_when_the_checks_stop() -> None:
     before: Any = set(_children())
     checks = _checks()
-    await checks.check("a", "ok")
+    await _check(checks, "a", "ok")
     made = [child for child in _children() if child not in before]
     checks.stop()
 
@@ -141,6 +185,81 @@ async def test_nothing_is_started_before_the_first_grammar() -> None:
     _checks().stop()
 
     assert before == set(_children())
+
+
+@pytest.fixture
+def worker() -> Iterator[tuple[psutil.Process, Connection]]:
+    """A worker that is ready, and this end of its pipe."""
+    here, there = Pipe()
+    arguments = (scripted_judge, "fine", there, 30.0, 200 * _MIB)
+    process = get_context("spawn").Process(target=run_worker, args=arguments, daemon=True)
+    process.start()
+    there.close()
+    here.recv_bytes()
+    yield psutil.Process(process.pid), here
+    here.close()
+    process.kill()
+    process.join()
+
+
+async def test_worker_goes_on_when_a_fork_has_died_as_a_job_comes(
+    worker: tuple[psutil.Process, Connection],
+) -> None:
+    """It heard of both at once, and looked for a fork that it had just replaced."""
+    process, pipe = worker
+
+    def send(number: int) -> None:
+        pipe.send_bytes(msgspec.msgpack.encode(Job(number, b'{"do": "ok"}')))
+
+    def receive() -> Result:
+        return msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)
+
+    send(1)
+    results = [receive()]
+    process.suspend()
+    forks = process.children()
+    for fork in forks:
+        fork.kill()
+    await eventually(lambda: not any(_runs(fork) for fork in forks), "both are dead")
+    send(2)
+    process.resume()
+    results.append(receive())
+    send(3)
+    results.append(receive())
+
+    assert len(forks) == 2
+    assert [(1, False), (2, False), (3, False)] == [
+        (one.number, one.is_accident) for one in results
+    ]
+    assert all(one.checked for one in results)
+
+
+class _Code:
+    """Makes a folder as it is unpickled."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self._folder,)
+
+
+@pytest.mark.parametrize("is_frame", [True, False])
+def test_what_comes_through_the_pipe_is_not_run(
+    worker: tuple[psutil.Process, Connection], tmp_path: Path, is_frame: bool
+) -> None:
+    """Neither in the worker nor in a fork; protocol 0 is text that a schema can hold."""
+    _, pipe = worker
+    made = tmp_path / "made"
+    code = pickle.dumps(_Code(str(made)), protocol=0)
+    pipe.send_bytes(code if is_frame else msgspec.msgpack.encode(Job(1, code)))
+    if is_frame:
+        with pytest.raises(EOFError):
+            pipe.recv_bytes()
+    else:
+        assert msgspec.msgpack.decode(pipe.recv_bytes(), type=Result).reason
+
+    assert not made.exists()
 
 
 def _runs(process: psutil.Process) -> bool:
