@@ -415,19 +415,33 @@ class Gateway:
                 self._paths = await self._calls.paths()
             except NoReplicaAnswers:
                 return
-        if path not in self._paths:
+        self.check_path(path)
+
+    def check_path(self, path: str) -> None:
+        """Refuse a path that the model's engine is known not to answer; nobody is asked.
+
+        Raises:
+            NotServed: If it does not.
+        """
+        if self._paths is not None and path not in self._paths:
             raise NotServed(f"the model {self._config.model.name!r} has no {path}")
 
-    async def unscheduled(self, path: str, body: bytes, fields: dict[str, Any]) -> Answer:
-        """Return the answer to an unscheduled call, which takes no part in the queue.
+    def name_body(self, body: bytes, fields: dict[str, Any]) -> bytes:
+        """Return the body of an unscheduled call, with the model's name.
 
         Raises:
             UnknownModel: If the body asks for another model.
-            NotServed: If the model's engine does not answer the path.
-            NoReplicaAnswers: If no replica answers.
         """
         if self._mapping is not None:
             body = self._mapping.map_request(fields, body)
-        payload = name_model(fields, body, self._config.model.names)
+        return name_model(fields, body, self._config.model.names)
+
+    async def unscheduled(self, path: str, payload: bytes) -> Answer:
+        """Return the answer to an unscheduled call, which takes no part in the queue.
+
+        Raises:
+            NotServed: If the model's engine does not answer the path.
+            NoReplicaAnswers: If no replica answers.
+        """
         await self.check_served(path)
         return await self._calls.unscheduled(path, payload)

@@ -16,6 +16,7 @@ from justitia_ray.errors import AdmissionError, DeadlineMissed, JustitiaError, R
 from justitia_ray.protocol.request_mapping import listed_aliases
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.front import read_front
+from justitia_ray.serve.ingress.body_room import BodyRoom
 from justitia_ray.serve.ingress.door import Door
 from justitia_ray.serve.ingress.http_applications import add_applications
 from justitia_ray.serve.ingress.http_body import BodyReader
@@ -135,7 +136,8 @@ def build_http_app(
         finder: Finds the application of each inference.
         limit_s: Time that a call may take (`http_deadline`); None: any.
     """
-    bodies = BodyReader(models.first.config.ingress.max_body_bytes)
+    section = models.first.config.ingress
+    bodies = BodyReader(section.max_body_bytes, BodyRoom(section.max_body_bytes_held))
     app = HttpApp(inference_endpoints(models, bodies, finder, limit_s), door, limit_s)
     add_error_handlers(app)
     _add_health(app, models)

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 from justitia_ray.config import describe
 from justitia_ray.errors import BodyTooLarge, RequestError
 from justitia_ray.serve.asgi import Receive
+from justitia_ray.serve.ingress.body_room import BodyRoom, HeldBody
+from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_encodings import HEADER, Decoder, decoders_of
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -22,13 +24,16 @@ class BodyReader:
 
     max_bytes: int
     """Maximum length of a body."""
+    room: BodyRoom
+    """Counts what large bodies hold while they come."""
 
     async def read_body(
-        self, declared: str, receive: Receive, encodings: Sequence[str] = ()
+        self, held: HeldBody, declared: str, receive: Receive, encodings: Sequence[str] = ()
     ) -> bytes:
         """Return a request's body, without its content codings.
 
         Args:
+            held: The body's place in the room.
             declared: The request's `content-length`; empty if it has none.
             receive: The request's messages.
             encodings: Values of the request's `content-encoding`.
@@ -36,6 +41,7 @@ class BodyReader:
         Raises:
             BodyTooLarge: If the body is too long, as it comes or as it is decoded; before any of it
                 is read, if its length is declared.
+            QueueFull: If there is no room for what has come of it.
             UnsupportedEncoding: If it is encoded in another way than is decoded here.
             RequestError: If the connection ends before the body does, or it is not what its
                 `content-encoding` says.
@@ -43,10 +49,13 @@ class BodyReader:
         if declared.isdecimal():
             self._check_size(int(declared[:20]))
         if encodings:
-            return await self._read_decoded(receive, decoders_of(encodings, self.max_bytes))
+            decoders = decoders_of(encodings, self.max_bytes)
+            return await self._read_decoded(held, receive, decoders)
         body: bytes | bytearray = b""
         async for piece, is_last in _pieces(receive):
-            self._check_size(len(body) + len(piece))
+            size_bytes = len(body) + len(piece)
+            self._check_size(size_bytes)
+            held.note_size(size_bytes)
             if is_last:
                 return bytes(body + piece) if body else piece
             if not body:
@@ -54,7 +63,9 @@ class BodyReader:
             body += piece
         raise AssertionError("the last piece ends the body")
 
-    async def _read_decoded(self, receive: Receive, decoders: list[Decoder]) -> bytes:
+    async def _read_decoded(
+        self, held: HeldBody, receive: Receive, decoders: list[Decoder]
+    ) -> bytes:
         body = bytearray()
         read = 0
         made = [0] * len(decoders)
@@ -63,9 +74,11 @@ class BodyReader:
             self._check_size(read)
             for step in self._decode(piece, decoders, made):
                 body += step
+                held.note_size(len(body) + _kept_bytes(decoders, made))
                 await asyncio.sleep(0)  # a body of 16 MiB takes 0.1 s, and streams run meanwhile
         if read and not all(decoder.is_at_end() for decoder in decoders):
             raise RequestError(f"the body ends before what its {HEADER} says does")
+        held.note_size(len(body))
         return bytes(body)
 
     def _decode(self, data: bytes, decoders: Sequence[Decoder], made: list[int]) -> Iterator[bytes]:
@@ -100,17 +113,24 @@ class BodyReader:
 
         Raises:
             BodyTooLarge: If the body is too long.
+            QueueFull: As `read_body`.
             UnsupportedEncoding: As `read_body`.
             RequestError: As `read_body`; or if a field is malformed: `param` names it.
         """
         declared = request.headers.get("content-length", "")
         encodings = request.headers.getlist(HEADER)
-        raw = await self.read_body(declared, request.receive, encodings) or empty
-        try:
-            return kind.model_validate_json(raw)
-        except ValidationError as error:
-            first = error.errors()[0]["loc"]
-            raise RequestError(describe(error), str(first[0]) if first else None) from None
+        with self.room.hold(context_of(request.scope).tenant) as held:
+            raw = await self.read_body(held, declared, request.receive, encodings) or empty
+            try:
+                return kind.model_validate_json(raw)
+            except ValidationError as error:
+                first = error.errors()[0]["loc"]
+                raise RequestError(describe(error), str(first[0]) if first else None) from None
+
+
+def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:
+    """Return the bytes that decoders keep of what they have made."""
+    return sum(min(d.window_bytes, size) for d, size in zip(decoders, made, strict=True))
 
 
 async def _pieces(receive: Receive) -> AsyncIterator[tuple[bytes, bool]]:

@@ -27,6 +27,10 @@ block of 128 KiB, so these 16 MiB."""
 class Decoder(Protocol):
     """Takes off one content coding."""
 
+    @property
+    def window_bytes(self) -> int:
+        """Most that it keeps of what it has made."""
+
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield what the next piece of the body stands for, in steps that may be empty.
 
@@ -62,13 +66,15 @@ class _Zlib:
     """Deflate: in the frame of zlib, as the standard has it, or raw, as many clients send it."""
 
     _name = "deflate"
+    window_bytes = 2**15
 
     def __init__(self) -> None:
         self._decoder: Any = None
         self._begun = False
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        while data:
+        is_more = False
+        while data or is_more:
             if self._decoder is None:
                 self._decoder = self._next_decoder(data)
             try:
@@ -77,6 +83,8 @@ class _Zlib:
                 raise _broken(self._name, str(error)) from None
             yield step
             data = self._decoder.unconsumed_tail
+            # Of input that was taken whole, output may be left: a long step may not be the last.
+            is_more = len(step) == _STEP_BYTES and not self._decoder.eof
             if self._decoder.eof:
                 data, self._decoder = self._decoder.unused_data, None
 
@@ -118,8 +126,8 @@ class _Zstd:
 
         # A frame says how much memory its decoder takes. 8 MiB is what RFC 9659 allows in HTTP, and
         # a body that is compressed in one go may ask for its own length.
-        window = max(2**23, 1 << (most_bytes - 1).bit_length())
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=window)
+        self.window_bytes = max(2**23, 1 << (most_bytes - 1).bit_length())
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=self.window_bytes)
         self._error = zstandard.ZstdError
         self._decoder: Any = None
         self._frames = 0
@@ -154,6 +162,8 @@ class _Zstd:
 class _Brotli:
     """Brotli."""
 
+    window_bytes = 2**24
+
     def __init__(self) -> None:
         import brotli  # not imported before a caller sends it
 
@@ -168,7 +178,10 @@ class _Brotli:
                 raise _broken("br", "it is no brotli, or goes on after its end") from None
             yield step
             data = b""
-            if self._decoder.is_finished() or self._decoder.can_accept_more_data():
+            if self._decoder.is_finished():
+                return
+            # As with zlib: it accepts more while output of a long step is left.
+            if len(step) < _STEP_BYTES and self._decoder.can_accept_more_data():
                 return
 
     def is_at_end(self) -> bool:

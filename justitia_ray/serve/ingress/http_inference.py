@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from justitia_ray.application_key import application_key
 from justitia_ray.errors import JustitiaError
@@ -19,7 +19,7 @@ from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS, 
 from justitia_ray.protocol.inference_body import read_object
 from justitia_ray.protocol.stream_forms import Keepalive, stream_form
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
-from justitia_ray.serve.ingress.body_room import BodyRoom
+from justitia_ray.serve.ingress.body_room import HeldBody
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_deadline import within_time
@@ -38,11 +38,6 @@ from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.units import Seconds
-
-T = TypeVar("T")
-
-_READ_ON_LOOP_BYTES = 256 * 2**10
-"""Longest body that is parsed on the loop: some milliseconds."""
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
@@ -68,8 +63,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
         watcher.cancel()
 
 
-Respond = Callable[[Reply, RequestContext, bytes], Coroutine[Any, Any, None]]
-"""Answers a call, given its context and its body."""
+Respond = Callable[[Reply, RequestContext, bytes, HeldBody], Coroutine[Any, Any, None]]
+"""Answers a call, given its context, its body and the body's place in the room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +79,14 @@ class Endpoint:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one call."""
-        reply = Reply(self.path, send)
+        reply, context = Reply(self.path, send), context_of(scope)
         try:
             async with ended_in_form(reply), within_time(scope, self.limit_s):
                 encodings = _header_values(scope, b"content-encoding")
-                body = await self.bodies.read_body(_declared_length(scope), receive, encodings)
-                await until_disconnect(receive, self.respond(reply, context_of(scope), body))
+                declared = _declared_length(scope)
+                with self.bodies.room.hold(context.tenant) as held:
+                    body = await self.bodies.read_body(held, declared, receive, encodings)
+                    await until_disconnect(receive, self.respond(reply, context, body, held))
         except JustitiaError as error:
             if reply.begun:
                 raise  # Serve counts it, by its class: the caller has read it in the stream
@@ -120,13 +117,6 @@ def _header_values(scope: Message, name: bytes) -> list[str]:
     return [v.decode("latin-1") for k, v in scope["headers"] if k == name]
 
 
-async def _beside_loop(raw: bytes, read: Callable[..., T], *arguments: Any) -> T:
-    """Return what a function makes of a body: in a thread if it is long, so that the loop turns."""
-    if len(raw) <= _READ_ON_LOOP_BYTES:
-        return read(*arguments)
-    return await asyncio.to_thread(read, *arguments)
-
-
 def inference_endpoints(
     models: ServedModels,
     bodies: BodyReader,
@@ -142,25 +132,26 @@ def inference_endpoints(
         limit_s: Time that a call may take; None: any.
     """
     section = models.first.config.ingress
-    room = BodyRoom(section.max_body_bytes_held)
     attempts = IdempotentAttempts(
         section.retry_linger_s, section.retry_kept_s, section.retry_kept_bytes
     )
 
-    async def infer(reply: Reply, context: RequestContext, raw: bytes) -> None:
+    async def infer(reply: Reply, context: RequestContext, raw: bytes, held: HeldBody) -> None:
         since, asked = asyncio.get_running_loop().time(), context.keepalive
-        async with room.turn(context.tenant, len(raw)):
-            fields = await _beside_loop(raw, read_object, raw)
+        async with held.turn():
+            fields = await held.read(read_object, raw)
             model = models.asked_for(fields)
             gateway = model.gateway
-            await gateway.check_served(reply.path)
-            body = await _beside_loop(raw, gateway.parse, reply.path, raw, fields)
+            gateway.check_path(reply.path)
+            body = await held.read(gateway.parse, reply.path, raw, fields)
             context = replace(context, tier=read_tier(fields))
             if body.stream:
                 terms = KeepaliveTerms(section.keepalive_s, asked or Keepalive(section.keepalive))
                 reply.keep_alive(stream_form(reply.path, body.payload), terms, since)
                 reply.on_failure = gateway.note_failed_stream
             body = await gateway.counted(context, body)
+        await gateway.check_served(reply.path)
+        held.release()
         found = await finder.find(context, reply.path, fields)
         reply.standings = partial(gateway.standings, found.context)
         if found.context.is_final and models.only is None:
@@ -200,11 +191,14 @@ def inference_endpoints(
             whole = await rest_of(items)
         await reply.send_whole((status, head, whole))
 
-    async def ask_any(reply: Reply, context: RequestContext, raw: bytes) -> None:
-        async with room.turn(context.tenant, len(raw)):
-            fields = await _beside_loop(raw, read_object, raw)
+    async def ask_any(reply: Reply, context: RequestContext, raw: bytes, held: HeldBody) -> None:
+        async with held.turn():
+            fields = await held.read(read_object, raw)
             gateway = models.asked_for(fields).gateway
-            answer = await gateway.unscheduled(reply.path, raw, fields)
+            payload = await held.read(gateway.name_body, raw, fields)
+        del fields  # up to ten times the body, while a replica is waited for
+        answer = await gateway.unscheduled(reply.path, payload)
+        held.release()
         await reply.send_whole(answer)
 
     responds: dict[str, Respond] = dict.fromkeys(INFERENCE_PATHS, infer)

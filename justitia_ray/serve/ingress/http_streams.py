@@ -97,6 +97,11 @@ class SignsOfLife:
         if not task.cancelled():
             task.result()
 
+    async def stop(self) -> None:
+        """Send no more, once a sign of life that is being sent is whole."""
+        await self.settle()
+        self.end()
+
     def end(self) -> None:
         """Send no more."""
         self.note_wait(waits=False)
@@ -109,6 +114,8 @@ class SignsOfLife:
     # --- inside
 
     def _look(self) -> None:
+        if self._reply.has_ended:
+            return
         now = self._loop.time()
         due_at = self.spoke_at + self._quiet_s
         if due_at - now > _SLACK_S:
@@ -151,14 +158,15 @@ class Reply:
         self.begun = False
         """Whether the caller has a status."""
         self.is_sending = False
-        """Whether a chunk waits for a caller that reads slowly."""
+        """Whether the head or a chunk waits for a caller that reads slowly."""
+        self.has_ended = False
+        """Whether nothing more may be sent: the end, or a whole answer, is sent."""
         self.standings: Callable[[], tuple[LimitStanding, ...]] = tuple
         """Returns the limits of the caller's tenant, once that is known."""
         self.on_failure: Callable[[int], None] = lambda status: None
         """Told the status that the call would have had, if it fails after its head."""
         self.signs: SignsOfLife | None = None
         """Signs of life of a stream."""
-        self._has_ended = False
         self._send = send
 
     async def send_whole(self, answer: Answer) -> None:
@@ -166,18 +174,19 @@ class Reply:
         status, head, body = answer
         if status >= 400:
             body = engine_error_in_form(self.path, status, body)
+        self.has_ended = True
         await self.begin(status, {"content-length": str(len(body))} | head)
-        self._has_ended = True
         await self._send({"type": "http.response.body", "body": body})
 
     async def begin(self, status: int, head: Mapping[str, str]) -> None:
         """Send status and headers."""
-        self.begun = True
         standings = self.standings()
         if standings:
             head = {**head, **headers_of_limits(self.path, standings)}
         raw = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in head.items()]
+        self.begun = self.is_sending = True
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        self.is_sending = False
 
     async def send_chunk(self, chunk: bytes) -> None:
         """Send a piece of the body."""
@@ -187,7 +196,7 @@ class Reply:
 
     async def end(self) -> None:
         """Say that the body was all."""
-        self._has_ended = True
+        self.has_ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     # --- streams
@@ -204,9 +213,9 @@ class Reply:
 
     async def fail(self, error: Exception) -> None:
         """End a stream that has begun with the event that says why, unless the engine has said."""
-        if self.signs is None or self._has_ended:
+        if self.signs is None or self.has_ended:
             return
-        await self.signs.settle()
+        await self.signs.stop()
         told = error if isinstance(error, JustitiaError) else UNFORESEEN
         self.on_failure(status_of(told)[0])
         form = self.signs.form
@@ -259,7 +268,7 @@ async def send_stream(
         status, head = as_head(await anext(items))
         if status >= 400:
             whole = await rest_of(items)
-            await signs.settle()
+            await signs.stop()
             if not reply.begun:
                 await reply.send_whole((status, head, whole))
                 return
@@ -282,7 +291,7 @@ async def send_stream(
             if passed:
                 await reply.send_chunk(passed)
                 signs.spoke_at = time()
-        await signs.settle()
+        await signs.stop()
         await reply.end()
 
 

@@ -96,7 +96,14 @@ class StandInGateway:
         """Return what is known."""
         return self.known_outlooks
 
-    async def unscheduled(self, path: str, raw: bytes, fields: dict[str, Any]) -> Answer:
+    def check_path(self, path: str) -> None:
+        """Know no path that is not served."""
+
+    def name_body(self, raw: bytes, fields: dict[str, Any]) -> bytes:
+        """Return a body as it is."""
+        return raw
+
+    async def unscheduled(self, path: str, payload: bytes) -> Answer:
         """Return the answer to an unscheduled call."""
         return self.unscheduled_answer
 

@@ -3,11 +3,14 @@
 import asyncio
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 
 import pytest
 
 from justitia_ray.errors import QueueFull
 from justitia_ray.serve.ingress.body_room import BodyRoom
+from tests.eventually import eventually
 
 _MIB = 2**20
 
@@ -29,12 +32,14 @@ class _Readers:
         await asyncio.sleep(0)
 
     async def _read(self, name: str, size_bytes: int) -> None:
-        async with self.room.turn(name.split()[0], size_bytes):
-            self.reading.append(name)
-            try:
-                await self._ends[name].wait()
-            finally:
-                self.reading.remove(name)
+        with self.room.hold(name.split()[0]) as held:
+            held.note_size(size_bytes)
+            async with held.turn():
+                self.reading.append(name)
+                try:
+                    await self._ends[name].wait()
+                finally:
+                    self.reading.remove(name)
 
     async def end(self, name: str) -> None:
         """Let a call be counted."""
@@ -82,8 +87,11 @@ async def test_body_longer_than_is_read_at_once_has_its_turn_alone() -> None:
 
 async def test_small_body_is_read_whatever_waits() -> None:
     room = BodyRoom(_MIB, _MIB)
-    async with room.turn("a", _MIB), room.turn("a", 64 * 2**10):
-        pass
+    with room.hold("a") as large, room.hold("a") as small:
+        large.note_size(_MIB)
+        small.note_size(64 * 2**10)
+        async with large.turn(), small.turn():
+            pass
 
 
 async def test_what_finds_no_room_is_refused_and_a_tenant_leaves_room_for_others() -> None:
@@ -92,17 +100,98 @@ async def test_what_finds_no_room_is_refused_and_a_tenant_leaves_room_for_others
     for call in range(8):
         await readers.begin(f"a {call}", 10 * _MIB)
     with pytest.raises(QueueFull, match=r"ingress\.max_body_bytes_held") as refused:
-        async with readers.room.turn("a", 10 * _MIB):
-            pass
+        readers.room.hold("a").note_size(10 * _MIB)
     await readers.begin("b 0", 10 * _MIB)
     with pytest.raises(QueueFull):
-        async with readers.room.turn("c", 20 * _MIB):
-            pass
+        readers.room.hold("c").note_size(20 * _MIB)
     assert refused.value.retry_after_s == 1.0
     for name in (*(f"a {call}" for call in range(8)), "b 0"):
         await readers.leave(name)
-    async with readers.room.turn("c", 100 * _MIB):
-        pass
+    readers.room.hold("c").note_size(100 * _MIB)
+
+
+def test_body_that_grows_is_counted_once_and_may_take_the_whole_room_alone() -> None:
+    """The share of a tenant is for its second body: the first is as good as any."""
+    room = BodyRoom(100 * _MIB)
+    with room.hold("a") as body:
+        for size_mib in range(101):
+            body.note_size(size_mib * _MIB)
+        with pytest.raises(QueueFull):
+            body.note_size(101 * _MIB)
+        body.note_size(50 * _MIB)
+        with room.hold("b") as other:
+            other.note_size(50 * _MIB)
+    room.hold("b").note_size(100 * _MIB)
+
+
+def test_room_is_given_back_once() -> None:
+    room = BodyRoom(100 * _MIB)
+    with room.hold("a") as body, room.hold("b") as other:
+        body.note_size(50 * _MIB)
+        other.note_size(50 * _MIB)
+        body.release()
+        body.release()
+        with pytest.raises(QueueFull):
+            room.hold("c").note_size(51 * _MIB)
+
+
+async def test_turn_and_room_last_as_long_as_the_thread_that_reads_the_body() -> None:
+    """A caller that sends 16 MB and leaves, again and again, takes one thread and not all."""
+    room = BodyRoom(16 * _MIB, 16 * _MIB)
+    began, may_end = threading.Event(), threading.Event()
+
+    def parse() -> None:
+        began.set()
+        assert may_end.wait(60.0)
+
+    async def call() -> None:
+        with room.hold("a") as held:
+            held.note_size(16 * _MIB)
+            async with held.turn():
+                await held.read(parse)
+
+    def has_room() -> bool:
+        with suppress(QueueFull), room.hold("b") as other:
+            other.note_size(16 * _MIB)
+            return True
+        return False
+
+    left = asyncio.create_task(call())
+    assert await asyncio.to_thread(began.wait, 60.0)
+    left.cancel()
+    await asyncio.wait({left})
+    try:
+        assert not has_room()
+    finally:
+        may_end.set()
+    await eventually(has_room, "the room is given back")
+    await call()
+
+
+async def test_next_turn_is_granted_when_the_thread_of_a_caller_that_left_has_ended() -> None:
+    readers = _Readers(BodyRoom(100 * _MIB, 16 * _MIB))
+    began, may_end = threading.Event(), threading.Event()
+
+    def parse() -> None:
+        began.set()
+        assert may_end.wait(60.0)
+
+    async def call() -> None:
+        with readers.room.hold("a") as held:
+            held.note_size(16 * _MIB)
+            async with held.turn():
+                await held.read(parse)
+
+    left = asyncio.create_task(call())
+    assert await asyncio.to_thread(began.wait, 60.0)
+    await readers.begin("b 1", 16 * _MIB)
+    left.cancel()
+    await asyncio.wait({left})
+    try:
+        assert not readers.reading
+    finally:
+        may_end.set()
+    await readers.end("b 1")
 
 
 _PROGRAM = """

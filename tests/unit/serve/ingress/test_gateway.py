@@ -500,11 +500,14 @@ async def test_while_no_replica_is_there_nothing_is_refused(desk: Desk) -> None:
 async def test_chats_are_not_held_up_by_the_question(desk: Desk) -> None:
     """They are nearly all calls; a model without them refuses them once that is known."""
     await desk.gateway.check_served(CHAT)
+    desk.gateway.check_path(EMBEDDINGS)
     assert 0 == desk.replicas.asked_paths
 
     await desk.gateway.check_served(MESSAGES)
     with pytest.raises(NotServed):
         await desk.gateway.check_served(CHAT)
+    with pytest.raises(NotServed):
+        desk.gateway.check_path(EMBEDDINGS)
 
 
 async def test_context_is_that_of_the_engines_once_one_has_started(
@@ -524,7 +527,7 @@ async def test_context_is_that_of_the_engines_once_one_has_started(
 
 async def ask(desk: Desk, path: str, body: bytes) -> Answer:
     """Make an unscheduled call."""
-    return await desk.gateway.unscheduled(path, body, json.loads(body))
+    return await desk.gateway.unscheduled(path, desk.gateway.name_body(body, json.loads(body)))
 
 
 async def test_unscheduled_call_goes_to_a_replica_with_the_models_name(desk: Desk) -> None:

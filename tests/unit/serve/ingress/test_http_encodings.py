@@ -14,12 +14,19 @@ import pytest
 import zstandard
 
 from justitia_ray.errors import BodyTooLarge, RequestError
+from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.serve.asgi import Message
+from justitia_ray.serve.ingress.body_room import BodyRoom
+from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
+from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.http_encodings import decoders_of
+from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.answering_model import answering_model
-from tests.unit.serve.ingress.http_client import client_of
+from tests.unit.serve.ingress.asgi_caller import Caller
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
 from tests.unit.serve.ingress.test_http_inference import _BODY
 
 Encode = Callable[[bytes], bytes]
@@ -167,6 +174,13 @@ class Upload:
         return {"type": "http.request", "body": piece, "more_body": more}
 
 
+async def read(most_bytes: int, upload: Upload, coding: str) -> bytes:
+    """Read a body in a room of its own."""
+    room = BodyRoom(2**30)
+    with room.hold("a") as held:
+        return await BodyReader(most_bytes, room).read_body(held, "", upload.receive, [coding])
+
+
 _ZEROS = bytes(2**25)
 _BOMBS: dict[str, tuple[str, bytes]] = {
     **{name: (_ENCODED[name][0], _ENCODED[name][1](_ZEROS)) for name in _SIMPLE},
@@ -192,7 +206,7 @@ async def test_body_that_is_decoded_too_long_is_read_no_further(bomb: str) -> No
     name, body = _BOMBS[bomb]
     upload = Upload(body, 1_000)
     with pytest.raises(BodyTooLarge):
-        await BodyReader(_MOST).read_body("", upload.receive, [name])
+        await read(_MOST, upload, name)
 
     assert upload.taken <= 3
 
@@ -203,7 +217,7 @@ async def test_members_that_hold_nothing_are_bounded(coding: str) -> None:
     name, encode = _ENCODED[coding]
     upload = Upload(encode(b"") * 2_000, 2**16)
     with pytest.raises(RequestError, match="more than 1,024 members"):
-        await BodyReader(_MOST).read_body("", upload.receive, [name])
+        await read(_MOST, upload, name)
 
 
 async def test_encoded_body_is_bounded_as_it_comes_too(http: httpx.AsyncClient) -> None:
@@ -219,7 +233,7 @@ async def test_event_loop_turns_while_a_large_body_is_decoded(coding: str) -> No
     name, encode = _ENCODED[coding]
     body = random.Random(1).randbytes(2**22).hex().encode()
     upload = Upload(encode(body), 2**30)
-    reading = asyncio.create_task(BodyReader(2**24).read_body("", upload.receive, [name]))
+    reading = asyncio.create_task(read(2**24, upload, name))
     turns = 0
     while not reading.done():
         turns += 1
@@ -227,3 +241,78 @@ async def test_event_loop_turns_while_a_large_body_is_decoded(coding: str) -> No
 
     assert body == await reading
     assert turns >= 16
+
+
+@pytest.mark.parametrize("coding", _SIMPLE)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_body_is_whole_wherever_the_last_step_ends(coding: str, steps: int) -> None:
+    """What makes little more than whole steps may be taken whole with output still to come."""
+    name, encode = _ENCODED[coding]
+    lengths = range(steps * 2**18 - 8, steps * 2**18 + 300, 8)
+    bodies = [b" " * length for length in lengths]
+    cut = []
+    for body in bodies:
+        (decoder,) = decoders_of([name], 2**24)
+        made = b"".join(decoder.decode(encode(body)))
+        if made != body or not decoder.is_at_end():
+            cut.append(len(body))
+
+    assert [] == cut
+
+
+class Unending:
+    """The first bytes of a body whose rest never comes."""
+
+    def __init__(self, body: bytes) -> None:
+        self.is_read = asyncio.Event()
+        self._pieces = [body[i : i + 2**16] for i in range(0, len(body), 2**16)]
+
+    async def receive(self) -> Message:
+        """Return the next piece, and note when there is none."""
+        if self._pieces:
+            return {"type": "http.request", "body": self._pieces.pop(0), "more_body": True}
+        self.is_read.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing comes")
+
+
+@pytest.mark.parametrize("coding", [*_SIMPLE, "none"])
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", _APPLICATIONS])
+async def test_body_that_never_ends_is_counted_as_far_as_it_has_come(
+    path: str, coding: str
+) -> None:
+    """Connections that stay open may hold 16 MiB each: a tenant has its share of the room."""
+    name, encode = _ENCODED[coding]
+    text = random.Random(1).randbytes(2**18).hex().encode()
+    begun = encode(text)[: None if coding == "none" else -8]
+    section = {"max_body_bytes": 2**19, "max_body_bytes_held": 5 * 2**19}
+    models = ServedModels([model_of(StandInGateway(), ingress=section)])
+    specs = ApplicationSpecCache(600.0, 100)
+    app = build_http_app(models, specs, Door(None, DEFAULT_TENANT), FINDER)
+    refused, calls = list[Caller](), list[asyncio.Task[None]]()
+
+    def call(receive: Callable[[], Any], caller: Caller, tenant: str) -> asyncio.Task[None]:
+        headers = [(TENANT_HEADER.encode(), tenant.encode())]
+        scope: Message = {"type": "http", "method": "POST", "path": path, "root_path": ""}
+        scope.update(query_string=b"", server=("a", 80), scheme="http", headers=headers)
+        if name:
+            headers.append((b"content-encoding", name.encode()))
+        return asyncio.create_task(app(scope, receive, caller.send))
+
+    while not refused:
+        assert len(calls) < 10, "none is refused"
+        upload, caller = Unending(begun), Caller()
+        calls.append(call(upload.receive, caller, "a"))
+        held = asyncio.create_task(upload.is_read.wait())
+        await asyncio.wait({calls[-1], held}, return_when=asyncio.FIRST_COMPLETED)
+        held.cancel()
+        if calls[-1].done():
+            refused.append(caller)
+    of_another = Unending(encode(text[: 2**17])[:-8])
+    calls.append(call(of_another.receive, Caller(), "b"))
+    await of_another.is_read.wait()
+
+    assert 429 == refused[0].messages[0]["status"]
+    for begun_call in calls:
+        begun_call.cancel()
+    await asyncio.wait(calls)

@@ -18,11 +18,13 @@ from justitia_ray.protocol.generation_bodies import (
     MESSAGES,
     RESPONSES,
 )
+from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
 from justitia_ray.serve.asgi import Message
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.http_inference import until_disconnect
 from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.eventually import eventually
 from tests.unit.serve.ingress.asgi_caller import Caller, Source
@@ -340,3 +342,51 @@ async def test_large_body_holds_its_turn_until_it_is_counted(gateway: StandInGat
         counting[1].set()
 
     assert [200, 200] == [call.result().status_code for call in calls]
+
+
+@pytest.mark.parametrize("path", [EMBEDDINGS, "/tokenize"])
+async def test_large_body_holds_no_turn_while_a_replica_is_waited_for(
+    gateway: StandInGateway, path: str
+) -> None:
+    """Two of 13 MiB are not read at once; while the first waits the second is read."""
+    model = model_of(gateway)
+    waiting: list[str] = []
+    may_answer = asyncio.Event()
+
+    async def wait_for_a_replica(path: str, payload: bytes = b"") -> Answer:
+        waiting.append(path)
+        await may_answer.wait()
+        return 200, {}, b"unscheduled"
+
+    gateway.check_served = wait_for_a_replica  # type: ignore[method-assign,assignment]
+    gateway.unscheduled = wait_for_a_replica  # type: ignore[method-assign]
+    large = {"input": "a" * 13 * 2**20}
+    async with client_of(model) as http, asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(http.post(path, json=large)) for _ in range(2)]
+        await eventually(lambda: len(waiting) == 2, "both wait for a replica")
+        may_answer.set()
+
+    assert [200, 200] == [call.result().status_code for call in calls]
+
+
+async def test_body_of_an_unscheduled_call_keeps_its_room_while_a_replica_is_waited_for(
+    gateway: StandInGateway,
+) -> None:
+    """Half a minute at most, in which nothing else would bound what waits."""
+    model = model_of(gateway, ingress={"max_body_bytes_held": 300_000})
+    waits, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_a_replica(path: str, payload: bytes) -> Answer:
+        waits.set()
+        await may_answer.wait()
+        return 200, {}, b"unscheduled"
+
+    gateway.unscheduled = wait_for_a_replica  # type: ignore[method-assign]
+    large = {"prompt": "a" * 200_000}
+    async with client_of(model) as http, asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(http.post("/tokenize", json=large))
+        await waits.wait()
+        refused = await http.post("/tokenize", json=large)
+        may_answer.set()
+
+    assert (200, 429) == (call.result().status_code, refused.status_code)

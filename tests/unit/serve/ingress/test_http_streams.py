@@ -342,3 +342,41 @@ def test_many_streams_cost_a_timer_each() -> None:
     run_virtually(all_of_them(KeepaliveTerms(15.0)), with_signs)
 
     assert 0 < with_signs.taken - without.taken <= 1_000 * (60 / 14 + 1)
+
+
+class SlowWire(Wire):
+    """A caller that takes each message in its own time, the head too; notes all that is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(slow_s=50.0)
+        self.kinds: list[tuple[str, bool]] = []
+        """Type of each message in order, and whether one before it was still being sent."""
+        self._sending = 0
+
+    async def send(self, message: Message) -> None:
+        """Take a message, however many are sent."""
+        self.kinds.append((message["type"].rpartition(".")[2], bool(self._sending)))
+        self._sending += 1
+        await asyncio.sleep(50.0)
+        self._sending -= 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "sent"),
+    [
+        pytest.param([(5.0, (400, {})), (0.0, _REFUSAL)], ["start", "body"], id="whole answer"),
+        pytest.param([(5.0, HEAD)], ["start", "body"], id="head and end"),
+        pytest.param(
+            [(5.0, HEAD), (0.0, STREAMS[CHAT][1])], ["start", "body", "body"], id="chunk and end"
+        ),
+    ],
+)
+@pytest.mark.parametrize("interval_s", [7.0, 15.0, 40.0])
+def test_no_sign_of_life_is_sent_into_a_head_a_whole_answer_or_after_the_end(
+    plan: Plan, sent: list[str], interval_s: Seconds
+) -> None:
+    """A caller that reads slowly is not silent: what was sent before waits for it."""
+    wire = SlowWire()
+    send(wire, plan, interval_s=interval_s)
+
+    assert [(kind, False) for kind in sent] == wire.kinds
