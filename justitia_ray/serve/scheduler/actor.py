@@ -99,6 +99,8 @@ class SchedulerService:
         term.gate.admit_submission(arrival)
         name, core = arrival.application_id, term.driver.core
         refused = await term.gate.decided(name)
+        if isinstance(refused, Refusal):
+            return Opened(term.epoch, 0.0, refused)
         if refused is not None:
             limit, wait_s = limit_of(refused), refused.retry_after_s
             return Opened(term.epoch, 0.0, Refusal.QUOTA_EXHAUSTED, limit, wait_s)

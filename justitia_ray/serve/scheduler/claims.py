@@ -71,6 +71,8 @@ class Claim:
     """Whether an earlier scheduler may have let it in, and may have died before it said so."""
     has_run: bool = False
     """Whether it is of an inference that has ended: nothing refuses it any more."""
+    number: int = 0
+    """Its place among the claims of its scheduler, in order."""
     deadline: asyncio.TimerHandle | None = None
 
     @property

@@ -15,9 +15,11 @@ that deprioritise, count is let in then.
 
 import asyncio
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count, islice
 from typing import Any
 
 from justitia_ray.accounts.messages import Ask, ClaimName, Exchange, Use
@@ -37,6 +39,7 @@ from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.tenant_metrics import ExchangeMeter
 from justitia_ray.protocol.messages import Submission
 from justitia_ray.serve.scheduler.claims import (
+    METERED,
     RETRY_AFTER_S,
     UNREACHABLE,
     Accounts,
@@ -61,7 +64,9 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Second
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Seconds = 1.0
-"""Time between accounts of what is used, and the age that a standing may have."""
+"""Time between accounts of what is used, and the age that a standing may have.
+
+Exchanges in between look at the claims that are new, decided, wait or have ended, no others."""
 _IDLE_S: Seconds = 5.0
 """Time between questions how the quotas stand, while nothing is claimed."""
 _RETRY_S: Seconds = 0.2
@@ -101,11 +106,18 @@ class QuotaGate:
         self.has_quotas = False
         """Whether any node of the tree has a quota."""
         self._claims: dict[ClaimName, Claim] = {}
+        self._numbers = count(1)
+        self._fresh: dict[ClaimName, Claim] = {}
+        """Claims that were made or decided since the last exchange."""
+        self._waiting: dict[ApplicationId, dict[ClaimName, Claim]] = {}
+        """Claims that wait for the ends of others, by application, in order."""
+        self._all_due_at: Seconds = -math.inf
+        """When an exchange looks at all claims next."""
         self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
         """Inferences in the queues."""
         self._refused = LatelyRefused()
-        self._opening: dict[ApplicationId, asyncio.Future[Decision]] = {}
+        self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
         """Ingresses that have submitted all again, of which something is held back."""
         self._over: list[Use] = []
@@ -150,7 +162,10 @@ class QuotaGate:
         )
         self._accounts_epoch = 0  # the accounts are handed the tree again
         state = self._driver.core.state
-        state.ended = {} if self.has_quotas else None
+        if not self.has_quotas:
+            state.ended = None
+        elif state.ended is None:
+            state.ended = {}
         if self.has_quotas and not had:
             for application in state.applications.values():
                 if units_of(self._tree, application.tenant):
@@ -184,6 +199,7 @@ class QuotaGate:
             for claim in list(self._claims.values()):
                 self._decide(claim, Decision(claim.name))
             self._claims.clear()
+            self._fresh.clear()
             self.known = KnownQuotas()
             self._refused = LatelyRefused()
             self._untold.clear()
@@ -210,6 +226,7 @@ class QuotaGate:
                 log_event(logger, logging.WARNING, "accounts.unreachable", reason=str(error))
                 accounts = None
                 self._accounts_epoch = 0
+                self._drop_unclaimed_ends()
                 await asyncio.sleep(_RETRY_S)
                 continue
             except Exception:
@@ -217,6 +234,7 @@ class QuotaGate:
                 self.meter.record_failure()
                 logger.exception("accounts.exchange_failed")
                 self._told = None
+                self._drop_unclaimed_ends()
                 await asyncio.sleep(_RETRY_S)
                 continue
             if self._told is None:
@@ -229,9 +247,11 @@ class QuotaGate:
                 claim.deadline.cancel()
         for opening in self._opening.values():
             if not opening.done():
-                opening.set_result(Decision(""))
+                opening.set_result(None)
         self._queues.clear()
         self._claims.clear()
+        self._fresh.clear()
+        self._waiting.clear()
         self._opening.clear()
 
     def unstored(self) -> tuple[Use, ...]:
@@ -275,12 +295,17 @@ class QuotaGate:
         if claim is None or claim.is_decided:
             self._advance(name)
 
-    async def decided(self, application_id: ApplicationId) -> Decision | None:
-        """Wait until an application that is held back is let in or not; None: let in."""
+    async def decided(self, application_id: ApplicationId) -> Decision | Refusal | None:
+        """Wait until an application that is held back is let in or not; None: let in.
+
+        A `Decision` is a quota's refusal, a `Refusal` any other.
+        """
         if application_id in self._queues:
             loop = asyncio.get_running_loop()
             opening = self._opening.setdefault(application_id, loop.create_future())
-            await asyncio.shield(opening)
+            refusal = await asyncio.shield(opening)
+            if refusal is not None:
+                return refusal
         return self._refused.decision(application_id)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
@@ -288,6 +313,7 @@ class QuotaGate:
         queue = self._queues.pop(application_id, None)
         if queue is not None:
             self._refuse(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
+            self._note_emptied(application_id, Refusal.APPLICATION_CANCELLED)
         claim = self._claims.get(application_id)
         if claim is not None and application_id not in self._driver.core.state.applications:
             self._settle(claim, claim.unused())
@@ -386,7 +412,14 @@ class QuotaGate:
             return None
         name = _name_of(item)
         known = self._claims.get(name)
-        if known is not None:
+        if known is not None and self._is_of_earlier_run(known, item):
+            if wants.keys().isdisjoint(METERED):
+                known.request_id = item.request_id  # it is counted by then
+                return None
+            self._settle(known, self._used_of(known)[0], when_stored=True)
+            wants.pop(Unit.INFERENCES, None)  # counted with the earlier run
+            needs.pop(Unit.INFERENCES, None)
+        elif known is not None:
             return None if known.is_decided else known
         claim = Claim(
             name,
@@ -399,6 +432,14 @@ class QuotaGate:
             has_run=item.outcome is not None,
         )
         return self._make(claim)
+
+    def _is_of_earlier_run(self, claim: Claim, item: ev.InferenceSubmitted) -> bool:
+        """Return whether a claim is of an inference that has ended, and is submitted anew."""
+        of = claim.request_id
+        if of is None or of == item.request_id or not claim.is_decided or of in self._requests:
+            return False
+        is_live = of in self._driver.core.state.inferences
+        return not is_live and not self._admission.holds_inference(of)
 
     def _tenant_of(self, application_id: ApplicationId) -> ClientId | None:
         application = self._driver.core.state.applications.get(application_id)
@@ -417,7 +458,8 @@ class QuotaGate:
         loop = asyncio.get_running_loop()
         self._tell_over(claim.name)
         claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
-        self._claims[claim.name] = claim
+        claim.number = next(self._numbers)
+        self._claims[claim.name] = self._fresh[claim.name] = claim
         self._wanted.set()
         return claim
 
@@ -460,11 +502,15 @@ class QuotaGate:
         """
         if decision.waits and not claim.is_decided and not decision.holds:
             claim.asks, claim.waits = True, decision
+            self._waiting.setdefault(claim.application_id, {})[claim.name] = claim
             return
         if claim.deadline is not None:
             claim.deadline.cancel()
             claim.deadline = None
+        self._wait_no_longer(claim)
         was_decided, claim.is_decided = claim.is_decided, True
+        if not was_decided and self._claims.get(claim.name) is claim:
+            self._fresh[claim.name] = claim
         if decision.holds and not was_decided:  # let in by an earlier scheduler, for less perhaps
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
@@ -473,6 +519,13 @@ class QuotaGate:
         self._note_of_application(claim, decision)
         if advances and not was_decided:
             self._advance(claim.application_id)
+
+    def _wait_no_longer(self, claim: Claim) -> None:
+        waiting = self._waiting.get(claim.application_id)
+        if waiting is not None:
+            waiting.pop(claim.name, None)
+            if not waiting:
+                del self._waiting[claim.application_id]
 
     def _note_of_application(self, claim: Claim, decision: Decision) -> None:
         """Note what a decision says of the application that it is for."""
@@ -507,6 +560,8 @@ class QuotaGate:
         """
         if self._claims.get(claim.name) is claim:
             del self._claims[claim.name]
+            self._fresh.pop(claim.name, None)
+            self._wait_no_longer(claim)
             if claim.deadline is not None:
                 claim.deadline.cancel()
             if claim.is_untold:
@@ -568,10 +623,14 @@ class QuotaGate:
         if kept:
             self._queues[name] = kept
             return
+        self._note_emptied(name)
+
+    def _note_emptied(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
+        """Note that nothing is held back of an application any more, and why if not by a quota."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
         if opening is not None and not opening.done():
-            opening.set_result(Decision(name))
+            opening.set_result(refusal)
         self._note_resubmitted()
 
     def _withdraw(self, name: ApplicationId, request_id: RequestId) -> bool:
@@ -666,9 +725,10 @@ class QuotaGate:
 
     def _until_next_s(self) -> Seconds:
         """Return the longest time until the next exchange."""
-        if any(one.waits is not None and not one.is_decided for one in self._claims.values()):
-            return _ASK_AGAIN_S
-        return _EVERY_S if self._claims or self._unstored else _IDLE_S
+        if not (self._claims or self._unstored):
+            return _IDLE_S
+        due_in_s = max(0.0, self._all_due_at - asyncio.get_running_loop().time())
+        return min(_ASK_AGAIN_S, due_in_s) if self._waiting else due_in_s
 
     async def _pause(self, at_most_s: Seconds) -> None:
         due = asyncio.get_running_loop().call_later(at_most_s, self._wanted.set)
@@ -687,6 +747,7 @@ class QuotaGate:
                 self._accounts_epoch = epoch
             for claim in self._claims.values():
                 claim.told = {}
+            self._all_due_at = -math.inf
         now = asyncio.get_running_loop().time()
         if self._told is None:
             self._told = self._next(now)
@@ -729,7 +790,7 @@ class QuotaGate:
         self._asked = {}
         state = self._driver.core.state
         waiting: Counter[ApplicationId] = Counter()
-        for claim in list(self._claims.values()):
+        for claim in self._to_look_at(now):
             used, is_final = self._used_of(claim)
             if is_final:
                 self._settle(claim, used, when_stored=True)
@@ -745,8 +806,7 @@ class QuotaGate:
                 self._asked[claim.name] = claim
                 asks.append(ask)
         state.ended = {}
-        for name in self._unstored.overdue(now):
-            self._tell_over(name)
+        self._fresh.clear()
         uses, self._over = [*self._over, *uses], []
         for claim, _ in self._untold:
             if claim.name not in self._asked:
@@ -772,6 +832,34 @@ class QuotaGate:
             self.known.age_s(now) >= _EVERY_S,
             survivors,
         )
+
+    def _to_look_at(self, now: Seconds) -> list[Claim]:
+        """Return the claims of which an exchange may have something to say, in order."""
+        if now >= self._all_due_at:
+            self._all_due_at = now + _EVERY_S
+            for name in self._unstored.overdue(now):
+                self._tell_over(name)
+            return list(self._claims.values())
+        found = {claim.name: claim for claim in self._ended_claims().values()} | self._fresh
+        for waiting in self._waiting.values():
+            found |= islice(waiting.items(), _MOST_WAITING_ASKED)
+        return sorted(found.values(), key=lambda claim: claim.number)
+
+    def _ended_claims(self) -> dict[RequestId, Claim]:
+        """Return the claims of inferences that have ended and were not told."""
+        found: dict[RequestId, Claim] = {}
+        for request_id, inference in (self._driver.core.state.ended or {}).items():
+            claim = self._claims.get(_name_of(inference))
+            if claim is not None and claim.request_id == request_id:
+                found[request_id] = claim
+        return found
+
+    def _drop_unclaimed_ends(self) -> None:
+        """Forget ends that no claim waits for, while the accounts cannot be told of any."""
+        state = self._driver.core.state
+        if state.ended:
+            claimed = self._ended_claims()
+            state.ended = {name: one for name, one in state.ended.items() if name in claimed}
 
     def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
         """Return what was used of a claim so far, and whether that is all."""

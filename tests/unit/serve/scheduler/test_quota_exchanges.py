@@ -1,0 +1,171 @@
+"""What an exchange with the accounts looks at, and what of it survives their silence."""
+
+import asyncio
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Refusal
+from justitia_ray.serve.scheduler import quota_gate
+from justitia_ray.serve.scheduler.quota_gate import QuotaGate
+from tests.eventually import eventually
+from tests.unit.serve.scheduler.services import Services, opened
+from tests.unit.serve.scheduler.test_quota_gate import Accounts, accounts, services
+from tests.unit.serve.scheduler.test_quota_in_flight import _call, _Fleet
+
+__all__ = ["accounts", "services"]  # fixtures
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_exchanges_between_two_accounts_look_at_the_claims_that_have_changed(
+    services: Services, accounts: Accounts
+) -> None:
+    """Each inference wakes the gate: what runs on is looked at once a second, however many come."""
+    fleet = await _Fleet.serving(services, accounts, limit=10**6)
+    with mock.patch.object(quota_gate, "_EVERY_S", 1_000.0):
+        await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 15) for k in range(100)))
+        await fleet.decided(100)
+        await fleet.submit(_call("first", "a", 5, 15))
+        await fleet.decided(101)  # the exchange before has told of those hundred
+        looks = _count_looks(fleet.service.term.gate)
+        for k in range(10):
+            await fleet.submit(_call(f"p{k}", "a", 5, 15))
+            await eventually(lambda k=k: f"p{k}" in fleet.state.inferences, "it is let in")
+            fleet.end(f"p{k}", 5, 15)
+        await fleet.submit(_call("last", "a", 5, 15))
+        await eventually(lambda: "last" in fleet.state.inferences, "it is let in")
+
+    assert 10 <= len(looks) <= 40
+    assert 10**6 - 112 * 20 == accounts.remaining()
+    assert 102 + 1 == len(fleet.service.term.gate._claims)
+
+
+async def test_claims_that_wait_are_asked_for_again_without_a_look_at_what_runs(
+    services: Services, accounts: Accounts
+) -> None:
+    fleet = await _Fleet.serving(services, accounts)
+    with mock.patch.object(quota_gate, "_EVERY_S", 1_000.0):
+        await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(30)))
+        gate = fleet.service.term.gate
+        await eventually(lambda: len(gate._waiting.get("a", ())) == 29, "the others wait")
+        looks = _count_looks(gate)
+        number = gate._number
+        await eventually(lambda: gate._number >= number + 3, "they are asked for")
+        exchanges, found = gate._number - number, len(looks)
+        fleet.end("q0", 5, 5)
+        await eventually(lambda: "q1" in fleet.state.inferences, "the first of them is let in")
+
+    assert found <= 16 * (exchanges + 1)
+    assert ["q1"] == list(fleet.state.inferences)
+
+
+async def test_use_of_what_runs_is_told_within_a_second(
+    services: Services, accounts: Accounts
+) -> None:
+    """Others come all the time meanwhile."""
+    fleet = await _Fleet.serving(services, accounts, limit=10**6)
+    with mock.patch.object(quota_gate, "_EVERY_S", 0.1):
+        await fleet.submit(opened("a"), _call("q", "a", 5, 15))
+        await fleet.decided(1)
+        told = _count_looks(fleet.service.term.gate)
+        await eventually(lambda: told.count("a#q") >= 3, "it is looked at again and again")
+
+
+async def test_inference_that_is_submitted_anew_claims_what_it_will_use(
+    services: Services, accounts: Accounts
+) -> None:
+    """Its first run has ended, and its claim is known: both runs are charged, the call once."""
+    fleet = await _Fleet.serving(services, accounts, limit=1_000)
+    first = _call("q", "a", 5, 15)
+    await fleet.submit(opened("a"), first)
+    await fleet.decided(1)
+    fleet.end("q", 5, 15)
+    await fleet.submit(replace(first, request_id="q+", resubmitted=True))
+    await eventually(lambda: "q+" in fleet.state.inferences, "it is let in")
+    claimed = accounts.remaining()
+    fleet.end("q+", 5, 10)
+    await fleet.left(accounts, 1_000 - 20 - 15)
+
+    assert 1_000 - 20 - 20 == claimed
+
+
+async def test_inference_that_is_submitted_anew_is_counted_once(
+    services: Services, accounts: Accounts
+) -> None:
+    fleet = await _Fleet.serving(services, accounts, limit=10, unit="inferences")
+    first = _call("q", "a", 5, 15)
+    await fleet.submit(opened("a"), first)
+    await fleet.decided(1)
+    fleet.end("q", 5, 15)
+    await fleet.submit(replace(first, request_id="q+", resubmitted=True))
+    await eventually(lambda: "q+" in fleet.state.inferences, "it runs")
+    fleet.end("q+", 5, 15)
+    gate = fleet.service.term.gate
+    await eventually(lambda: "a#q" not in gate._claims, "its end is told")
+    await fleet.left(accounts, 9)
+
+
+async def test_inferences_that_ended_just_before_other_settings_are_charged(
+    services: Services, accounts: Accounts
+) -> None:
+    fleet = await _Fleet.serving(services, accounts, limit=1_000)
+    await fleet.submit(opened("a"), _call("q", "a", 5, 15))
+    await fleet.decided(1)
+    fleet.end("q", 5, 15)
+    quota = {"unit": "tokens", "limit": 2_000, "per": "minute"}
+    await fleet.service.configure({"tenants": {"*": {"quotas": [quota]}}})
+
+    gate = fleet.service.term.gate
+    await eventually(lambda: "a#q" not in gate._claims, "its end is told")
+    await fleet.left(accounts, 1_980)
+
+
+async def test_ends_without_claims_are_forgotten_while_the_accounts_are_away(
+    services: Services, accounts: Accounts
+) -> None:
+    """And those with claims are charged once the accounts are back."""
+    fleet = await _Fleet.serving(services, accounts, limit=1_000)
+    await fleet.submit(opened("a"), _call("q", "a", 5, 15))
+    await fleet.decided(1)
+    accounts.away = True
+    await eventually(lambda: fleet.service.term.gate.meter.failed, "an exchange has failed")
+    assert fleet.state.ended is not None
+    fleet.state.ended["unclaimed"] = fleet.state.inferences["q"]
+    fleet.end("q", 5, 15)
+    await eventually(lambda: list(fleet.state.ended or ()) == ["q"], "the other is forgotten")
+    accounts.away = False
+
+    await fleet.left(accounts, 980)
+
+
+async def test_opening_of_an_application_that_is_cancelled_meanwhile_is_answered(
+    services: Services, accounts: Accounts
+) -> None:
+    """And what the ingress has submitted again is complete without it."""
+    fleet = await _Fleet.serving(services, accounts)
+    accounts.away = True
+    opening = asyncio.create_task(fleet.service.open_application(opened("a")))
+    gate = fleet.service.term.gate
+    await eventually(lambda: gate.held_back, "it is held back")
+    gate.admit_submission(ev.Resubmitted("i"))
+    await fleet.service.cancel_application("a")
+    answer = await asyncio.wait_for(opening, 5.0)
+
+    assert Refusal.APPLICATION_CANCELLED == answer.refusal
+    assert [] == gate._resubmitted
+
+
+def _count_looks(gate: QuotaGate) -> list[str]:
+    """Return a list that takes the name of each claim that the gate looks at from now on."""
+    looks: list[str] = []
+    used_of = gate._used_of
+
+    def look(claim: quota_gate.Claim) -> object:
+        looks.append(claim.name)
+        return used_of(claim)
+
+    gate._used_of = look  # type: ignore[assignment,method-assign]
+    return looks
