@@ -134,6 +134,13 @@ class CoreDriver:
             )
         )
 
+    def last_word(
+        self, *lease_ids: LeaseId, output: Tokens = 0, prompt: Tokens = 0, replica_id: str = "r0"
+    ) -> list[Action]:
+        """Let a replica report what it made under leases that were aborted."""
+        ends = [ev.LeaseFinished(name, prompt, output, None) for name in lease_ids]
+        return self.pull(replica_id, None, ends)
+
     def record(self) -> Record:
         """Return the snapshot as it comes back from the store."""
         stored: Record = json.loads(json.dumps(snapshot(self.core)))

@@ -111,6 +111,16 @@ class Inference:
     keeps no ends."""
     outcome: Outcome | None = None
     """How it has ended for its ingress, under an earlier scheduler; None: it has not."""
+    read_tokens: Tokens | None = None
+    """Prompt tokens that engines had read of it when its last attempt was cut short; None: it was
+    not."""
+
+    @property
+    def begun_prompt_tokens(self) -> Tokens:
+        """Prompt tokens to charge: all from the first token on, and what was read if it was cut."""
+        if self.read_tokens is not None:
+            return self.read_tokens
+        return self.prompt_tokens if self.output_tokens else 0
 
     def miss(self, unreached: frozenset[ReplicaId]) -> None:
         """Avoid the replicas that its ingress could not reach."""
@@ -245,6 +255,8 @@ class Application:
     awaited: dict[IngressId, None] = field(default_factory=dict)
     """Ingresses that had it open under an earlier scheduler, and may yet submit inferences of it
     again: it is not over before."""
+    leaving: dict[LeaseId, None] = field(default_factory=dict)
+    """Leases that were aborted and of which the replica has not said its last word."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
     """Leases counted as ended that their replicas may report again, not knowing it."""
     recognized_by: str = ""
@@ -286,8 +298,10 @@ class Application:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none of its inferences waits, is suspended, leased or running."""
-        return not (self.waiting or self.in_flight or self.claimed or self.suspended)
+        """Whether none of its inferences waits, is suspended, leased, running or leaving."""
+        return not (
+            self.waiting or self.in_flight or self.claimed or self.suspended or self.leaving
+        )
 
 
 @dataclass(slots=True)
@@ -301,6 +315,15 @@ class Lease:
     priority: int
     """For the engine: lower is served first."""
     state: LeaseState = LeaseState.GRANTED
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """An inference that was stopped, until the replica says how much of it ran."""
+
+    inference: Inference
+    replica_id: ReplicaId
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,8 @@ class LeaseFinished(NamedTuple):
 
     lease_id: LeaseId
     prompt_tokens: Tokens
+    """Of what was cut short: those of sequences that had their first token, and what is estimated
+    to have been read of the others."""
     output_tokens: Tokens
     outcome: Outcome | None
     """None: the engine died under it, and the inference waits again."""

@@ -469,7 +469,8 @@ def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:
 def service_is_what_was_metered(core: SchedulerCore) -> Findings:
     """Service booked for unfinished inferences is what they attained and what was booked before."""
     attained: dict[str, float] = dict.fromkeys(core.state.applications, 0)
-    for inference in core.state.inferences.values():
+    leaving = (departure.inference for departure in core.state.leaving.values())
+    for inference in (*core.state.inferences.values(), *leaving):
         attained[inference.application_id] += inference.attained
     for application_id, application in core.state.applications.items():
         metered = attained[application_id] + application.booked_before

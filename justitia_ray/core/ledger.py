@@ -196,6 +196,8 @@ class Ledger:
                 policy.submitted(application, inference)
             for request_id in sorted(application.in_flight):
                 policy.adopted(application, state.inferences[request_id])
+            for lease_id in application.leaving:
+                policy.adopted(application, state.leaving[lease_id].inference)
         self._reopen_branched()
         self._retag([name])
 

@@ -17,8 +17,10 @@ from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
     Application,
     ApplicationState,
+    Departure,
     Inference,
     InferenceState,
+    Lease,
     Outcome,
     move,
 )
@@ -28,7 +30,7 @@ from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.suspects import Suspects
-from justitia_ray.units import ApplicationId, IngressId, RequestId, Seconds
+from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
 _MAXIMUM_REJECTED = 10_000
 """Rejected applications remembered; inferences of them are refused for that reason."""
@@ -353,6 +355,11 @@ class Inferences:
         state = self._state
         if event.request_id in state.inferences:
             return None
+        leaving = state.leaving_requests.get(event.request_id)
+        if leaving is not None:
+            if event.outcome is not None:
+                return None
+            self.count_departure(leaving)
         if event.outcome is not None and (
             event.is_counted or state.ends.is_counted(event.application_id, event.request_id)
         ):
@@ -480,13 +487,23 @@ class Inferences:
         )
         self.end(inference, Outcome.EXPIRED)
 
-    def end(self, inference: Inference, outcome: Outcome, *, is_counted: bool = False) -> None:
+    def end(
+        self,
+        inference: Inference,
+        outcome: Outcome,
+        *,
+        is_counted: bool = False,
+        is_reported: bool = False,
+    ) -> None:
         """End an inference from whatever state it is in.
+
+        One that is stopped under its lease is counted with the last report of that.
 
         Args:
             inference: The inference.
             outcome: How it ended.
             is_counted: Whether an earlier scheduler has counted it among the ended ones.
+            is_reported: Whether its replica has said its last word of it.
         """
         state, request_id = self._state, inference.request_id
         application = state.applications[inference.application_id]
@@ -494,6 +511,8 @@ class Inferences:
             lease = self._leases.release(inference)
             if outcome in (Outcome.CANCELLED, Outcome.EXPIRED):
                 self._leases.abort(lease)
+                if not (is_reported or is_counted):
+                    self._depart(application, inference, lease, outcome)
             elif outcome is Outcome.FINISHED and lease.replica_id not in application.replicas:
                 known = [name for name in application.replicas if name in state.replicas]
                 application.replicas = dict.fromkeys([*known, lease.replica_id])
@@ -508,18 +527,55 @@ class Inferences:
         if self._suspects.known:
             self._suspects.forget(inference)
         state.inference_departed(application.tenant)
+        if request_id not in state.leaving_requests:
+            self._count(application, inference, outcome, is_counted=is_counted)
+
+    def count_departure(self, lease_id: LeaseId, *, is_counted: bool = False) -> None:
+        """Count an inference that was stopped, with what was reported of it; once.
+
+        Args:
+            lease_id: The lease that was aborted.
+            is_counted: As for `end`.
+        """
+        state = self._state
+        departure = state.leaving.pop(lease_id, None)
+        if departure is None:
+            return
+        inference = departure.inference
+        del state.leaving_requests[inference.request_id]
+        application = state.applications[inference.application_id]
+        del application.leaving[lease_id]
+        self._count(application, inference, departure.outcome, is_counted=is_counted)
+
+    def _depart(
+        self, application: Application, inference: Inference, lease: Lease, outcome: Outcome
+    ) -> None:
+        """Await a replica's last report of an inference, for as long as it may be silent."""
+        state, lease_id = self._state, lease.lease_id
+        state.leaving[lease_id] = Departure(inference, lease.replica_id, outcome)
+        state.leaving_requests[inference.request_id] = lease_id
+        application.leaving[lease_id] = None
+        self._ledger.observer.leave_flight(inference)
+        due = state.now + state.timeouts.replica_s
+        state.deadlines.set(due, DeadlineKind.DEPARTURE, lease_id)
+
+    def _count(
+        self, application: Application, inference: Inference, outcome: Outcome, *, is_counted: bool
+    ) -> None:
+        """Count an inference among the ended ones of its application and its tenant."""
+        state, request_id = self._state, inference.request_id
         if not is_counted:
             application.inferences += 1
             application.output_tokens += inference.output_tokens
-            if inference.output_tokens or outcome is Outcome.FINISHED:
-                application.prompt_tokens += inference.prompt_tokens
+            is_finished = outcome is Outcome.FINISHED
+            prompt = inference.prompt_tokens if is_finished else inference.begun_prompt_tokens
+            if inference.output_tokens or is_finished or prompt:
+                application.prompt_tokens += prompt
                 usage = state.usage.of(application.tenant, state.now)
                 usage.inferences += 1
-                usage.prompt_tokens += inference.prompt_tokens
+                usage.prompt_tokens += prompt
                 usage.output_tokens += inference.output_tokens
-                state.counters.count_tokens(
-                    application.tenant, inference.prompt_tokens, inference.output_tokens
-                )
+                state.counters.count_tokens(application.tenant, prompt, inference.output_tokens)
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
         if state.ended is not None:

@@ -54,7 +54,9 @@ class Replicas:
         adopted = [
             report.lease_id
             for report in reports
-            if report.lease_id not in self._state.leases and self._unknown_lease(replica, report)
+            if report.lease_id not in self._state.leases
+            and report.lease_id not in self._state.leaving
+            and self._unknown_lease(replica, report)
         ]
         self._book(reports)
         for end in ends:
@@ -156,6 +158,9 @@ class Replicas:
         for lease_id in list(replica.leases):
             lease = self._state.leases[lease_id]
             self._inferences.requeue(self._state.inferences[lease.request_id])
+        for lease_id, departure in list(self._state.leaving.items()):
+            if departure.replica_id == replica_id:
+                self._inferences.count_departure(lease_id)
         del self._state.replicas[replica_id]
         self._state.asking.pop(replica_id, None)
         self._ledger.capacity_changed()
@@ -273,34 +278,56 @@ class Replicas:
 
     def _book(self, reports: Iterable[Report]) -> None:
         """Meter the leases that are named, and book the service."""
-        leases = self._state.leases
-        self._ledger.book(
-            [
-                self._meter(lease, report)
-                for report in reports
-                if (lease := leases.get(report.lease_id)) is not None
-            ]
-        )
+        leases, leaving = self._state.leases, self._state.leaving
+        deliveries = []
+        for report in reports:
+            lease = leases.get(report.lease_id)
+            if lease is not None:
+                deliveries.append(
+                    self._meter(self._state.inferences[lease.request_id], lease, report)
+                )
+            elif leaving and (departure := leaving.get(report.lease_id)) is not None:
+                if isinstance(report, ev.LeaseProgress):
+                    self._state.actions.append(Abort(departure.replica_id, report.lease_id))
+                deliveries.append(self._meter(departure.inference, None, report))
+        self._ledger.book(deliveries)
 
-    def _meter(self, lease: Lease, report: Report) -> Delivery:
+    def _meter(self, inference: Inference, lease: Lease | None, report: Report) -> Delivery:
         """Return the service since the last report.
 
-        Tokens recomputed after a requeue are none, nor is what an earlier scheduler booked.
+        Tokens recomputed after a requeue are none, nor is what an earlier scheduler booked. What
+        was stopped before its first token has received what it would have with that: its prompt, as
+        far as it was read.
+
+        Args:
+            inference: The inference that is reported.
+            lease: Its lease; None: it was stopped under it.
+            report: The report.
         """
-        inference = self._state.inferences[lease.request_id]
-        if report.prompt_tokens:
+        is_cut = is_stopped = False
+        if isinstance(report, ev.LeaseFinished):
+            is_cut = report.outcome in (None, Outcome.CANCELLED)
+            is_stopped = lease is None or report.outcome is Outcome.CANCELLED
+            if not is_cut:
+                inference.read_tokens = None
+            elif report.prompt_tokens or not report.output_tokens:
+                inference.read_tokens = max(inference.read_tokens or 0, report.prompt_tokens)
+        is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
+        if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens
         before = inference.output_tokens
         inference.output_tokens = max(before, report.output_tokens)
         received = choices_kv_token_time(
             inference.prompt_tokens, inference.output_tokens, inference.choices
         )
+        if is_cut and is_stopped and not received:
+            received = inference.begun_prompt_tokens
         amount = max(0, received - inference.attained)
         application = self._state.applications[inference.application_id]
         if isinstance(report, ev.LeaseFinished):
             if self._was_counted(report, inference):
                 amount = 0
-        elif report.running:
+        elif report.running and lease is not None:
             self._note_running(lease, inference, report)
         inference.attained += amount
         unbooked = 1.0
@@ -338,6 +365,7 @@ class Replicas:
         """
         lease = self._state.leases.get(end.lease_id)
         if lease is None:
+            self._finish_departure(end, repeats=repeats)
             return
         inference = self._state.inferences[lease.request_id]
         if end.outcome is None:
@@ -346,10 +374,23 @@ class Replicas:
             return
         application = self._state.applications[inference.application_id]
         is_counted = self._was_counted(end, inference)
-        self._inferences.end(inference, end.outcome, is_counted=is_counted)
+        self._inferences.end(inference, end.outcome, is_counted=is_counted, is_reported=True)
         if repeats:
             application.ended_leases[end.lease_id] = None
             self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
+
+    def _finish_departure(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
+        """Count what was stopped under a lease; nothing, if the lease is not known."""
+        departure = self._state.leaving.get(end.lease_id)
+        if departure is None:
+            return
+        inference, replica_id = departure.inference, departure.replica_id
+        application = self._state.applications[inference.application_id]
+        is_counted = self._was_counted(end, inference)
+        self._inferences.count_departure(end.lease_id, is_counted=is_counted)
+        if repeats:
+            application.ended_leases[end.lease_id] = None
+            self._state.replicas[replica_id].ended[end.lease_id] = inference.application_id
 
     def _stop_cancelled(self, adopted: Iterable[LeaseId]) -> None:
         """Stop what runs under adopted leases and is not wanted any more."""

@@ -150,6 +150,7 @@ class SchedulerCore:
             DeadlineKind.RETURN: self.applications.expire_return,
             DeadlineKind.WAIT: self._inferences.expire_wait,
             DeadlineKind.CAP: self._inferences.expire_cap,
+            DeadlineKind.DEPARTURE: self._inferences.count_departure,
             DeadlineKind.SUSPECT: self.suspects.expire,
         }
 

@@ -11,6 +11,7 @@ from justitia_ray.core.actions import Action
 from justitia_ray.core.drain import Drain
 from justitia_ray.core.entities import (
     Application,
+    Departure,
     FailureCause,
     Inference,
     KnownReplica,
@@ -232,6 +233,7 @@ class DeadlineKind(StrEnum):
     RETURN = "return"
     WAIT = "wait"
     CAP = "cap"
+    DEPARTURE = "departure"
     SUSPECT = "suspect"
 
 
@@ -297,6 +299,9 @@ class State:
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
     inferences: dict[RequestId, Inference] = field(default_factory=dict)
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
+    leaving: dict[LeaseId, Departure] = field(default_factory=dict)
+    """Inferences that were stopped under these leases, and are counted with their last reports."""
+    leaving_requests: dict[RequestId, LeaseId] = field(default_factory=dict)
     replicas: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
     asking: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
     """Replicas that ask for work: those to which no answer is on its way."""

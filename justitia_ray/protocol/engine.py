@@ -138,7 +138,13 @@ class Engine(Protocol):
         """
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Forget a lease whose call has ended and return its final progress."""
+        """Forget a lease whose call has ended and return its final progress.
+
+        Of a sequence that was stopped before its first token, the prompt tokens are those that the
+        engine is estimated to have read: the time since it was first scheduled, at the rate of
+        prefill, and no more than its prompt. What was stopped later agrees with the engine's own
+        counters.
+        """
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
         """Return the outputs behind the chunks of a stream that were not taken yet.

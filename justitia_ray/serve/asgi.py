@@ -81,7 +81,22 @@ async def call_asgi(
         raise EngineError(f"the engine ended {path} without a complete answer") from error
     finally:
         gone.set()
-        await _end(task)
+        await _unless_cancelled(asyncio.create_task(_end(task)))
+
+
+async def _unless_cancelled(task: asyncio.Task[None]) -> None:
+    """Wait for a bounded task to its end; a cancellation meanwhile takes effect after it.
+
+    An application that is told of its caller's leaving twice has to end before its meter is read.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import random
 import signal
 from collections.abc import Callable
 from contextlib import aclosing
@@ -218,6 +219,60 @@ async def test_early_close_frees_kv_within_a_second(
 
 
 @pytest.mark.slow
+async def test_what_is_left_at_any_moment_is_charged_as_the_engine_counts_it(
+    engine: Engine, capacity: EngineCapacity
+) -> None:
+    """To the token from the first one on; before it nothing is counted, and no more than read."""
+    rng, before = random.Random(34), _counted(engine)
+    charged = Progress(0, 0)
+    unread = 0
+
+    async def leave(number: int) -> None:
+        nonlocal charged, unread
+        prompt, most = rng.randint(20, 300), rng.randint(1, 80)
+        after_s = rng.uniform(0.0, 0.02 if number % 4 == 0 else 0.3)
+        call = leased({"prompt": ids(prompt), "max_tokens": most, "stream": number % 3 > 0})
+        task = asyncio.create_task(answer(engine, call))
+        await asyncio.wait([task], timeout=after_s)
+        if not task.done():
+            await cancelled(task)
+        used = engine.release(call.lease_id)
+        if used.output_tokens:
+            charged = Progress(
+                charged.prompt_tokens + used.prompt_tokens,
+                charged.output_tokens + used.output_tokens,
+            )
+        else:
+            unread += 1
+            assert 0 <= used.prompt_tokens <= prompt
+
+    for begin in range(0, 200, 8):
+        await asyncio.gather(*(leave(number) for number in range(begin, begin + 8)))
+    await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+
+    counted = _counted(engine)
+    assert unread >= 10
+    assert charged == Progress(
+        counted.prompt_tokens - before.prompt_tokens,
+        counted.output_tokens - before.output_tokens,
+    )
+
+
+def _counted(engine: Engine) -> Progress:
+    """Return the tokens that an engine has counted itself."""
+    if isinstance(engine, FakeEngine):
+        return Progress(engine.begun_prompt_tokens, engine.made_tokens)
+    from prometheus_client import REGISTRY
+
+    totals = {
+        sample.name: sample.value for metric in REGISTRY.collect() for sample in metric.samples
+    }
+    return Progress(
+        int(totals["vllm:prompt_tokens_total"]), int(totals["vllm:generation_tokens_total"])
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 async def test_closing_a_call_that_waits_for_kv_takes_it_out(
     engine: Engine, capacity: EngineCapacity, stream: bool
@@ -236,7 +291,7 @@ async def test_closing_a_call_that_waits_for_kv_takes_it_out(
     await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
 
     assert json.loads(body)["usage"]["completion_tokens"] == 1500
-    assert Progress(1600, 0) == engine.release(waiting.lease_id)
+    assert Progress(0, 0) == engine.release(waiting.lease_id)
 
 
 async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:

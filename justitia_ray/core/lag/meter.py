@@ -344,7 +344,9 @@ class LagMeter:
                 self._bound.exceptions += self._stand(name).in_flight
         self._accounts.deliver(charges)
         for delivery in deliveries:
-            inference = self._state.inferences[delivery.request_id]
+            inference = self._state.inferences.get(delivery.request_id)
+            if inference is None:  # stopped: what is left of it is nothing
+                continue
             self._weigh(self._stand(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))
 

@@ -47,6 +47,19 @@ class FakeSequence:
     prompt_tokens: Tokens
     max_tokens: Tokens
     generated: Tokens = 0
+    prefill_began_at: Seconds | None = None
+    """Instant of its first admission; None before."""
+    prefill_s: Seconds = 0.0
+    """Length of the iteration that makes its first token."""
+
+    def read_tokens(self, now: Seconds) -> Tokens:
+        """Return the prompt tokens that were read: all of them from the first token on."""
+        if self.generated:
+            return self.prompt_tokens
+        if self.prefill_began_at is None:
+            return 0
+        share = (now - self.prefill_began_at) / self.prefill_s if self.prefill_s else 1.0
+        return int(self.prompt_tokens * min(1.0, share))
 
     @property
     def order(self) -> tuple[int, int]:
@@ -143,6 +156,8 @@ class _Lease:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     outputs: list[Output] = field(default_factory=list)
     """Outputs that were not taken yet."""
+    ended_at: Seconds = 0.0
+    """Instant at which its call ended."""
 
     @property
     def obstacle(self) -> str:
@@ -152,6 +167,12 @@ class _Lease:
     @property
     def finished(self) -> bool:
         return all(sequence.finished for sequence in self.sequences)
+
+    def final_progress(self, now: Seconds) -> Progress:
+        return Progress(
+            sum(sequence.read_tokens(now) for sequence in self.sequences),
+            self.progress.output_tokens,
+        )
 
     @property
     def progress(self) -> Progress:
@@ -211,6 +232,9 @@ class FakeEngine:
         self._loop: asyncio.Task[None] | None = None
         self._why_dead: str | None = "it has not been started"
         self._by_itself = False
+        self.begun_prompt_tokens: Tokens = 0
+        """Prompt tokens of all sequences that have made a token, as vLLM counts them."""
+        self.made_tokens: Tokens = 0
         self.admitted: list[LeaseId] = []
         """The lease of every sequence in the order of admission, again after a preemption."""
 
@@ -258,6 +282,7 @@ class FakeEngine:
                 yield ResponseHead(200, _JSON)
                 yield answer.body()
         finally:
+            lease.ended_at = asyncio.get_running_loop().time()
             for sequence in lease.sequences:
                 self._batch.remove_sequence(sequence)
                 del self._called[sequence]
@@ -298,7 +323,8 @@ class FakeEngine:
 
     def release(self, lease_id: LeaseId) -> Progress:
         """Forget a lease whose call has ended and return its final progress."""
-        return self._leases.pop(lease_id, _NO_LEASE).progress
+        lease = self._leases.pop(lease_id, _NO_LEASE)
+        return lease.final_progress(lease.ended_at)
 
     def free_kv_tokens(self) -> Tokens:
         """Return the KV memory that no sequence holds now."""
@@ -423,10 +449,18 @@ class FakeEngine:
                 await self._work.wait()
                 continue
             prefilled = sum(sequence.context for sequence in admitted)
-            await asyncio.sleep(self._iteration_s + self._prefill_s_per_token * prefilled)
+            length_s = self._iteration_s + self._prefill_s_per_token * prefilled
+            for sequence in admitted:
+                if sequence.prefill_began_at is None:
+                    sequence.prefill_began_at = asyncio.get_running_loop().time()
+                    sequence.prefill_s = length_s
+            await asyncio.sleep(length_s)
             await self._goes_on.wait()
             self._steps += 1
             for sequence in self._batch.step():
+                self.made_tokens += 1
+                if sequence.generated == 1:
+                    self.begun_prompt_tokens += sequence.prompt_tokens
                 lease = self._called[sequence]
                 if lease.stream or lease.finished:
                     lease.changed.set()

@@ -204,7 +204,9 @@ class VllmEngine:
             EngineError: If the engine is dead, or dies before the last chunk.
         """
         self.check()
-        meter = self._meters[call.lease_id] = LeaseMeter(call.priority, call.earlier, call.tenant)
+        meter = self._meters[call.lease_id] = LeaseMeter(
+            call.priority, call.earlier, call.tenant, self._gauges.prefills
+        )
         context = copy_context()
         context.run(CURRENT_METER.set, meter)
         asked = self._ask(call.path, call.headers, call.body, context)
@@ -256,7 +258,7 @@ class VllmEngine:
 
     def release(self, lease_id: LeaseId) -> Progress:
         """Forget a lease whose call has ended and return its final progress."""
-        return self._meters.pop(lease_id, _NO_METER).read_progress()
+        return self._meters.pop(lease_id, _NO_METER).read_final(time.monotonic())
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
         """Return the outputs behind the chunks of a stream that were not taken yet."""

@@ -22,8 +22,9 @@ from justitia_ray.errors import RequestError
 from justitia_ray.protocol.engine import Output, Progress
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
+from justitia_ray.serve.engines.prefills import Prefills
 from justitia_ray.serve.engines.vllm_releases import validation_error
-from justitia_ray.units import Tokens
+from justitia_ray.units import Seconds, Tokens
 
 _NEEDS_WHOLE_OUTPUT = (
     "presence_penalty",
@@ -180,10 +181,17 @@ def _obstacle(params: Any) -> str:
 class LeaseMeter:
     """Token counts of every vLLM request that runs under one lease."""
 
-    def __init__(self, priority: int, earlier: tuple[Output, ...] = (), tenant: str = "") -> None:
+    def __init__(
+        self,
+        priority: int,
+        earlier: tuple[Output, ...] = (),
+        tenant: str = "",
+        prefills: Prefills | None = None,
+    ) -> None:
         self.priority = priority
         self.tenant = tenant
         self.tape = StreamTape(earlier)
+        self._prefills = prefills
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._read_once: dict[str, Any] = {}
         """vLLM's states of prompts of which nothing is generated."""
@@ -199,6 +207,8 @@ class LeaseMeter:
             self._read_once[state.request_id] = state
             return
         self._sequences[state.request_id] = (state.prompt_len, state.stats)
+        if self._prefills is not None:
+            self._prefills.add_sequence(state.request_id, self.priority, time.monotonic())
 
     def read_progress(self) -> Progress:
         """Return the tokens so far, over all sequences: n choices count their prompt n times."""
@@ -208,6 +218,25 @@ class LeaseMeter:
             output_tokens=sum(stats.num_generation_tokens for _, stats in self._sequences.values())
             + sum(not state.is_prefilling for state in self._read_once.values()),
         )
+
+    def read_final(self, now: Seconds) -> Progress:
+        """Return the tokens of a call that is over, and note how fast its prompts were read.
+
+        vLLM counts a prompt with its first token. What was stopped before it is estimated.
+        """
+        if self._prefills is None:
+            return self.read_progress()
+        prefills = self._prefills
+        prompt_tokens = sum(
+            state.prompt_len for state in self._read_once.values() if not state.is_prefilling
+        )
+        for name, (prompt, stats) in self._sequences.items():
+            if stats.first_token_ts or stats.num_generation_tokens:
+                prompt_tokens += prompt
+                prefills.note_read(name, prompt, stats.first_token_ts - stats.scheduled_ts)
+            else:
+                prompt_tokens += prefills.take_left(name, prompt, now)
+        return Progress(prompt_tokens, self.read_progress().output_tokens)
 
 
 CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_meter", default=None)
@@ -316,6 +345,7 @@ class EngineGauges:
     """The engine's own figures, as of its last iteration."""
 
     def __init__(self) -> None:
+        self.prefills = Prefills()
         self.steps = 0
         """Iterations so far: those that gave no request anything are recorded, too."""
         self.kv_usage = 0.0
@@ -339,6 +369,11 @@ class EngineGauges:
                 gauges.steps += 1
                 if scheduler_stats is not None:
                     gauges.kv_usage = scheduler_stats.kv_cache_usage
+                    gauges.prefills.note_step(
+                        scheduler_stats.num_running_reqs,
+                        scheduler_stats.num_waiting_reqs,
+                        time.monotonic(),
+                    )
                 if iteration_stats is not None:
                     gauges.preemptions += iteration_stats.num_preempted_reqs
 

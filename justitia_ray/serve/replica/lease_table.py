@@ -87,8 +87,8 @@ class LeaseTable:
                         self.parked[lease_id].set()
             elif lease is not None:
                 if lease.task is None:
-                    del self.held_leases[lease_id]
-                    self._freed.set()
+                    lease.aborted = True
+                    self._finish(lease)
                 elif not lease.aborted:
                     lease.aborted = True
                     lease.task.cancel()
@@ -188,11 +188,13 @@ class LeaseTable:
         self.output_tokens += used.output_tokens
         del self.held_leases[lease.lease_id]
         self._freed.set()
-        if not lease.aborted:  # whoever aborted it has forgotten it
-            self.unconfirmed[lease.lease_id] = LeaseFinished(
-                lease.lease_id, used.prompt_tokens, used.output_tokens, lease.outcome
-            )
-            self.news.set()
+        outcome = lease.outcome
+        if lease.aborted and outcome is Outcome.CANCELLED:
+            outcome = None  # a scheduler that does not know of the abort may want it elsewhere
+        self.unconfirmed[lease.lease_id] = LeaseFinished(
+            lease.lease_id, used.prompt_tokens, used.output_tokens, outcome
+        )
+        self.news.set()
 
 
 def _run_of(lease: HeldLease) -> LeaseRun:

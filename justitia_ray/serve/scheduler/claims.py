@@ -195,12 +195,10 @@ def least_limit(tree: TenantTree, tenant: ClientId, unit: Unit) -> float:
 
 
 def used_by(inference: Inference) -> dict[Unit, float]:
-    """Return what an inference has used so far: of its prompt nothing before its first token."""
-    has_begun = inference.output_tokens > 0
-    tokens = (inference.prompt_tokens + inference.output_tokens) if has_begun else 0
+    """Return what an inference has used so far; see `Inference.begun_prompt_tokens`."""
     return {
         Unit.INFERENCES: 1.0,
-        Unit.TOKENS: float(tokens),
+        Unit.TOKENS: float(inference.begun_prompt_tokens + inference.output_tokens),
         Unit.KV_TOKEN_TIME: float(inference.attained),
     }
 

@@ -872,6 +872,9 @@ class QuotaGate:
         inference = state.inferences.get(claim.request_id)
         if inference is not None:
             return used_by(inference), False
+        leaving = state.leaving_requests.get(claim.request_id)
+        if leaving is not None:
+            return used_by(state.leaving[leaving].inference), False
         ended = (state.ended or {}).get(claim.request_id)
         if ended is not None:
             return used_by(ended), True

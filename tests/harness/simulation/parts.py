@@ -237,8 +237,8 @@ class WatchedEngine(FakeEngine):
 
     def release(self, lease_id: LeaseId) -> Progress:
         """Forget a lease, and say what it has used."""
-        used = super().release(lease_id)
-        self.recorder.payload_ended(self.replica_id, lease_id, used)
+        so_far, used = self.progress(lease_id), super().release(lease_id)
+        self.recorder.payload_ended(self.replica_id, lease_id, so_far, used)
         return used
 
 

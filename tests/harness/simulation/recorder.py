@@ -389,13 +389,22 @@ class Recorder:
         name = lease.application_id
         self.use.completed(lease.request_id, _epoch_of(lease_id), name, output_tokens)
 
-    def payload_ended(self, replica: str, lease_id: LeaseId, used: Progress) -> None:
-        """A payload has ended, however it did."""
+    def payload_ended(
+        self, replica: str, lease_id: LeaseId, so_far: Progress, used: Progress
+    ) -> None:
+        """A payload has ended, however it did.
+
+        Args:
+            replica: Where it ran.
+            lease_id: Its lease.
+            so_far: Its progress, with the prompts of choices that had not begun.
+            used: What is charged.
+        """
         if self.holders.pop(lease_id, None) is not None:
             lease = self.leases[lease_id]
-            lease.used += self._cost(lease_id, used)
-            lease.tokens += _tokens(used)
-            if used.output_tokens:
+            lease.used += self._cost(lease_id, so_far) or used.prompt_tokens
+            lease.tokens += used.prompt_tokens + used.output_tokens
+            if used.prompt_tokens or used.output_tokens:
                 self.use.began(lease.request_id, _epoch_of(lease_id), lease.application_id)
             self.add_event(replica, f"ends {lease_id} after {used.output_tokens} tokens")
 

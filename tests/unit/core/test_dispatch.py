@@ -331,7 +331,9 @@ def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) 
 
     assert [lease] == aborted(core.handle(ev.InferenceCancelled("x")))
     assert core.handle(ev.InferenceCancelled("x")) == []
-    assert (core.application().inferences, core.core.state.leases) == (1, {})
+    assert (core.application().inferences, core.core.state.leases) == (0, {})
+    core.last_word(lease)
+    assert core.application().inferences == 1
 
 
 def test_backlog_is_the_memory_that_all_waiting_want(core: CoreDriver) -> None:

@@ -142,6 +142,7 @@ def test_cancelled_inference_that_still_runs_is_stopped_and_counted(old: CoreDri
     new.handle(_over("y", "1-2", Outcome.CANCELLED))
 
     assert ["1-2"] == aborted(new.pull("r0", {"1-1": 3, "1-2": 6}))
+    new.last_word("1-2", output=6)
     assert (1, 1, 10, 6) == _counts(new)
 
 
@@ -153,7 +154,7 @@ def test_application_is_cancelled_once_its_ends_are_counted(old: CoreDriver) -> 
     new.handle(_AGAIN)
     refused = new.handle(_inference("x", lease_id="1-1", resubmitted=True))
     new.handle(_over("y", "1-2"))
-    over = new.handle(ev.Resubmitted("i0"))
+    over = new.handle(ev.Resubmitted("i0")) + new.last_word("1-1", output=3)
 
     assert ["x"] == [one.request_id for one in refused if isinstance(one, Refuse)]
     assert [Outcome.CANCELLED] == [e.outcome for e in over if isinstance(e, EndApplication)]

@@ -252,6 +252,7 @@ def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
     assert aborted(actions) == ["1", "2"]
     assert list(leased.core.state.inferences) == ["other"]
     assert {"i1"} == leased.core.state.ingresses.keys()
+    leased.last_word("1", "2", output=1)
     assert leased.application().inferences == 3
 
 

@@ -132,7 +132,8 @@ def test_cancelled_application_stops_all_of_it(core: CoreDriver) -> None:
     reason = "application_cancelled"
 
     assert [("z", reason), ("x", reason), ("y", reason)] == refused(actions)
-    assert (aborted(actions), ended(actions)) == (["1", "2"], [("a", "cancelled")])
+    assert (aborted(actions), ended(actions)) == (["1", "2"], [])
+    assert ended(core.last_word("1", "2")) == [("a", "cancelled")]
     assert core.handle(ev.ApplicationCancelled("a")) == []
     assert refused(core.submit("w")) == [("w", "unknown_application")]
 
@@ -146,6 +147,7 @@ def test_cancelling_refunds_what_was_not_served(core: CoreDriver) -> None:
     core.pull()
     core.pull(progress={"1": 3, "2": 0})
     core.handle(ev.ApplicationCancelled("a"))
+    core.last_word("1", output=3)
     clock = core.core.ledger.fair_share.clock
 
     assert (clock.virtual_time, clock.session("b").finish) == (18, 18 + 482)
@@ -279,6 +281,7 @@ def test_id_of_an_application_that_ended_may_be_used_again(core: CoreDriver) -> 
     core.pull(progress={"2": 20})  # V passes its tag while it lives
     core.handle(ev.ApplicationClosed("a"))
     core.handle(ev.InferenceCancelled("again"))
+    core.last_word("3")
 
     assert list(core.core.state.applications) == ["b"]
 

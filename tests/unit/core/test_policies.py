@@ -317,6 +317,7 @@ def test_policy_of_a_user_forgets_applications() -> None:
     driver.step()
     driver.step(make={"a1": 1})
     driver.handle(ev.ApplicationCancelled("a"))
+    driver.last_word(driver.holds["a1"], output=1)
 
     assert {"spent": {}} == driver.state()
 

@@ -261,6 +261,7 @@ def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> No
     new.pull("r0")
     new.submit("fresh")
     new.handle(ev.InferenceCancelled("fresh"))
+    new.last_word("2-4", output=3)
     late = [ev.LeaseFinished("2-4", 10, 3, Outcome.FINISHED)]
 
     assert aborted(new.pull("r0", {"2-4": 3})) == ["2-4"]

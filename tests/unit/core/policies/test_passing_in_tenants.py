@@ -139,6 +139,7 @@ def test_tenant_without_applications_is_forgotten() -> None:
 
     for name in "xy":
         driver.handle(ev.ApplicationCancelled(name))
+    driver.last_word(*driver.core.state.leaving)
 
     assert {"U"} == set(policy.state()["tenants"]) == set(share._watched) == set(policy._order_in)
 

@@ -24,6 +24,7 @@ def _counted(policy: str, unit: str) -> dict[str, Any]:
     driver.step()
     driver.step(make={"a1": 3}, finish=["a1"])
     driver.handle(ev.ApplicationCancelled("a"))
+    driver.last_word(driver.holds["a2"])
     counted: dict[str, Any] = driver.state()["counted"]
     return counted
 

@@ -78,6 +78,7 @@ def test_cancelled_inference_is_given_back_what_it_did_not_make() -> None:
     _submit(driver, "a1", true=20)
     driver.run("a1", 3)
     driver.handle(ev.InferenceCancelled("a1"))
+    driver.last_word(driver.holds["a1"], output=3)
 
     assert 16 == driver.counter("a")
 
@@ -115,6 +116,7 @@ def test_requeued_inference_keeps_its_advance() -> None:
     assert 50 == driver.counter("a")
 
     driver.handle(ev.InferenceCancelled("a1"))
+    driver.last_word(driver.holds["a1"], output=2)
     assert 10 + 2 * 8 == driver.counter("a")
 
 
@@ -147,6 +149,7 @@ def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
     driver.pull(seats=2)
     driver.pull(progress={driver.holds["a2"]: 30, driver.holds["a1"]: 2}, seats=2)
     driver.handle(ev.InferenceCancelled("a1"))
+    driver.last_word(driver.holds["a1"], output=2)
 
     assert (10 + 2 * 30) + (10 + 2 * 8) == driver.counter("a")
 

@@ -154,26 +154,29 @@ async def test_progress_says_which_leases_run(table: LeaseTable) -> None:
     await stop(running)
 
 
-async def test_aborted_lease_that_has_not_begun_is_forgotten(table: LeaseTable) -> None:
-    """Its payload may still come; it must not run then."""
+async def test_aborted_lease_that_has_not_begun_does_not_run_and_is_reported(
+    table: LeaseTable, meters: Meters
+) -> None:
+    """Its payload may still come; the scheduler waits to hear that nothing of it ran."""
     table.read_messages([grant(), Abort("r", "1-1")])
     with pytest.raises(UnknownLease):
         await run(table)
 
-    assert ((), ()) == (table.report_progress(), table.report_ends())
+    assert ((), (finished(outcome=None),)) == (table.report_progress(), table.report_ends())
+    assert ["1-1"] == meters.released
 
 
-async def test_aborted_lease_that_runs_is_stopped_and_not_reported(
+async def test_aborted_lease_that_runs_is_stopped_and_reported(
     table: LeaseTable, meters: Meters
 ) -> None:
-    """Whoever aborted it has forgotten it; its ingress learns that the lease does not hold."""
+    """What ran is charged; to a scheduler that does not know of the abort it was cut short."""
     table.read_messages([grant()])
     running = await begun(table)
     table.read_messages([Abort("r", "1-1")])
     with pytest.raises(UnknownLease):
         await running
 
-    assert ((), ()) == (table.report_progress(), table.report_ends())
+    assert ((), (finished(outcome=None),)) == (table.report_progress(), table.report_ends())
     assert ["1-1"] == meters.released
 
 

@@ -1,0 +1,103 @@
+"""What ran of an inference that was stopped is charged with its replica's last report, once."""
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.usage import UsageTotals
+from tests.core_driver import CoreDriver
+
+
+def _cancelled(core: CoreDriver, made: int | None) -> str:
+    """Let one inference of 10 prompt tokens be leased, reported and cancelled; return its lease."""
+    core.open("a", 1_000)
+    core.submit("x")
+    core.pull()
+    lease_id = core.lease_of("x")
+    if made is not None:
+        core.pull(progress=[ev.LeaseProgress(lease_id, 10, made, running=True)])
+    core.handle(ev.InferenceCancelled("x"))
+    core.handle(ev.ApplicationClosed("a"))
+    return lease_id
+
+
+def _usage(core: CoreDriver) -> UsageTotals:
+    (of_day,) = core.core.state.usage.totals.values()
+    return of_day["tenant"]
+
+
+def test_tokens_since_the_last_report_are_charged(core: CoreDriver) -> None:
+    """Whoever leaves between two reports pays for what was made, in usage and in fair share."""
+    lease_id = _cancelled(core, made=None)
+    core.last_word(lease_id, output=4, prompt=10)
+
+    used = _usage(core)
+    assert (1, 10, 4, 10 * 4 + 10) == (
+        used.inferences,
+        used.prompt_tokens,
+        used.output_tokens,
+        used.kv_token_time,
+    )
+
+
+def test_application_is_over_with_the_last_word_and_not_before(core: CoreDriver) -> None:
+    """Its account has to be there for what is charged."""
+    lease_id = _cancelled(core, made=2)
+    before = list(core.core.state.applications)
+    core.last_word(lease_id, output=3, prompt=10)
+
+    assert (["a"], []) == (before, list(core.core.state.applications))
+
+
+def test_prompt_that_was_left_while_it_was_read_is_charged_as_far_as_it_was(
+    core: CoreDriver,
+) -> None:
+    """In fair share as its first token would have been."""
+    lease_id = _cancelled(core, made=None)
+    core.last_word(lease_id, prompt=6)
+
+    used = _usage(core)
+    assert (1, 6, 0, 6) == (
+        used.inferences,
+        used.prompt_tokens,
+        used.output_tokens,
+        used.kv_token_time,
+    )
+
+
+def test_lease_whose_payload_never_came_costs_nothing(core: CoreDriver) -> None:
+    """Its replica says that nothing of it ran."""
+    core.last_word(_cancelled(core, made=None))
+
+    assert (0, 0) == (_usage(core).inferences, _usage(core).prompt_tokens)
+
+
+def test_replica_that_is_lost_or_silent_has_said_what_it_reported_last(core: CoreDriver) -> None:
+    """Nothing more will be heard of it."""
+    _cancelled(core, made=2)
+    core.handle(ev.ReplicaLost("r0"))
+
+    assert (1, 10, 2) == (
+        _usage(core).inferences,
+        _usage(core).prompt_tokens,
+        _usage(core).output_tokens,
+    )
+    assert {} == core.core.state.leaving
+
+
+def test_last_word_that_is_repeated_is_counted_once(core: CoreDriver) -> None:
+    """A replica repeats an end until it is confirmed."""
+    lease_id = _cancelled(core, made=2)
+    for _ in range(2):
+        core.last_word(lease_id, output=3, prompt=10)
+
+    assert (1, 3) == (_usage(core).inferences, _usage(core).output_tokens)
+
+
+def test_call_that_was_cancelled_as_it_ended_is_metered_whole(core: CoreDriver) -> None:
+    """A caller that hangs up at the last event has had its answer."""
+    lease_id = _cancelled(core, made=None)
+    core.pull(progress=None, finished={lease_id: 7})
+
+    assert (1, 10, 7) == (
+        _usage(core).inferences,
+        _usage(core).prompt_tokens,
+        _usage(core).output_tokens,
+    )
