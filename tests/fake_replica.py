@@ -17,6 +17,13 @@ class Held:
     running: bool = False
     made: Tokens = 0
 
+    @property
+    def read_tokens(self) -> Tokens:
+        """Prompt tokens that are read: half of them if it runs and has no token yet."""
+        if self.made:
+            return self.prompt
+        return self.prompt // 2 if self.running else 0
+
 
 @dataclass
 class FakeReplica:
@@ -46,6 +53,14 @@ class FakeReplica:
         """Say the last word on a lease in the next pull."""
         held = self.held.pop(lease_id)
         self.ended.append(ev.LeaseFinished(lease_id, held.prompt, held.made, outcome))
+
+    def abort(self, lease_id: LeaseId) -> Held | None:
+        """Stop a lease, if it is held, and say in the next pull what it has used."""
+        held = self.held.pop(lease_id, None)
+        if held is not None:
+            end = ev.LeaseFinished(lease_id, held.read_tokens, held.made, None)
+            self.ended.append(end)
+        return held
 
     def pull(self, *, whole: bool = True) -> ev.ReplicaPulled:
         """Return the report of all that ended, and, if `whole`, of all that it holds."""

@@ -85,6 +85,13 @@ class Service:
                 fake.make(lease_id, self.random.randint(0, 6))
         self.report()
 
+    def make(self, tokens: Tokens) -> None:
+        """Let each replica make tokens under each lease, and not say so yet."""
+        for fake in self.replicas.values():
+            fake.start_all()
+            for lease_id in list(fake.held):
+                fake.make(lease_id, tokens)
+
     def report(self) -> None:
         """Let each replica pull."""
         for fake in list(self.replicas.values()):
@@ -114,7 +121,7 @@ class Service:
                 held = Held(prompt, self.outputs[action.request_id])
                 self.replicas[action.replica_id].held[action.lease_id] = held
             elif isinstance(action, Abort) and action.replica_id in self.replicas:
-                self.replicas[action.replica_id].held.pop(action.lease_id, None)
+                self.replicas[action.replica_id].abort(action.lease_id)
         return actions
 
     def join(self, replica_id: ReplicaId, capacity: ReplicaCapacity) -> None:

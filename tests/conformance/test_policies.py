@@ -7,12 +7,11 @@ import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.core.policies.options import UNIT
 from justitia_ray.core.policies.vtc import VtcPolicy
-from justitia_ray.cost import weighted_tokens
+from justitia_ray.cost import kv_token_time, weighted_tokens
 from tests.conformance.policy_service import Service
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
@@ -216,7 +215,7 @@ def test_restart_in_trouble_loses_nothing(policy: str, options: Options, steps: 
 def test_cancelled_application_is_settled_and_the_others_go_on(
     policy: str, options: Options
 ) -> None:
-    """What it was charged and did not use is refunded; its leases are aborted."""
+    """It pays for what ran until its leases were aborted; the rest of its charge is refunded."""
     service = Service(policy, options)
     service.load()
     driver = service.driver
@@ -226,21 +225,28 @@ def test_cancelled_application_is_settled_and_the_others_go_on(
         for name, application in driver.core.state.applications.items()
         if application.in_flight
     )
-    served = driver.application(victim).kv_token_time
-    leases = sorted(
-        lease.lease_id
-        for lease in driver.core.state.leases.values()
-        if driver.inference(lease.request_id).application_id == victim
+    held = {
+        lease_id: held
+        for fake in service.replicas.values()
+        for lease_id, held in fake.held.items()
+        if service.owners[lease_id].startswith(f"{victim}/")
+    }
+    ended_before = driver.application(victim).kv_token_time - sum(
+        driver.inference(service.owners[lease_id]).attained for lease_id in held
     )
+    service.make(1)
     actions = service.handle(ev.ApplicationCancelled(victim))
-    (end,) = (action for action in actions if isinstance(action, EndApplication))
+    before = len(ended(service.log))
+    service.report()
+    (end, *_) = service.ends()[before:]
+    served = ended_before + sum(kv_token_time(one.prompt, one.made) for one in held.values())
 
     assert (victim, "cancelled", served) == (
         end.application_id,
         end.outcome.value,
         end.kv_token_time,
     )
-    assert leases == sorted(aborted(actions))
+    assert sorted(held) == sorted(aborted(actions))
     assert all(name.startswith(f"{victim}/") for name, _ in refused(actions))
     assert victim not in share.accounts
 
@@ -271,14 +277,15 @@ def _cancel_waiting(driver: CoreDriver) -> tuple[int, int]:
 
 
 def _cancel_running(driver: CoreDriver) -> tuple[int, int]:
-    """Cancel an inference that has made 5 of 20 tokens."""
+    """Cancel an inference that has made 5 of 20 tokens, 2 of them since the last report."""
     driver.submit("x", prompt=10, output=20)
     lease = next(iter(driver.core.state.leases), None)
     if lease is None:
         driver.pull()
         lease = driver.lease_of("x")
-    driver.pull(progress={lease: 5})
+    driver.pull(progress={lease: 3})
     driver.handle(ev.InferenceCancelled("x"))
+    driver.last_word(lease, prompt=10, output=5)
     return 10, 5
 
 

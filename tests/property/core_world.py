@@ -30,7 +30,9 @@ class Call:
     lease_id: LeaseId | None = None
     deadline_s: float | None = None
     seen: Tokens = 0
-    """Most tokens that a replica reported of it."""
+    """Most tokens that a replica reported of it, or will when it is stopped."""
+    read: Tokens = 0
+    """Prompt tokens that were read when it was stopped."""
 
 
 class CoreWorld:
@@ -184,8 +186,10 @@ class CoreWorld:
                 replica.held[action.lease_id] = Held(call.prompt, call.output)
         elif isinstance(action, Abort):
             replica = self.replicas.get(action.replica_id)
-            if replica is not None:
-                replica.held.pop(action.lease_id, None)
+            held = replica.abort(action.lease_id) if replica is not None else None
+            call = self.calls.get(self.lease_owner.get(action.lease_id, ""))
+            if held is not None and call is not None:
+                call.seen, call.read = max(call.seen, held.made), held.read_tokens
         elif isinstance(action, EndApplication):
             del self.applications[action.application_id]
             self.served.pop(action.application_id, None)
@@ -243,4 +247,4 @@ class CoreWorld:
 
 
 def _received(call: Call) -> float:
-    return choices_kv_token_time(call.prompt, call.seen, call.choices)
+    return choices_kv_token_time(call.prompt, call.seen, call.choices) or call.read

@@ -355,6 +355,7 @@ class CoreMachine(RuleBasedStateMachine):
             world.pass_time(1.0)
         for name in list(world.applications):
             world.handle(ev.ApplicationClosed(name))
+        world.pass_time(world.core.state.timeouts.replica_s)  # of what was stopped nothing is heard
 
         assert not world.calls, "never ended"
         assert not world.applications, "never ended"

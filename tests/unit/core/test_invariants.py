@@ -76,6 +76,10 @@ def _lease_twice(d: CoreDriver) -> None:
     d.core.state.leases["1-9"] = Lease("1-9", "x", "r0", 0.0, 0)
 
 
+def _suspect_two_on_one_replica(d: CoreDriver) -> None:
+    d.core.suspects.note_death("r9", [(d.inference(name), 1.0) for name in ("x", "y")])
+
+
 def _lose_replica(d: CoreDriver) -> None:
     d.core.state.replicas.clear()
 
@@ -284,6 +288,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("leases_agree", _fill_unknown),
     ("leases_agree", _lose_lease),
     ("leases_agree", _rename_lease),
+    ("open_suspects_are_apart", _suspect_two_on_one_replica),
     ("queue_holds_what_waits", _leave_queue),
     ("queue_holds_what_waits", _queue_idle),
     ("queue_holds_what_waits", _change_key),

@@ -165,7 +165,8 @@ def test_ends_are_counted_once_by_their_outcome(watch: Watch) -> None:
     driver.submit("y")
     driver.pull(seats=1)
     driver.pull(finished={"1-1": 10}, seats=1)
-    watch.decided(driver.handle(ev.ApplicationCancelled("a")))
+    driver.handle(ev.ApplicationCancelled("a"))
+    watch.decided(driver.last_word("1-2"))
     told = watch.told().counts
 
     assert (1, 1, 0) == tuple(
