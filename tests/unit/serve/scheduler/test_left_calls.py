@@ -1,0 +1,143 @@
+"""What ran of calls that are left is charged as the engine counts it, in usage and in quota."""
+
+import asyncio
+import json
+import random
+from contextlib import aclosing, suppress
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.usage import UsageTotals
+from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.errors import UnknownLease
+from justitia_ray.protocol.engine import EngineCall
+from justitia_ray.serve.engines.fake_engine import FakeEngine
+from justitia_ray.serve.replica.lease_table import LeaseTable
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from tests.eventually import eventually
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.serve.scheduler.services import Services, opened
+from tests.unit.serve.scheduler.test_quota_gate import Accounts
+
+_LIMIT = 10**9
+_CALLS, _AT_ONCE = 200, 4
+_PREFILL_S = 0.001
+"""Of each prompt token: the first token of four prompts of 100 takes 0.4 s."""
+
+
+class _Replica:
+    """A replica of which each report and each message arrives at once."""
+
+    def __init__(self, service: SchedulerService) -> None:
+        self.driver = service.term.driver
+        self.engine = FakeEngine(
+            "m", 10**6, max_model_len=10**4, iteration_s=0.05, prefill_s_per_token=_PREFILL_S
+        )
+        self.table = LeaseTable("r", self.engine, grace_s=1.0)
+        self.bodies: dict[str, bytes] = {}
+        self.calls: list[asyncio.Task[None]] = []
+        self.ends: dict[str, ev.LeaseFinished] = {}
+        self.choices: dict[str, int] = {}
+        self._read = 0
+
+    def report(self) -> None:
+        """Report what is held and what has ended, and do what the scheduler wants."""
+        ends = self.table.report_ends()
+        self.ends |= {end.lease_id: end for end in ends}
+        progress = self.table.report_progress()
+        self.driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(10**6), 10**6, progress, ends))
+        self.table.confirm_ends(ends)
+        self.obey()
+
+    def obey(self) -> None:
+        """Take in the scheduler's messages, and run what is granted."""
+        for place, message in self.driver.outboxes.of_replica("r").unread(self._read):
+            self._read = place
+            self.table.read_messages([message])
+            if isinstance(message, Grant):
+                self.calls.append(asyncio.create_task(self._run(message)))
+
+    async def _run(self, grant: Grant) -> None:
+        body = self.bodies[grant.request_id]
+        self.choices[grant.lease_id] = json.loads(body)["n"]
+        call = EngineCall(grant.lease_id, grant.priority, "/v1/completions", {}, body)
+        with suppress(UnknownLease):
+            async with self.table.hold_lease(grant.lease_id), aclosing(self.engine.call(call)) as a:
+                async for _ in a:
+                    pass
+
+
+async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
+    """Leave 200 calls of a tenant at random moments; return usage, and the use of its quota."""
+    rng, services, accounts = random.Random(34), Services(), Accounts()
+    await accounts.restart()
+    service = services.service(quota_timeout_s=10.0)
+    service.term.gate._connect = lambda: accounts
+    await service.term.begin()
+    quota = {"unit": "tokens", "limit": _LIMIT, "per": "minute"}
+    await service.configure({"tenants": {"*": {"quotas": [quota]}}})
+    replica, state = _Replica(service), service.term.driver.core.state
+    await replica.engine.start()
+    replica.report()  # which ends the recovery
+
+    async def leave(name: str, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        service.term.driver.apply(ev.InferenceCancelled(name))
+        replica.obey()
+
+    for first in range(0, _CALLS, _AT_ONCE):
+        items: list[object] = [] if first else [opened("a")]
+        for number in range(first, first + _AT_ONCE):
+            name, prompt, most = f"q{number}", rng.randint(100, 300), rng.randint(1, 60)
+            body = {"model": "m", "prompt": [5] * prompt, "max_tokens": most, "n": choices}
+            replica.bodies[name] = json.dumps({**body, "stream": number % 3 > 0}).encode()
+            tokens = choices * prompt, choices * most, choices * most
+            items.append(ev.InferenceSubmitted(name, "a", name, "i", *tokens, choices=choices))
+        await service.submit_many("i", service.term.epoch, 0, tuple(items))
+        await eventually(lambda: len(state.inferences) == _AT_ONCE, "let in")
+        replica.report()
+        leaving = [
+            asyncio.create_task(
+                # One of four while its prompt is read, the others at any moment, or never.
+                leave(f"q{first + k}", rng.uniform(0.4, 3.0) if k else rng.uniform(0.02, 0.35))
+            )
+            for k in range(_AT_ONCE)
+        ]
+        while not all(task.done() for task in (*leaving, *replica.calls)):
+            await asyncio.sleep(0.25)
+            replica.report()
+        replica.report()
+    await replica.engine.stop()
+    (of_day,) = state.usage.totals.values()
+    used = of_day["t"]
+    tokens = used.prompt_tokens + used.output_tokens
+    with suppress(AssertionError):
+        await eventually(lambda: accounts.remaining() == _LIMIT - tokens, "booked", within_s=2.0)
+    of_quota = _LIMIT - accounts.remaining()
+    await services.close()
+    assert accounts.service is not None
+    await accounts.service.end()
+    return replica, used, of_quota
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_calls_that_are_left_cost_what_the_engine_has_made_and_read(choices: int) -> None:
+    """To the token, in tokens and in KV token-time; 50 of the 200 leave while they are read."""
+    replica, used, of_quota = run_virtually(_play(choices))
+    engine, ends = replica.engine, replica.ends
+    unread = [end.prompt_tokens for end in ends.values() if not end.output_tokens]
+    service = sum(
+        choices_kv_token_time(end.prompt_tokens, end.output_tokens, replica.choices[name])
+        for name, end in ends.items()
+    )
+
+    assert (_CALLS, _CALLS) == (len(ends), used.inferences)
+    assert len(unread) >= 50
+    assert all(0 < tokens < 300 * choices for tokens in unread)
+    assert engine.made_tokens == used.output_tokens
+    assert engine.begun_prompt_tokens + sum(unread) == used.prompt_tokens
+    assert used.prompt_tokens + used.output_tokens == of_quota
+    assert service + sum(unread) == used.kv_token_time
