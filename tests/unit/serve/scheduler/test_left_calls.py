@@ -25,16 +25,20 @@ from tests.unit.serve.scheduler.test_quota_gate import Accounts
 _LIMIT = 10**9
 _CALLS, _AT_ONCE = 200, 4
 _PREFILL_S = 0.001
-"""Of each prompt token: the first token of four prompts of 100 takes 0.4 s."""
+"""Of each token of a call's prompt: the first token of four prompts of 100 takes 0.4 s."""
 
 
 class _Replica:
     """A replica of which each report and each message arrives at once."""
 
-    def __init__(self, service: SchedulerService) -> None:
+    def __init__(self, service: SchedulerService, prefill_s_per_token: float) -> None:
         self.driver = service.term.driver
         self.engine = FakeEngine(
-            "m", 10**6, max_model_len=10**4, iteration_s=0.05, prefill_s_per_token=_PREFILL_S
+            "m",
+            10**6,
+            max_model_len=10**4,
+            iteration_s=0.05,
+            prefill_s_per_token=prefill_s_per_token,
         )
         self.table = LeaseTable("r", self.engine, grace_s=1.0)
         self.bodies: dict[str, bytes] = {}
@@ -79,7 +83,7 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
     await service.term.begin()
     quota = {"unit": "tokens", "limit": _LIMIT, "per": "minute"}
     await service.configure({"tenants": {"*": {"quotas": [quota]}}})
-    replica, state = _Replica(service), service.term.driver.core.state
+    replica, state = _Replica(service, _PREFILL_S / choices), service.term.driver.core.state
     await replica.engine.start()
     replica.report()  # which ends the recovery
 
