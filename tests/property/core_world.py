@@ -187,9 +187,9 @@ class CoreWorld:
         elif isinstance(action, Abort):
             replica = self.replicas.get(action.replica_id)
             held = replica.abort(action.lease_id) if replica is not None else None
-            call = self.calls.get(self.lease_owner.get(action.lease_id, ""))
-            if held is not None and call is not None:
-                call.seen, call.read = max(call.seen, held.made), held.read_tokens
+            left = self.calls.get(self.lease_owner.get(action.lease_id, ""))
+            if held is not None and left is not None:
+                left.seen, left.read = max(left.seen, held.made), held.read_tokens
         elif isinstance(action, EndApplication):
             del self.applications[action.application_id]
             self.served.pop(action.application_id, None)

@@ -282,7 +282,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "nobody asks why a lease ended": Broken(
         Parts(client=_ClientWithoutReason),
-        4,
+        58,
         "what_was_refused_is_not_asked_anew",
         _cancelled_in_a_storm,
     ),

@@ -14,6 +14,7 @@ from justitia_ray.core.usage import UsageTotals
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.errors import UnknownLease
 from justitia_ray.protocol.engine import EngineCall
+from justitia_ray.protocol.messages import Submission
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.scheduler.actor import SchedulerService
@@ -93,13 +94,13 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
         replica.obey()
 
     for first in range(0, _CALLS, _AT_ONCE):
-        items: list[object] = [] if first else [opened("a")]
+        items: list[Submission] = [] if first else [opened("a")]
         for number in range(first, first + _AT_ONCE):
             name, prompt, most = f"q{number}", rng.randint(100, 300), rng.randint(1, 60)
             body = {"model": "m", "prompt": [5] * prompt, "max_tokens": most, "n": choices}
             replica.bodies[name] = json.dumps({**body, "stream": number % 3 > 0}).encode()
-            tokens = choices * prompt, choices * most, choices * most
-            items.append(ev.InferenceSubmitted(name, "a", name, "i", *tokens, choices=choices))
+            sizes = choices * prompt, choices * most, choices * most
+            items.append(ev.InferenceSubmitted(name, "a", name, "i", *sizes, choices=choices))
         await service.submit_many("i", service.term.epoch, 0, tuple(items))
         await eventually(lambda: len(state.inferences) == _AT_ONCE, "let in")
         replica.report()
