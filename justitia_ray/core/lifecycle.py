@@ -547,6 +547,11 @@ class Inferences:
         del application.leaving[lease_id]
         self._count(application, inference, departure.outcome, is_counted=is_counted)
 
+    def count_departures(self, application: Application) -> None:
+        """Count what was stopped of an application without waiting for more reports of it."""
+        for lease_id in list(application.leaving):
+            self.count_departure(lease_id)
+
     def _depart(
         self, application: Application, inference: Inference, lease: Lease, outcome: Outcome
     ) -> None:

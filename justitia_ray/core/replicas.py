@@ -312,6 +312,8 @@ class Replicas:
                 inference.read_tokens = None
             elif report.prompt_tokens or not report.output_tokens:
                 inference.read_tokens = max(inference.read_tokens or 0, report.prompt_tokens)
+        elif report.output_tokens > inference.output_tokens:
+            inference.read_tokens = None  # of an earlier lease: this one has read it to its end
         is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
         if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens

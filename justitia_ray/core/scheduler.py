@@ -305,6 +305,9 @@ class SchedulerCore:
 
     def _application_arrived(self, event: ev.ApplicationArrived) -> None:
         self.ingresses.heartbeat(event.ingress_id)
+        known = self.state.applications.get(event.application_id)
+        if known is not None and known.is_stopped and event.reopens and not event.resubmitted:
+            self._inferences.count_departures(known)  # with the last one it is over
         self.applications.arrive(event)
 
     def _application_cancelled(self, event: ev.ApplicationCancelled) -> None:

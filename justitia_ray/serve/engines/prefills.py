@@ -11,7 +11,9 @@ class Prefills:
 
     vLLM tells of both with the first token of a sequence only. Until then its scheduler's figures
     have to do: as many as wait are the last in its order of those that have no token, and the
-    others have been scheduled. A sequence that comes to an idle engine is scheduled at once.
+    others have been scheduled, but for those that arrived after its iteration had begun: as many of
+    the latest as it has in neither figure. A sequence that comes to an idle engine is scheduled at
+    once.
     """
 
     def __init__(self) -> None:
@@ -49,7 +51,9 @@ class Prefills:
             now: The instant.
         """
         if self._unread:
-            ordered = sorted(self._unread, key=self._unread.__getitem__)
+            absent = max(0, len(self._unread) + len(self._scheduled_at) - running - waiting)
+            arrived = list(self._unread)[: max(0, len(self._unread) - absent)]
+            ordered = sorted(arrived, key=self._unread.__getitem__)
             for name in ordered[: max(0, len(ordered) - waiting)]:
                 del self._unread[name]
                 self._scheduled_at[name] = max(self._stepped_at, self._added_at.pop(name))

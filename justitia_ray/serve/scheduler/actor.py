@@ -96,6 +96,7 @@ class SchedulerService:
         term = await self._enter()
         await term.await_settings()
         self._reopen(arrival.application_id)
+        arrival = replace(arrival, reopens=True)
         term.gate.admit_submission(arrival)
         name, core = arrival.application_id, term.driver.core
         refused = await term.gate.decided(name)

@@ -2,7 +2,7 @@
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.usage import UsageTotals
-from tests.core_driver import CoreDriver
+from tests.core_driver import CoreDriver, refused
 
 
 def _cancelled(core: CoreDriver, made: int | None) -> str:
@@ -101,3 +101,17 @@ def test_call_that_was_cancelled_as_it_ended_is_metered_whole(core: CoreDriver) 
         _usage(core).prompt_tokens,
         _usage(core).output_tokens,
     )
+
+
+def test_stopped_application_that_is_opened_again_begins_anew(core: CoreDriver) -> None:
+    """It does not wait for the last report of what ran before."""
+    core.open("a", 1_000)
+    core.submit("x")
+    core.pull()
+    core.handle(ev.ApplicationCancelled("a"))
+    core.handle(ev.ApplicationArrived("a", "class", "tenant", 1, 1_000, "i0", reopens=True))
+    actions = core.submit("y")
+
+    assert [] == refused(actions)
+    assert not core.core.state.applications["a"].is_stopped
+    assert ["a"] == list(core.core.state.applications)

@@ -42,6 +42,16 @@ def test_sequence_that_waits_is_not_read(prefills: Prefills) -> None:
     assert 900 == prefills.take_left("urgent", 900, now=2.0)
 
 
+def test_sequence_that_comes_during_a_step_is_in_none_of_its_figures(prefills: Prefills) -> None:
+    """The step had begun with one; the next one says that the other waits."""
+    prefills.add_sequence("a", 0, now=1.0)
+    prefills.add_sequence("b", 0, now=1.1)
+    prefills.note_step(running=1, waiting=0, now=1.2)
+    prefills.note_step(running=1, waiting=1, now=1.5)
+
+    assert 0 == prefills.take_left("b", 900, now=2.0)
+
+
 def test_sequence_that_was_scheduled_is_read_from_the_step_that_took_it(
     prefills: Prefills,
 ) -> None:
