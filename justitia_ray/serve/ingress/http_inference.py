@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from justitia_ray.application_key import application_key
-from justitia_ray.errors import JustitiaError
+from justitia_ray.errors import JustitiaError, RequestError
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS, read_tier
 from justitia_ray.protocol.inference_body import read_object
 from justitia_ray.protocol.stream_forms import Keepalive, stream_form
@@ -143,15 +143,22 @@ def inference_endpoints(
             model = models.asked_for(fields)
             gateway = model.gateway
             gateway.check_path(reply.path)
-            body = await held.read(gateway.parse, reply.path, raw, fields)
-            context = replace(context, tier=read_tier(fields))
-            if body.stream:
-                terms = KeepaliveTerms(section.keepalive_s, asked or Keepalive(section.keepalive))
-                reply.keep_alive(stream_form(reply.path, body.payload), terms, since)
-                reply.on_failure = gateway.note_failed_stream
-            body = await gateway.counted(context, body)
-        await gateway.check_served(reply.path)
+            refused: RequestError | None = None
+            try:
+                body = await held.read(gateway.parse, reply.path, raw, fields)
+                context = replace(context, tier=read_tier(fields))
+                if body.stream:
+                    form = stream_form(reply.path, body.payload)
+                    chosen = asked or Keepalive(section.keepalive)
+                    reply.keep_alive(form, KeepaliveTerms(section.keepalive_s, chosen), since)
+                    reply.on_failure = gateway.note_failed_stream
+                body = await gateway.counted(context, body)
+            except RequestError as error:
+                refused = error  # a path that the engine does not answer is told first
         held.release()
+        await gateway.check_served(reply.path)
+        if refused is not None:
+            raise refused
         found = await finder.find(context, reply.path, fields)
         reply.standings = partial(gateway.standings, found.context)
         if found.context.is_final and models.only is None:
