@@ -264,12 +264,14 @@ class SchedulerService:
         if report is None:
             return ReplicaMail(NOT_TAKEN)
         self._inspector.kv_meter.record_pull(pull, driver.now())
-        if pull.failure is not None and pull.failure.failure_id != outbox.failure_id:
+        is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
+        if pull.failure is not None and is_news:
             # Before the report: what it says has ended with the engine would be leased again.
             outbox.failure_id = pull.failure.failure_id
             driver.apply(pull.failure)
-            term.checkpointer.save_soon()
         driver.apply(report)
+        if is_news:  # until it is answered, the replica tells a new scheduler
+            await term.checkpointer.next_save()
         self._sample_outlooks()
         if not await outbox.wait(pull.wait_s):
             return ReplicaMail(term.epoch)
