@@ -194,6 +194,8 @@ async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
     """An answer that is kept for a tenant's retry is read by nobody else."""
     key = {"idempotency-key": "retry-1", "x-justitia-application": "report"}
     body = completion("secret words of acme")
+    opened = await rivals.attacker.post("/v1/applications", json=_OPENING)  # its own was cancelled
+    assert 200 == opened.status_code
     asked = await rivals.victim.post(COMPLETIONS, json=body, headers=key)
     again = await rivals.victim.post(COMPLETIONS, json=body, headers=key)
     stolen = await rivals.attacker.post(COMPLETIONS, json=body, headers=key)
