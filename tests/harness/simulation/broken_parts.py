@@ -345,7 +345,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "ends are said to be stored too early": Broken(
         Parts(service=broken_quotas.ServiceWithHastyEnds),
-        0,
+        14,
         "usage_is_what_ran",
         broken_quotas.scheduler_dies_as_it_saves,
     ),

@@ -9,6 +9,7 @@ import pytest
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Refusal
 from justitia_ray.serve.scheduler import quota_gate
+from justitia_ray.serve.scheduler.claims import Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import Services, opened
@@ -33,7 +34,7 @@ async def test_exchanges_between_two_accounts_look_at_the_claims_that_have_chang
         looks = _count_looks(fleet.service.term.gate)
         for k in range(10):
             await fleet.submit(_call(f"p{k}", "a", 5, 15))
-            await eventually(lambda k=k: f"p{k}" in fleet.state.inferences, "it is let in")
+            await fleet.decided(102)
             fleet.end(f"p{k}", 5, 15)
         await fleet.submit(_call("last", "a", 5, 15))
         await eventually(lambda: "last" in fleet.state.inferences, "it is let in")
@@ -163,7 +164,7 @@ def _count_looks(gate: QuotaGate) -> list[str]:
     looks: list[str] = []
     used_of = gate._used_of
 
-    def look(claim: quota_gate.Claim) -> object:
+    def look(claim: Claim) -> object:
         looks.append(claim.name)
         return used_of(claim)
 
