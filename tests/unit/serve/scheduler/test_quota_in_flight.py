@@ -1,6 +1,5 @@
 """What is in flight is reserved: a limit is exceeded by the error of one prediction at most."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
