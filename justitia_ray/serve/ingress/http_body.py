@@ -119,7 +119,7 @@ class BodyReader:
         """
         declared = request.headers.get("content-length", "")
         encodings = request.headers.getlist(HEADER)
-        with self.room.hold(context_of(request.scope).tenant) as held:
+        with self.room.hold(context_of(request.scope).body_holder) as held:
             raw = await self.read_body(held, declared, request.receive, encodings) or empty
             try:
                 return kind.model_validate_json(raw)

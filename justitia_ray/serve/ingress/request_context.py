@@ -117,6 +117,20 @@ class RequestContext:
         return self.identity.choose_tenant(self.named_tenant)
 
     @property
+    def body_holder(self) -> str:
+        """The name under which the call's body is counted while it comes.
+
+        It is the tenant, if that is known before the body is: a gateway may name it there.
+
+        Raises:
+            Forbidden: As `tenant`.
+            RequestError: As `tenant`, but not for want of a name.
+        """
+        if self.named_tenant is None and self.identity.tenant is None:
+            return f"\0{self.identity.credential}"
+        return self.tenant
+
+    @property
     def namespace(self) -> str:
         """The tenant whose room the call uses where names are kept, see `Identity.namespace_of`.
 

@@ -101,6 +101,24 @@ async def test_call_over_a_handle_needs_no_credential() -> None:
     assert "d" == (await admitted(guarded("d"), "/v1/models", **{TRUSTED: True})).tenant
 
 
+async def test_tenant_may_be_named_in_the_body_alone() -> None:
+    """A caller without a tenant of its own, over a handle say, opens an application for one."""
+    app = build_http_app(
+        ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
+    )
+    bodies = [
+        b'{"application_class": "c", "tenant": "in"}',
+        b'{"application_class": "c"}',
+    ]
+    answers = [
+        [m async for m in call_asgi(app, "/v1/applications", [], body, more={TRUSTED: True})]
+        for body in bodies
+    ]
+
+    assert [200, 400] == [answer[0]["status"] for answer in answers]
+    assert b"tenant is required" in answers[1][1]["body"]
+
+
 @pytest.mark.parametrize("name", ["x-justitia-tenant", "idempotency-key", "authorization"])
 async def test_identifying_header_comes_once(name: str) -> None:
     """Where the door is open, too: a proxy in front may set one."""
