@@ -89,6 +89,13 @@ class ApplicationCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplicationReopened:
+    """The owner of an application opens its id once more: one that was stopped ends now."""
+
+    application_id: ApplicationId
+
+
+@dataclass(frozen=True, slots=True)
 class WeightChanged:
     """The weight of an application is another from now on."""
 
@@ -343,6 +350,7 @@ Event: TypeAlias = (
     ApplicationArrived
     | ApplicationClosed
     | ApplicationCancelled
+    | ApplicationReopened
     | WeightChanged
     | ApplicationDeprioritised
     | InferenceSubmitted

@@ -37,6 +37,7 @@ from justitia_ray.units import ApplicationId, ReplicaId, RequestId, Seconds, Tok
 _STARTS_NOTHING = frozenset(
     {
         ev.ApplicationArrived,
+        ev.ApplicationReopened,
         ev.DeadlinePassed,
         ev.EndsAcknowledged,
         ev.IngressHeartbeat,
@@ -120,6 +121,7 @@ class SchedulerCore:
             ev.ApplicationArrived: self._application_arrived,
             ev.ApplicationClosed: self.applications.close,
             ev.ApplicationCancelled: self._application_cancelled,
+            ev.ApplicationReopened: self._application_reopened,
             ev.WeightChanged: self.applications.reweigh,
             ev.ApplicationDeprioritised: self.applications.deprioritise,
             ev.InferenceSubmitted: self._inference_submitted,
@@ -305,9 +307,6 @@ class SchedulerCore:
 
     def _application_arrived(self, event: ev.ApplicationArrived) -> None:
         self.ingresses.heartbeat(event.ingress_id)
-        known = self.state.applications.get(event.application_id)
-        if known is not None and known.is_stopped and event.reopens and not event.resubmitted:
-            self._inferences.count_departures(known)  # with the last one it is over
         self.applications.arrive(event)
 
     def _application_cancelled(self, event: ev.ApplicationCancelled) -> None:
@@ -316,6 +315,11 @@ class SchedulerCore:
             self._inferences.stop_application(
                 application, Outcome.CANCELLED, Refusal.APPLICATION_CANCELLED
             )
+
+    def _application_reopened(self, event: ev.ApplicationReopened) -> None:
+        known = self.state.applications.get(event.application_id)
+        if known is not None and known.is_stopped:
+            self._inferences.count_departures(known)  # with the last one it is over
 
     def _inference_submitted(self, event: ev.InferenceSubmitted) -> None:
         self.ingresses.heartbeat(event.ingress_id)

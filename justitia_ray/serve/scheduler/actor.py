@@ -95,7 +95,8 @@ class SchedulerService:
         """
         term = await self._enter()
         await term.await_settings()
-        self._reopen(arrival.application_id)
+        if not self._reopen(arrival.application_id):
+            return Opened(term.epoch, 0.0, Refusal.APPLICATION_CANCELLED)
         arrival = replace(arrival, reopens=True)
         term.gate.admit_submission(arrival)
         name, core = arrival.application_id, term.driver.core
@@ -382,12 +383,13 @@ class SchedulerService:
         """Return the refusal of an item whose application its owner has ended.
 
         What an ingress submits again may claim a lease, or bring an end that is to be counted, and
-        of an application that was closed it waited before.
+        of an application that was closed it waited before. An ingress whose application is refused
+        forgets it with its ends, so one that is not over is not refused.
         """
         if not isinstance(item, ev.ApplicationArrived | ev.InferenceSubmitted):
             return None
         name, driver = item.application_id, self.term.driver
-        if isinstance(item, ev.ApplicationArrived) and item.reopens:
+        if isinstance(item, ev.ApplicationArrived) and item.reopens and not item.resubmitted:
             self._reopen(name)
         reason = self._ended.refusal(name, driver.now())
         if reason is None and not item.resubmitted and name not in driver.core.state.applications:
@@ -395,14 +397,28 @@ class SchedulerService:
         if reason is None or (item.resubmitted and reason is not Refusal.APPLICATION_CANCELLED):
             return None
         if isinstance(item, ev.ApplicationArrived):
+            if item.resubmitted and name in driver.core.state.applications:
+                return None
             return RefuseApplication(name, item.ingress_id, reason)
         if item.lease_id is not None or item.outcome is not None:
             return None
         return Refuse(item.request_id, item.ingress_id, reason)
 
-    def _reopen(self, application_id: ApplicationId) -> None:
+    def _reopen(self, application_id: ApplicationId) -> bool:
+        """Let an id take inferences again; return whether that is so at once.
+
+        What is left of an application that was stopped ends before another one claims its quota.
+        Not while ingresses may bring ends of it from an earlier scheduler.
+        """
+        driver = self.term.driver
+        known = driver.core.state.applications.get(application_id)
+        if known is not None and known.is_stopped:
+            driver.apply(ev.ApplicationReopened(application_id))
+            if application_id in driver.core.state.applications:
+                return False
         self._ended.reopen(application_id)
         self._ended_before.reopen(application_id)
+        return True
 
     def _sample_outlooks(self) -> None:
         """Let the core learn from an outlook, now and then, when nothing else is to be done."""

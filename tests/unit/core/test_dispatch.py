@@ -112,6 +112,7 @@ def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
 @pytest.mark.parametrize(
     "event",
     [
+        ev.ApplicationReopened("a"),
         ev.DeadlinePassed(),
         ev.EndsAcknowledged(EndsStored("i0")),
         ev.IngressHeartbeat("i0"),

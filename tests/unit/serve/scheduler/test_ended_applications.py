@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from justitia_ray.core.actions import Refusal, Refuse, RefuseApplication
+from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApplication
 from justitia_ray.core.entities import Outcome
-from justitia_ray.core.events import ApplicationClosed, LeaseFinished
+from justitia_ray.core.events import ApplicationClosed, LeaseFinished, Resubmitted
 from justitia_ray.protocol.messages import IngressMail
 from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.clock import SteadyClock
@@ -151,6 +151,42 @@ async def test_id_that_was_never_open_is_not_kept(service: SchedulerService, ver
     mail = await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
 
     assert [] == refusals(mail)
+
+
+async def test_id_is_not_opened_again_while_ends_of_what_was_cancelled_may_come(
+    services: Services,
+) -> None:
+    """They would count for the new application; and its inferences would be refused."""
+    old = await services.start()
+    await old.open_application(replace(opened("a"), keeps_ends=True))
+    await old.term.checkpointer.save_once()
+    service = await services.start()
+    await end(service, "cancel")
+    too_early = await service.open_application(opened("a"))
+    await service.submit_many("i", service.term.epoch, 0, (Resubmitted("i"),))
+    later = await service.open_application(opened("a"))
+
+    assert (Refusal.APPLICATION_CANCELLED, None) == (too_early.refusal, later.refusal)
+    assert not service.term.driver.core.state.applications["a"].is_stopped
+
+
+async def test_ingress_keeps_the_ends_of_what_was_cancelled_at_a_new_scheduler_before_it_came(
+    services: Services,
+) -> None:
+    """If that one dies unsaved, the next has to hear of them: a refusal would make it forget."""
+    old = await services.start()
+    await old.open_application(replace(opened("a"), keeps_ends=True))
+    await old.term.checkpointer.save_once()
+    service = await services.start()
+    epoch = service.term.epoch
+    await end(service, "cancel")
+    ended = replace(inference("q", "a"), resubmitted=True, lease_id="1-1", outcome=Outcome.FINISHED)
+    items = (replace(opened("a"), resubmitted=True, keeps_ends=True), ended, Resubmitted("i"))
+    mail = await service.submit_many("i", epoch, 0, items)
+
+    [over] = [message for _, message in mail.messages]
+    assert isinstance(over, EndApplication)
+    assert ("a", 1, Outcome.CANCELLED) == (over.application_id, over.inferences, over.outcome)
 
 
 async def test_new_scheduler_is_told_by_the_ingresses(services: Services) -> None:

@@ -20,7 +20,7 @@ from justitia_ray.store.accounts_store import AccountsStore
 from justitia_ray.units import Epoch
 from tests.eventually import eventually
 from tests.fake_redis import FakeSchedulerStore
-from tests.unit.serve.scheduler.services import Services, inference, opened
+from tests.unit.serve.scheduler.services import Services, inference, opened, pull
 
 pytestmark = pytest.mark.asyncio
 
@@ -184,6 +184,30 @@ async def test_grant_is_of_the_claim_that_asked_for_it(
     await asyncio.gather(first, *later)
 
     assert ["b"] == _live(service)
+
+
+@pytest.mark.parametrize("by_call", [True, False], ids=["by a call", "by its first inference"])
+async def test_cancelled_application_that_is_opened_again_counts_once_more(
+    services: Services, accounts: Accounts, by_call: bool
+) -> None:
+    """Also while the last report of what ran is awaited: else all openings but one are free."""
+    service = await _serving(services, accounts, "applications", 2)
+    epoch, state = service.term.epoch, service.term.driver.core.state
+    await service.submit_many("i", epoch, 0, (opened("a"), inference("q", "a")))
+    await eventually(lambda: _live(service) == ["a"], "it is open")
+    await service.pull(pull(1, epoch))
+    await service.cancel_application("a")
+    ran_on = len(state.leaving)
+    if by_call:
+        await service.open_application(opened("a"))
+    else:
+        await service.submit_many("i", epoch, 0, (replace(opened("a"), reopens=True),))
+    await eventually(lambda: not service.term.gate.held_back, "it is decided")
+
+    assert (1, 0) == (ran_on, accounts.remaining())
+    assert ["a"] == _live(service)
+    assert not state.applications["a"].is_stopped
+    assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(opened("b"))).refusal
 
 
 async def test_claims_are_known_to_whoever_comes_after(
