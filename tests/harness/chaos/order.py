@@ -65,6 +65,7 @@ LOSES_LEASES = frozenset(
         FaultKind.PORT_BLOCKED,
         FaultKind.DRAINING_KILLED,
         FaultKind.ALL_REPLICAS_KILLED,
+        FaultKind.POISON,
     }
 )
 """Faults by which a grant may be lost before its payload comes, or a run be taken away."""
