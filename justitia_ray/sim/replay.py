@@ -7,6 +7,7 @@ instant, each inference sent when its predecessors have finished.
 import asyncio
 import json
 import random
+import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -166,6 +167,8 @@ class LiveService:
         self._http = HttpTransport(url, transport=network)
         self._client = JustitiaClient(self._http)
         self._calls = JsonCalls(self._http)
+        self._cache_salt = uuid.uuid4().hex
+        """Keeps the prompts of an earlier replay, which are the same, out of this one's cache."""
         self._queue: str | None = None
         """The model whose queue is played to, where there are several."""
 
@@ -263,6 +266,7 @@ class LiveService:
             "prompt": prompt_token_ids(
                 planned.application_id, inference.inference_id, inference.prompt_tokens
             ),
+            "cache_salt": self._cache_salt,
             "max_tokens": inference.output_tokens,
             "ignore_eos": True,
             "stream": True,

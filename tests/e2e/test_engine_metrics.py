@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 WITHIN_S = 90.0
 """Ray's workers export every few seconds, late on busy cores."""
-_NOT_HERE = re.compile("ray_vllm_(kv_offload|nixl|external|prefix_cache|num_requests_swapped).*")
-"""Metrics of KV connectors and of prefix caching, which are off here, and one that vLLM dropped."""
+_NOT_HERE = re.compile("ray_vllm_(kv_offload|nixl|external|num_requests_swapped).*")
+"""Metrics of KV connectors, which are off here, and one that vLLM dropped."""
 
 
 def asked_by_rays_dashboard() -> set[str]:

@@ -35,7 +35,7 @@ def rendered(directory: Path, text: str) -> list[Manifest]:
     mine = directory / "k8s" / "overlays" / "mine"
     mine.mkdir()
     theirs = (K8S / "overlays" / "gpu" / "serve.yaml").read_text(encoding="utf-8")
-    (mine / "serve.yaml").write_text(theirs.replace("Qwen/Qwen3-8B", MODEL))
+    (mine / "serve.yaml").write_text(theirs.replace("Qwen/Qwen3-4B-Instruct-2507", MODEL))
     (mine / "kustomization.yaml").write_text(text)
     return render(mine)
 
@@ -69,7 +69,7 @@ def test_model_stays_without_both_sections(section: str, tmp_path: Path) -> None
     values = yaml.safe_load(OVERLAY)
     del values[section]
 
-    assert "Qwen/Qwen3-8B" == model_of(rendered(tmp_path, yaml.safe_dump(values)))
+    assert "Qwen/Qwen3-4B-Instruct-2507" == model_of(rendered(tmp_path, yaml.safe_dump(values)))
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)

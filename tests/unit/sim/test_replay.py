@@ -92,6 +92,7 @@ def test_service_is_asked_as_the_workload_says(service: FakeService) -> None:
         "input": "a text",
     } == opened
     assert 321 == len(body.pop("prompt"))
+    assert body.pop("cache_salt")
     assert {
         "model": "tiny",
         "max_tokens": 3,
@@ -334,6 +335,18 @@ def test_prompt_is_the_same_in_every_replay_and_has_exactly_its_tokens() -> None
     """Two policies are compared on one load, whose lengths text would not keep."""
     assert [1, 7, 5000] == [len(prompt_token_ids("a", "0", count)) for count in (1, 7, 5000)]
     assert prompt_token_ids("a", "0", 100) == prompt_token_ids("a", "0", 100)
+
+
+def test_replay_finds_nothing_of_an_earlier_one_in_the_engines_cache() -> None:
+    """Two policies compared on one running service, and `justitia calibrate` twice."""
+    salts = []
+    for _ in range(2):
+        service = FakeService()
+        played(service, application(one("x", 1), one("y", 1)))
+        salts.append({body["cache_salt"] for _, _, body in service.sent("/v1/completions")})
+
+    assert [1, 1] == [len(of_one) for of_one in salts]
+    assert salts[0] != salts[1]
 
 
 def test_prompts_do_not_begin_alike_and_are_in_every_vocabulary() -> None:
