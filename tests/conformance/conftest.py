@@ -49,7 +49,6 @@ def make_vllm_engine(model_path: str) -> Engine:
             "num_gpu_blocks_override": _KV_TOKENS // _BLOCK_SIZE + 1,  # one is vLLM's null block
             "max_model_len": _KV_TOKENS,
             "max_num_seqs": _MAX_NUM_SEQS,
-            "enable_prefix_caching": False,
             "enable_auto_tool_choice": True,
             "tool_call_parser": "hermes",
         },

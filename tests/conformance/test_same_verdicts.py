@@ -115,7 +115,6 @@ def config(model_path: str) -> AppConfig:
         "num_gpu_blocks_override": 100,
         "max_model_len": CONTEXT,
         "max_num_seqs": 16,
-        "enable_prefix_caching": False,
         "enable_auto_tool_choice": True,
         "tool_call_parser": "hermes",
         "chat_template": str(Path(__file__).with_name("strict_template.jinja")),
