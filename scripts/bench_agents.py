@@ -23,7 +23,7 @@ from scripts.bench.agents import (
 )
 from scripts.bench.agents_arms import ARMS, PINNED, AgentArm, AgentArms
 from scripts.bench.agents_player import AgentPlayer, Play
-from scripts.bench.agents_report import Pair, document, figures, table, write_turns
+from scripts.bench.agents_report import Pair, document, figures, hops_table, table, write_turns
 from scripts.bench.engine_steps import StepGrid, measure_steps, steps_table, write_steps
 from scripts.bench.output import print_machine, progress_printer, write_json
 
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"scripts/bench_agents: {error}", file=sys.stderr)
         return 1
     print(f"\n{describe(options, arms_up)}\n\n{table(pairs, PINNED.name)}")
+    print(f"\nWhere a turn's time goes, medians:\n{hops_table(pairs)}")
     failures = [line for pair in pairs for play in pair.plays.values() for line in play.errors]
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
@@ -164,7 +165,11 @@ class AgentBench:
     async def _play(self, arm: AgentArm, sessions: Sequence[AgentSession], name: str) -> Play:
         model = self._arms.config.model.name
         player = AgentPlayer(arm.targets, model, name, is_ours=arm.is_ours)
-        return await player.play(sessions)
+        before = self._arms.read_cpu(arm.name)
+        play = await player.play(sessions)
+        after = self._arms.read_cpu(arm.name)
+        used = {role: round(s - before.get(role, 0.0), 3) for role, s in after.items()}
+        return replace(play, cpu_s=used)
 
     async def _measure_steps(self) -> None:
         target = self._arms.running[PINNED.name].targets[0]

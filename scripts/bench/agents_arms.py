@@ -1,5 +1,6 @@
 """The arms of scripts/bench_agents: this service, and bare vLLM servers with pinned sessions."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
@@ -10,8 +11,9 @@ from typing import Any, Self
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConfigError
-from justitia_ray.units import Tokens
+from justitia_ray.units import Seconds, Tokens
 from scripts.bench.load import Target
+from scripts.bench.machine import SHARED, Role, cpu_by_role
 from scripts.bench.own_servers import vllm_server
 from scripts.bench.serve_arms import JUSTITIA, Arm, BenchArms, arm_args
 from tests.harness.local_cluster import read_serve_config
@@ -60,6 +62,7 @@ class AgentArms:
         self._servers = AppConfig.parse(arm_args(application["args"], PINNED))
         self._at_once = at_once
         self._stack = ExitStack()
+        self._roles: dict[int, Role] = {}
         self.running: dict[str, AgentArm] = {}
 
     def __enter__(self) -> Self:
@@ -81,9 +84,12 @@ class AgentArms:
                 arm.name: AgentArm(arm.name, (cluster.running.targets[arm.name],), is_ours=True)
                 for arm in services
             }
+            self._roles |= cluster.running.roles
             started = started[1:]
         if PINNED in self._arms:
             targets = tuple(Target(server.port, "") for server in started)
+            for server in started:
+                self._roles |= {pid: (PINNED.name, role) for pid, role in server.roles.items()}
             self.running[PINNED.name] = AgentArm(PINNED.name, targets, is_ours=False)
         return self
 
@@ -94,6 +100,15 @@ class AgentArms:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    def read_cpu(self, arm: str) -> dict[str, Seconds]:
+        """Return the CPU time so far of an arm, by role; of all on Ray, with what they share."""
+        shares = self.running[arm].is_ours
+        return {
+            role: used_s
+            for (owner, role), used_s in cpu_by_role(os.getpid(), self._roles).items()
+            if owner == arm or (shares and owner == SHARED)
+        }
 
     def _start(self, starts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> list[Any]:
         """Enter all of them, the first in this thread; all end with `self`."""

@@ -3,15 +3,21 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from justitia_ray.client.load import LoadClock, play_load
 from justitia_ray.errors import JustitiaError
-from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    CLASS_HEADER,
+    RAN_HEADER,
+    REPLICA_HEADER,
+    WAITED_HEADER,
+)
 from justitia_ray.units import Seconds, Tokens
 from scripts.bench.agents import AgentSession
-from scripts.bench.load import CallFailed, Target
+from scripts.bench.load import CallFailed, Reply, Target
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
 """Ordinary words in every tokenizer that is used here; the smallest has 2,048."""
@@ -30,6 +36,17 @@ class TurnSample:
     cached_tokens: Tokens
     """Of the prompt: what the engine had in its prefix cache, by the answer's usage."""
     output_tokens: Tokens
+    replica: str = ""
+    """Replica or server that answered."""
+    queued_s: Seconds = 0.0
+    """Wait in this service's queue, as the answer says."""
+    ran_s: Seconds = 0.0
+    """Time that the replica had the call, as the answer says."""
+
+    @property
+    def latency_s(self) -> Seconds:
+        """From the sending of the call to its whole answer."""
+        return self.answered_at_s - self.sent_at_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,8 @@ class Play:
     """From arrival to the last answer, by session; those that failed are not in it."""
     turns: tuple[TurnSample, ...]
     errors: tuple[str, ...]
+    cpu_s: Mapping[str, Seconds] = field(default_factory=dict)
+    """CPU time that the arm used, by the role of the process."""
 
     @property
     def elapsed_s(self) -> Seconds:
@@ -56,6 +75,16 @@ class Play:
         """Share of all prompt tokens that were cached."""
         prompts = sum(turn.prompt_tokens for turn in self.turns)
         return sum(turn.cached_tokens for turn in self.turns) / prompts if prompts else 0.0
+
+    @property
+    def moved_turns(self) -> int:
+        """Turns that another replica answered than the session's turn before."""
+        last: dict[str, str] = {}
+        moved = 0
+        for turn in self.turns:  # in the order of the answers, and a session's never overlap
+            moved += last.setdefault(turn.session, turn.replica) != turn.replica
+            last[turn.session] = turn.replica
+        return moved
 
 
 class AgentPlayer:
@@ -123,8 +152,9 @@ class AgentPlayer:
             prompt = kept + _draw(own, turn.prompt_tokens - len(kept))
             await clock.wait_until(answered_at_s + turn.gap_s)
             sent_at_s = clock.now_s()
-            answer = await self._complete(target, prompt, turn.output_tokens, headers)
+            reply = await self._complete(target, prompt, turn.output_tokens, headers)
             answered_at_s = clock.now_s()
+            answer: dict[str, Any] = json.loads(reply.body)
             usage, details = answer["usage"], answer["usage"].get("prompt_tokens_details") or {}
             if (usage["prompt_tokens"], usage["completion_tokens"]) != (
                 turn.prompt_tokens,
@@ -143,6 +173,9 @@ class AgentPlayer:
                     turn.prompt_tokens,
                     details.get("cached_tokens") or 0,
                     turn.output_tokens,
+                    reply.headers.get(REPLICA_HEADER, str(target.port)),
+                    float(reply.headers.get(WAITED_HEADER, 0.0)),
+                    float(reply.headers.get(RAN_HEADER, 0.0)),
                 )
             )
             said = answer["choices"][0].get("token_ids") or _draw(own, turn.output_tokens)
@@ -158,7 +191,7 @@ class AgentPlayer:
         prompt: Sequence[int],
         output_tokens: Tokens,
         headers: Mapping[str, str],
-    ) -> dict[str, Any]:
+    ) -> Reply:
         body = {
             "model": self._model,
             "prompt": prompt,
@@ -171,14 +204,13 @@ class AgentPlayer:
 
     async def _post(
         self, target: Target, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> dict[str, Any]:
+    ) -> Reply:
         # A connection for each call: servers close one that is idle through a tool's time.
         async with target.open() as connection:
             reply = await connection.post(path, json.dumps(body).encode(), headers)
         if reply.status != 200:
             raise CallFailed(f"status {reply.status}: {reply.body[:500]!r}")
-        answer: dict[str, Any] = json.loads(reply.body)
-        return answer
+        return reply
 
 
 def _draw(rng: random.Random, count: Tokens) -> list[int]:

@@ -26,13 +26,14 @@ class Pair:
 def figures(play: Play) -> dict[str, float]:
     """Return the figures of a play; completion is that of the sessions that ended."""
     ended = list(play.completion_s.values())
-    latencies = [turn.answered_at_s - turn.sent_at_s for turn in play.turns]
+    latencies = [turn.latency_s for turn in play.turns]
     return {
         "mean_s": statistics.fmean(ended) if ended else float("nan"),
         "p90_s": percentile(ended, 90) if ended else float("nan"),
         "turns_per_minute": play.turns_per_minute,
         "turn_p50_s": percentile(latencies, 50) if latencies else float("nan"),
         "cached_share": play.cached_share,
+        "moved_turns": play.moved_turns,
         "sessions": len(ended),
         "errors": len(play.errors),
     }
@@ -92,6 +93,54 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
     return text_table(rows, numbers_from=3)
 
 
+def hops_table(pairs: Sequence[Pair]) -> str:
+    """Return where a turn's time goes: medians over the repeats of each play's mean turn.
+
+    `rest` is what neither the queue nor the replica says of itself: HTTP, the ingress and its count
+    of tokens, the way of the lease and of the payload, the way back.
+    """
+    rows = [
+        (
+            "load",
+            "arm",
+            "turn, s",
+            "queued, s",
+            "on the replica, s",
+            "rest, s",
+            "computed prompt tokens a turn",
+            "moved turns",
+            "CPU ms a turn",
+            "of it not engines",
+        )
+    ]
+    for load in dict.fromkeys(pair.load for pair in pairs):
+        of_load = [pair for pair in pairs if pair.load == load]
+        for arm in dict.fromkeys(name for pair in of_load for name in pair.plays):
+            plays = [pair.plays[arm] for pair in of_load if arm in pair.plays]
+            hops = [_hops(play) for play in plays if play.turns]
+            if hops:
+                medians = [statistics.median(column) for column in zip(*hops, strict=True)]
+                digits = (3, 3, 3, 3, 0, 0, 0, 0)
+                shown = [f"{value:.{n}f}" for value, n in zip(medians, digits, strict=True)]
+                rows.append((load, arm, *shown))  # type: ignore[arg-type]
+    return text_table(rows, numbers_from=2)
+
+
+def _hops(play: Play) -> tuple[float, ...]:
+    """Return the columns of `hops_table` of one play."""
+    turns, count = play.turns, len(play.turns)
+    whole = statistics.fmean(turn.latency_s for turn in turns)
+    queued = statistics.fmean(turn.queued_s for turn in turns)
+    ran = statistics.fmean(turn.ran_s for turn in turns)
+    computed = statistics.fmean(turn.prompt_tokens - turn.cached_tokens for turn in turns)
+    cpu_s = sum(play.cpu_s.values())
+    beside = cpu_s - play.cpu_s.get("engine", 0.0)
+    return (
+        *(whole, queued, ran, whole - queued - ran, computed, float(play.moved_turns)),
+        *(1_000 * cpu_s / count, 1_000 * beside / count),
+    )
+
+
 def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """Return every play for a JSON file, in the order in which they were made."""
     return [
@@ -102,6 +151,7 @@ def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
             "arm": arm,
             "figures": {key: round(value, 4) for key, value in figures(play).items()},
             "completion_s": {name: round(s, 4) for name, s in play.completion_s.items()},
+            "cpu_s": {role: round(s, 3) for role, s in play.cpu_s.items()},
             "errors": list(play.errors),
         }
         for pair in pairs

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 
 from justitia_ray.errors import JustitiaError
@@ -28,6 +28,8 @@ class Reply:
     first_byte_at: Seconds
     """Arrival of the first byte of the body."""
     ended_at: Seconds
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
 
 
 class HttpConnection:
@@ -114,7 +116,8 @@ class HttpConnection:
             raise ConnectionError(f"{path}: the connection was closed {where}") from error
         ended_at = time.perf_counter()
         self._has_ended = answered.get("connection", "").lower() == "close"
-        return Reply(status, b"".join(pieces), len(pieces), sent_at, first_byte_at, ended_at)
+        whole = b"".join(pieces)
+        return Reply(status, whole, len(pieces), sent_at, first_byte_at, ended_at, answered)
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> tuple[list[bytes], Seconds]:

@@ -28,7 +28,7 @@ from scripts.bench.agents import (
 )
 from scripts.bench.agents_arms import AgentArm, AgentArms
 from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
-from scripts.bench.agents_report import Pair, document, figures, table, worst_against
+from scripts.bench.agents_report import Pair, document, figures, hops_table, table, worst_against
 from scripts.bench.load import Target
 
 HALF = Scale(0.5, 0.25, 10.0)
@@ -264,6 +264,20 @@ def test_report_compares_session_by_session() -> None:
     assert ["pinned", "ours"] == [entry["arm"] for entry in document(pairs)]
 
 
+def test_report_says_where_a_turn_spends_its_time() -> None:
+    """Of 4 s 1 in the queue and 2 on the replica; s0 moves from a to b and back."""
+    turns = tuple(
+        TurnSample(name, turn, 4.0 * turn, 4.0 * turn + 4.0, 100, 60, 10, replica, 1.0, 2.0)
+        for turn, replicas in enumerate(("ab", "bb", "ab"))
+        for name, replica in zip(("s0", "s1"), replicas, strict=True)
+    )
+    play = Play({}, turns, (), {"engine": 0.6, "ingress": 0.3})
+
+    assert 2 == play.moved_turns
+    line = hops_table([Pair("synthetic 0.9", 0, 2, {"ours": play})]).splitlines()[1]
+    assert ["ours", "4.000", "1.000", "2.000", "1.000", "40", "2", "150", "50"] == line.split()[2:]
+
+
 class RunningArms:
     """Arms as `AgentBench` sees them; both are answered by the same servers."""
 
@@ -274,6 +288,9 @@ class RunningArms:
             "pinned": AgentArm("pinned", tuple(targets), is_ours=False),
             "ours": AgentArm("ours", tuple(targets[:1]), is_ours=True),
         }
+
+    def read_cpu(self, arm: str) -> dict[str, float]:
+        return {"engine": 1.0}
 
 
 @pytest.mark.asyncio
