@@ -11,19 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from justitia_ray.errors import JustitiaError
+from justitia_ray.serve.engines.vllm_args import VllmValue
 from justitia_ray.sim.suites.inputs import data_directory
 from scripts.bench.agents import (
     AgentSession,
     Scale,
     Selection,
-    agents_that_fit,
     draw_recorded,
     draw_synthetic,
     read_sessions,
 )
-from scripts.bench.agents_arms import ARMS, PINNED, AgentArm, AgentArms
-from scripts.bench.agents_player import AgentPlayer, Play
+from scripts.bench.agents_arms import ARMS, OURS, PINNED, AgentArm, AgentArms
+from scripts.bench.agents_loads import AgentLoad, AiperfLoad, OwnLoad
+from scripts.bench.agents_player import Play
 from scripts.bench.agents_report import Pair, document, figures, hops_table, table, write_turns
+from scripts.bench.aiperf import TRACES, TRACES_SCALE
 from scripts.bench.engine_steps import StepGrid, measure_steps, steps_table, write_steps
 from scripts.bench.output import print_machine, progress_printer, write_json
 
@@ -34,10 +36,10 @@ FILES = {
 }
 SCALES = {"cpu": 1 / 64, "fake": 1 / 64, "gpu": 1 / 8}
 """Of recorded sessions: so that the largest fits into a context of the file's models."""
-Draw = Callable[[int, random.Random], list[AgentSession]]
-"""Returns so many sessions."""
-_SAMPLE = 200
-"""Sessions that say how large one is in the mean."""
+AIPERF_SCALES = {"cpu": 1 / 32, "fake": 1 / 32, "gpu": 1 / 4}
+"""Of those that aiperf replays, of which the longest are left out."""
+VLLM_ARGS: dict[str, dict[str, VllmValue]] = {"cpu": {"max_model_len": 4096}}
+"""Beside those of the file: a context that holds the recorded sessions."""
 SMALL_GRID = StepGrid((64, 256), (256,), (64,), ((1, 64), (2, 64)), 8, 1)
 """Of `--steps` where contexts are short."""
 
@@ -50,10 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     say = progress_printer()
     try:
-        draws = {name: draw_of(name, options) for name in options.load}
+        loads = {name: load_of(name, options) for name in options.load}
         arms = [arm for arm in ARMS.values() if arm.name in options.arms]
         file = options.config or FILES[options.engine]
-        with AgentArms(file, arms, at_once=options.engine == "gpu") as arms_up:
+        vllm_args = VLLM_ARGS.get(options.engine, {})
+        with AgentArms(file, arms, vllm_args, at_once=options.engine == "gpu") as arms_up:
             say("up")
             facts = {
                 "machine": about,
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     write_turns(options.csv, pairs)
 
             deadline = None if options.budget_s is None else began_at + options.budget_s
-            bench = AgentBench(arms_up, draws, options, say, keep, deadline)
+            bench = AgentBench(arms_up, loads, options, say, keep, deadline)
             pairs = asyncio.run(bench.run())
     except JustitiaError as error:
         print(f"scripts/bench_agents: {error}", file=sys.stderr)
@@ -90,7 +93,7 @@ class AgentBench:
 
     Args:
         arms: What runs.
-        draws: Draws the sessions of each load, by its name.
+        loads: Loads by their names.
         options: The command line's.
         say: Takes a line of progress.
         keep: Called with all plays so far after each of them.
@@ -100,14 +103,14 @@ class AgentBench:
     def __init__(
         self,
         arms: AgentArms,
-        draws: Mapping[str, Draw],
+        loads: Mapping[str, AgentLoad],
         options: argparse.Namespace,
         say: Callable[[str], None],
         keep: Callable[[Sequence[Pair]], None],
         deadline: float | None,
     ) -> None:
         self._arms = arms
-        self._draws = draws
+        self._loads = loads
         self._options = options
         self._say = say
         self._keep = keep
@@ -117,23 +120,18 @@ class AgentBench:
     async def run(self) -> list[Pair]:
         """Warm every arm up, and play."""
         for arm in self._arms.running.values():
-            few = draw_synthetic(2, 0.0, random.Random(self._options.seed))
-            short = [
-                replace(one, turns=tuple(replace(turn, gap_s=0.0) for turn in one.turns[:3]))
-                for one in few
-            ]
-            await self._play(arm, short, f"warm-up-{self._options.seed}")
+            await self._play(arm, OwnLoad(_draw_short), 2, f"warm-up-{self._options.seed}")
         plan = [
             (repeat, name, factor)
             for repeat in range(self._options.repeats)
-            for name in self._draws
+            for name in self._loads
             for factor in self._options.loads
         ]
         for number, (repeat, name, factor) in enumerate(plan, start=1):
             if self._is_over():
                 self._say(f"the time is over after {number - 1} of {len(plan)} pairs")
                 break
-            await self._play_pair(name, self._draws[name], factor, repeat)
+            await self._play_pair(name, self._loads[name], factor, repeat)
             if self._options.steps is not None and number == len(plan) // self._options.repeats:
                 await self._measure_steps()
         return self._pairs
@@ -141,19 +139,21 @@ class AgentBench:
     def _is_over(self) -> bool:
         return self._deadline is not None and time.monotonic() > self._deadline
 
-    async def _play_pair(self, name: str, draw: Draw, factor: float, repeat: int) -> None:
+    async def _play_pair(self, name: str, load: AgentLoad, factor: float, repeat: int) -> None:
         seed = f"{self._options.seed} {name} {factor:g} {repeat}"
-        fit = agents_that_fit(self._arms.kv_tokens, draw(_SAMPLE, random.Random(seed)))
-        agents = self._options.agents or max(1, round(factor * fit))
-        sessions = draw(agents, random.Random(seed))
-        pair = Pair(f"{name} {factor:g}", repeat, agents, {})
+        if self._options.agents:
+            agents, label = round(factor), f"{name} of {factor:g}"
+        else:
+            fit = load.agents_that_fit(self._arms.kv_tokens, seed)
+            agents, label = max(1, round(factor * fit)), f"{name} {factor:g}"
+        pair = Pair(label, repeat, agents, {})
         arms = list(self._arms.running.values())
         for arm in arms if repeat % 2 == 0 else reversed(arms):
             if self._is_over():
                 break
             if not pair.plays:
                 self._pairs.append(pair)
-            pair.plays[arm.name] = play = await self._play(arm, sessions, seed.replace(" ", "-"))
+            pair.plays[arm.name] = play = await self._play(arm, load, agents, seed)
             self._keep(self._pairs)
             found = figures(play)
             self._say(
@@ -162,11 +162,9 @@ class AgentBench:
                 f" {100 * found['cached_share']:.1f} % cached, {len(play.errors)} errors"
             )
 
-    async def _play(self, arm: AgentArm, sessions: Sequence[AgentSession], name: str) -> Play:
-        model = self._arms.config.model.name
-        player = AgentPlayer(arm.targets, model, name, is_ours=arm.is_ours)
+    async def _play(self, arm: AgentArm, load: AgentLoad, agents: int, seed: str) -> Play:
         before = self._arms.read_cpu(arm.name)
-        play = await player.play(sessions)
+        play = await load.play(arm, self._arms.config, agents, seed)
         after = self._arms.read_cpu(arm.name)
         used = {role: round(s - before.get(role, 0.0), 3) for role, s in after.items()}
         return replace(play, cpu_s=used)
@@ -179,22 +177,35 @@ class AgentBench:
         self._say(f"iterations of {PINNED.name}:\n{steps_table(rows)}")
 
 
-def draw_of(name: str, options: argparse.Namespace) -> Draw:
-    """Return what draws the sessions of a load.
+def _draw_short(count: int, rng: random.Random) -> list[AgentSession]:
+    return [
+        replace(one, turns=tuple(replace(turn, gap_s=0.0) for turn in one.turns[:3]))
+        for one in draw_synthetic(count, 0.0, rng)
+    ]
+
+
+def load_of(name: str, options: argparse.Namespace) -> AgentLoad:
+    """Return a load by its name.
 
     Raises:
         ConfigError: If the recorded sessions cannot be read.
     """
     if name == "synthetic":
-        return lambda count, rng: draw_synthetic(count, options.window_s, rng)
-    recorded = read_sessions(
-        data_directory(options.data, required=True),
-        Selection(tuple(options.turns), options.most_prompt_tokens),
-    )
+        return OwnLoad(
+            lambda count, rng: draw_synthetic(count, options.window_s, rng), options.tenants
+        )
+    data = data_directory(options.data, required=True)
+    if name == "aiperf":
+        scale = (options.scale or AIPERF_SCALES[options.engine]) / TRACES_SCALE
+        return AiperfLoad(data / TRACES, scale, options.duration_s, options.longest_gap_s)
+    recorded = read_sessions(data, Selection(tuple(options.turns), options.most_prompt_tokens))
     lengths = options.scale or SCALES[options.engine]
     gaps = lengths if options.gap_scale is None else options.gap_scale
-    scale = Scale(lengths, gaps, options.longest_gap_s)
-    return lambda count, rng: draw_recorded(recorded, count, scale, options.window_s, rng)
+    shrunk = Scale(lengths, gaps, options.longest_gap_s)
+    return OwnLoad(
+        lambda count, rng: draw_recorded(recorded, count, shrunk, options.window_s, rng),
+        options.tenants,
+    )
 
 
 def describe(options: argparse.Namespace, arms: AgentArms) -> str:
@@ -214,17 +225,19 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--load",
         nargs="+",
-        choices=("sessions", "synthetic"),
+        choices=("synthetic", "sessions", "aiperf"),
         default=["synthetic"],
-        help="recorded sessions, or agents of one kind with short tool times (default synthetic)",
+        help="agents of one kind with short tool times, recorded sessions, or those replayed by"
+        " aiperf (default synthetic)",
     )
     parser.add_argument(
         "--arms",
         nargs="+",
         choices=tuple(ARMS),
-        default=list(ARMS),
-        help="ours: this service; ours-off: without prefix caching; pinned: bare vLLM servers"
-        " (default: all)",
+        default=[OURS.name, PINNED.name],
+        help="ours: this service; ours-off: without prefix caching; pinned: bare vLLM servers, a"
+        " session at one of them; pinned-priority: with the order of arrival as priority; router-*:"
+        " vLLM's router in front of them (default: ours pinned)",
     )
     parser.add_argument(
         "--loads",
@@ -234,10 +247,23 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="F",
         help="agents at once, in multiples of what fits into the KV memory (default 0.5 0.9 3)",
     )
-    parser.add_argument("--agents", type=int, help="so many agents, in place of --loads' number")
+    parser.add_argument(
+        "--agents",
+        nargs="+",
+        type=int,
+        help="so many agents at once, in place of --loads",
+    )
+    parser.add_argument(
+        "--tenants", type=int, default=1, help="of the sessions that are not aiperf's (default 1)"
+    )
+    parser.add_argument(
+        "--duration-s", type=float, default=60.0, help="of a play of aiperf (default 60)"
+    )
     parser.add_argument("--data", type=Path, help="folder of sessions/ (or JUSTITIA_DATA)")
     parser.add_argument(
-        "--scale", type=float, help="of recorded lengths (default 1/64; with --engine gpu 1/8)"
+        "--scale",
+        type=float,
+        help="of recorded lengths (default 1/64; with --engine gpu 1/8; aiperf's 1/32 and 1/4)",
     )
     parser.add_argument("--gap-scale", type=float, help="of recorded gaps (default: as --scale)")
     parser.add_argument(
@@ -261,6 +287,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures and completion times there")
     parser.add_argument("--csv", type=Path, help="write every turn of every play there")
     options = parser.parse_args(arguments)
+    if options.agents:
+        options.loads = [float(agents) for agents in options.agents]
+    if options.tenants > 1 and "aiperf" in options.load:
+        parser.error("--tenants: the sessions of aiperf are of one tenant")
     if options.steps is not None and PINNED.name not in options.arms:
         parser.error("--steps needs the arm pinned")
     return options

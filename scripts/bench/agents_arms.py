@@ -1,4 +1,4 @@
-"""The arms of scripts/bench_agents: this service, and bare vLLM servers with pinned sessions."""
+"""The arms of scripts/bench_agents: this service, and bare vLLM servers, maybe behind a router."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +11,11 @@ from typing import Any, Self
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConfigError
+from justitia_ray.serve.engines.vllm_args import VllmValue
 from justitia_ray.units import Seconds, Tokens
 from scripts.bench.load import Target
 from scripts.bench.machine import SHARED, Role, cpu_by_role
-from scripts.bench.own_servers import vllm_server
+from scripts.bench.own_servers import vllm_router, vllm_server
 from scripts.bench.serve_arms import JUSTITIA, Arm, BenchArms, arm_args
 from tests.harness.local_cluster import read_serve_config
 
@@ -26,9 +27,17 @@ OURS_OFF = replace(
     vllm_args=(("enable_prefix_caching", False), ("enable_prompt_tokens_details", True)),
 )
 """The service as most of its files have it, without prefix caching."""
-PINNED = Arm("pinned", None, server=vllm_server, vllm_args=_CACHED)
+PINNED = Arm("pinned", None, vllm_args=_CACHED)
 """vLLM's own servers, one for each engine of the service; each session stays with one of them."""
-ARMS = {arm.name: arm for arm in (PINNED, OURS, OURS_OFF)}
+PRIORITY = Arm("pinned-priority", None)
+"""The same servers; each call has the place of its session in the order of arrival."""
+CACHE_AWARE = Arm("router-cache-aware", None)
+"""vLLM's router in front of the same servers."""
+CONSISTENT_HASH = Arm("router-consistent-hash", None)
+ARMS = {arm.name: arm for arm in (PINNED, PRIORITY, CACHE_AWARE, CONSISTENT_HASH, OURS, OURS_OFF)}
+_ROUTER = "router-"
+_BARE = "bare"
+"""Owner of the processes that all arms without this service share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,11 @@ class AgentArm:
     targets: tuple[Target, ...]
     is_ours: bool
 
+    @property
+    def has_priorities(self) -> bool:
+        """Whether calls say their priority."""
+        return self.name == PRIORITY.name
+
 
 class AgentArms:
     """Arms that stand side by side on one machine, to be entered.
@@ -46,20 +60,34 @@ class AgentArms:
     Args:
         file: A Serve configuration file of this project; its first application is the arms'.
         arms: What to start.
+        vllm_args: Options of every engine, on top of the file's and the arm's.
         at_once: Whether all start at once: faster, but engines that load on two cores leave Ray
             none to start in time.
     """
 
-    def __init__(self, file: Path, arms: Sequence[Arm], *, at_once: bool = False) -> None:
+    def __init__(
+        self,
+        file: Path,
+        arms: Sequence[Arm],
+        vllm_args: Mapping[str, VllmValue],
+        *,
+        at_once: bool = False,
+    ) -> None:
         application = read_serve_config(file)["applications"][0]
-        self._arms = arms
+        more = tuple(vllm_args.items())
+        self._services = [
+            replace(arm, vllm_args=arm.vllm_args + more) for arm in arms if arm.import_path
+        ]
+        self._bare = [arm for arm in arms if not arm.import_path]
         self._file = file
         self.engines = _engines(application)
         """Engines of each arm."""
         self.config = AppConfig.parse(application["args"])
         self.kv_tokens = self.engines * kv_tokens(self.config)
         """KV memory of each arm."""
-        self._servers = AppConfig.parse(arm_args(application["args"], PINNED))
+        self._servers = AppConfig.parse(
+            arm_args(application["args"], replace(PINNED, vllm_args=PINNED.vllm_args + more))
+        )
         self._at_once = at_once
         self._stack = ExitStack()
         self._roles: dict[int, Role] = {}
@@ -71,12 +99,12 @@ class AgentArms:
         Raises:
             JustitiaError: If one fails.
         """
-        services = [arm for arm in self._arms if arm.import_path]
+        services = self._services
         starts: list[Callable[[], AbstractContextManager[Any]]] = []
         if services:
             cluster = BenchArms(self._file, services, self.engines)
             starts.append(lambda: cluster)
-        if PINNED in self._arms:
+        if self._bare:
             starts += [lambda: vllm_server(self._servers, 1)] * self.engines
         started = self._start(starts)
         if services:
@@ -86,11 +114,20 @@ class AgentArms:
             }
             self._roles |= cluster.running.roles
             started = started[1:]
-        if PINNED in self._arms:
-            targets = tuple(Target(server.port, "") for server in started)
-            for server in started:
-                self._roles |= {pid: (PINNED.name, role) for pid, role in server.roles.items()}
-            self.running[PINNED.name] = AgentArm(PINNED.name, targets, is_ours=False)
+        servers = tuple(Target(server.port, "") for server in started)
+        for server in started:
+            self._roles |= {pid: (_BARE, role) for pid, role in server.roles.items()}
+        with self._stack.pop_all() as stack:
+            for arm in self._bare:
+                targets = servers
+                if arm.name.startswith(_ROUTER):
+                    policy = arm.name.removeprefix(_ROUTER).replace("-", "_")
+                    ports = [target.port for target in servers]
+                    router = stack.enter_context(vllm_router(policy, ports))
+                    self._roles |= {pid: (arm.name, role) for pid, role in router.roles.items()}
+                    targets = (Target(router.port, ""),)
+                self.running[arm.name] = AgentArm(arm.name, targets, is_ours=False)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
@@ -103,12 +140,12 @@ class AgentArms:
 
     def read_cpu(self, arm: str) -> dict[str, Seconds]:
         """Return the CPU time so far of an arm, by role; of all on Ray, with what they share."""
-        shares = self.running[arm].is_ours
-        return {
-            role: used_s
-            for (owner, role), used_s in cpu_by_role(os.getpid(), self._roles).items()
-            if owner == arm or (shares and owner == SHARED)
-        }
+        owners = (arm, SHARED if self.running[arm].is_ours else _BARE)
+        used: dict[str, Seconds] = {}
+        for (owner, role), used_s in cpu_by_role(os.getpid(), self._roles).items():
+            if owner in owners:
+                used[role] = used.get(role, 0.0) + used_s
+        return used
 
     def _start(self, starts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> list[Any]:
         """Enter all of them, the first in this thread; all end with `self`."""

@@ -13,6 +13,7 @@ from justitia_ray.protocol.endpoints import (
     CLASS_HEADER,
     RAN_HEADER,
     REPLICA_HEADER,
+    TENANT_HEADER,
     WAITED_HEADER,
 )
 from justitia_ray.units import Seconds, Tokens
@@ -22,6 +23,8 @@ from scripts.bench.load import CallFailed, Reply, Target
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
 """Ordinary words in every tokenizer that is used here; the smallest has 2,048."""
 AGENT_CLASS = "agent"
+SESSION_HEADER = "X-Session-ID"
+"""By which vLLM's router knows a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +101,40 @@ class AgentPlayer:
         targets: Where the arm answers. Sessions are pinned to them in turns, as they arrive.
         model: The model to ask for.
         name: Of the play.
-        is_ours: Whether sessions name their application and its class, and close it.
+        is_ours: Whether sessions name their application, its class and tenant, and close it.
+        has_priorities: Whether calls have the place of their session in the order of arrival as
+            their priority, which vLLM's own server takes.
+        tenants: Tenants of the sessions, in turns as they arrive. The prefix cache has a salt for
+            each if there are several: this service's own, the callers' where it is not in between.
     """
 
-    def __init__(self, targets: Sequence[Target], model: str, name: str, *, is_ours: bool) -> None:
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        model: str,
+        name: str,
+        *,
+        is_ours: bool,
+        has_priorities: bool = False,
+        tenants: int = 1,
+    ) -> None:
         self._targets = targets
         self._model = model
         self._name = name
         self._is_ours = is_ours
+        self._has_priorities = has_priorities
+        self._tenants = tenants
         self._turns: list[TurnSample] = []
         self._errors: list[str] = []
 
     async def play(self, sessions: Sequence[AgentSession]) -> Play:
         """Play them to their ends; a session that fails ends there, and stops no other."""
         order = sorted(range(len(sessions)), key=lambda i: sessions[i].arrived_at_s)
-        targets = {
-            sessions[i].name: self._targets[k % len(self._targets)] for k, i in enumerate(order)
-        }
+        places = {sessions[i].name: k for k, i in enumerate(order)}
 
         async def play_one(session: AgentSession, clock: LoadClock) -> Seconds | None:
             try:
-                return await self._play_session(session, targets[session.name], clock)
+                return await self._play_session(session, places[session.name], clock)
             except (JustitiaError, OSError) as error:
                 self._errors.append(f"{session.name}: {error}")
                 return None
@@ -136,23 +152,28 @@ class AgentPlayer:
             tuple(self._errors),
         )
 
-    async def _play_session(
-        self, session: AgentSession, target: Target, clock: LoadClock
-    ) -> Seconds:
-        """Return when the last turn was answered."""
+    async def _play_session(self, session: AgentSession, place: int, clock: LoadClock) -> Seconds:
+        """Return when the last turn was answered; `place` is its own in the order of arrival."""
+        target = self._targets[place % len(self._targets)]
         own = random.Random(f"{self._name} {session.name}")
         context = _draw(random.Random(self._name), session.common_tokens)
         application = f"{self._name}-{session.name}"
-        headers = (
-            {APPLICATION_HEADER: application, CLASS_HEADER: AGENT_CLASS} if self._is_ours else {}
-        )
+        tenant = f"tenant-{place % self._tenants}" if self._tenants > 1 else ""
+        if self._is_ours:
+            headers = {APPLICATION_HEADER: application, CLASS_HEADER: AGENT_CLASS}
+            headers |= {TENANT_HEADER: tenant} if tenant else {}
+            extra: dict[str, Any] = {}
+        else:
+            headers = {SESSION_HEADER: application}
+            extra = {"cache_salt": tenant} if tenant else {}
+            extra |= {"priority": place} if self._has_priorities else {}
         answered_at_s = session.arrived_at_s
         for number, turn in enumerate(session.turns):
             kept = context[: turn.kept_tokens] if number else context
             prompt = kept + _draw(own, turn.prompt_tokens - len(kept))
             await clock.wait_until(answered_at_s + turn.gap_s)
             sent_at_s = clock.now_s()
-            reply = await self._complete(target, prompt, turn.output_tokens, headers)
+            reply = await self._complete(target, prompt, turn.output_tokens, headers, extra)
             answered_at_s = clock.now_s()
             answer: dict[str, Any] = json.loads(reply.body)
             usage, details = answer["usage"], answer["usage"].get("prompt_tokens_details") or {}
@@ -182,7 +203,8 @@ class AgentPlayer:
             context = prompt + said
         if self._is_ours:
             path = f"{target.route_prefix}/v1/applications/{application}/close"
-            await self._post(target, path, {}, {})
+            tenant_headers = {TENANT_HEADER: tenant} if tenant else {}
+            await self._post(target, path, {}, tenant_headers)
         return answered_at_s
 
     async def _complete(
@@ -191,6 +213,7 @@ class AgentPlayer:
         prompt: Sequence[int],
         output_tokens: Tokens,
         headers: Mapping[str, str],
+        extra: Mapping[str, Any],
     ) -> Reply:
         body = {
             "model": self._model,
@@ -199,6 +222,7 @@ class AgentPlayer:
             "ignore_eos": True,
             "return_token_ids": True,
             "temperature": 0.0,
+            **extra,
         }
         return await self._post(target, target.completions, body, headers)
 

@@ -1,4 +1,4 @@
-"""The arms of scripts/bench_serve beside its cluster: LiteLLM's proxy, vLLM's server, a release."""
+"""Servers of benchmarks beside their cluster: vLLM's own, routers of others, a release."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import yaml
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
+from scripts.bench.tools import tool
 from tests.harness.local_front import free_port
 
 _UP_WITHIN_S: Seconds = 300.0
@@ -84,6 +85,25 @@ def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
         environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
         pid = stack.enter_context(_process(command, port, "/health/liveliness", environment))
         yield OwnServer(port, {pid: "proxy"} | {engine: "replica" for _, engine in servers})
+
+
+@contextmanager
+def vllm_router(policy: str, ports: Sequence[int]) -> Iterator[OwnServer]:
+    """Run vLLM's router in front of servers on these ports.
+
+    Args:
+        policy: One of the router's: `cache_aware`, `consistent_hash`.
+        ports: Of the servers.
+
+    Raises:
+        JustitiaError: If it does not come up.
+    """
+    port = free_port()
+    command = [str(tool("vllm-router")), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--policy", policy, "--prometheus-port", str(free_port()), "--log-level", "error"]
+    command += ["--worker-urls", *(f"http://127.0.0.1:{server}" for server in ports)]
+    with _process(command, port, "/readiness", {}) as pid:
+        yield OwnServer(port, {pid: "router"})
 
 
 # Passed as text: Ray puts the directory of a driver's file before what an application names.

@@ -27,6 +27,7 @@ from scripts.bench.agents import (
     scaled_session,
 )
 from scripts.bench.agents_arms import AgentArm, AgentArms
+from scripts.bench.agents_loads import OwnLoad
 from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
 from scripts.bench.agents_report import Pair, document, figures, hops_table, table, worst_against
 from scripts.bench.load import Target
@@ -230,6 +231,24 @@ async def test_our_sessions_are_applications_that_are_closed() -> None:
 
 
 @pytest.mark.asyncio
+async def test_priorities_and_salts_of_bare_servers_are_the_callers() -> None:
+    """The order of arrival, and a salt for each tenant, as this service has by itself."""
+    answers = Answers()
+    later = replace(OTHER, arrived_at_s=0.05)
+    async with answering(answers) as targets:
+        player = AgentPlayer(targets, "m", "p", is_ours=False, has_priorities=True, tenants=2)
+        await player.play([later, SESSION])
+        ours = AgentPlayer(targets, "m", "q", is_ours=True, tenants=2)
+        await ours.play([replace(later, name="s2")])
+
+    said = {(body["priority"], body["cache_salt"]) for body in answers.bodies[:4]}
+    assert {(0, "tenant-0"), (1, "tenant-1")} == said
+    assert all(b"X-Session-ID: p-s" in head for head in answers.heads[:4])
+    assert all(b"x-justitia-tenant: tenant-0" in head for head in answers.heads[4:])
+    assert not {"priority", "cache_salt"} & set(answers.bodies[4])
+
+
+@pytest.mark.asyncio
 async def test_session_that_fails_is_an_error_and_stops_no_other() -> None:
     answers = Answers(fails_at=2)
     later = AgentSession("s1", 0.2, 4, OTHER.turns)
@@ -297,8 +316,8 @@ class RunningArms:
 async def test_every_load_is_played_by_every_arm_in_alternating_order(tmp_path: Path) -> None:
     """And after the first repeat the iterations are timed, into a file."""
     steps = tmp_path / "steps.csv"
-    arguments = ["--loads", "0.5", "1", "--repeats", "2", "--steps", str(steps), "--window-s", "0"]
-    options = bench_agents.parse_arguments([*arguments, "--agents", "2"])
+    arguments = ["--agents", "2", "3", "--repeats", "2", "--steps", str(steps), "--window-s", "0"]
+    options = bench_agents.parse_arguments(arguments)
     said: list[str] = []
     kept: list[int] = []
     one = AgentSession("s0", 0.0, 4, (Turn(0.0, 0, 60, 40),))
@@ -309,18 +328,25 @@ async def test_every_load_is_played_by_every_arm_in_alternating_order(tmp_path: 
     async with answering(Answers(), 2) as targets:
         arms = cast(AgentArms, RunningArms(targets))
         bench = bench_agents.AgentBench(
-            arms, {"synthetic": draw}, options, said.append, lambda p: kept.append(len(p)), None
+            arms,
+            {"synthetic": OwnLoad(draw)},
+            options,
+            said.append,
+            lambda p: kept.append(len(p)),
+            None,
         )
         pairs = await bench.run()
 
-    assert [(0, "synthetic 0.5"), (0, "synthetic 1"), (1, "synthetic 0.5"), (1, "synthetic 1")] == [
-        (pair.repeat, pair.load) for pair in pairs
-    ]
+    played = [(pair.repeat, pair.load) for pair in pairs]
+    names = ["synthetic of 2", "synthetic of 3"]
+    assert [(0, names[0]), (0, names[1]), (1, names[0]), (1, names[1])] == played
     assert [["pinned", "ours"], ["pinned", "ours"], ["ours", "pinned"], ["ours", "pinned"]] == [
         list(pair.plays) for pair in pairs
     ]
     assert [1, 1, 2, 2, 3, 3, 4, 4] == kept
-    assert all(2 == len(play.completion_s) for pair in pairs for play in pair.plays.values())
+    assert all(
+        pair.agents == len(play.completion_s) for pair in pairs for play in pair.plays.values()
+    )
     assert {"prefill", "cached", "extend", "decode"} == {
         line.split(",")[0] for line in steps.read_text().splitlines()[1:]
     }
@@ -333,8 +359,8 @@ async def test_no_play_begins_after_the_deadline() -> None:
 
     async with answering(Answers()) as targets:
         arms = cast(AgentArms, RunningArms(targets))
-        draws = {"synthetic": lambda count, rng: draw_synthetic(count, 0.0, rng)}
-        bench = bench_agents.AgentBench(arms, draws, options, said.append, lambda _: None, 0.0)
+        loads = {"synthetic": OwnLoad(lambda count, rng: draw_synthetic(count, 0.0, rng))}
+        bench = bench_agents.AgentBench(arms, loads, options, said.append, lambda _: None, 0.0)
         pairs = await bench.run()
 
     assert [] == pairs

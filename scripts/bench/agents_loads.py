@@ -1,0 +1,108 @@
+"""The loads of scripts/bench_agents: sessions that it plays itself, and those that aiperf plays."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.endpoints import CLASS_HEADER
+from justitia_ray.serve.engines.random_models import materialise_model
+from justitia_ray.units import Seconds, Tokens
+from scripts.bench.agents import AgentSession, agents_that_fit
+from scripts.bench.agents_arms import AgentArm
+from scripts.bench.agents_player import AGENT_CLASS, AgentPlayer, Play
+from scripts.bench.aiperf import AiperfPlan, TraceFacts, play_aiperf, scaled_traces
+
+Draw = Callable[[int, random.Random], list[AgentSession]]
+"""Returns so many sessions."""
+_SAMPLE = 200
+"""Sessions that say how large one is in the mean."""
+
+
+class AgentLoad(Protocol):
+    """A load that every arm of a pair plays alike."""
+
+    def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
+        """Return how many agents fit into the KV memory, each with its largest context."""
+
+    async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
+        """Play so many agents at once against an arm; the seed says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLoad:
+    """Sessions that are drawn, and played by `AgentPlayer`."""
+
+    draw: Draw
+    tenants: int = 1
+
+    def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
+        """Return how many of a sample fit."""
+        return agents_that_fit(kv_tokens, self.draw(_SAMPLE, random.Random(seed)))
+
+    async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
+        """Play each agent's session to its end."""
+        player = AgentPlayer(
+            arm.targets,
+            config.model.name,
+            # Arms share servers: one must not find in their cache what another has left there.
+            f"{seed.replace(' ', '-')}-{arm.name}",
+            is_ours=arm.is_ours,
+            has_priorities=arm.has_priorities,
+            tenants=self.tenants,
+        )
+        return await player.play(self.draw(agents, random.Random(seed)))
+
+
+class AiperfLoad:
+    """Recorded sessions that aiperf replays, for a time and with so many at once.
+
+    Args:
+        traces: Their files.
+        scale: Of the lengths in the files.
+        duration_s: Time of a play; what still runs then is cancelled.
+        longest_gap_s: A longer tool time or pause is cut to this.
+    """
+
+    def __init__(
+        self, traces: Path, scale: float, duration_s: Seconds, longest_gap_s: Seconds
+    ) -> None:
+        self._directory = TemporaryDirectory(prefix="justitia-aiperf-")
+        self._traces = Path(self._directory.name) / "traces"
+        self._traces.mkdir()
+        self._facts: Mapping[str, TraceFacts] = scaled_traces(traces, scale, self._traces)
+        self._duration_s = duration_s
+        self._longest_gap_s = longest_gap_s
+        self._plays = 0
+
+    def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
+        """Return how many fit, by the mean of their largest contexts."""
+        contexts = [facts.largest_context for facts in self._facts.values()]
+        return kv_tokens * len(contexts) / sum(contexts)
+
+    async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
+        """Run aiperf once."""
+        plan = AiperfPlan(
+            self._traces,
+            agents,
+            self._duration_s,
+            self._longest_gap_s,
+            random.Random(seed).randrange(2**31),
+            materialise_model(config.model.path, config.model.cache_dir),
+        )
+        self._plays += 1
+        name = f"{self._plays}-{arm.name}"
+        return await asyncio.to_thread(
+            play_aiperf,
+            arm.targets,
+            config.model.name,
+            plan,
+            self._facts,
+            f"{seed} {name}",
+            Path(self._directory.name) / name,
+            {CLASS_HEADER: AGENT_CLASS} if arm.is_ours else {},
+        )
