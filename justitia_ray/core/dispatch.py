@@ -1,9 +1,10 @@
 """Granting: which replica an inference goes to, who may pass one that fits nowhere, and leases.
 
 Replicas are matched by memory, then by locality (a replica that has finished an inference of the
-application may hold prefixes of its prompts), then by free KV. Locality decides between replicas
-that have the memory only: nobody waits for a certain replica, and nobody is passed for one. What an
-application submits at once before anything of it is finished spreads over the replicas.
+application may hold prefixes of its prompts, the last one the whole context), then by free KV.
+Locality decides between replicas that have the memory only: nobody waits for a certain replica, and
+nobody is passed for one. What an application submits at once before anything of it is finished
+spreads over the replicas.
 
 An inference *avoids* the replicas that its ingress could not reach: it is neither leased to them
 nor in line for them, and others start there, those of its application first. Every two seconds the
@@ -545,11 +546,17 @@ class Leases:
 
 
 def _ranked(replicas: list[KnownReplica], application: Application) -> list[KnownReplica]:
-    """Sort replicas: those that served the application, then by free KV, by name."""
+    """Sort replicas: those that served the application, then by free KV, by name.
+
+    Where nothing of the application runs, its next prompt goes on from its last answer: the replica
+    that finished that is first.
+    """
     if len(replicas) > 1:
         served = application.replicas
+        last = None if application.in_flight else next(reversed(served), None)
         replicas.sort(
             key=lambda replica: (
+                replica.replica_id != last,
                 replica.replica_id not in served,
                 replica.context_tokens - replica.leasable_tokens,
                 replica.replica_id,

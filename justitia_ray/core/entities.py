@@ -246,7 +246,8 @@ class Application:
     true_kv_token_time: KvTokenTime | None = None
     """Known in simulators and replays only."""
     replicas: dict[ReplicaId, None] = field(default_factory=dict)
-    """Replicas that have finished an inference of it: they may hold prefixes of its prompts."""
+    """Replicas that have finished an inference of it, the last one last: they may hold prefixes of
+    its prompts."""
     stages: StageSums = field(default_factory=StageSums)
     openers: dict[IngressId, None] = field(default_factory=dict)
     """Every ingress that has it open: an application's inferences may come by several."""

@@ -30,7 +30,7 @@ from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.suspects import Suspects
-from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
+from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Seconds
 
 _MAXIMUM_REJECTED = 10_000
 """Rejected applications remembered; inferences of them are refused for that reason."""
@@ -513,9 +513,8 @@ class Inferences:
                 self._leases.abort(lease)
                 if not (is_reported or is_counted):
                     self._depart(application, inference, lease, outcome)
-            elif outcome is Outcome.FINISHED and lease.replica_id not in application.replicas:
-                known = [name for name in application.replicas if name in state.replicas]
-                application.replicas = dict.fromkeys([*known, lease.replica_id])
+            elif outcome is Outcome.FINISHED:
+                self._note_served(application, lease.replica_id)
         elif request_id in application.claimed:
             application.claimed.discard(request_id)
             self._recovery.unclaim(request_id)
@@ -551,6 +550,13 @@ class Inferences:
         """Count what was stopped of an application without waiting for more reports of it."""
         for lease_id in list(application.leaving):
             self.count_departure(lease_id)
+
+    def _note_served(self, application: Application, replica_id: ReplicaId) -> None:
+        """Put a replica last among those that have served an application."""
+        if next(reversed(application.replicas), None) != replica_id:
+            known = self._state.replicas.keys() - {replica_id}
+            others = [name for name in application.replicas if name in known]
+            application.replicas = dict.fromkeys([*others, replica_id])
 
     def _depart(
         self, application: Application, inference: Inference, lease: Lease, outcome: Outcome

@@ -72,6 +72,35 @@ def test_locality_makes_nobody_wait() -> None:
     assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=5, output=2))  # freer of the two
 
 
+def test_next_turn_goes_where_the_last_one_was_served() -> None:
+    """That replica has the whole context; the other, freer one what was said before it moved."""
+    driver = _pool(r0=100)
+    driver.open("a")
+    driver.submit("a1", "a")
+    _serve(driver, "a1", "r0", kv=100)
+    _ask(driver, "b", 60, 20)
+    driver.pull("r1", kv=1000)
+    driver.submit("a2", "a", prompt=30, output=20)
+    _serve(driver, "a2", "r1", kv=1000)
+    _ask(driver, "c", 900, 20)  # on r1: it has less left than r0, which `b` leaves
+    _serve(driver, "b", "r0", kv=100)
+
+    assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=40, output=2))
+    # What runs beside it makes it one of several calls, which spread as they did.
+    assert {"a4": "r0"} == _places(driver.submit("a4", "a", prompt=40, output=2))
+
+
+def test_replica_that_serves_again_is_the_last() -> None:
+    driver = _pool(r0=1000, r1=1000)
+    driver.open("a")
+    for name in ("a1", "a2", "a3"):
+        driver.submit(name, "a")
+    for name in ("a2", "a1", "a3"):
+        _serve(driver, name, {"a1": "r0", "a2": "r1", "a3": "r0"}[name])
+
+    assert ["r1", "r0"] == list(driver.application("a").replicas)
+
+
 def test_memory_that_no_lease_explains_is_not_free() -> None:
     """An aborted call's KV is in the way of the choice as it is in that of the room."""
     driver = _pool()
