@@ -13,6 +13,7 @@ from pathlib import Path
 from justitia_ray.errors import JustitiaError
 from justitia_ray.serve.engines.vllm_args import VllmValue
 from justitia_ray.sim.suites.inputs import data_directory
+from justitia_ray.units import Seconds
 from scripts.bench.agents import (
     AgentSession,
     Scale,
@@ -56,7 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arms = [arm for arm in ARMS.values() if arm.name in options.arms]
         file = options.config or FILES[options.engine]
         vllm_args = VLLM_ARGS.get(options.engine, {})
-        with AgentArms(file, arms, vllm_args, at_once=options.engine == "gpu") as arms_up:
+        with AgentArms(
+            file,
+            arms,
+            vllm_args,
+            cache_fill_s=options.cache_fill_s,
+            at_once=options.engine == "gpu",
+        ) as arms_up:
             say("up")
             facts = {
                 "machine": about,
@@ -164,7 +171,13 @@ class AgentBench:
 
     async def _play(self, arm: AgentArm, load: AgentLoad, agents: int, seed: str) -> Play:
         before = self._arms.read_cpu(arm.name)
+        renewing = None
+        if arm.renew is not None and not seed.startswith("warm-up"):
+            renewing = asyncio.create_task(_renew_after(self._options.update_after_s, arm.renew))
         play = await load.play(arm, self._arms.config, agents, seed)
+        if renewing is not None:
+            over_s = await _time_until(renewing)
+            self._say(f"the rolling update was over {over_s:.1f} s after the play")
         after = self._arms.read_cpu(arm.name)
         used = {role: round(s - before.get(role, 0.0), 3) for role, s in after.items()}
         return replace(play, cpu_s=used)
@@ -175,6 +188,18 @@ class AgentBench:
         rows = await measure_steps(target, self._arms.config.model.name, grid, self._options.seed)
         write_steps(self._options.steps, rows)
         self._say(f"iterations of {PINNED.name}:\n{steps_table(rows)}")
+
+
+async def _renew_after(wait_s: Seconds, renew: Callable[[], None]) -> None:
+    await asyncio.sleep(wait_s)
+    await asyncio.to_thread(renew)
+
+
+async def _time_until(task: asyncio.Task[None]) -> Seconds:
+    """Wait for a task, and return for how long."""
+    began_at = time.monotonic()
+    await task
+    return time.monotonic() - began_at
 
 
 def _draw_short(count: int, rng: random.Random) -> list[AgentSession]:
@@ -237,7 +262,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[OURS.name, PINNED.name],
         help="ours: this service; ours-off: without prefix caching; pinned: bare vLLM servers, a"
         " session at one of them; pinned-priority: with the order of arrival as priority; router-*:"
-        " vLLM's router in front of them (default: ours pinned)",
+        " vLLM's router in front of them; ours-updated: ours, with a rolling update of its engines"
+        " in each play (default: ours pinned)",
     )
     parser.add_argument(
         "--loads",
@@ -255,6 +281,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--tenants", type=int, default=1, help="of the sessions that are not aiperf's (default 1)"
+    )
+    parser.add_argument(
+        "--update-after-s",
+        type=float,
+        default=5.0,
+        help="into a play of ours-updated its engines are replaced (default 5)",
+    )
+    parser.add_argument(
+        "--cache-fill-s", type=float, help="replica.cache_fill_s of this service's arms"
     )
     parser.add_argument(
         "--duration-s", type=float, default=60.0, help="of a play of aiperf (default 60)"

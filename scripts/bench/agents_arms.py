@@ -26,7 +26,9 @@ OURS_OFF = replace(
     name="ours-off",
     vllm_args=(("enable_prefix_caching", False), ("enable_prompt_tokens_details", True)),
 )
-"""The service as most of its files have it, without prefix caching."""
+"""The service without prefix caching."""
+UPDATED = replace(OURS, name="ours-updated")
+"""The very service of `ours`, whose engines are replaced by a rolling update during the play."""
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
 """vLLM's own servers, one for each engine of the service; each session stays with one of them."""
 PRIORITY = Arm("pinned-priority", None)
@@ -34,7 +36,10 @@ PRIORITY = Arm("pinned-priority", None)
 CACHE_AWARE = Arm("router-cache-aware", None)
 """vLLM's router in front of the same servers."""
 CONSISTENT_HASH = Arm("router-consistent-hash", None)
-ARMS = {arm.name: arm for arm in (PINNED, PRIORITY, CACHE_AWARE, CONSISTENT_HASH, OURS, OURS_OFF)}
+ARMS = {
+    arm.name: arm
+    for arm in (PINNED, PRIORITY, CACHE_AWARE, CONSISTENT_HASH, OURS, OURS_OFF, UPDATED)
+}
 _ROUTER = "router-"
 _BARE = "bare"
 """Owner of the processes that all arms without this service share."""
@@ -47,6 +52,8 @@ class AgentArm:
     name: str
     targets: tuple[Target, ...]
     is_ours: bool
+    renew: Callable[[], None] | None = None
+    """Replaces the engines, as a rolling update does; None: nothing does in this arm."""
 
     @property
     def has_priorities(self) -> bool:
@@ -61,6 +68,7 @@ class AgentArms:
         file: A Serve configuration file of this project; its first application is the arms'.
         arms: What to start.
         vllm_args: Options of every engine, on top of the file's and the arm's.
+        cache_fill_s: `replica.cache_fill_s` of the services, in place of the file's.
         at_once: Whether all start at once: faster, but engines that load on two cores leave Ray
             none to start in time.
     """
@@ -71,12 +79,16 @@ class AgentArms:
         arms: Sequence[Arm],
         vllm_args: Mapping[str, VllmValue],
         *,
+        cache_fill_s: Seconds | None = None,
         at_once: bool = False,
     ) -> None:
         application = read_serve_config(file)["applications"][0]
         more = tuple(vllm_args.items())
+        self._is_updated = UPDATED in arms
+        services = {OURS if arm == UPDATED else arm: None for arm in arms if arm.import_path}
         self._services = [
-            replace(arm, vllm_args=arm.vllm_args + more) for arm in arms if arm.import_path
+            replace(arm, vllm_args=arm.vllm_args + more, cache_fill_s=cache_fill_s)
+            for arm in services
         ]
         self._bare = [arm for arm in arms if not arm.import_path]
         self._file = file
@@ -112,6 +124,12 @@ class AgentArms:
                 arm.name: AgentArm(arm.name, (cluster.running.targets[arm.name],), is_ours=True)
                 for arm in services
             }
+            if self._is_updated:
+                self.running[UPDATED.name] = replace(
+                    self.running[OURS.name],
+                    name=UPDATED.name,
+                    renew=lambda: cluster.renew_engines(OURS.name),
+                )
             self._roles |= cluster.running.roles
             started = started[1:]
         servers = tuple(Target(server.port, "") for server in started)
@@ -140,7 +158,8 @@ class AgentArms:
 
     def read_cpu(self, arm: str) -> dict[str, Seconds]:
         """Return the CPU time so far of an arm, by role; of all on Ray, with what they share."""
-        owners = (arm, SHARED if self.running[arm].is_ours else _BARE)
+        service = OURS.name if arm == UPDATED.name else arm
+        owners = (service, SHARED if self.running[arm].is_ours else _BARE)
         used: dict[str, Seconds] = {}
         for (owner, role), used_s in cpu_by_role(os.getpid(), self._roles).items():
             if owner in owners:

@@ -7,6 +7,7 @@ their own. All share the machine, and measures alternate between them; only one 
 import copy
 import json
 import os
+import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -45,6 +46,8 @@ class Arm:
     """Name of the deployment of engines."""
     server: Callable[[AppConfig, int], AbstractContextManager[OwnServer]] | None = None
     chunk_interval_s: Seconds | None = None
+    """In place of the file's."""
+    cache_fill_s: Seconds | None = None
     """In place of the file's."""
     iteration_s: Seconds | None = None
     """Iteration of the fake engine, in place of the setting's."""
@@ -133,6 +136,8 @@ def arm_args(
     changed: dict[str, Any] = copy.deepcopy(dict(args)) | {"metrics": {"enabled": arm.metrics}}
     if arm.chunk_interval_s is not None:
         changed.setdefault("replica", {})["chunk_interval_s"] = arm.chunk_interval_s
+    if arm.cache_fill_s is not None:
+        changed.setdefault("replica", {})["cache_fill_s"] = arm.cache_fill_s
     if arm.engine_metrics is not None:
         changed["engine"]["metrics"] = arm.engine_metrics
     if arm.vllm_args:
@@ -296,6 +301,19 @@ class BenchArms(LocalCluster):
         }
         running.roles |= scheduler_roles(self.port, self._on_serve, credentials)
         return self
+
+    def renew_engines(self, arm: str) -> None:
+        """Roll out a new version of an arm's engines, and nothing else, until all of it runs.
+
+        Raises:
+            JustitiaError: If it does not come up.
+        """
+        (application,) = (one for one in self.values["applications"] if one["name"] == arm)
+        (engines,) = (one for one in application["deployments"] if one["name"] == "Replica")
+        options = engines.setdefault("ray_actor_options", {})
+        environment = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
+        environment["JUSTITIA_BENCH_VERSION"] = str(time.monotonic_ns())
+        self.deploy()
 
     def __exit__(self, *error: Any) -> None:
         with self._servers:

@@ -120,6 +120,10 @@ class EngineReplica:
             interval_s = self._config.metrics.interval_s
             self._exporter = Exporter(measures, self._set_gauges, RayMetrics(), interval_s)
             self._exporter.start()
+        if (limit_s := self._config.replica.cache_fill_s) > 0:
+            from justitia_ray.serve.replica.cache_fill import wait_until_filled
+
+            await wait_until_filled(self._leases, self._capacity.kv_tokens, limit_s)
 
     async def unary(
         self, caller: Caller, lease_id: str, path: str, headers: Mapping[str, str], body: bytes

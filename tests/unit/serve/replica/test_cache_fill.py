@@ -1,0 +1,52 @@
+"""How long a new replica keeps a rolling update waiting for its prefix cache."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from justitia_ray.serve.replica.cache_fill import IDLE_S, wait_until_filled
+from tests.harness.simulation.virtual_loop import run_virtually
+
+
+def waited(tokens_each: int, calls: int, every_s: float = 1.0) -> tuple[bool, float]:
+    """Return the answer, and after how long, for calls that run half of the time between them."""
+
+    async def run() -> tuple[bool, float]:
+        leases: Any = SimpleNamespace(held_leases={}, prompt_tokens=0)
+        clock = asyncio.get_running_loop().time
+
+        async def serve() -> None:
+            for number in range(calls):
+                await asyncio.sleep(every_s / 2)
+                leases.held_leases[number] = None
+                await asyncio.sleep(every_s / 2)
+                del leases.held_leases[number]
+                leases.prompt_tokens += tokens_each
+
+        began_at, serving = clock(), asyncio.create_task(serve())
+        filled = await wait_until_filled(leases, 1_000, 60.0)
+        took_s = clock() - began_at
+        serving.cancel()
+        return filled, took_s
+
+    return run_virtually(run())
+
+
+@pytest.mark.parametrize(
+    ("tokens_each", "calls", "expected"),
+    [
+        (100, 100, (True, 10.0)),  # the tenth call's prompt is read
+        (1, 100, (False, 60.0)),  # they are too small: the longest wait
+        (100, 3, (False, 3.0 + IDLE_S)),  # no more come
+        (100, 0, (False, IDLE_S)),  # a cold start without callers
+    ],
+)
+def test_wait_ends_when_the_cache_is_full_or_nothing_fills_it(
+    tokens_each: int, calls: int, expected: tuple[bool, float]
+) -> None:
+    filled, took_s = waited(tokens_each, calls)
+
+    assert expected[0] is filled
+    assert expected[1] == pytest.approx(took_s, abs=0.3)
