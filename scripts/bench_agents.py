@@ -18,6 +18,7 @@ from scripts.bench.agents import (
     AgentSession,
     Scale,
     Selection,
+    draw_common,
     draw_recorded,
     draw_synthetic,
     read_sessions,
@@ -219,6 +220,8 @@ def load_of(name: str, options: argparse.Namespace) -> AgentLoad:
         return OwnLoad(
             lambda count, rng: draw_synthetic(count, options.window_s, rng), options.tenants
         )
+    if name == "common":
+        return OwnLoad(draw_common, options.tenants)
     data = data_directory(options.data, required=True)
     if name == "aiperf":
         scale = (options.scale or AIPERF_SCALES[options.engine]) / TRACES_SCALE
@@ -250,10 +253,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--load",
         nargs="+",
-        choices=("synthetic", "sessions", "aiperf"),
+        choices=("synthetic", "common", "sessions", "aiperf"),
         default=["synthetic"],
-        help="agents of one kind with short tool times, recorded sessions, or those replayed by"
-        " aiperf (default synthetic)",
+        help="agents of one kind with short tool times; such that come at once and have a long"
+        " common beginning; recorded sessions; those replayed by aiperf (default synthetic)",
     )
     parser.add_argument(
         "--arms",

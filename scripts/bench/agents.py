@@ -166,6 +166,20 @@ def draw_synthetic(count: int, window_s: Seconds, rng: random.Random) -> list[Ag
     return drawn
 
 
+SHARED_TOKENS: Tokens = 1_536
+"""System prompt and tools of agents of one kind."""
+
+
+def draw_common(count: int, rng: random.Random) -> list[AgentSession]:
+    """Return so many agents that come at once, with a long common beginning and two turns each."""
+    first = Turn(0.0, 0, SHARED_TOKENS + 64, OUTPUT_TOKENS)
+    drawn: list[AgentSession] = []
+    for _ in range(count):
+        later = Turn(rng.uniform(*TOOL_S), first.prompt_tokens + OUTPUT_TOKENS, 80, OUTPUT_TOKENS)
+        drawn.append(AgentSession(f"s{len(drawn):03}", 0.0, SHARED_TOKENS, (first, later)))
+    return drawn
+
+
 def agents_that_fit(kv_tokens: Tokens, sessions: Iterable[AgentSession]) -> float:
     """Return how many of these agents fit into the KV memory, each with its largest context."""
     contexts = [session.largest_context for session in sessions]

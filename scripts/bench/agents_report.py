@@ -32,6 +32,7 @@ def figures(play: Play) -> dict[str, float]:
         "p90_s": percentile(ended, 90) if ended else float("nan"),
         "turns_per_minute": play.turns_per_minute,
         "turn_p50_s": percentile(latencies, 50) if latencies else float("nan"),
+        "makespan_s": play.elapsed_s,
         "cached_share": play.cached_share,
         "moved_turns": play.moved_turns,
         "sessions": len(ended),
@@ -60,6 +61,8 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
             "p90, s",
             f"mean over {baseline}",
             f"worst to {baseline}",
+            "makespan, s",
+            f"over {baseline}",
             "turns/min",
             "cached, %",
             "errors",
@@ -75,6 +78,11 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
                 figures(pair.plays[arm])["mean_s"] / figures(pair.plays[baseline])["mean_s"]
                 for pair in compared
             ]
+            spans = [
+                pair.plays[arm].elapsed_s / pair.plays[baseline].elapsed_s
+                for pair in compared
+                if pair.plays[baseline].turns
+            ]
             worst = [worst_against(pair.plays[arm], pair.plays[baseline]) for pair in compared]
             rows.append(
                 (
@@ -85,6 +93,8 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
                     spread([one["p90_s"] for one in own]).format(2),
                     spread(ratios).format(2) if ratios else "",
                     spread(worst).format(2) if worst else "",
+                    spread([pair.plays[arm].elapsed_s for pair in paired]).format(1),
+                    spread(spans).format(2) if spans else "",
                     spread([one["turns_per_minute"] for one in own]).format(1),
                     spread([100 * one["cached_share"] for one in own]).format(1),
                     str(sum(int(one["errors"]) for one in own)),

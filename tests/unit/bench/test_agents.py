@@ -21,6 +21,7 @@ from scripts.bench.agents import (
     Selection,
     Turn,
     agents_that_fit,
+    draw_common,
     draw_recorded,
     draw_synthetic,
     read_sessions,
@@ -112,6 +113,14 @@ def test_synthetic_agents_send_all_that_was_said() -> None:
         ]
         assert all(80 == turn.new_tokens for turn in session.turns[1:])
         assert all(0.25 <= turn.gap_s <= 0.75 for turn in session.turns[1:])
+
+
+def test_agents_with_a_common_beginning_come_at_once() -> None:
+    agents = draw_common(3, random.Random(1))
+
+    assert [0.0] * 3 == [agent.arrived_at_s for agent in agents]
+    assert {(1_600, 1_720)} == {tuple(t.prompt_tokens for t in agent.turns) for agent in agents}
+    assert {1_536} == {agent.common_tokens for agent in agents}
 
 
 def test_what_fits_is_counted_with_the_largest_contexts() -> None:
