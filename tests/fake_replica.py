@@ -16,6 +16,8 @@ class Held:
     """How long it will be; the scheduler does not know."""
     running: bool = False
     made: Tokens = 0
+    cached: Tokens | None = None
+    """Prompt tokens that it finds in the cache, which it says with its first token."""
 
     @property
     def read_tokens(self) -> Tokens:
@@ -23,6 +25,11 @@ class Held:
         if self.made:
             return self.prompt
         return self.prompt // 2 if self.running else 0
+
+    @property
+    def known_cached(self) -> Tokens | None:
+        """What it has said of the cache so far."""
+        return self.cached if self.made else None
 
 
 @dataclass
@@ -52,13 +59,19 @@ class FakeReplica:
     def end(self, lease_id: LeaseId, outcome: Outcome | None) -> None:
         """Say the last word on a lease in the next pull."""
         held = self.held.pop(lease_id)
-        self.ended.append(ev.LeaseFinished(lease_id, held.prompt, held.made, outcome))
+        self.ended.append(
+            ev.LeaseFinished(
+                lease_id, held.prompt, held.made, outcome, cached_tokens=held.known_cached
+            )
+        )
 
     def abort(self, lease_id: LeaseId) -> Held | None:
         """Stop a lease, if it is held, and say in the next pull what it has used."""
         held = self.held.pop(lease_id, None)
         if held is not None:
-            end = ev.LeaseFinished(lease_id, held.read_tokens, held.made, None)
+            end = ev.LeaseFinished(
+                lease_id, held.read_tokens, held.made, None, cached_tokens=held.known_cached
+            )
             self.ended.append(end)
         return held
 
@@ -71,7 +84,7 @@ class FakeReplica:
             self.capacity,
             max(0, self.capacity.kv_tokens - used),
             tuple(
-                ev.LeaseProgress(name, held.prompt, held.made, held.running)
+                ev.LeaseProgress(name, held.prompt, held.made, held.running, held.known_cached)
                 for name, held in self.held.items()
             )
             if whole

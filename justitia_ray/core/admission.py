@@ -4,9 +4,10 @@ Both rules are about a replica that runs something; `dispatch` says what may hav
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from justitia_ray.core.entities import Inference, KnownReplica
-from justitia_ray.core.footprints import Forecast
+from justitia_ray.core.footprints import Footprint, Forecast
 from justitia_ray.errors import ConfigError
 from justitia_ray.units import Tokens
 
@@ -30,6 +31,8 @@ class Admission(ABC):
     ) -> Tokens:
         """Return after how many iterations an inference will first fit. O(n).
 
+        At the latest: what it shares with something that runs now may have ended by then.
+
         Args:
             replica: Its capacity is what counts.
             inference: One that does not fit now.
@@ -48,14 +51,16 @@ class PromptAdmission(Admission):
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
         """Return whether the prompt fits now. O(1)."""
         sequences = replica.leases.sequences + inference.choices
-        wanted = replica.context_tokens + _prompt_blocks(replica, inference) + sequences
+        prompt = _prompt_blocks(replica, inference, replica.footprint_beside)
+        wanted = replica.context_tokens + prompt + sequences
         return sequences <= replica.capacity.max_num_seqs and wanted <= kv_tokens
 
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
         """Return the first end of a lease after which it fits: until the next one KV only grows."""
-        prompt, seats = _prompt_blocks(replica, inference), replica.capacity.max_num_seqs
+        prompt = _prompt_blocks(replica, inference, replica.footprint_alone)
+        seats = replica.capacity.max_num_seqs
         waste = forecast.block_size - 1
         ends = [0, *forecast.ends]
         for end, running, context in zip(ends, forecast.sequences, forecast.contexts, strict=True):
@@ -80,12 +85,19 @@ class PeakAdmission(Admission):
         sequences = leases.sequences + inference.choices
         if sequences > replica.capacity.max_num_seqs:
             return False
-        if replica.context_tokens + _prompt_blocks(replica, inference) > kv_tokens:
+        wanted: Footprint | None = None
+        prompt = inference.prompt_tokens
+        if inference.shares:
+            wanted = replica.footprint_beside(inference)
+            prompt = wanted.context_tokens
+        if replica.context_tokens + prompt + inference.choices * (block - 1) > kv_tokens:
             return False
-        wanted = inference.expected_footprint()
+        if wanted is None:
+            wanted = inference.expected_footprint()
         if leases.full_tokens + wanted.full_tokens + sequences * (block - 1) <= kv_tokens:
             return True
-        return not leases.exceed(kv_tokens, wanted, block)
+        extension = replica.extension_by(inference) if inference.shares else ()
+        return not leases.exceed(kv_tokens, wanted, block, extension)
 
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
@@ -98,7 +110,7 @@ class PeakAdmission(Admission):
         others growing towards that peak, would hold too much, to where it has grown little enough.
         The intervals are in the order of the ends.
         """
-        lease = inference.expected_footprint()
+        lease = replica.footprint_alone(inference)
         own, length, choices = forecast.whole_blocks(lease), lease.iterations, lease.choices
         ends, seats = forecast.ends, replica.capacity.max_num_seqs
         full = own + choices * length
@@ -134,6 +146,11 @@ def find_admission(name: str) -> Admission:
     return ADMISSIONS[name]
 
 
-def _prompt_blocks(replica: KnownReplica, inference: Inference) -> Tokens:
+def _prompt_blocks(
+    replica: KnownReplica, inference: Inference, footprint: Callable[[Inference], Footprint]
+) -> Tokens:
     """Return the KV of a prompt on a replica, in whole blocks."""
-    return inference.prompt_tokens + inference.choices * (replica.capacity.block_size - 1)
+    prompt = inference.prompt_tokens
+    if inference.shares:
+        prompt = footprint(inference).context_tokens
+    return prompt + inference.choices * (replica.capacity.block_size - 1)

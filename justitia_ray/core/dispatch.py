@@ -152,7 +152,8 @@ class Placement:
         """
         block, kv_tokens = replica.capacity.block_size, replica.leasable_tokens
         alone = replica.leases.forecast(block)
-        both = replica.leases.forecast_with(later.expected_footprint(), block)
+        wanted, extension = replica.footprint_beside(later), replica.extension_by(later)
+        both = replica.leases.forecast_with(wanted, block, extension)
         start = self.admission.start
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
 
@@ -404,14 +405,22 @@ class Leases:
 
     def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
         """Return the node of the tree that must not be given an inference now, if there is one."""
-        tokens = inference.expected_footprint().full_tokens
+        tokens = self._least_tokens(inference)
         kv_tokens = self._state.kv_tokens()
         return self.shares.refuses(application.tenant, tokens, kv_tokens, application.tier)
 
     def tier_refuses(self, application: Application, inference: Inference) -> bool:
         """Return whether the tier of an application must not be given an inference now."""
-        tokens = inference.expected_footprint().full_tokens
+        tokens = self._least_tokens(inference)
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
+
+    def _least_tokens(self, inference: Inference) -> Tokens:
+        """Return the KV that an inference adds at its fullest to a replica that has most of it."""
+        most = inference.expected_footprint().full_tokens
+        if not inference.shares:
+            return most
+        beside = (one.footprint_beside(inference) for one in self.placement.asking())
+        return min((footprint.full_tokens for footprint in beside), default=most)
 
     def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
         """Grant the first of an application's inferences that can start; return whether one can.
@@ -477,8 +486,12 @@ class Leases:
         assert inference.lease_id is not None
         self._state.headroom_changes += 1
         lease = self._state.leases.pop(inference.lease_id)
+        leases = self._state.replicas[lease.replica_id].leases
         self.shares.release(lease.lease_id)
-        self._state.replicas[lease.replica_id].leases.pop(lease.lease_id)
+        if inference.prefixes:
+            for heir, tokens in leases.heirs(lease.lease_id):
+                self.shares.hold_more(heir, tokens)
+        leases.pop(lease.lease_id)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
         inference.lease_id = None
         return lease
@@ -535,10 +548,17 @@ class Leases:
         state.leases[lease_id] = Lease(
             lease_id, inference.request_id, replica.replica_id, state.now, priority
         )
-        footprint = replica.leases[lease_id] = inference.expected_footprint()
+        inference.cached_tokens = None
+        if inference.shares and replica.capacity.caches_prefixes:
+            tokens = replica.footprint_beside(inference).full_tokens
+            if inference.prefixes:
+                replica.leases.join(lease_id, inference.prefixes)
+            replica.leases[lease_id] = replica.footprint_alone(inference)
+        else:
+            footprint = replica.leases[lease_id] = inference.expected_footprint()
+            tokens = footprint.full_tokens
         application = state.applications[inference.application_id]
         application.in_flight.add(inference.request_id)
-        tokens = footprint.full_tokens
         self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
         if self._suspects.known:
@@ -583,5 +603,5 @@ def _is_within_share(replica: KnownReplica, inference: Inference, share_cap: flo
     if share_cap >= 1:
         return True
     held = replica.leases.held_by(inference.application_id)
-    wanted = inference.expected_footprint().full_tokens
+    wanted = replica.footprint_beside(inference).full_tokens
     return held == 0 or held + wanted <= share_cap * replica.capacity.kv_tokens

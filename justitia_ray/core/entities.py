@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from justitia_ray.core.footprints import Footprint, Footprints
+from justitia_ray.core.footprints import Extension, Footprint, Footprints
+from justitia_ray.core.prefixes import Prefix
 from justitia_ray.core.queue import WaitingLine
 from justitia_ray.core.stages import ExpectedStage, StageSums
 from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT, beyond
@@ -114,6 +115,25 @@ class Inference:
     read_tokens: Tokens | None = None
     """Prompt tokens that engines had read of it when its last attempt was cut short; None: it was
     not."""
+    copies: int = 1
+    """Choices of each prompt, if the engine holds what they have in common once."""
+    prefixes: tuple[Prefix, ...] = ()
+    """Beginnings of its prompt that others may have, too, the shortest first."""
+    cached_tokens: Tokens | None = None
+    """Prompt tokens that its last attempt found in the engine's cache; None: not known yet."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether it may hold less on a replica than its prompt's length says."""
+        return self.copies > 1 or bool(self.prefixes)
+
+    def repeated_tokens(self, block_size: Tokens) -> Tokens:
+        """Return the prompt tokens of its choices that are held once, as whole blocks.
+
+        The engine never takes the last token of a prompt from its cache.
+        """
+        each, prompts = self.prompt_tokens // self.copies, self.choices // self.copies
+        return (self.copies - 1) * max(0, each - prompts * block_size)
 
     @property
     def begun_prompt_tokens(self) -> Tokens:
@@ -163,6 +183,8 @@ class Inference:
     def kv_need_tokens(self, block_size: Tokens = 1) -> Tokens:
         """Return the most KV that it is expected to hold, in whole blocks."""
         total = self.prompt_tokens + self.expected_remaining()
+        if self.copies > 1:
+            total -= self.repeated_tokens(block_size)
         return total + self.choices * (block_size - 1)
 
     @property
@@ -334,6 +356,8 @@ class ReplicaCapacity:
     kv_tokens: Tokens
     block_size: Tokens = 1
     max_num_seqs: int = 256
+    caches_prefixes: bool = False
+    """Whether prompts that begin alike share the KV of that."""
 
 
 class Refusals(NamedTuple):
@@ -384,3 +408,34 @@ class KnownReplica:
     def context_tokens(self) -> Tokens:
         """KV held by its leases, whole blocks."""
         return self.leases.context_tokens + self.leases.sequences * (self.capacity.block_size - 1)
+
+    def footprint_alone(self, inference: Inference, output_tokens: Tokens = 0) -> Footprint:
+        """Return the KV that an inference would hold here if nothing else ran."""
+        footprint = inference.expected_footprint(output_tokens)
+        if inference.copies == 1 or not self.capacity.caches_prefixes:
+            return footprint
+        once = inference.repeated_tokens(self.capacity.block_size)
+        if inference.cached_tokens is not None and inference.lease_id is not None:
+            once = min(once, inference.cached_tokens)
+        return footprint._replace(context_tokens=footprint.context_tokens - once)
+
+    def footprint_beside(self, inference: Inference) -> Footprint:
+        """Return the KV that an inference would add to what is held here."""
+        footprint = self.footprint_alone(inference)
+        if not inference.prefixes or not self.capacity.caches_prefixes:
+            return footprint
+        shared = self.leases.shared_with(inference.prefixes)
+        return footprint._replace(context_tokens=max(0, footprint.context_tokens - shared))
+
+    def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
+        """Count what a lease shares less than was assumed, once its first tokens are there."""
+        if inference.prefixes and inference.cached_tokens is not None:
+            repeated = inference.repeated_tokens(self.capacity.block_size)
+            self.leases.note_found(lease_id, inference.cached_tokens - repeated)
+
+    def extension_by(self, inference: Inference) -> Extension:
+        """Return what an inference would keep beyond its end here, of what it would share."""
+        if not inference.prefixes or not self.capacity.caches_prefixes:
+            return ()
+        iterations = inference.expected_footprint().iterations
+        return self.leases.extension(inference.prefixes, iterations)

@@ -154,6 +154,10 @@ class InferenceSubmitted:
     """Output that its tenant's quotas reserve for it; None: all that it may make."""
     least_output_tokens: Tokens = 0
     """Output that it makes for certain."""
+    prefixes: bytes = b""
+    """Beginnings that its prompt may have in common with others (`prefixes.pack_prefixes`)."""
+    copies: int = 1
+    """Choices of each prompt, if the engine holds what they have in common once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,9 @@ class LeaseProgress(NamedTuple):
     output_tokens: Tokens
     running: bool
     """Whether its payload has reached the replica."""
+    cached_tokens: Tokens | None = None
+    """Prompt tokens that all its sequences found in the engine's cache; None until the first token
+    of each."""
 
 
 class LeaseFinished(NamedTuple):
@@ -206,6 +213,8 @@ class LeaseFinished(NamedTuple):
     """None: the engine died under it, and the inference waits again."""
     booked: bool = False
     """An earlier scheduler has confirmed it: its service is in the accounts that it has left."""
+    cached_tokens: Tokens | None = None
+    """Prompt tokens that its sequences found in the engine's cache; None: none had a token."""
 
 
 class LeaseRun(NamedTuple):

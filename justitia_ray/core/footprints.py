@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from justitia_ray.core.prefixes import Beginning, Beginnings, Prefix
 from justitia_ray.units import ApplicationId, LeaseId, Tokens
+
+Extension = tuple[tuple[Tokens, Tokens], ...]
+"""Ends, the soonest first, and the KV that does not come free there because one more lease has it,
+too."""
 
 
 class Footprint(NamedTuple):
@@ -70,8 +75,17 @@ class Forecast:
         """Return the KV that a lease holds at its start."""
         return lease.context_tokens + lease.choices * (self.block_size - 1)
 
-    def peak_with(self, lease: Footprint) -> Tokens:
-        """Return the most KV that is held at any moment if one more starts now. O(log n)."""
+    def peak_with(self, lease: Footprint, extension: Extension = ()) -> Tokens:
+        """Return the most KV that is held at any moment if one more starts now.
+
+        O(log n); O(n) if it outlasts those that share a beginning with it.
+
+        Args:
+            lease: What the lease holds of its own.
+            extension: Beginnings that it keeps beyond their present ends, which are before its end.
+        """
+        if extension:
+            return self._peak_beyond(lease, extension)
         end, choices = lease.iterations, lease.choices
         own = self.whole_blocks(lease)
         at_end = bisect_left(self.ends, end)
@@ -82,6 +96,22 @@ class Forecast:
             self._most_until_with(choices)[after_end] + own,
             self._most_from[after_end],
         )
+
+    def _peak_beyond(self, lease: Footprint, extension: Extension) -> Tokens:
+        end, choices, _, _ = lease
+        held = self.whole_blocks(lease)
+        at_end = bisect_left(self.ends, end)
+        after_end = bisect_right(self.ends, end, at_end)
+        most, begin = self._most_from[after_end], 0
+        for until, tokens in (*extension, (end, 0)):
+            stop = bisect_right(self.ends, until, begin)
+            for before, at in zip(self.held[begin:stop], self.ends[begin:stop], strict=True):
+                if (peak := held + before + choices * at) > most:
+                    most = peak
+            held += tokens
+            begin = stop
+        beside = self.contexts[at_end] + self.sequences[at_end] * (self.block_size - 1 + end)
+        return max(most, beside + held + choices * end)
 
     def _most_until_with(self, choices: int) -> list[Tokens]:
         """Return the most held up to each end if so many more sequences grow from 0 tokens."""
@@ -107,6 +137,9 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
     """Footprints by lease, with their sums. Setting and deleting one is cheap: every report does.
 
     The order of their ends is kept over grants and ends of leases, and lost with each report.
+
+    A lease whose beginnings are named (`join`) is set as if it were alone, and has what it holds of
+    its own: what it shares is counted beside the leases.
     """
 
     def __init__(self) -> None:
@@ -123,12 +156,21 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self.sequences = 0
         self.changes = 0
         """How often any of them was set or deleted."""
+        self.beginnings: Beginnings | None = None
+        """Beginnings of the prompts; None until the first is named."""
+        self._contexts: dict[LeaseId, Tokens] = {}
+        """Contexts of the leases with named beginnings, as if each were alone."""
+        self._counted: dict[Beginning, tuple[Tokens, ApplicationId]] = {}
+        """Shared beginnings, as they are in the sums."""
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:
         return self._by_lease[lease_id]
 
     def __setitem__(self, lease_id: LeaseId, footprint: Footprint) -> None:
         self.changes += 1
+        if self.beginnings is not None and lease_id in self._contexts:
+            self._contexts[lease_id] = footprint.context_tokens
+            footprint = self._less_shared(lease_id, footprint)
         before = self._by_lease.get(lease_id)
         self._by_lease[lease_id] = footprint
         if before is None:
@@ -153,6 +195,8 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._forecast = self._former = None
         if self._ends is not None:
             del self._ends[bisect_left(self._ends, footprint)]
+        if self.beginnings is not None and lease_id in self._contexts:
+            self._leave(self.beginnings, lease_id)
 
     def __iter__(self) -> Iterator[LeaseId]:
         return iter(self._by_lease)
@@ -164,33 +208,130 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         """Return the most KV that the leases of an application are expected to hold."""
         return self._held_by.get(application_id, 0)
 
+    def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> None:
+        """Name the beginnings of a lease's prompt, at least one; then set its footprint."""
+        if self.beginnings is None:
+            self.beginnings = Beginnings()
+        self._contexts[lease_id] = 0
+        self._follow(self.beginnings.join(lease_id, prefixes))
+        self._recount(self.beginnings.path(lease_id))
+
+    def note_found(self, lease_id: LeaseId, tokens: Tokens) -> None:
+        """Count what a lease did not find in the engine's cache: it holds a copy of that."""
+        if self.beginnings is not None and self.beginnings.note_found(lease_id, tokens):
+            self.changes += 1
+            self._forecast = self._former = None
+            self._recount(self.beginnings.path(lease_id))
+
+    def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
+        """Return the length of the longest of these beginnings that a lease has."""
+        longest = None if self.beginnings is None else self.beginnings.longest(prefixes)
+        return 0 if longest is None else longest.prefix.tokens
+
+    def extension(self, prefixes: tuple[Prefix, ...], iterations: Tokens) -> Extension:
+        """Return the shared beginnings that a lease of so many iterations would outlast."""
+        found: list[tuple[Tokens, Tokens]] = []
+        node = None if self.beginnings is None else self.beginnings.longest(prefixes)
+        while node is not None and (end := self._end_of(node)) < iterations:
+            found.append((end, node.own_tokens))
+            node = node.parent
+        return tuple(found)
+
+    def heirs(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
+        """Return which leases go on with shared beginnings that count for one, and their KV."""
+        nodes = [] if self.beginnings is None else self.beginnings.path(lease_id)
+        found = []
+        for node in nodes:
+            if len(node.leases) > 1 and node.bearer == lease_id:
+                _, heir, *_ = node.leases
+                found.append((heir, node.own_tokens))
+        return found
+
     def forecast(self, block_size: Tokens) -> Forecast:
         """Return the forecast of these leases; computed once after each change."""
         if self._forecast is None or self._forecast.block_size != block_size:
             if self._ends is None:
                 self._ends = sorted(self._by_lease.values())
-            self._forecast = Forecast(self._ends, block_size)
+            ends = sorted([*self._ends, *self._shared()]) if self._counted else self._ends
+            self._forecast = Forecast(ends, block_size)
         return self._forecast
 
-    def exceed(self, kv_tokens: Tokens, lease: Footprint, block_size: Tokens) -> bool:
+    def exceed(
+        self,
+        kv_tokens: Tokens,
+        lease: Footprint,
+        block_size: Tokens,
+        extension: Extension = (),
+    ) -> bool:
         """Return whether these and one more will at any moment hold more than so much KV.
 
         O(log n) where a part of them would already, of which there was a forecast; else as
-        `forecast`.
+        `forecast`. `extension` is that of `Forecast.peak_with`.
         """
         former = self._former
         if (
             self._forecast is None
             and former is not None
             and former.block_size == block_size
-            and former.peak_with(lease) > kv_tokens
+            and former.peak_with(lease, extension) > kv_tokens
         ):
             return True
-        return self.forecast(block_size).peak_with(lease) > kv_tokens
+        return self.forecast(block_size).peak_with(lease, extension) > kv_tokens
 
-    def forecast_with(self, lease: Footprint, block_size: Tokens) -> Forecast:
+    def forecast_with(
+        self, lease: Footprint, block_size: Tokens, extension: Extension = ()
+    ) -> Forecast:
         """Return the forecast of these leases together with one more."""
-        return Forecast(sorted([*self.forecast(block_size).leases, lease]), block_size)
+        leases = sorted([*self.forecast(block_size).leases, lease])
+        if extension:
+            end, _, _, owner = lease
+            leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
+            # And what is counted of them already, until it ends: last of what ends there.
+            leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
+            leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0))
+        return Forecast(leases, block_size)
+
+    def _leave(self, beginnings: Beginnings, lease_id: LeaseId) -> None:
+        del self._contexts[lease_id]
+        path = beginnings.path(lease_id)
+        self._follow(beginnings.leave(lease_id))
+        self._recount(path)
+
+    def _less_shared(self, lease_id: LeaseId, footprint: Footprint) -> Footprint:
+        """Return what a lease holds of its own."""
+        assert self.beginnings is not None
+        shared = self.beginnings.shared.get(lease_id, 0)
+        own = max(0, footprint.context_tokens - shared)  # an engine may count less than was named
+        return Footprint(footprint.iterations, footprint.choices, own, footprint.application_id)
+
+    def _follow(self, changed: Iterable[LeaseId]) -> None:
+        """Count leases anew that share something else than before."""
+        for lease_id in changed:
+            before = self._by_lease.get(lease_id)
+            if before is not None:
+                whole = before._replace(context_tokens=self._contexts[lease_id])
+                self._count(before, -1)
+                self._by_lease[lease_id] = self._less_shared(lease_id, whole)
+                self._count(self._by_lease[lease_id], 1)
+                self._ends = None
+
+    def _recount(self, beginnings: Iterable[Beginning]) -> None:
+        """Count beginnings anew whose leases have changed."""
+        for node in beginnings:
+            tokens, owner = self._counted.pop(node, (0, ""))
+            if tokens:
+                self._count(Footprint(0, 0, tokens, owner), -1)
+            if tokens := node.held_tokens:
+                owner = self._by_lease[node.bearer].application_id
+                self._counted[node] = tokens, owner
+                self._count(Footprint(0, 0, tokens, owner), 1)
+
+    def _shared(self) -> Iterator[Footprint]:
+        for node, (tokens, owner) in self._counted.items():
+            yield Footprint(self._end_of(node), 0, tokens, owner)
+
+    def _end_of(self, node: Beginning) -> Tokens:
+        return max([self._by_lease[lease_id].iterations for lease_id in node.leases])
 
     def _count(self, footprint: Footprint, sign: int) -> None:
         full, owner = footprint.full_tokens, footprint.application_id

@@ -14,12 +14,13 @@ from justitia_ray.core.clock.branch import Branch
 from justitia_ray.core.clock.tenant import Tenant
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
-from justitia_ray.core.entities import Application, Inference, InferenceState
+from justitia_ray.core.entities import Application, Inference, InferenceState, KnownReplica
 from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.prefixes import Beginning, Beginnings
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.state import Counters
 from justitia_ray.core.tenants import BEYOND, SEPARATOR
-from justitia_ray.units import ClientId, IngressId, KvTokenTime
+from justitia_ray.units import ClientId, IngressId, KvTokenTime, LeaseId
 
 RELATIVE_TOLERANCE = 1e-9
 """Tolerance of sums in floats, relative to their terms; ints and fractions are exact."""
@@ -117,6 +118,54 @@ def leases_agree(core: SchedulerCore) -> Findings:
     for inference in state.inferences.values():
         known = inference.lease_id is None or inference.lease_id in state.leases
         yield known, (inference.request_id,), f"holds unknown lease {inference.lease_id}"
+
+
+def memory_counts_once(core: SchedulerCore) -> Findings:
+    """The sums of a replica are those of its leases' own KV, and of what they share."""
+    state = core.state
+    for replica in state.replicas.values():
+        leases, names = replica.leases, (replica.replica_id,)
+        shared = list(leases.beginnings or ())
+        context = sum(one.context_tokens for one in leases.values())
+        full = sum(one.full_tokens for one in leases.values())
+        held = sum(node.held_tokens for node in shared)
+        for name, told, true in (
+            ("context", leases.context_tokens, context + held),
+            ("full", leases.full_tokens, full + held),
+            ("sequences", leases.sequences, sum(one.choices for one in leases.values())),
+            ("of applications", sum(map(leases.held_by, state.applications)), full + held),
+        ):
+            yield told == true, names, f"{name}: told {told}, summed {true}"
+        least = min((one.context_tokens for one in leases.values()), default=0)
+        yield least >= 0, names, f"a lease holds {least} tokens of its own"
+        if leases.beginnings is not None:
+            yield from _beginnings_are_of_leases(core, replica, leases.beginnings)
+
+
+def _beginnings_are_of_leases(
+    core: SchedulerCore, replica: KnownReplica, beginnings: Beginnings
+) -> Findings:
+    """A beginning is there while a lease has it; a lease has its longest, and all above."""
+    having: dict[Beginning, set[LeaseId]] = {node: set() for node in beginnings}
+    for lease_id in replica.leases:
+        lease = core.state.leases[lease_id]
+        named, path = core.state.inferences[lease.request_id].prefixes, beginnings.path(lease_id)
+        longest = path[0].prefix if path else None
+        yield (
+            longest == (named[-1] if named and replica.capacity.caches_prefixes else None),
+            (lease_id,),
+            f"its longest is {longest}",
+        )
+        for node in path:
+            having[node].add(lease_id)
+        shared = next((node.prefix.tokens for node in path if len(node.leases) > 1), 0)
+        told = beginnings.shared.get(lease_id, 0)
+        yield told == shared, (lease_id,), f"said to share {told}, shares {shared}"
+    for node, lease_ids in having.items():
+        ids = (replica.replica_id, *node.leases)
+        yield lease_ids == node.leases.keys() and bool(lease_ids), ids, f"had by {lease_ids}"
+        yield node.own_tokens > 0, ids, f"adds {node.own_tokens} tokens"
+        yield node.missed.keys() <= node.leases.keys(), ids, "missed by what does not have it"
 
 
 def open_suspects_are_apart(core: SchedulerCore) -> Findings:
@@ -516,6 +565,7 @@ RULES: tuple[Rule, ...] = (
     suspect_ingresses_are_suspended,
     waiting_inferences_are_in_order,
     leases_agree,
+    memory_counts_once,
     open_suspects_are_apart,
     queue_holds_what_waits,
     first_touches_no_promise,

@@ -91,6 +91,12 @@ class KvShares:
         for path in ("", *ancestors(tenant)):
             self._held[path] = self._held.get(path, 0) + tokens
 
+    def hold_more(self, lease_id: LeaseId, tokens: Tokens) -> None:
+        """Note that a lease goes on with KV that counted for one that it was shared with."""
+        tenant, before, tier = self._leases[lease_id]
+        self.release(lease_id)
+        self.hold(lease_id, tenant, before + tokens, tier)
+
     def release(self, lease_id: LeaseId) -> None:
         """Note that a lease is no more."""
         tenant, tokens, tier = self._leases.pop(lease_id)

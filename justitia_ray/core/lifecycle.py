@@ -27,6 +27,7 @@ from justitia_ray.core.entities import (
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
+from justitia_ray.core.prefixes import read_prefixes
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.suspects import Suspects
@@ -404,6 +405,8 @@ class Inferences:
             true_output_tokens=event.true_output_tokens,
             is_counted=event.is_counted,
             outcome=event.outcome,
+            copies=_copies(event),
+            prefixes=read_prefixes(event.prefixes, event.prompt_tokens) if event.prefixes else (),
         )
         if event.lease_id is None:
             self._set_deadline(inference, event.deadline_s, application.deadline_s)
@@ -674,3 +677,8 @@ class Inferences:
         if not self._state.admits_inference(application.tenant, is_retry=event.is_retry):
             return Refusal.QUEUE_FULL
         return None
+
+
+def _copies(event: ev.InferenceSubmitted) -> int:
+    """Return the choices of each prompt; 1 unless all prompts have as many."""
+    return event.copies if event.copies > 1 and event.choices % event.copies == 0 else 1

@@ -317,6 +317,8 @@ class Replicas:
         is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
         if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens
+        if report.cached_tokens is not None:
+            inference.cached_tokens = report.cached_tokens
         before = inference.output_tokens
         inference.output_tokens = max(before, report.output_tokens)
         received = choices_kv_token_time(
@@ -355,8 +357,14 @@ class Replicas:
             move(inference, InferenceState.RUNNING)
             if self._suspects.known:
                 self._suspects.note_running(inference)
-        leases = self._state.replicas[lease.replica_id].leases
-        leases[lease.lease_id] = inference.expected_footprint(report.output_tokens)
+        replica = self._state.replicas[lease.replica_id]
+        if inference.cached_tokens is not None and inference.shares:
+            replica.note_found(lease.lease_id, inference)
+        if inference.copies == 1:
+            footprint = inference.expected_footprint(report.output_tokens)
+        else:
+            footprint = replica.footprint_alone(inference, report.output_tokens)
+        replica.leases[lease.lease_id] = footprint
 
     def _finish(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
         """End or requeue the inference of a lease; the first final report of one wins.

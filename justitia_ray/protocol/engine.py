@@ -24,6 +24,9 @@ class EngineCapacity:
     """Sequences that may run at once."""
     max_model_len: Tokens
     """Longest prompt plus output of one sequence."""
+    caches_prefixes: bool = False
+    """Whether prompts that begin alike, in whole blocks, share the KV of that, also within one
+    step."""
 
 
 class Output(NamedTuple):
@@ -78,6 +81,9 @@ class Progress:
     """Prompt tokens as the engine counts them, over all sequences of the lease; 0 until known."""
     output_tokens: Tokens
     """Tokens generated, over all sequences of the lease."""
+    cached_tokens: Tokens | None = None
+    """Prompt tokens that its sequences found in the prefix cache, over all of them. None until the
+    first token of each; in the final progress, of those that had one, None if none had."""
 
 
 class Steps(NamedTuple):

@@ -29,6 +29,10 @@ class Call:
     submitted_at: float
     lease_id: LeaseId | None = None
     deadline_s: float | None = None
+    prefixes: bytes = b""
+    copies: int = 1
+    cached: Tokens | None = None
+    """Prompt tokens that it finds in the cache of any replica."""
     seen: Tokens = 0
     """Most tokens that a replica reported of it, or will when it is stopped."""
     read: Tokens = 0
@@ -93,6 +97,8 @@ class CoreWorld:
             age_s=self.now - call.submitted_at,
             lease_id=call.lease_id if resubmitted else None,
             deadline_s=call.deadline_s,
+            prefixes=call.prefixes,
+            copies=call.copies,
         )
         return self.handle(event)
 
@@ -183,7 +189,7 @@ class CoreWorld:
             call.lease_id = action.lease_id
             replica = self.replicas.get(action.replica_id)
             if replica is not None:
-                replica.held[action.lease_id] = Held(call.prompt, call.output)
+                replica.held[action.lease_id] = Held(call.prompt, call.output, cached=call.cached)
         elif isinstance(action, Abort):
             replica = self.replicas.get(action.replica_id)
             held = replica.abort(action.lease_id) if replica is not None else None

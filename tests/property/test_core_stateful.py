@@ -9,6 +9,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
 from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.prefixes import Prefix, pack_prefixes
 from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
 from tests.fake_replica import FakeReplica
 from tests.property.core_world import Call, CoreWorld
@@ -16,8 +17,8 @@ from tests.property.profiles import examples
 
 _APPLICATIONS = st.sampled_from("abcd")
 _SLOTS = st.sampled_from([0, 1, 2])
-_CAPACITIES = ((60, 2, 1), (150, 3, 4), (400, 5, 1))
-"""KV tokens, seats and block size of the replica in each slot."""
+_CAPACITIES = ((60, 2, 1, False), (150, 3, 4, True), (400, 5, 1, True))
+"""KV tokens, seats and block size of the replica in each slot, and whether it has a cache."""
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
 _POLICIES = st.sampled_from(sorted(POLICIES))
@@ -113,6 +114,8 @@ class CoreMachine(RuleBasedStateMachine):
         ingress=_INGRESSES,
         weight=_WEIGHTS,
         deadline_s=st.sampled_from([None, None, 0.5, 4.0, 40.0]),
+        beginning=st.sampled_from(["", "x", "xy", "xz", "xyz"]),
+        cached=st.sampled_from([None, 0, 8, 16]),
     )
     def submit(
         self,
@@ -122,8 +125,14 @@ class CoreMachine(RuleBasedStateMachine):
         ingress: str,
         weight: float,
         deadline_s: float | None = None,
+        beginning: str = "",
+        cached: int | None = None,
     ) -> None:
-        """Inferences want to run, with predictions that may be far off, some by a deadline."""
+        """Inferences want to run, with predictions that may be far off, some by a deadline.
+
+        The beginnings of their prompts may be those of others, or not, as their replica finds.
+        """
+        named = [Prefix(8 * n, beginning[:n].encode().ljust(7)) for n in range(1, 4)]
         if ingress not in self.world.live_ingresses:
             return
         if name not in self.world.applications:
@@ -140,6 +149,9 @@ class CoreMachine(RuleBasedStateMachine):
                 choices,
                 self.world.now,
                 deadline_s=deadline_s,
+                prefixes=pack_prefixes(named[: len(beginning)]),
+                copies=choices if beginning else 1,
+                cached=cached,
             )
             self.world.submit(request_id)
 
@@ -369,10 +381,10 @@ class CoreMachine(RuleBasedStateMachine):
     def _replica(self, slot: int) -> FakeReplica:
         """Return the replica of a slot; one that replaces a dead one has another name."""
         if slot not in self.slots:
-            kv_tokens, seats, block = _CAPACITIES[slot]
+            kv_tokens, seats, block, caches = _CAPACITIES[slot]
             self.replicas += 1
             name = f"r{self.replicas}"
-            fake = FakeReplica(name, ReplicaCapacity(kv_tokens, block, seats))
+            fake = FakeReplica(name, ReplicaCapacity(kv_tokens, block, seats, caches))
             self.slots[slot] = self.world.replicas[name] = fake
         return self.slots[slot]
 

@@ -14,6 +14,11 @@ _FORCED: dict[str, tuple[VllmValue, str]] = {
     "scheduling_policy": ("priority", "the engine must keep the order of the leases"),
     "data_parallel_size": (1, "a replica is one engine; raise the number of replicas instead"),
     "enable_log_requests": (False, "prompts are never logged"),
+    "long_prefill_token_threshold": (
+        0,
+        "prompts that begin alike would be read side by side, each into memory of its own, and are"
+        " counted once",
+    ),
     "sse_keep_alive_interval": (
         0,
         "its comments would be counted as chunks; ingress.keepalive_s keeps streams alive",

@@ -152,6 +152,7 @@ class VllmEngine:
             block_size=self._block_size,
             max_num_seqs=config.scheduler_config.max_num_seqs,
             max_model_len=config.model_config.max_model_len,
+            caches_prefixes=bool(config.cache_config.enable_prefix_caching),
         )
 
     async def _start_llm(self, arguments: Any) -> None:

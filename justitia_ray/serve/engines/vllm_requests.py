@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from justitia_ray.errors import RequestError
@@ -193,6 +194,10 @@ class LeaseMeter:
         self.tape = StreamTape(earlier)
         self._prefills = prefills
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
+        self._reading: dict[str, Any] = {}
+        """vLLM's states of sequences that had no token when they were last looked at."""
+        self._cached: dict[str, Tokens] = {}
+        """Prompt tokens that the others found in the prefix cache."""
         self._read_once: dict[str, Any] = {}
         """vLLM's states of prompts of which nothing is generated."""
 
@@ -202,7 +207,9 @@ class LeaseMeter:
         Only the prompt's length and the statistics object are kept. vLLM goes on counting in that
         object, and it outlives the state, which vLLM drops on the last token and on an abort.
         A prompt of which nothing is generated has no such count: its state tells when it is read.
+        What was found in the prefix cache is in the state from the first token on.
         """
+        self._reading[state.request_id] = state
         if state.detokenizer is None and state.logprobs_processor is None:
             self._read_once[state.request_id] = state
             return
@@ -212,20 +219,32 @@ class LeaseMeter:
 
     def read_progress(self) -> Progress:
         """Return the tokens so far, over all sequences: n choices count their prompt n times."""
+        self._look_at_caches()
+        is_known = self._cached and not self._reading
         return Progress(
             prompt_tokens=sum(prompt for prompt, _ in self._sequences.values())
             + sum(state.prompt_len for state in self._read_once.values()),
             output_tokens=sum(stats.num_generation_tokens for _, stats in self._sequences.values())
             + sum(not state.is_prefilling for state in self._read_once.values()),
+            cached_tokens=sum(self._cached.values()) if is_known else None,
         )
+
+    def _look_at_caches(self) -> None:
+        """Note what sequences found in the prefix cache that have had their first token."""
+        for name, state in list(self._reading.items()):
+            if not state.is_prefilling:
+                del self._reading[name]
+                self._cached[name] = min(state.num_cached_tokens or 0, state.prompt_len)
 
     def read_final(self, now: Seconds) -> Progress:
         """Return the tokens of a call that is over, and note how fast its prompts were read.
 
         vLLM counts a prompt with its first token. What was stopped before it is estimated.
         """
+        progress = self.read_progress()
+        cached_tokens = sum(self._cached.values()) if self._cached else None
         if self._prefills is None:
-            return self.read_progress()
+            return replace(progress, cached_tokens=cached_tokens)
         prefills = self._prefills
         prompt_tokens = sum(
             state.prompt_len for state in self._read_once.values() if not state.is_prefilling
@@ -233,10 +252,11 @@ class LeaseMeter:
         for name, (prompt, stats) in self._sequences.items():
             if stats.first_token_ts or stats.num_generation_tokens:
                 prompt_tokens += prompt
-                prefills.note_read(name, prompt, stats.first_token_ts - stats.scheduled_ts)
+                computed = prompt - self._cached.get(name, 0)
+                prefills.note_read(name, computed, stats.first_token_ts - stats.scheduled_ts)
             else:
                 prompt_tokens += prefills.take_left(name, prompt, now)
-        return Progress(prompt_tokens, self.read_progress().output_tokens)
+        return Progress(prompt_tokens, progress.output_tokens, cached_tokens)
 
 
 CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_meter", default=None)

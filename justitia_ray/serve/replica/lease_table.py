@@ -70,6 +70,8 @@ class LeaseTable:
         """Prompt tokens of all calls that have ended here."""
         self.output_tokens: Tokens = 0
         """Output tokens of all calls that have ended here."""
+        self.cached_tokens: Tokens = 0
+        """Prompt tokens of those that were found in the engine's prefix cache."""
         self.news = asyncio.Event()
         """Set when a report is worth making before its time."""
         self._freed = asyncio.Event()
@@ -141,7 +143,9 @@ class LeaseTable:
             used = self._engine.progress(lease_id)
             is_running = lease.task is not None
             progress.append(
-                LeaseProgress(lease_id, used.prompt_tokens, used.output_tokens, is_running)
+                LeaseProgress(
+                    lease_id, used.prompt_tokens, used.output_tokens, is_running, used.cached_tokens
+                )
             )
         return tuple(progress)
 
@@ -186,13 +190,18 @@ class LeaseTable:
         used = self._engine.release(lease.lease_id)
         self.prompt_tokens += used.prompt_tokens
         self.output_tokens += used.output_tokens
+        self.cached_tokens += used.cached_tokens or 0
         del self.held_leases[lease.lease_id]
         self._freed.set()
         outcome = lease.outcome
         if lease.aborted and outcome is Outcome.CANCELLED:
             outcome = None  # a scheduler that does not know of the abort may want it elsewhere
         self.unconfirmed[lease.lease_id] = LeaseFinished(
-            lease.lease_id, used.prompt_tokens, used.output_tokens, outcome
+            lease.lease_id,
+            used.prompt_tokens,
+            used.output_tokens,
+            outcome,
+            cached_tokens=used.cached_tokens,
         )
         self.news.set()
 

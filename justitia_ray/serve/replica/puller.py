@@ -66,7 +66,10 @@ class Puller:
         self._leases = leases
         self._engine = engine
         self._capacity = ReplicaCapacity(
-            capacity.kv_tokens, capacity.block_size, capacity.max_num_seqs
+            capacity.kv_tokens,
+            capacity.block_size,
+            capacity.max_num_seqs,
+            capacity.caches_prefixes,
         )
         self._section = section
         self._on_engine_died = on_engine_died

@@ -142,6 +142,7 @@ def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
         detokenizer=serving,
         logprobs_processor=serving,
         is_prefilling=True,
+        num_cached_tokens=0,
     )
 
 
@@ -164,4 +165,20 @@ def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
     running.is_prefilling = False
     running.stats.num_generation_tokens = 3
 
-    assert Progress(5, 3) == meter.read_progress()
+    assert Progress(5, 3, 0) == meter.read_progress()
+
+
+def test_cached_tokens_are_known_once_every_sequence_has_a_token() -> None:
+    """What a stopped call found is in its last word all the same, of those that had one."""
+    meter = LeaseMeter(0)
+    first, second = (state(request_id, 40, generates=True) for request_id in ("a", "b"))
+    meter.add_sequence(first)
+    meter.add_sequence(second)
+    assert meter.read_final(0.0).cached_tokens is None
+
+    first.is_prefilling, first.num_cached_tokens = False, 32
+    assert meter.read_progress().cached_tokens is None
+    assert 32 == meter.read_final(0.0).cached_tokens
+
+    second.is_prefilling, second.num_cached_tokens = False, 48  # it went on after 8 tokens
+    assert Progress(80, 0, 72) == meter.read_progress()

@@ -1,0 +1,149 @@
+"""Memory counted once, against the union of the blocks that the leases of a replica hold."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.footprints import Footprint, Footprints
+from justitia_ray.core.prefixes import Prefix
+
+BLOCK = 4
+_PROMPTS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("".join)
+"""Segments of a block; prompts with the same segments have the same tokens."""
+_LEASE = st.tuples(
+    st.sampled_from("12345"), _PROMPTS, st.integers(0, 3), st.integers(1, 9), st.integers(1, 3)
+)
+"""Its id, prompt, tokens after that, iterations and sequences."""
+_NAMES = st.sets(st.integers(1, 4))
+_FOUND = st.tuples(st.sampled_from("12345"), st.integers(0, 4))
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("grant"), _LEASE, _NAMES),
+        st.tuples(st.just("end"), st.sampled_from("12345")),
+        st.tuples(st.just("report"), st.sampled_from("12345")),
+        st.tuples(st.just("found"), _FOUND),
+    ),
+    max_size=25,
+)
+
+
+class _World:
+    """Leases with the blocks that each holds, and the ledger of them."""
+
+    def __init__(self, *, names_all: bool) -> None:
+        self.ledger = Footprints()
+        self.leases: dict[str, tuple[str, Footprint]] = {}
+        self.missed: dict[str, int] = {}
+        """Blocks from which on leases have copies of their own."""
+        self._names_all = names_all
+
+    def step(self, step: tuple) -> None:  # type: ignore[type-arg]
+        kind, what, *names = step
+        if kind == "grant" and what[0] not in self.leases:
+            lease_id, prompt, rest, iterations, choices = what
+            named = range(1, 5) if self._names_all else names[0]
+            prefixes = named_prefixes(prompt, named)
+            if prefixes:
+                self.ledger.join(lease_id, prefixes)
+            context = BLOCK * len(prompt) + rest
+            self._set(lease_id, prompt, Footprint(iterations, choices, context, lease_id))
+        elif kind == "end" and what in self.leases:
+            del self.ledger[what], self.leases[what]
+            self.missed.pop(what, None)
+        elif kind == "report" and what in self.leases:
+            prompt, (iterations, choices, context, owner) = self.leases[what]
+            grown = Footprint(max(0, iterations - 1), choices, context + choices, owner)
+            self._set(what, prompt, grown)
+        elif kind == "found" and what[0] in self.leases:
+            self.missed.setdefault(what[0], what[1])
+            self.ledger.note_found(what[0], BLOCK * what[1])
+
+    def _set(self, lease_id: str, prompt: str, footprint: Footprint) -> None:
+        self.ledger[lease_id] = footprint
+        self.leases[lease_id] = (prompt, footprint)
+
+    def union(self, after: int = 0) -> int:
+        """Return the KV held after some iterations: each block once, but for copies."""
+        own = 0
+        blocks: dict[str, list[bool]] = {}
+        for lease_id, (prompt, footprint) in self.leases.items():
+            if footprint.iterations < after:
+                continue
+            own += footprint.context_tokens - BLOCK * len(prompt) + footprint.choices * after
+            for length in range(1, len(prompt) + 1):
+                is_copy = length > self.missed.get(lease_id, 4)
+                blocks.setdefault(prompt[:length], []).append(is_copy)
+        return own + BLOCK * sum(max(1, sum(copies)) for copies in blocks.values())
+
+    def apart(self) -> int:
+        """Return the KV that they would hold if nothing were shared."""
+        return sum(footprint.context_tokens for _, footprint in self.leases.values())
+
+
+def named_prefixes(prompt: str, lengths: object) -> tuple[Prefix, ...]:
+    """Return those beginnings of a prompt that have these lengths, in blocks."""
+    assert isinstance(lengths, range | set)
+    return tuple(
+        Prefix(BLOCK * n, prompt[:n].encode().ljust(7)) for n in sorted(lengths) if n <= len(prompt)
+    )
+
+
+@given(_STEPS)
+def test_ledger_is_the_union_of_the_blocks(steps: list) -> None:  # type: ignore[type-arg]
+    """Whatever comes, ends, grows and is not found, in whatever order; now and at each end."""
+    world = _World(names_all=True)
+    for step in steps:
+        world.step(step)
+
+        assert world.union() == world.ledger.context_tokens
+        forecast = world.ledger.forecast(1)
+        columns = zip(reversed(forecast.ends), reversed(forecast.held), strict=True)
+        at_ends = {end: world.union(end) for end in forecast.ends}
+        assert at_ends == dict(columns) or world.missed
+        full = sum(f.choices * f.iterations for _, f in world.leases.values())
+        assert world.union() + full == world.ledger.full_tokens
+        assert world.ledger.full_tokens == sum(map(world.ledger.held_by, "12345"))
+
+
+@given(_STEPS)
+def test_what_is_not_named_counts_for_each(steps: list) -> None:  # type: ignore[type-arg]
+    """Never less than the union: no engine is given more than it has room for."""
+    world = _World(names_all=False)
+    for step in steps:
+        world.step(step)
+
+        assert world.union() <= world.ledger.context_tokens or world.missed
+        assert 0 <= world.ledger.context_tokens
+        assert world.ledger.context_tokens <= world.apart() or world.missed
+    for lease_id in list(world.leases):
+        del world.ledger[lease_id]
+    assert (0, 0, 0) == (
+        world.ledger.context_tokens,
+        world.ledger.full_tokens,
+        len(list(world.ledger.beginnings or ())),
+    )
+
+
+@given(_STEPS, _LEASE)
+def test_peak_with_one_more_is_that_of_all_together(
+    steps: list,  # type: ignore[type-arg]
+    lease: tuple[str, str, int, int, int],
+) -> None:
+    """Also where it outlasts what it shares, which then stays for it; and over later grants."""
+    world = _World(names_all=True)
+    _, prompt, rest, iterations, choices = lease
+    named = named_prefixes(prompt, range(1, 5))
+    for step in [*steps, ("end", "5")]:
+        world.step(step)
+        ledger = world.ledger
+        context = BLOCK * len(prompt) + rest - ledger.shared_with(named)
+        wanted = Footprint(iterations, choices, context, "6")
+        extension = ledger.extension(named, iterations)
+        together = ledger.forecast_with(wanted, 1, extension)
+        peak = max(together.held, default=0)
+        assert peak == ledger.forecast(1).peak_with(wanted, extension)
+        assert (peak > 40) == ledger.exceed(40, wanted, 1, extension)
+
+    if not world.missed:
+        world.step(("grant", ("6", prompt, rest, iterations, choices), set()))
+        ends = [footprint.iterations for _, footprint in world.leases.values()]
+        assert peak == max(world.union(end) for end in ends)

@@ -1,0 +1,94 @@
+"""Beginnings that several leases of a replica have: a tree, and what each lease shares."""
+
+from justitia_ray.core.prefixes import (
+    LONGEST_PREFIX,
+    Beginnings,
+    Prefix,
+    pack_prefixes,
+    read_prefixes,
+)
+
+SYSTEM, CHAT, FORK = (Prefix(n, name.encode() * 7) for n, name in ((32, "s"), (64, "c"), (64, "f")))
+
+
+def test_submission_carries_ten_bytes_for_each() -> None:
+    """With the names of both new fields, 64 bytes more at most."""
+    packed = pack_prefixes([SYSTEM, CHAT])
+
+    assert 20 == len(packed)
+    assert (SYSTEM, CHAT) == read_prefixes(packed, 64)
+
+
+def test_what_is_no_beginning_of_the_prompt_is_left_out() -> None:
+    """Too long for the prompt, no longer than the one before, cut short, a fifth, or empty."""
+    long = Prefix(LONGEST_PREFIX, b"l" * 7)
+    four = [Prefix(n, b"a" * 7) for n in (1, 2, 3, 4)]
+
+    assert (SYSTEM,) == read_prefixes(pack_prefixes([SYSTEM, CHAT]), 63)
+    assert (CHAT, long) == read_prefixes(pack_prefixes([CHAT, FORK, long]), LONGEST_PREFIX)
+    assert (SYSTEM,) == read_prefixes(pack_prefixes([SYSTEM, CHAT])[:-1], 100)
+    assert tuple(four) == read_prefixes(pack_prefixes([*four, CHAT]), 100)
+    assert () == read_prefixes(pack_prefixes([Prefix(0, b"z" * 7)]), 100)
+
+
+def test_leases_share_the_longest_that_another_has() -> None:
+    """The first is told when the second comes."""
+    beginnings = Beginnings()
+
+    assert [] == beginnings.join("1", (SYSTEM, CHAT))
+    assert {"1", "2"} == set(beginnings.join("2", (SYSTEM, FORK)))
+    assert {"1": 32, "2": 32} == beginnings.shared
+    assert ["3", "1"] == beginnings.join("3", (SYSTEM, CHAT))
+    assert {"1": 64, "2": 32, "3": 64} == beginnings.shared
+
+
+def test_beginning_stays_until_its_last_lease_ends() -> None:
+    """The one that brought it may go first."""
+    beginnings = Beginnings()
+    for name in ("1", "2", "3"):
+        beginnings.join(name, (SYSTEM,))
+
+    assert [] == beginnings.leave("1")
+    assert [32] == [node.held_tokens for node in beginnings]
+    assert ["3"] == beginnings.leave("2")
+    assert [0] == [node.held_tokens for node in beginnings]  # the last one's own
+    assert [] == beginnings.leave("3")
+    assert 0 == len(beginnings)
+
+
+def test_beginning_that_is_named_later_lies_between() -> None:
+    """All that have the longer one have it, too; it adds nothing."""
+    beginnings = Beginnings()
+    beginnings.join("1", (CHAT,))
+    beginnings.join("2", (CHAT,))
+    beginnings.join("3", (SYSTEM, CHAT))
+
+    assert [CHAT, SYSTEM] == [node.prefix for node in beginnings.path("1")]
+    assert 64 == sum(node.held_tokens for node in beginnings)
+
+
+def test_lease_that_did_not_find_a_beginning_has_a_copy_of_it() -> None:
+    """The one that found all uses one of the copies; as of its first token that is known."""
+    beginnings = Beginnings()
+    for name in ("1", "2", "3"):
+        beginnings.join(name, (SYSTEM, CHAT))
+
+    assert beginnings.note_found("1", 0)
+    assert 64 == sum(node.held_tokens for node in beginnings)
+    assert beginnings.note_found("2", 40)
+    assert not beginnings.note_found("2", 0)
+    assert beginnings.note_found("3", 63)
+    assert {32: 32, 64: 3 * 32} == {n.prefix.tokens: n.held_tokens for n in beginnings}
+    beginnings.leave("2")
+    assert {32: 32, 64: 2 * 32} == {n.prefix.tokens: n.held_tokens for n in beginnings}
+
+
+def test_two_digests_of_one_length_on_a_path_are_a_collision() -> None:
+    """One of them counts, and no sum is wrong."""
+    beginnings = Beginnings()
+    other = Prefix(32, b"o" * 7)
+    beginnings.join("1", (SYSTEM, CHAT))
+    beginnings.join("2", (other, CHAT))
+
+    assert [CHAT, SYSTEM] == [node.prefix for node in beginnings.path("2")]
+    assert 64 == sum(node.held_tokens for node in beginnings)
