@@ -17,6 +17,7 @@ from justitia_ray.protocol.generation_bodies import (
     COUNT_TOKENS,
     MESSAGES,
     RESPONSES,
+    join_assistant_texts,
     parse_chat,
     parse_completion,
     parse_message,
@@ -94,6 +95,8 @@ def parse_body(
     if fields is None:
         fields = read_object(body)
     payload = name_model(fields, body, models)
+    if path == RESPONSES and join_assistant_texts(fields):
+        payload = json.dumps(fields).encode()
     longest = max_model_len if max_model_len is not None else 2**31 - 1
     return replace(_PARSERS[path](path, fields, longest), payload=payload)
 

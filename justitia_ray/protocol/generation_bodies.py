@@ -149,6 +149,36 @@ _REFUSED_RESPONSES = {
 }
 
 
+def join_assistant_texts(fields: dict[str, Any]) -> bool:
+    """Write the model's messages without `type` as texts; return whether there was one to write.
+
+    OpenAI's API takes them as lists of parts. vLLM does only where they have a type or an id, and
+    then reads the first part.
+
+    Args:
+        fields: The fields of a request for a response, which are changed.
+    """
+    given, found = fields.get("input"), False
+    for item in given if isinstance(given, list) else ():
+        if isinstance(item, dict) and item.get("role") == "assistant" and "type" not in item:
+            texts = [_output_text(part) for part in _listed(item.get("content"))]
+            if texts and None not in texts:
+                item["content"] = "".join(filter(None, texts))
+                found = True
+    return found
+
+
+def _listed(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else []
+
+
+def _output_text(part: Any) -> str | None:
+    if not isinstance(part, dict) or part.get("type") != "output_text":
+        return None
+    text = part.get("text")
+    return text if isinstance(text, str) else None
+
+
 def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
     """Read the fields of a request for a response.
 

@@ -14,10 +14,12 @@ _LONGEST = 4 * 2**20
 
 class _Function(msgspec.Struct):
     name: str | None = None
+    arguments: str | None = None
 
 
 class _Call(msgspec.Struct):
     id: str | None = None
+    index: int | None = None
     function: _Function | None = None
 
 
@@ -40,6 +42,8 @@ class _Block(msgspec.Struct):
     type: str = ""
     text: str | None = None
     id: str | None = None
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+    partial_json: str | None = None
 
 
 class _Message(msgspec.Struct):
@@ -48,6 +52,7 @@ class _Message(msgspec.Struct):
 
 class _MessageEvent(msgspec.Struct):
     type: str = ""
+    index: int = 0
     content_block: _Block | None = None
     delta: _Block | None = None
 
@@ -65,6 +70,7 @@ _chat = msgspec.json.Decoder(_Chat).decode
 _message = msgspec.json.Decoder(_Message).decode
 _response = msgspec.json.Decoder(_Response).decode
 _response_event = msgspec.json.Decoder(_ResponseEvent).decode
+_arguments = msgspec.json.Decoder(dict[str, Any]).decode
 _message_event = msgspec.json.Decoder(_MessageEvent).decode
 
 
@@ -74,24 +80,33 @@ class _Saying:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.ids: list[str] = []
+        self.arguments: defaultdict[int, list[str]] = defaultdict(list)
+        """Of its calls of tools, in pieces of JSON, by the call's number."""
 
     def add_said(self, said: _Said | None) -> None:
         if said is None:
             return
         if said.content:
             self.texts.append(said.content)
-        for call in said.tool_calls or ():
+        for number, call in enumerate(said.tool_calls or ()):
             named = call.id or (call.function and call.function.name)
             if named:
                 self.ids.append(named)
+            if call.function is not None and call.function.arguments:
+                place = number if call.index is None else call.index
+                self.arguments[place].append(call.function.arguments)
 
-    def add_block(self, block: _Block | None) -> None:
+    def add_block(self, block: _Block | None, number: int) -> None:
         if block is None:
             return
         if block.text:
             self.texts.append(block.text)
         if block.type == "tool_use" and block.id:
             self.ids.append(block.id)
+            if (given := bytes(block.input).decode()) != "{}":
+                self.arguments[number].append(given)
+        if block.partial_json:
+            self.arguments[number].append(block.partial_json)
 
     def turn(self) -> Turn:
         return Turn(MODEL, "".join(self.texts).strip(), tuple(self.ids))
@@ -115,6 +130,7 @@ class AnswerReader:
         }[path]
         self._rest = b""
         self._sayings: defaultdict[int, _Saying] = defaultdict(_Saying)
+        self._arguments: list[str] = []
         self._turns: list[Turn] | None = None
         """The turns of a response, which come at its end."""
         self._is_whole = False
@@ -145,6 +161,26 @@ class AnswerReader:
             said = [saying.turn() for saying in self._sayings.values()]
         return [turn for turn in said if turn.text or turn.ids]
 
+    def prompts(self) -> list[str]:
+        """Return what the model gave to tools as `prompt`: the first words of sub-agents."""
+        given = [
+            *(
+                "".join(pieces)
+                for one in self._sayings.values()
+                for pieces in one.arguments.values()
+            ),
+            *self._arguments,
+        ]
+        found = []
+        for text in given:
+            try:
+                prompt = _arguments(text.encode()).get("prompt")
+            except (msgspec.MsgspecError, ValueError):
+                continue  # the model wrote something else than a JSON object
+            if isinstance(prompt, str) and prompt.strip():
+                found.append(prompt)
+        return found
+
     def _add_events(self, chunk: bytes) -> None:
         *events, self._rest = (self._rest + chunk).split(b"\n\n")
         if len(self._rest) > _LONGEST:
@@ -165,12 +201,12 @@ class AnswerReader:
     def _add_message(self, data: bytes) -> None:
         saying = self._sayings[0]
         if not self._stream:
-            for block in _message(data).content:
-                saying.add_block(block)
+            for number, block in enumerate(_message(data).content):
+                saying.add_block(block, number)
             return
         event = _message_event(data)
-        saying.add_block(event.content_block)
-        saying.add_block(event.delta)
+        saying.add_block(event.content_block, event.index)
+        saying.add_block(event.delta, event.index)
         self._is_whole = self._is_whole or event.type == "message_stop"
 
     def _add_items(self, data: bytes) -> None:
@@ -179,5 +215,8 @@ class AnswerReader:
             if event.type != "response.completed":
                 return
             data = bytes(event.response)
-        self._turns = merged(turns_of_items(_response(data).output))
+        items = _response(data).output
+        self._turns = merged(turns_of_items(items))
+        given = (item.get("arguments") for item in items)
+        self._arguments = [text for text in given if isinstance(text, str)]
         self._is_whole = True

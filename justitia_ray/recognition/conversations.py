@@ -5,6 +5,9 @@ A call that goes on from there sends the same turns first. So it asks for the na
 beginnings that end with a turn of the model, the longest first. The digests run over the turns
 once, and no text is kept. Two calls that send the same and are answered the same have one name: it
 is then nobody's (`Directory`).
+
+A sub-agent begins with the words that its spawner's model gave to a tool. Where a harness is known,
+the answer has a second name by these, and a call that begins with them asks for it.
 """
 
 import hashlib
@@ -13,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from justitia_ray.recognition.turns import MODEL, Turn, merged, turns_of
+from justitia_ray.recognition.turns import MODEL, Turn, lasting, merged, turns_of
 
 Name = bytes
 """A digest of 16 bytes."""
@@ -27,15 +30,20 @@ _encode = msgspec.msgpack.Encoder().encode
 class Conversation:
     """The conversation that a call sends."""
 
-    def __init__(self, path: str, turns: list[Turn], scope: str) -> None:
+    def __init__(
+        self, path: str, turns: list[Turn], scope: str, *, can_be_spawned: bool = False
+    ) -> None:
         """Digest what was said.
 
         Args:
             path: Path of the endpoint.
             turns: What was said so far.
             scope: Whose conversations it may be one of: tenant and credential.
+            can_be_spawned: Whether it may be a sub-agent's, or one that spawns sub-agents.
         """
         self.path = path
+        self._scope = scope
+        self.can_be_spawned = can_be_spawned
         self._running = hashlib.sha256(f"{scope}\0{path}".encode())
         self._begun = turns[-1] if turns and turns[-1].role == MODEL else None
         """Beginning of the model's own turn, where the caller gives one."""
@@ -52,6 +60,8 @@ class Conversation:
                     names.append(self._running.digest()[:16])
         if self._begun is not None:
             names.append(self._after(self._begun))
+        if can_be_spawned and len(turns) == 1 and turns[0].role != MODEL:
+            names.append(self.name_of_prompt(turns[0].text))
         self.beginnings = tuple(reversed(names))
         """Names of the answered calls that it may go on from, the longest first."""
 
@@ -61,22 +71,34 @@ class Conversation:
             [answer] = merged([self._begun, answer])
         return self._after(answer)
 
+    def name_of_prompt(self, prompt: str) -> Name:
+        """Return the name of a conversation that begins with a prompt that a model wrote."""
+        framed = _encode(ascii(prompt.strip()))
+        return hashlib.sha256(f"{self._scope}\0spawned".encode() + framed).digest()[:16]
+
     def _after(self, turn: Turn) -> Name:
         running = self._running.copy()
         running.update(_framed([*self._unanswered, turn]))
         return running.digest()[:16]
 
 
-def read_conversation(path: str, fields: Mapping[str, Any], scope: str) -> Conversation | None:
+def read_conversation(
+    path: str, fields: Mapping[str, Any], scope: str, *, by_harness: bool = False
+) -> Conversation | None:
     """Return the conversation that a call sends, None if its path takes no messages.
 
     Args:
         path: Path of the endpoint.
         fields: The call's body, checked by the endpoint's reader.
         scope: See `Conversation`.
+        by_harness: Whether a known harness sends it.
     """
     turns = turns_of(path, fields)
-    return None if turns is None else Conversation(path, turns, scope)
+    if turns is None:
+        return None
+    if by_harness:
+        return Conversation(path, lasting(turns), scope, can_be_spawned=True)
+    return Conversation(path, turns, scope)
 
 
 def _framed(turns: list[Turn]) -> bytes:

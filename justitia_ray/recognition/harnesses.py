@@ -1,7 +1,9 @@
 """Headers of agent harnesses, whose users cannot add one of ours.
 
-A harness names its run, or a session and the session that spawned it. The table is that of the
-harnesses' own documentation and of what they were seen to send; an operator adds rows of its own.
+A harness names its run, or a session and the session that spawned it. One that names neither is
+known by its `User-Agent` or the first words of its system prompt, and its calls are put together by
+what was said. The table is that of the harnesses' own documentation and of what they were seen to
+send; an operator adds rows of its own.
 """
 
 from collections.abc import Mapping
@@ -9,6 +11,8 @@ from dataclasses import dataclass
 
 HeaderNames = tuple[str, ...]
 """Names of one header, newest first: harnesses have renamed theirs."""
+Marks = tuple[tuple[str, str], ...]
+"""Headers with the beginning of their value, in lower case; empty: any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,23 @@ class Harness:
     final: HeaderNames = ()
     """`true` at the last call of a session."""
     application_class: str | None = None
+    marks: Marks = ()
+    """What tells it from other clients with the same headers, any of these; none: the headers."""
+    openings: tuple[str, ...] = ()
+    """First words of its system prompt, which are a mark, too."""
+    converses: bool = False
+    """Whether calls without a session are put together by what was said."""
+
+    def is_marked(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a call's headers have a mark of the harness.
+
+        Args:
+            headers: Names in lower case, and values that are not empty.
+        """
+        return any(
+            name in headers and headers[name].lower().startswith(start)
+            for name, start in self.marks
+        )
 
     def read(self, headers: Mapping[str, str]) -> Session | None:
         """Return the session that a call's headers name, None if they name none.
@@ -48,6 +69,8 @@ class Harness:
         Args:
             headers: Names in lower case, and values that are not empty.
         """
+        if self.marks and not self.is_marked(headers):
+            return None
         run = _first(headers, self.run)
         session = _first(headers, self.session)
         parent = _first(headers, self.parent)
@@ -70,6 +93,18 @@ def _first(headers: Mapping[str, str], names: HeaderNames) -> str | None:
 HARNESSES = (
     # Sub-agents send the session of the whole run, with an agent id of their own.
     Harness("claude-code", run=("x-claude-code-session-id",), application_class="claude-code"),
+    # It names a session in Responses only, or where its settings say so.
+    Harness(
+        "pi",
+        run=("session-id", "session_id", "x-session-id", "x-session-affinity"),
+        application_class="pi",
+        marks=(("user-agent", "pi/"),),
+        openings=(
+            "You are a coding assistant running inside pi,",
+            "You are an expert coding assistant operating inside pi,",
+        ),
+        converses=True,
+    ),
     # Since 0.147 sub-agents send the root's session id; before, each sent its own.
     Harness(
         "codex",
@@ -77,12 +112,26 @@ HARNESSES = (
         session=("thread-id", "thread_id"),
         parent=("x-codex-parent-thread-id",),
         application_class="codex",
+        marks=(
+            *(("originator", "codex"), ("user-agent", "codex")),
+            *(("thread-id", ""), ("thread_id", ""), ("x-codex-parent-thread-id", "")),
+            *(("x-codex-turn-metadata", ""), ("x-codex-window-id", "")),
+        ),
     ),
+    # Any client may name a session so, and its class is its own matter.
+    Harness("session-id", run=("session-id", "session_id")),
     Harness(
         "opencode",
         session=("x-session-id", "x-session-affinity"),
         parent=("x-parent-session-id",),
         application_class="opencode",
+    ),
+    Harness(
+        "qwen-code",
+        application_class="qwen-code",
+        marks=(("user-agent", "qwencode/"),),
+        openings=("You are Qwen Code,",),
+        converses=True,
     ),
     Harness(
         "dynamo",

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from justitia_ray.application_key import PLAIN_ID
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, FINAL_HEADER
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
+from justitia_ray.recognition.turns import opening_of
 
 CONVERSATION = "conversation"
 """Rule that goes by what was said: `conversations`."""
@@ -67,6 +68,7 @@ class Recognizer:
             **{field: _PersonalReader(field).read for field in PERSONAL},
         }
         self._readers = [readers[rule] for rule in rules if rule != CONVERSATION]
+        self._conversing = [one for one in HARNESSES if one.converses and "harness" in rules]
 
     def recognize(self, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
         """Return the application of a call, None if no rule knows it.
@@ -80,6 +82,25 @@ class Recognizer:
             if found is not None:
                 is_final = headers.get(FINAL_HEADER, "").lower() == "true"
                 return replace(found, is_final=True) if is_final else found
+        return None
+
+    def conversing(
+        self, headers: Mapping[str, str], path: str, fields: Mapping[str, Any]
+    ) -> Harness | None:
+        """Return the harness whose call names no session, None if it is none that is known.
+
+        Args:
+            headers: Names in lower case, and values that are not empty.
+            path: Path of the endpoint.
+            fields: The call's body, checked by the endpoint's reader.
+        """
+        for harness in self._conversing:
+            if harness.is_marked(headers):
+                return harness
+        opening = opening_of(path, fields) if self._conversing else ""
+        for harness in self._conversing:
+            if opening.startswith(harness.openings):
+                return harness
         return None
 
     def _by_baggage(

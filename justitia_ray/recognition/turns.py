@@ -20,6 +20,7 @@ _UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
 """Kinds of parts that the model keeps to itself: clients drop them, or not."""
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
 _SYSTEM = ("system", "developer")
+_REMINDER = ("<system-reminder>", "</system-reminder>")
 _BILLING_LINE = re.compile(
     r"\s*x-anthropic-billing-header:(?:[ \t]*[\w.-]+=[^;\s]*;?)*[ \t]*(?:\r?\n)?"
 )
@@ -63,6 +64,54 @@ def turns_of(path: str, fields: Mapping[str, Any]) -> list[Turn] | None:
             return [*system, Turn("user", given.strip())]
         return merged([*system, *turns_of_items(given or ())])
     return None
+
+
+def opening_of(path: str, fields: Mapping[str, Any]) -> str:
+    """Return the system prompt's first text; empty if there is none, or the path has no messages.
+
+    Args:
+        path: Path of the endpoint.
+        fields: The call's body, checked by the endpoint's reader.
+    """
+    if path == MESSAGES:
+        content = fields.get("system")
+    elif path in (CHAT, RESPONSES):
+        content = fields.get("instructions") if path == RESPONSES else None
+        said = fields.get("messages" if path == CHAT else "input")
+        first = said[0] if isinstance(said, list) and said else None
+        if not content and isinstance(first, Mapping) and first.get("role") in _SYSTEM:
+            content = first.get("content")
+    else:
+        return ""
+    part = content[0] if isinstance(content, list) and content else content
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return text.lstrip() if isinstance(text, str) else ""
+
+
+def lasting(turns: Iterable[Turn]) -> list[Turn]:
+    """Return turns without what a harness writes anew when it goes on with a session.
+
+    System prompts name the day and the state of files, and reminders among the user's words move or
+    go.
+    """
+    kept: list[Turn] = []
+    for turn in turns:
+        if turn.role == "system":
+            continue
+        if turn.role != MODEL and _REMINDER[0] in turn.text:
+            turn = turn._replace(text=_without_reminders(turn.text))
+        if turn.text or turn.ids:
+            kept.append(turn)
+    return merged(kept)
+
+
+def _without_reminders(text: str) -> str:
+    begin, end = _REMINDER
+    kept, at = [], 0
+    while (start := text.find(begin, at)) >= 0 and (stop := text.find(end, start)) >= 0:
+        kept.append(text[at:start].strip())
+        at = stop + len(end)
+    return "".join((*kept, text[at:].strip()))
 
 
 def _unbilled(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:

@@ -97,10 +97,19 @@ class ApplicationFinder:
         if found is not None:
             return FoundApplication(await self._of_session(context, found), None, self)
         context = replace(context, application_id=None)
-        if self._section.by_conversation:
+        harness = self._recognizer.conversing(context.headers, path, fields)
+        if harness is not None:
+            named = context.application_class or harness.application_class
+            context = replace(context, application_class=named)
+        if self._section.by_conversation or harness is not None:
             scope = f"{context.tenant}\0{context.identity.credential}"
-            conversation = read_conversation(path, fields, scope)
+            conversation = read_conversation(path, fields, scope, by_harness=harness is not None)
             if conversation is not None:
+                if harness is None:
+                    idle_s = self._section.conversation_idle_s
+                    context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
+                else:  # almost every first call of one has a second: it may be idle as a session
+                    context = replace(context, recognized_by=harness.name)
                 placed = await self._of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)
         return FoundApplication(context, None, self)
@@ -144,10 +153,8 @@ class ApplicationFinder:
                 known = next(filter(None, map(self._conversations.find, beginnings)), None)
         return replace(
             context,
-            application_id=known or f"{CONVERSATION}/{uuid.uuid4().hex}",
-            recognized_by=CONVERSATION,
+            application_id=known or f"{context.recognized_by}/{uuid.uuid4().hex}",
             begins_conversation=not known,
-            idle_s=self._section.conversation_idle_s,
         )
 
     async def name_conversation(self, context: RequestContext, names: tuple[Name, ...]) -> None:
@@ -221,6 +228,8 @@ class FoundApplication:
     async def _name(self, reader: AnswerReader) -> None:
         assert self._conversation is not None
         names = tuple(self._conversation.name_after(turn) for turn in reader.turns())
+        if self._conversation.can_be_spawned:
+            names += tuple(map(self._conversation.name_of_prompt, reader.prompts()))
         if reader.is_whole and names:
             await self._finder.name_conversation(self.context, names)
 

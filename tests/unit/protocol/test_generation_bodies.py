@@ -335,3 +335,37 @@ def test_content_of_another_form_is_the_callers_mistake(content: Any) -> None:
     """It must not become an error of ours when it is counted."""
     with pytest.raises(RequestError, match="a list of blocks"):
         message(messages=[{"role": "user", "content": content}])
+
+
+def _said(*parts: str, **more: Any) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": part} for part in parts]
+    return {"role": "assistant", "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("item", "passed_on"),
+    [
+        (_said("a"), {"role": "assistant", "content": "a"}),
+        (_said("a ", "b", id="msg_1"), {"role": "assistant", "content": "a b", "id": "msg_1"}),
+        (_said("a", type="message"), _said("a", type="message")),
+        (_said(), _said()),
+        (_said("a") | {"role": "user"}, _said("a") | {"role": "user"}),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        ),
+    ],
+)
+def test_message_of_the_model_needs_no_type(
+    item: dict[str, Any], passed_on: dict[str, Any]
+) -> None:
+    """OpenCode leaves it out, as OpenAI's API allows; vLLM refuses such lists of parts."""
+    body = response(input=[item])
+
+    assert [passed_on] == body.fields["input"] == json.loads(body.payload)["input"]
+
+
+def test_response_that_vllm_reads_keeps_its_bytes() -> None:
+    sent = json.dumps({"model": "m", "input": [_said("a", type="message")]}).encode()
+
+    assert sent is parse_body(RESPONSES, sent, ("m",), _CONTEXT).payload

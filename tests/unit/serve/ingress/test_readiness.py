@@ -67,3 +67,12 @@ async def test_model_that_may_have_no_replica_is_ready_without_one(least: int, s
     ready = await answer("/readyz", _READY | {"replicas": {}}, autoscaling=scaling)
 
     assert status == ready.status_code
+
+
+async def test_root_answers_harnesses_that_ask_whether_a_service_is_there() -> None:
+    """Some do before their first call."""
+    async with client_of(model_of()) as client:
+        asked, read = await client.head("/"), await client.get("/")
+
+    assert (200, b"") == (asked.status_code, asked.content)
+    assert 404 == read.status_code

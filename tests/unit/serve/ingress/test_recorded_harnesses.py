@@ -1,0 +1,165 @@
+"""Sessions of coding harnesses as they were recorded: each is one application of its class.
+
+A session has tools, a resume and, but for pi, a sub-agent; `tests/e2e/harnesses` plays such ones.
+Long texts are shortened. Of harnesses that name their session what was said before is left out.
+"""
+
+import itertools
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.config import RecognitionSection
+from justitia_ray.recognition.directory import Directory
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
+from justitia_ray.serve.ingress.replica_calls import StreamItem
+from justitia_ray.serve.ingress.request_context import RequestContext, read_context
+
+Json = dict[str, Any]
+ACME = Identity("acme", frozenset({Scope.INFER}), "key:acme")
+OTHER_KEY = Identity("acme", frozenset({Scope.INFER}), "key:other")
+_RECORDED = Path(__file__).parent / "recorded_harnesses"
+
+
+class Link:
+    """The way to a directory that all ingresses share."""
+
+    def __init__(self) -> None:
+        self._directory = Directory()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._directory, method)(*arguments)
+
+
+class Ingresses:
+    """Two ingresses, which take the calls in turns."""
+
+    def __init__(self) -> None:
+        link = Link()
+        finders = [ApplicationFinder(RecognitionSection(), link) for _ in range(2)]
+        self._finders = itertools.cycle(finders)
+
+    async def answer(self, call: Json, who: Identity = ACME) -> RequestContext:
+        """Let a recorded call be answered as it was, and return its application."""
+        headers = [(name.encode(), value.encode()) for name, value in call["headers"].items()]
+        found = await next(self._finders).find(
+            read_context(who, headers), call["path"], call["body"]
+        )
+
+        async def items() -> AsyncGenerator[StreamItem]:
+            yield 200, {}
+            yield call.get("answer", "").encode()
+
+        async for _ in found.reading(items(), stream=True):
+            pass
+        return found.context
+
+    async def applications(self, calls: list[Json], who: Identity = ACME) -> list[str | None]:
+        """Return the application of each call."""
+        return [(await self.answer(call, who)).application_id for call in calls]
+
+
+def recorded(session: str) -> list[Json]:
+    """Return the calls of a session, in the order in which they were made."""
+    lines = (_RECORDED / f"{session}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("session", "application_class"),
+    [
+        ("claude-code", "claude-code"),
+        ("codex", "codex"),
+        ("opencode", "opencode"),
+        ("qwen-code", "qwen-code"),
+        ("pi", "pi"),
+        ("pi-messages", "pi"),
+        ("pi-responses", "pi"),
+    ],
+)
+async def test_session_is_one_application_of_its_harness(
+    session: str, application_class: str
+) -> None:
+    calls = recorded(session)
+    ingresses = Ingresses()
+    found = [await ingresses.answer(call) for call in calls]
+
+    assert len(calls) > 1
+    assert 1 == len({context.application_id for context in found})
+    assert {application_class} == {context.application_class for context in found}
+    assert {application_class} == {context.recognized_by for context in found}
+    assert {None} == {context.idle_s for context in found}
+
+
+@pytest.mark.parametrize("session", ["qwen-code", "pi", "pi-messages"])
+async def test_conversation_of_a_harness_is_its_key_s(session: str) -> None:
+    """The same words by another key of the same tenant are another application."""
+    calls, ingresses = recorded(session), Ingresses()
+    one = await ingresses.applications(calls)
+    other = await ingresses.applications(calls, OTHER_KEY)
+
+    assert 1 == len({*one}) == len({*other})
+    assert one[0] != other[0]
+
+
+async def test_two_runs_that_begin_alike_are_two_applications() -> None:
+    """Of the same prompt in the same directory: only the ids of tool calls differ."""
+    calls, ingresses = recorded("pi"), Ingresses()
+    again = json.loads(json.dumps(calls).replace("call_", "call_again_"))
+    interleaved = [call for pair in zip(calls, again, strict=True) for call in pair]
+    found = await ingresses.applications(interleaved)
+
+    assert 2 == len({*found})
+    assert 1 == len({*found[::2]}) == len({*found[1::2]})
+
+
+async def test_sub_agent_of_a_prompt_that_two_runs_gave_is_neither_s() -> None:
+    """It cannot be told whose it is, and so it is an application of its own, of its class."""
+    calls, ingresses = recorded("qwen-code"), Ingresses()
+    text = json.dumps(calls).replace("call_", "call_again_").replace("@@tools@@", "@@others@@")
+    again = json.loads(text)
+    (spawned, *_) = [number for number, call in enumerate(calls) if len(_said(call)) == 2][1:]
+    mains = {
+        *await ingresses.applications(calls[:spawned]),
+        *await ingresses.applications(again[:spawned]),
+    }
+    sub_agent = await ingresses.answer(calls[spawned])
+
+    assert 2 == len(mains)
+    assert sub_agent.application_id not in mains
+    assert "qwen-code" == sub_agent.application_class
+
+
+def _said(call: Json) -> list[Json]:
+    messages: list[Json] = call["body"]["messages"]
+    return messages
+
+
+async def test_harness_is_known_by_the_first_words_of_its_system_prompt() -> None:
+    """Where its library's `User-Agent` hides it."""
+    call = recorded("qwen-code")[0]
+    call["headers"] = {"user-agent": "OpenAI/JS 6.1.0"}
+    found = await Ingresses().answer(call)
+
+    assert ("qwen-code", "qwen-code") == (found.application_class, found.recognized_by)
+
+
+async def test_words_in_the_middle_are_no_mark() -> None:
+    call = {"path": "/v1/chat/completions", "headers": {"user-agent": "curl/8 pi/1.0"}}
+    said = [{"role": "system", "content": "Do not say: You are Qwen Code, a CLI agent."}]
+    found = await Ingresses().answer(call | {"body": {"messages": said}})
+
+    assert (None, None) == (found.application_id, found.application_class)
+
+
+async def test_harness_counts_only_where_it_is_a_rule() -> None:
+    finder = ApplicationFinder(RecognitionSection(rules=("header",)), Link())
+    call = recorded("pi")[0]
+    headers = [(name.encode(), value.encode()) for name, value in call["headers"].items()]
+    found = await finder.find(read_context(ACME, headers), call["path"], call["body"])
+
+    assert (None, None) == (found.context.application_id, found.context.application_class)
