@@ -1,0 +1,122 @@
+"""The clients: how each is started without a terminal, and the tools that its model calls."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harnesses.pages import settings_of
+from tests.e2e.harnesses.script import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client."""
+
+    name: str
+    """Its section in `deployments/harnesses.md`."""
+    package: str
+    """In npm."""
+    program: str
+    application_class: str
+    """That its applications are to have."""
+    begin: tuple[str, ...]
+    """Arguments of a new session, before the prompt."""
+    resume: tuple[str, ...]
+    """Arguments that go on with the last session, before the prompt."""
+    run_shell: Callable[[str], Call]
+    """The call that runs a command."""
+    spawn: Callable[[str], Call] | None = None
+    """The call that gives a sub-agent a prompt; None: it has no sub-agents."""
+    variables: Mapping[str, str] | None = None
+    """Beyond those of the page: what only a test wants."""
+
+    def command(self, installed: Path, prompt: str, *, resume: bool = False) -> list[str]:
+        """Return the command line."""
+        program = installed / "node_modules" / ".bin" / self.program
+        return [str(program), *(self.resume if resume else self.begin), prompt]
+
+    def prepare(self, home: Path, *, url: str, key: str, model: str) -> dict[str, str]:
+        """Write its files into a home directory, and return its environment: nothing of ours.
+
+        It reaches this machine alone: to all others leads a proxy that is not there.
+        """
+        settings = settings_of(self.name, url=url, key=key, model=model)
+        for path, text in settings.files.items():
+            file = home / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        nowhere = "http://127.0.0.1:9"
+        return {
+            "HOME": str(home),
+            "TERM": "dumb",
+            "LANG": "C.UTF-8",
+            "PATH": os.environ["PATH"],
+            "HTTP_PROXY": nowhere,
+            "HTTPS_PROXY": nowhere,
+            "NO_PROXY": "127.0.0.1,localhost",
+            "DO_NOT_TRACK": "1",
+            **(self.variables or {}),
+            **settings.variables,
+        }
+
+
+def _call(name: str, argument: str, **more: Any) -> Callable[[str], Call]:
+    return lambda value: Call(name, {argument: value, **more})
+
+
+CLIENTS = (
+    Client(
+        "Claude Code",
+        "@anthropic-ai/claude-code",
+        "claude",
+        "claude-code",
+        ("--print", "--allowedTools=Bash,Agent,Task", "--output-format=json"),
+        ("--print", "--allowedTools=Bash,Agent,Task", "--output-format=json", "--continue"),
+        _call("Bash", "command", description="Run a command"),
+        _call("Agent", "prompt", description="Look", subagent_type="Explore"),
+    ),
+    Client(
+        "Codex",
+        "@openai/codex",
+        "codex",
+        "codex",
+        ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--json"),
+        (
+            *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            *("--json", "resume", "--last"),
+        ),
+        _call("exec_command", "cmd"),
+        _call("spawn_agent", "message"),
+    ),
+    Client(
+        "OpenCode",
+        "opencode-ai",
+        "opencode",
+        "opencode",
+        ("run", "--format=json"),
+        ("run", "--format=json", "--continue"),
+        _call("bash", "command", description="Run a command"),
+        _call("task", "prompt", description="Look", subagent_type="explore"),
+    ),
+    Client(
+        "Qwen Code",
+        "@qwen-code/qwen-code",
+        "qwen",
+        "qwen-code",
+        ("--yolo", "--output-format=json"),
+        ("--yolo", "--output-format=json", "--continue"),
+        _call("run_shell_command", "command", is_background=False),
+        _call("agent", "prompt", description="Look", subagent_type="Explore"),
+    ),
+    Client(
+        "pi",
+        "@earendil-works/pi-coding-agent",
+        "pi",
+        "pi",
+        ("--print", "--mode", "json", "--model", "justitia/MODEL"),
+        ("--print", "--mode", "json", "--continue"),
+        _call("bash", "command"),
+    ),
+)

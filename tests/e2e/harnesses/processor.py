@@ -1,0 +1,83 @@
+"""A logits processor of vLLM with which a model of random weights says a script.
+
+The engine's process imports it, so nothing here imports the service or pytest.
+"""
+
+import json
+import os
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+from vllm.v1.sample.logits_processor import (
+    BatchUpdate,
+    LogitsProcessor,
+    MoveDirectionality,
+)
+
+from tests.e2e.harnesses.script import next_words
+
+SCRIPTS = "SCRIPTS_OF_HARNESSES"
+"""Variable with the file of the scripts."""
+ROLES = ("system", "user", "assistant", "tool")
+_DECISIVE = 1e4
+"""Added to the logit of the scripted token; one that a grammar forbids stays at minus infinity."""
+
+
+class ScriptedWords(LogitsProcessor):
+    """Makes each request say what its prompt asks the script for."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        """Load the tokenizer."""
+        self._tokenizer = AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
+        self._roles = {self._tokenizer.convert_tokens_to_ids(f"<|{role}|>"): role for role in ROLES}
+        self._tools = self._tokenizer.convert_tokens_to_ids("<|tools|>")
+        self._end = self._tokenizer.eos_token_id
+        self._requests: dict[int, tuple[list[int], list[int]]] = {}
+        """Tokens to say and those said, by index in the batch."""
+
+    def is_argmax_invariant(self) -> bool:
+        """Return that it changes what is said."""
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Take note of requests that come, go and move."""
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            self._requests.pop(index, None)
+        for index, _, prompt, said in batch_update.added:
+            self._requests[index] = self._to_say(prompt or []), said
+        for one, other, direction in batch_update.moved:
+            first, second = self._requests.pop(one, None), self._requests.pop(other, None)
+            if first is not None:
+                self._requests[other] = first
+            if second is not None and direction == MoveDirectionality.SWAP:
+                self._requests[one] = second
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Raise the logit of each request's next token."""
+        for index, (to_say, said) in self._requests.items():
+            token = to_say[len(said)] if len(said) < len(to_say) else self._end
+            logits[index, token] += _DECISIVE
+        return logits
+
+    def _to_say(self, prompt: list[int]) -> list[int]:
+        starts = [place for place, token in enumerate(prompt) if token in self._roles]
+        if not starts:
+            return []
+        said = [
+            (self._roles[prompt[start]], prompt[start + 1 : end])
+            for start, end in zip(starts, chain(starts[1:], (len(prompt),)), strict=True)
+        ]
+        *before, (_, begun) = said  # a call that goes on elsewhere has said something
+        texts = [
+            (role, self._tokenizer.decode(tokens) if role == "user" else "")
+            for role, tokens in before
+        ]
+        scripts = json.loads(Path(os.environ[SCRIPTS]).read_text(encoding="utf-8"))
+        words = next_words(texts, scripts, has_tools=self._tools in prompt[: starts[0]])
+        tokens: list[int] = self._tokenizer.encode(words, add_special_tokens=False)
+        return tokens[len(begun) :]

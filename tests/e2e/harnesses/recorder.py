@@ -1,0 +1,119 @@
+"""A proxy between a client and the service that writes down what both say."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+_HOP_BY_HOP = frozenset(
+    {"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
+)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A call with its answer."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    status: int = 0
+    """0: there was no answer before the client hung up."""
+    answer_headers: Mapping[str, str] = field(default_factory=dict)
+    answer: bytes = b""
+    is_whole: bool = False
+    """Whether the answer ended before the client hung up."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The body's fields; empty without a JSON object."""
+        try:
+            read = json.loads(self.body)
+        except ValueError:
+            return {}
+        return read if isinstance(read, dict) else {}
+
+    @property
+    def application(self) -> str | None:
+        """The application that the service took it for."""
+        return self.answer_headers.get("x-justitia-application")
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether it ran on an engine, or should have."""
+        path = self.path.partition("?")[0]
+        return self.method == "POST" and path in (
+            "/v1/chat/completions",
+            "/v1/messages",
+            "/v1/responses",
+        )
+
+
+class Recorder:
+    """Passes calls on and keeps them in the order of arrival."""
+
+    def __init__(self, service: str) -> None:
+        """Keep the service's URL."""
+        self._service = service
+        self.exchanges: list[Exchange] = []
+        self.url = ""
+
+    @property
+    def inferences(self) -> list[Exchange]:
+        """Calls of the endpoints that generate."""
+        return [one for one in self.exchanges if one.is_inference]
+
+    @asynccontextmanager
+    async def recording(self) -> AsyncIterator[None]:
+        """Serve on a free port of the loopback address."""
+        app = web.Application(client_max_size=2**26)
+        app.router.add_route("*", "/{path:.*}", self._pass)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        await runner.setup()
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+            self._session = session
+            try:
+                site = web.TCPSite(runner, "127.0.0.1", 0)
+                await site.start()
+                _, port, *_ = runner.addresses[0]
+                self.url = f"http://127.0.0.1:{port}"
+                yield
+            finally:
+                await runner.cleanup()
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        exchange = Exchange(request.method, request.path_qs, headers, await request.read())
+        self.exchanges.append(exchange)
+        passed = {name: value for name, value in headers.items() if name not in _HOP_BY_HOP}
+        passed["accept-encoding"] = "identity"
+        answer = web.StreamResponse()
+        async with self._session.request(
+            request.method, self._service + request.path_qs, headers=passed, data=exchange.body
+        ) as answered:
+            exchange.status = answered.status
+            exchange.answer_headers = {
+                name.lower(): value for name, value in answered.headers.items()
+            }
+            answer.set_status(answered.status)
+            for name, value in answered.headers.items():
+                if name.lower() not in _HOP_BY_HOP:
+                    answer.headers[name] = value
+            try:
+                await answer.prepare(request)
+                async for chunk in answered.content.iter_any():
+                    exchange.answer += chunk
+                    await answer.write(chunk)
+                exchange.is_whole = True
+                await answer.write_eof()
+            except (ConnectionError, asyncio.CancelledError):
+                answered.close()
+                raise
+        return answer
