@@ -739,8 +739,9 @@ class RecognitionSection(Section):
     rules: tuple[Literal[RULES], ...] = DEFAULT_RULES  # type: ignore[valid-type]
     """The rules, in the order in which they are tried: `header` (`X-Justitia-Application`),
     `metadata` (`application_id` or `session_id` in the body's), `headers` (below), `harness`
-    (headers of known ones; Qwen Code and pi also by what was said), `baggage`. Only where they are named here: `user`, `prompt_cache_key` and `safety_identifier`,
-    which name a person or a cache, and, at the end, `conversation`."""
+    (headers of known ones; Qwen Code and pi also by what was said), `baggage`. Only where they are
+    named here: `user`, `prompt_cache_key` and `safety_identifier`, which name a person or a cache,
+    and, at the end, `conversation`."""
     headers: tuple[SessionHeadersSection, ...] = ()
     """Headers of agents of your own."""
     baggage_key: str = "justitia.application"
