@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 from justitia_ray.application_key import PLAIN_ID
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, FINAL_HEADER
+from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
-from justitia_ray.recognition.turns import opening_of
 
 CONVERSATION = "conversation"
 """Rule that goes by what was said: `conversations`."""
@@ -97,7 +97,7 @@ class Recognizer:
         for harness in self._conversing:
             if harness.is_marked(headers):
                 return harness
-        opening = opening_of(path, fields) if self._conversing else ""
+        opening = _opening_of(path, fields) if self._conversing else ""
         for harness in self._conversing:
             if opening.startswith(harness.openings):
                 return harness
@@ -133,6 +133,32 @@ def _by_metadata(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recog
     if isinstance(session, str) and session:
         return Recognized("metadata", _id_of("metadata", session))
     return None
+
+
+def _opening_of(path: str, fields: Mapping[str, Any]) -> str:
+    """Return the system prompt's first text; empty if there is none, or the path has no messages.
+
+    Args:
+        path: Path of the endpoint.
+        fields: The call's body, checked by the endpoint's reader.
+    """
+    if path == MESSAGES:
+        content = fields.get("system")
+    elif path in (CHAT, RESPONSES):
+        content = fields.get("instructions") if path == RESPONSES else None
+        said = fields.get("messages" if path == CHAT else "input")
+        first = said[0] if isinstance(said, list) and said else None
+        if (
+            not content
+            and isinstance(first, Mapping)
+            and first.get("role") in ("system", "developer")
+        ):
+            content = first.get("content")
+    else:
+        return ""
+    part = content[0] if isinstance(content, list) and content else content
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return text.lstrip() if isinstance(text, str) else ""
 
 
 class _HarnessReader:

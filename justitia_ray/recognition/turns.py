@@ -66,28 +66,6 @@ def turns_of(path: str, fields: Mapping[str, Any]) -> list[Turn] | None:
     return None
 
 
-def opening_of(path: str, fields: Mapping[str, Any]) -> str:
-    """Return the system prompt's first text; empty if there is none, or the path has no messages.
-
-    Args:
-        path: Path of the endpoint.
-        fields: The call's body, checked by the endpoint's reader.
-    """
-    if path == MESSAGES:
-        content = fields.get("system")
-    elif path in (CHAT, RESPONSES):
-        content = fields.get("instructions") if path == RESPONSES else None
-        said = fields.get("messages" if path == CHAT else "input")
-        first = said[0] if isinstance(said, list) and said else None
-        if not content and isinstance(first, Mapping) and first.get("role") in _SYSTEM:
-            content = first.get("content")
-    else:
-        return ""
-    part = content[0] if isinstance(content, list) and content else content
-    text = part.get("text") if isinstance(part, Mapping) else part
-    return text.lstrip() if isinstance(text, str) else ""
-
-
 def lasting(turns: Iterable[Turn]) -> list[Turn]:
     """Return turns without what a harness writes anew when it goes on with a session.
 
