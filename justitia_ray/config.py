@@ -104,9 +104,9 @@ class ModelSection(Section):
     """Name that callers put in `model`."""
     path: str
     """A local directory, a hub name, or a model of random weights that is built on the spot:
-    `random:tiny-llama`, `random:tiny-embedding`, `random:tiny-reranker`, and `random:llama-2-7b`
-    and `random:llama-3-8b`, which have no weights and need `load_format: dummy`. The fake engine
-    does not look at it."""
+    `random:tiny-llama`, `random:small-llama`, `random:tiny-embedding`, `random:tiny-reranker`, and
+    `random:llama-2-7b` and `random:llama-3-8b`, which have no weights and need `load_format:
+    dummy`. The fake engine does not look at it."""
     cache_dir: str = "~/.cache/justitia_ray/models"
     """Where a `random:` model is built."""
     adapters: dict[ModelName, str] = Field(default={})

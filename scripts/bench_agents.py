@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from justitia_ray.errors import JustitiaError
-from justitia_ray.serve.engines.vllm_args import VllmValue
 from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.units import Seconds
 from scripts.bench.agents import (
@@ -32,7 +31,7 @@ from scripts.bench.engine_steps import StepGrid, measure_steps, steps_table, wri
 from scripts.bench.output import print_machine, progress_printer, write_json
 
 FILES = {
-    "cpu": Path("deployments/local-cpu.yaml"),
+    "cpu": Path("scripts/bench/agents-cpu.yaml"),
     "fake": Path("deployments/local-fake.yaml"),
     "gpu": Path("deployments/gpu-agents.yaml"),
 }
@@ -40,8 +39,6 @@ SCALES = {"cpu": 1 / 64, "fake": 1 / 64, "gpu": 1 / 8}
 """Of recorded sessions: so that the largest fits into a context of the file's models."""
 AIPERF_SCALES = {"cpu": 1 / 32, "fake": 1 / 32, "gpu": 1 / 4}
 """Of those that aiperf replays, of which the longest are left out."""
-VLLM_ARGS: dict[str, dict[str, VllmValue]] = {"cpu": {"max_model_len": 4096}}
-"""Beside those of the file: a context that holds the recorded sessions."""
 SMALL_GRID = StepGrid((64, 256), (256,), (64,), ((1, 64), (2, 64)), 8, 1)
 """Of `--steps` where contexts are short."""
 
@@ -57,11 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loads = {name: load_of(name, options) for name in options.load}
         arms = [arm for arm in ARMS.values() if arm.name in options.arms]
         file = options.config or FILES[options.engine]
-        vllm_args = VLLM_ARGS.get(options.engine, {})
         with AgentArms(
             file,
             arms,
-            vllm_args,
             cache_fill_s=options.cache_fill_s,
             at_once=options.engine == "gpu",
         ) as arms_up:

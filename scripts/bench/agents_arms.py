@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConfigError
-from justitia_ray.serve.engines.vllm_args import VllmValue
 from justitia_ray.units import Seconds, Tokens
 from scripts.bench.load import Target
 from scripts.bench.machine import SHARED, Role, cpu_by_role
@@ -67,7 +66,6 @@ class AgentArms:
     Args:
         file: A Serve configuration file of this project; its first application is the arms'.
         arms: What to start.
-        vllm_args: Options of every engine, on top of the file's and the arm's.
         cache_fill_s: `replica.cache_fill_s` of the services, in place of the file's.
         at_once: Whether all start at once: faster, but engines that load on two cores leave Ray
             none to start in time.
@@ -77,19 +75,14 @@ class AgentArms:
         self,
         file: Path,
         arms: Sequence[Arm],
-        vllm_args: Mapping[str, VllmValue],
         *,
         cache_fill_s: Seconds | None = None,
         at_once: bool = False,
     ) -> None:
         application = read_serve_config(file)["applications"][0]
-        more = tuple(vllm_args.items())
         self._is_updated = UPDATED in arms
         services = {OURS if arm == UPDATED else arm: None for arm in arms if arm.import_path}
-        self._services = [
-            replace(arm, vllm_args=arm.vllm_args + more, cache_fill_s=cache_fill_s)
-            for arm in services
-        ]
+        self._services = [replace(arm, cache_fill_s=cache_fill_s) for arm in services]
         self._bare = [arm for arm in arms if not arm.import_path]
         self._file = file
         self.engines = _engines(application)
@@ -97,9 +90,7 @@ class AgentArms:
         self.config = AppConfig.parse(application["args"])
         self.kv_tokens = self.engines * kv_tokens(self.config)
         """KV memory of each arm."""
-        self._servers = AppConfig.parse(
-            arm_args(application["args"], replace(PINNED, vllm_args=PINNED.vllm_args + more))
-        )
+        self._servers = AppConfig.parse(arm_args(application["args"], PINNED))
         self._at_once = at_once
         self._stack = ExitStack()
         self._roles: dict[int, Role] = {}

@@ -78,17 +78,31 @@ def _build_tiny_llama(directory: Path) -> None:
 
     Two heads of 64: vLLM's CPU attention takes no head smaller than 32.
     """
+    _build_llama(directory, _LLAMA_LAYERS, _LLAMA_HIDDEN, intermediate=256)
+
+
+def _build_small_llama(directory: Path) -> None:
+    """Write a Llama of 21 million parameters, and its tokenizer.
+
+    On a CPU it reads a context of 2,000 tokens in some 100 iterations of decoding, as a model of
+    8 billion does on a GPU with one of 100,000; the tiny one in 20.
+    """
+    _build_llama(directory, layers=6, hidden=512, intermediate=1_408)
+
+
+def _build_llama(directory: Path, layers: int, hidden: int, intermediate: int) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = _train_tokenizer()
     tokenizer.chat_template = _CHAT_TEMPLATE
+    heads = hidden // 64
     config = LlamaConfig(
         vocab_size=_VOCABULARY,
-        hidden_size=_LLAMA_HIDDEN,
-        intermediate_size=256,
-        num_hidden_layers=_LLAMA_LAYERS,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         max_position_embeddings=4096,
         bos_token_id=0,
         eos_token_id=1,
@@ -221,6 +235,7 @@ _PREFIX = "random:"
 _BUILDERS: dict[str, Callable[[Path], None]] = {
     "llama-2-7b": _build_llama_2_7b,
     "llama-3-8b": _build_llama_3_8b,
+    "small-llama": _build_small_llama,
     "tiny-adapter": _build_tiny_adapter,
     "tiny-embedding": _build_tiny_embedding,
     "tiny-llama": _build_tiny_llama,

@@ -157,6 +157,7 @@ class VllmEngine:
 
     async def _start_llm(self, arguments: Any) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
         stat_loggers = [self._gauges.stat_logger()]
@@ -166,7 +167,11 @@ class VllmEngine:
             # In place of vLLM's own of this kind, whose registry nobody scrapes here.
             stat_loggers.append(RayPrometheusStatLogger)
         self._llm = AsyncLLM.from_engine_args(
-            AsyncEngineArgs.from_cli_args(arguments), stat_loggers=stat_loggers
+            AsyncEngineArgs.from_cli_args(arguments),
+            # Says how large a batch is by default: on an H100 8,192 tokens and 1,024 sequences, as
+            # `vllm serve` has them, where that of an unknown use is 2,048 and 128.
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            stat_loggers=stat_loggers,
         )
         self._core_processes = list(self._llm.engine_core.resources.engine_manager.processes)
         for process in self._core_processes:

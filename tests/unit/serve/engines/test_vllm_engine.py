@@ -1,5 +1,6 @@
 """vLLM's options, and the tokens of a lease, without vLLM."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +69,32 @@ def test_end_of_a_core_says_whether_the_engine_died_by_itself(
     monkeypatch.setattr(vllm_engine, "count_oom_kills", lambda: oom_kills)
 
     assert expected is engine.died_by_itself()
+
+
+@pytest.mark.asyncio
+async def test_batches_are_as_large_as_those_of_the_server_of_vllm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defaults go by the use: on an H100 8,192 tokens for the server, 2,048 for no named use."""
+    uses: list[str] = []
+
+    def refuse(_: object, usage_context: str = "ENGINE_CONTEXT", **__: object) -> None:
+        uses.append(usage_context)
+        raise RuntimeError("no engine here")
+
+    for module, names in {
+        "vllm.engine.arg_utils": {"AsyncEngineArgs": SimpleNamespace(from_cli_args=lambda _: None)},
+        "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(OPENAI_API_SERVER="server")},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=refuse)},
+    }.items():
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
+    engine: Any = VllmEngine("model", "name", {})
+    engine._gauges = SimpleNamespace(stat_logger=lambda: None)
+
+    with pytest.raises(RuntimeError, match="no engine here"):
+        await engine._start_llm(None)
+
+    assert ["server"] == uses
 
 
 def test_engine_that_was_killed_did_not_die_by_itself() -> None:
