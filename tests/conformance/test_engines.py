@@ -36,9 +36,9 @@ def leased(body: dict[str, Any] | bytes, path: str = COMPLETIONS, priority: int 
     return EngineCall(next(LEASES), priority, path, {"x-something": "else"}, body)
 
 
-def ids(length: int) -> list[int]:
-    """Return a prompt of that many tokens in every engine."""
-    return [5] * length
+def ids(length: int, first: int = 5) -> list[int]:
+    """Return a prompt of that many tokens in every engine; another `first` shares no memory."""
+    return [first] + [5] * (length - 1)
 
 
 def chat(text: str) -> list[dict[str, str]]:
@@ -282,8 +282,8 @@ async def test_closing_a_call_that_waits_for_kv_takes_it_out(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
     """A call that was cancelled while it waited must never be admitted."""
-    running = leased({"prompt": ids(500), "max_tokens": 1500})
-    waiting = leased({"prompt": ids(1600), "max_tokens": 400, "stream": stream})
+    running = leased({"prompt": ids(500, 7), "max_tokens": 1500})
+    waiting = leased({"prompt": ids(1600, 8), "max_tokens": 400, "stream": stream})
     running_task = asyncio.create_task(answer(engine, running))
     await until(lambda: engine.progress(running.lease_id).output_tokens >= 1)
     waiting_task = asyncio.create_task(answer(engine, waiting))
@@ -303,7 +303,7 @@ async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
 
     The prompt of none of them fits beside the blocker.
     """
-    blocker = leased({"prompt": ids(1060), "max_tokens": 980})
+    blocker = leased({"prompt": ids(1060, 6), "max_tokens": 980})
     blocking = asyncio.create_task(answer(engine, blocker))
     await until(lambda: engine.progress(blocker.lease_id).output_tokens >= 1)
     order: list[int] = []
@@ -328,7 +328,10 @@ async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
 
     No two of them fit at once, so they end in the order of their admission.
     """
-    calls = [leased({"prompt": ids(1100)}, priority=priority) for priority in (30, -5, 20, 10)]
+    calls = [
+        leased({"prompt": ids(1100, 7 + number)}, priority=priority)
+        for number, priority in enumerate((30, -5, 20, 10))
+    ]
 
     order = await finishing_order(engine, calls)
 
@@ -341,7 +344,7 @@ async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
 async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
     """Otherwise any caller could put himself first."""
     calls = [
-        leased({"prompt": ids(1100), "priority": asked}, priority=given)
+        leased({"prompt": ids(1100, 7 + given), "priority": asked}, priority=given)
         for given, asked in ((3, 0), (1, 9), (2, 5))
     ]
 
@@ -352,8 +355,8 @@ async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
 async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None:
     """Who is last in order gives way, recomputes, and still gets a whole answer."""
     before = engine.preemptions()
-    last = leased({"prompt": ids(980), "max_tokens": 300}, priority=2)
-    first = leased({"prompt": ids(980), "max_tokens": 300}, priority=1)
+    last = leased({"prompt": ids(980, 7), "max_tokens": 300}, priority=2)
+    first = leased({"prompt": ids(980, 8), "max_tokens": 300}, priority=1)
 
     order = await finishing_order(engine, [last, first])
 
