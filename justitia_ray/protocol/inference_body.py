@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from array import array
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
@@ -197,6 +198,10 @@ class PromptSize:
     longest_tokens: Tokens
     is_exact: bool = True
     """Whether the engine will count as many."""
+    prefixes: bytes = b""
+    """Names of beginnings that others may have, too (`core.prefixes.pack_prefixes`)."""
+    copies: int = 1
+    """Choices of each prompt that share its memory on the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +233,8 @@ class InferenceBody:
     """The fields as JSON, for the engine: the bytes that came, if they name the model."""
     size: PromptSize | None = None
     """Size of the prompts, once they are counted."""
+    wants_ids: bool = False
+    """Whether a count of the prompts is to keep their token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +244,10 @@ class PromptCount:
     tokens: Tokens
     is_exact: bool = True
     """Whether the engine will count as many; an estimate refuses nothing."""
+    ids: "array[int] | None" = None
+    """Token ids, if they are wanted and all known."""
+    cuts: tuple[Tokens, ...] = ()
+    """Numbers of tokens after which prompts may differ that begin alike, e.g. the system prompt."""
 
 
 Counting: TypeAlias = Generator[None, None, Tokens]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from array import array
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from justitia_ray.protocol.inference_body import (
 )
 from justitia_ray.serve.engines.chat_messages import NotRendered
 from justitia_ray.serve.engines.chat_prompts import ChatOptions, ChatRenderer
-from justitia_ray.serve.engines.prompt_pieces import PieceCounter
+from justitia_ray.serve.engines.prompt_cuts import chat_cuts
+from justitia_ray.serve.engines.prompt_pieces import Ids, PieceCounter
 from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.units import Tokens
 
@@ -56,7 +58,10 @@ class PromptCounter:
         Raises:
             RequestError: If the engine would refuse the prompt for certain.
         """
+        ids = Ids() if body.wants_ids and self._is_exact else None
         if isinstance(prompt, list):
+            if ids is not None and all(type(token) is int and token >= 0 for token in prompt):
+                return PromptCount(len(prompt), ids=array("I", prompt))
             return PromptCount(len(prompt))
         if isinstance(prompt, Conversation):
             text = self._rendered(prompt, body)
@@ -64,14 +69,18 @@ class PromptCounter:
                 tokens = yield from self._count_text(prompt.text, most, special=True)
                 return PromptCount(tokens, is_exact=False)
             yield  # rendering was a step
+            if ids is not None:
+                ids.places = chat_cuts(text, prompt.messages)
             special = body.fields.get("add_special_tokens") is True
-            tokens = yield from self._count_text(text, most, special=special)
+            tokens = yield from self._count_text(text, most, special=special, ids=ids)
         elif isinstance(prompt, Pair):
             tokens = yield from self._count_pair(prompt, most)
         else:
             special = body.fields.get("add_special_tokens") is not False
-            tokens = yield from self._count_text(prompt, most, special=special)
-        return PromptCount(tokens, self._is_exact)
+            tokens = yield from self._count_text(prompt, most, special=special, ids=ids)
+        if ids is None or (most is not None and tokens > most):
+            return PromptCount(tokens, self._is_exact)
+        return PromptCount(tokens, ids=ids.tokens, cuts=tuple(ids.cuts))
 
     def _rendered(self, prompt: Conversation, body: InferenceBody) -> str | None:
         """Return the text of a chat; None if only the engine can render it."""
@@ -94,10 +103,12 @@ class PromptCounter:
             return _estimate(pair.text)
         return (yield from self._pieces.count_pair(pair.first, pair.second, most))
 
-    def _count_text(self, text: str, most: Tokens | None, *, special: bool) -> Counting:
+    def _count_text(
+        self, text: str, most: Tokens | None, *, special: bool, ids: Ids | None = None
+    ) -> Counting:
         if self._pieces is None:
             return _estimate(text)
-        return (yield from self._pieces.count(text, most, special=special))
+        return (yield from self._pieces.count(text, most, special=special, ids=ids))
 
 
 def _estimate(text: str) -> Tokens:

@@ -6,6 +6,10 @@ one piece only.
 """
 
 import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from justitia_ray.protocol.inference_body import Counting
@@ -25,6 +29,44 @@ _CUT = re.compile(r"(?<=\w)(?=[^\w]\w)")
 """Where words end: one side ends with a word, the other has a space or a sign before the next."""
 
 
+@dataclass(slots=True)
+class Ids:
+    """Token ids of a text, as they are counted, and where in them some of its characters are."""
+
+    places: Sequence[int] = ()
+    """Numbers of characters that are looked for, in order."""
+    tokens: "array[int]" = field(default_factory=lambda: array("I"))
+    cuts: list[Tokens] = field(default_factory=list)
+    """For each place, the tokens that end there or before; fewer while the text is not at its
+    end."""
+    characters: int = 0
+    """Characters so far."""
+
+    def add(self, text: str, encoded: Any) -> None:
+        """Add a piece of the text, as the tokenizer encoded it, with offsets if a place is in it.
+
+        Args:
+            text: The piece.
+            encoded: Its `Encoding`.
+        """
+        end = self.characters + len(text)
+        while len(self.cuts) < len(self.places) and self.places[len(self.cuts)] <= end:
+            place = self.places[len(self.cuts)] - self.characters
+            within = bisect_right(encoded.offsets, place, key=lambda span: span[1])
+            self.cuts.append(len(self.tokens) + within)
+        self.tokens.extend(encoded.ids)
+        self.characters = end
+
+    def has_place_in(self, text: str) -> bool:
+        """Return whether a place is in the next piece."""
+        rest = self.places[len(self.cuts) :]
+        return bool(rest) and rest[0] <= self.characters + len(text)
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.tokens, self.cuts, self.characters = array("I"), [], 0
+
+
 class PieceCounter:
     """Counts tokens with a Hugging Face tokenizer.
 
@@ -42,7 +84,9 @@ class PieceCounter:
             self._rust.no_truncation()
             self._rust.no_padding()
 
-    def count(self, text: str, most: Tokens | None, *, special: bool) -> Counting:
+    def count(
+        self, text: str, most: Tokens | None, *, special: bool, ids: Ids | None = None
+    ) -> Counting:
         """Count the tokens of a text.
 
         Args:
@@ -50,20 +94,24 @@ class PieceCounter:
             most: Tokens that are of interest: a text that has more may be counted as far as is
                 certain. None: all.
             special: Whether the tokens that the tokenizer puts around a prompt are counted.
+            ids: Gets the token ids, without special ones of a text in pieces; incomplete if the
+                count ends before the text does. None: they are not wanted.
         """
         if len(text) <= 2 * self._piece:
-            return self._tokens(text, special)
+            return self._tokens(text, special, ids)
         total, doubt, begin = 0, 0, 0
         while begin < len(text):
             end, is_exact = self._cut(text, begin)
-            total += self._tokens(text[begin:end], False)
+            total += self._tokens(text[begin:end], False, ids)
             doubt += 0 if is_exact else _DOUBT
             begin = end
             if most is not None and total - doubt > most:
                 return total - doubt
             yield
         if doubt:
-            return self._tokens(text, special)
+            if ids is not None:
+                ids.clear()
+            return self._tokens(text, special, ids)
         return total + (self._tokenizer.num_special_tokens_to_add() if special else 0)
 
     def count_pair(self, first: str, second: str, most: Tokens | None) -> Counting:
@@ -87,10 +135,14 @@ class PieceCounter:
                 return cut, True
         return (found[-1] if found else end), False
 
-    def _tokens(self, text: str, special: bool) -> Tokens:
+    def _tokens(self, text: str, special: bool, ids: Ids | None = None) -> Tokens:
         if self._rust is None:
             return len(self._tokenizer(text, add_special_tokens=special).input_ids)
-        (encoded,) = self._rust.encode_batch_fast([text], add_special_tokens=special)
+        has_place = ids is not None and ids.has_place_in(text)
+        encode = self._rust.encode_batch if has_place else self._rust.encode_batch_fast
+        (encoded,) = encode([text], add_special_tokens=special)
+        if ids is not None:
+            ids.add(text, encoded)
         return len(encoded)
 
     def _ids(self, text: str) -> list[int]:

@@ -34,6 +34,7 @@ from justitia_ray.serve.ingress.models import (
     ServedModel,
     ServedModels,
 )
+from justitia_ray.serve.ingress.prefix_names import PrefixNames
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem, end_task
@@ -250,7 +251,11 @@ class Ingress:
                 scheduler,
                 replicas,
                 predictor,
-                TokenCounter(load_prompt_counter(place.config), counting),
+                TokenCounter(
+                    load_prompt_counter(place.config),
+                    counting,
+                    PrefixNames(place.config.engine.cache_isolation, keyring),
+                ),
                 specs,
                 scheduler_link,
                 ReplicaLinks(dialer(transport, me, keyring, REPLICA_METHODS, waits=True).dial),

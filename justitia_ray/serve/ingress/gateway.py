@@ -385,7 +385,7 @@ class Gateway:
         return replace(body, size=size)
 
     async def learn_context(self) -> None:
-        """Ask the replicas for the context of their engines, until one of them tells it.
+        """Ask the replicas for the context and the cache of their engines, until one tells both.
 
         What vLLM derives, or fits into its memory, is known to an engine that has started.
         """
@@ -393,6 +393,7 @@ class Gateway:
         while True:
             try:
                 self.max_model_len = self.submitter.max_model_len = await self._calls.context()
+                self.submitter.note_blocks(await self._calls.cache_block())
                 return
             except Exception:  # none answers, or one of an earlier release, which cannot tell it
                 await sleep(pause_s)

@@ -141,6 +141,15 @@ class ReplicaCalls:
         answer: Tokens = await self._ask_any(_PATHS_S, "context")
         return answer
 
+    async def cache_block(self) -> Tokens:
+        """Return the tokens of a block of the engines' prefix caches; 0 if they have none.
+
+        Raises:
+            NoReplicaAnswers: If no replica answers in time.
+        """
+        answer: Tokens = await self._ask_any(_PATHS_S, "cache_block")
+        return answer
+
     async def _ask_any(self, within_s: Seconds, method: str, *arguments: Any) -> Any:
         """Return the answer of a replica of Serve's choice; one that dies meanwhile is replaced.
 

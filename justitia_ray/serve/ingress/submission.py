@@ -182,6 +182,11 @@ class Submitter:
             self._metrics.record_opening(arrival.application_id)
         return arrival, tag
 
+    def note_blocks(self, block_size: Tokens) -> None:
+        """Note the blocks of the engines' prefix caches, in tokens; 0: they have no cache."""
+        if self._counter.names is not None:
+            self._counter.names.block_size = block_size
+
     async def count_prompts(self, tenant: str, body: InferenceBody) -> PromptSize:
         """Return the size of a request's prompts, counted in its tenant's turn."""
         return await self._counter.prompt_size(body, tenant, self.max_model_len)
@@ -231,6 +236,8 @@ class Submitter:
             reserve_output_tokens=choices
             * self._reserve(application.application_class, tenant, size, each, most),
             least_output_tokens=most * choices if body.forced_length else 0,
+            prefixes=size.prefixes,
+            copies=size.copies,
         )
         is_last = context.application_id is None or context.is_final
         inference = self._queue.submit_inference(item, opening, is_last=is_last)

@@ -1,10 +1,12 @@
 """Count prompt tokens before the engine does, off the event loop; its count corrects them."""
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TypeVar
 
 from justitia_ray.protocol.inference_body import CountPrompt, InferenceBody, PromptSize
 from justitia_ray.serve.ingress.fair_threads import FairThreads
+from justitia_ray.serve.ingress.prefix_names import PrefixNames
 from justitia_ray.units import Tokens
 
 T = TypeVar("T")
@@ -16,13 +18,20 @@ _INLINE_CHARACTERS = 2_000
 class TokenCounter:
     """Counts the prompt tokens of a model's requests."""
 
-    def __init__(self, count: CountPrompt, threads: FairThreads | None = None) -> None:
+    def __init__(
+        self,
+        count: CountPrompt,
+        threads: FairThreads | None = None,
+        names: PrefixNames | None = None,
+    ) -> None:
         """Prepare.
 
         Args:
             count: Counts a prompt of a request as the model's engine will.
             threads: Count what is long, for all models of the process; None: some of its own.
+            names: Names the beginnings of prompts; None: nobody wants to know.
         """
+        self.names = names
         self._count = count
         self._threads = threads or FairThreads()
 
@@ -40,7 +49,7 @@ class TokenCounter:
             tenant: The request's, in whose turn it is counted.
             max_model_len: The model's context, in tokens, if known.
         """
-        return await self._run(self._size(body, max_model_len), tenant, len(body.payload))
+        return await self._run(self._size(body, tenant, max_model_len), tenant, len(body.payload))
 
     async def text_tokens(self, text: str, tenant: str) -> Tokens:
         """Return the tokens of a text, counted in a tenant's turn."""
@@ -60,9 +69,13 @@ class TokenCounter:
                 return result
 
     def _size(
-        self, body: InferenceBody, max_model_len: Tokens | None
+        self, body: InferenceBody, tenant: str, max_model_len: Tokens | None
     ) -> Generator[None, None, PromptSize]:
-        keeps = body.keeps
+        keeps, names = body.keeps, self.names
+        prefixes, copies = b"", 1
+        if names is not None and names.shares(body):
+            copies = body.n
+            body = replace(body, wants_ids=len(body.prompts) == 1)
         most = max_model_len
         if keeps is not None:
             most = keeps if most is None else min(keeps, most)
@@ -75,7 +88,9 @@ class TokenCounter:
             if max_model_len is not None and counts[-1] > max_model_len:
                 break
             yield
-        return PromptSize(len(body.prompts), sum(counts), max(counts), is_exact)
+            if names is not None and body.wants_ids:
+                prefixes = names.names(count, body, tenant)
+        return PromptSize(len(body.prompts), sum(counts), max(counts), is_exact, prefixes, copies)
 
     def close(self) -> None:
         """End the threads."""

@@ -201,6 +201,10 @@ class EngineReplica:
         """Return the longest prompt plus output of one sequence."""
         return self._capacity.max_model_len
 
+    async def cache_block(self) -> Tokens:
+        """Return the tokens of a block of the engine's prefix cache; 0 if it has none."""
+        return self._capacity.block_size if self._capacity.caches_prefixes else 0
+
     def check_health(self) -> None:
         """Ask the engine and the pull loop; an unreachable scheduler is no reason to restart.
 

@@ -19,7 +19,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from justitia_ray.protocol.inference_body import Counting
-from justitia_ray.serve.engines.prompt_pieces import PieceCounter
+from justitia_ray.serve.engines.prompt_pieces import Ids, PieceCounter
 
 _LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -177,6 +177,24 @@ def test_pieces_have_as_many_tokens_as_the_whole(tokenizer: Any, seed: int) -> N
 
         assert whole == found
         assert steps > 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("characters", [2_000, 12_000])
+def test_ids_and_cuts_of_pieces_are_those_of_the_whole(
+    tokenizer: Any, characters: int, seed: int
+) -> None:
+    """A cut is the number of tokens that end there or before."""
+    draw = random.Random(seed)
+    text = _text(draw, characters)
+    whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    places = sorted(draw.sample(range(1, len(text)), 3))
+    ids = Ids(places)
+    _run(PieceCounter(tokenizer, _PIECE).count(text, None, special=False, ids=ids))
+
+    assert whole.input_ids == list(ids.tokens)
+    ends = [end for _, end in whole.offset_mapping]
+    assert [sum(end <= place for end in ends) for place in places] == ids.cuts
 
 
 class _Noting:

@@ -32,10 +32,12 @@ from justitia_ray.serve.ingress import gateway
 from justitia_ray.serve.ingress.door import ANYBODY
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
+from justitia_ray.serve.ingress.prefix_names import PrefixNames
 from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
+from justitia_ray.serve.transport.handshake import Keyring
 from tests.unit.observability.recording_backend import exported, measures
 
 
@@ -108,9 +110,11 @@ class FakeCounter:
 
     def __init__(self, prompts: int = 1) -> None:
         self._prompts = prompts
+        self.names = PrefixNames("tenant", Keyring())
 
     async def prompt_size(self, body: Any, tenant: str, most: Any) -> PromptSize:
-        return PromptSize(self._prompts, 10 * self._prompts, 10)
+        copies = body.n if self.names.shares(body) else 1
+        return PromptSize(self._prompts, 10 * self._prompts, 10, copies=copies)
 
     async def text_tokens(self, text: str, tenant: str) -> int:
         return 10
@@ -139,6 +143,9 @@ class Replicas:
                 raise error
             case tokens:
                 return tokens
+
+    async def cache_block(self) -> int:
+        return 16
 
     async def unscheduled(self, path: str, body: bytes) -> Answer:
         self.asked.append((path, json.loads(body)))
@@ -518,11 +525,13 @@ async def test_context_is_that_of_the_engines_once_one_has_started(
     declared = desk.gateway.max_model_len
     older = AttributeError("a replica of an earlier release cannot tell it")
     desk.replicas.contexts = [NoReplicaAnswers("none"), older, 512]
+    before = await desk.submit({}, max_tokens=510, n=2)
     await desk.gateway.learn_context()
-    item = await desk.submit({}, max_tokens=510)
+    item = await desk.submit({}, max_tokens=510, n=2)
 
     assert (4_096, 512) == (declared, desk.gateway.max_model_len)
-    assert 502 == item.max_output_tokens
+    assert 2 * 502 == item.max_output_tokens
+    assert (1, 2) == (before.copies, item.copies)  # a replica has said that its engine has a cache
 
 
 async def ask(desk: Desk, path: str, body: bytes) -> Answer:

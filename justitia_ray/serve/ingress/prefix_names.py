@@ -1,0 +1,99 @@
+"""Names of the beginnings of prompts, by which the queue knows that two of them have one in common.
+
+Digests are keyed with the scheduler's secret, so that no caller can look for prompts of one name:
+with the memory of such prompts counted once, an engine would be given more than it has room for.
+All processes of an ingress have that secret; with a new one, after a restart of the scheduler,
+prompts share with those only that come later. The tenant, its salt and the adapter are in every
+digest, as they are in the blocks of the engine's cache.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+from justitia_ray.core.prefixes import (
+    DIGEST_BYTES,
+    LONGEST_PREFIX,
+    MAXIMUM_PREFIXES,
+    Prefix,
+    pack_prefixes,
+)
+from justitia_ray.protocol.inference_body import InferenceBody, PromptCount
+from justitia_ray.serve.transport.handshake import Keyring
+from justitia_ray.units import Tokens
+
+_STEPS = 4
+"""Lengths between a number of blocks and its double at which texts without messages are named."""
+
+
+class PrefixNames:
+    """Names beginnings of the prompts of one model.
+
+    Args:
+        isolation: Which callers share what is cached (`engine.cache_isolation`).
+        keyring: Has the scheduler's secret.
+    """
+
+    def __init__(self, isolation: str, keyring: Keyring) -> None:
+        self._isolation = isolation
+        self._keyring = keyring
+        self.block_size: Tokens = 0
+        """Tokens of a block of the engines' caches; 0: they have none, or that is not known."""
+
+    def shares(self, body: InferenceBody) -> bool:
+        """Return whether prompts of a request may find anything in a cache.
+
+        vLLM reads no cache where a token of the prompt needs its probability, and for inputs that
+        are only read.
+        """
+        fields = body.fields
+        reads_all = body.pools or fields.get("prompt_logprobs") is not None
+        echoes = fields.get("echo") and fields.get("logprobs") is not None
+        return bool(self.block_size) and not (
+            reads_all or echoes or fields.get("use_beam_search") or body.keeps is not None
+        )
+
+    def names(self, count: PromptCount, body: InferenceBody, tenant: str) -> bytes:
+        """Return the packed names of a prompt's beginnings, at most four, its longest the last.
+
+        Args:
+            count: The prompt's, with its token ids.
+            body: The request's, which has this prompt only.
+            tenant: The request's.
+        """
+        keys, block = self._keyring.keys, self.block_size
+        if count.ids is None or not keys or not block:
+            return b""
+        whole = min((len(count.ids) - 1) // block, LONGEST_PREFIX // block)
+        cuts = {min(cut // block, whole) for cut in count.cuts} or _round_lengths(whole)
+        lengths = sorted({length for length in cuts | {whole} if length > 0})
+        digest = hashlib.blake2b(key=keys[0].secret, digest_size=DIGEST_BYTES)
+        digest.update(_framed(self._scope(body, tenant)))
+        found, begin = [], 0
+        for length in lengths[-MAXIMUM_PREFIXES:]:
+            digest.update(memoryview(count.ids)[begin : length * block])
+            begin = length * block
+            found.append(Prefix(begin, digest.digest()))
+        return pack_prefixes(found)
+
+    def _scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
+        """Return what tells blocks of one text apart in the engine's cache."""
+        if self._isolation != "shared":
+            yield tenant.partition("/")[0] if self._isolation == "top" else tenant
+        for name in ("cache_salt", "model"):
+            yield str(body.fields.get(name))
+
+
+def _round_lengths(most: int) -> set[int]:
+    """Return the longest round numbers of blocks up to a number: four between each and its double.
+
+    Texts of other lengths that begin alike have most of that in one of them.
+    """
+    step = 1
+    while step * 2 * _STEPS <= most:
+        step *= 2
+    last = most // step * step
+    return {last - n * step for n in range(MAXIMUM_PREFIXES - 1)}
+
+
+def _framed(parts: Iterable[str]) -> bytes:
+    return b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
