@@ -26,7 +26,8 @@ from typing import Any
 import msgspec
 
 from justitia_ray.errors import EngineError, RequestError
-from justitia_ray.serve.engines.grammar_worker import Job, Judge, Result, run_worker
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.serve.engines.grammar_worker import NO_JOB, Job, Judge, Result, run_worker
 from justitia_ray.units import ClientId, Seconds
 
 logger = logging.getLogger("ray.serve")
@@ -39,6 +40,9 @@ _REFUSED_S: Seconds = 600.0
 """A refusal is kept for so long: a busy machine may have been its reason."""
 _START_S: Seconds = 120.0
 """Longest start of the worker."""
+_PAUSE_S: Seconds = 1.0
+"""Pause after a worker that has ended without a result; it doubles with each that follows."""
+_LONGEST_PAUSE_S: Seconds = 60.0
 _GRACE_S: Seconds = 5.0
 """A worker that is silent for so long after the longest time for a grammar is killed."""
 
@@ -66,6 +70,8 @@ class _Worker:
     watchdog: asyncio.TimerHandle | None = None
     waits: dict[int, _Wait] = field(default_factory=dict)
     """What it compiles, by number."""
+    results: int = 0
+    """Grammars that it has judged."""
     sending: threading.Lock = field(default_factory=threading.Lock)
     """Held while a job is sent: a large one is many writes, between which no other may come."""
 
@@ -98,6 +104,12 @@ class GrammarChecks:
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._worker: _Worker | None = None
+        self._useless = 0
+        """Workers in a row that have ended without a result."""
+        self._trouble = ""
+        """Why the last of them has."""
+        self._next_at: Seconds = 0.0
+        """Instant of the loop from which the next may be started."""
         self._numbers = 0
         self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
         self._known_bytes = 0
@@ -163,7 +175,13 @@ class GrammarChecks:
 
     def _begin_turns(self) -> None:
         """Send the worker what is next: of the tenant that had the least time."""
-        worker = self._worker or self._start()
+        worker = self._worker
+        if worker is None:
+            left_s = self._next_at - asyncio.get_running_loop().time()
+            if left_s > 0:
+                self._fail_waiting(f"{self._trouble}; another is started in {left_s:.0f} s at most")
+                return
+            worker = self._start()
         if not worker.ready.done():
             return
         while len(worker.waits) < _AT_ONCE:
@@ -234,6 +252,16 @@ class GrammarChecks:
             self._begin_turns()
 
     def _note_result(self, worker: _Worker, result: Result) -> None:
+        if result.number == NO_JOB:
+            log_event(
+                logger,
+                logging.ERROR,
+                "replica.grammar_fork_failed",
+                reason=result.reason,
+                next_try_in_s=result.took_s,
+            )
+            return
+        worker.results += not result.is_accident
         wait = worker.waits.pop(result.number)
         self._waits.pop(wait.digest, None)
         self._spent[wait.tenant] = self._spent.get(wait.tenant, 0.0) + result.took_s
@@ -257,16 +285,27 @@ class GrammarChecks:
         if worker is not self._worker:
             return
         self._worker = None
-        logger.error("replica.grammar_worker_ended", extra={"reason": reason})
-        at_work = list(worker.waits.values())
-        if not worker.ready.done():  # it would not start the next time either
-            at_work = list(self._waits.values())
-            self._lines.clear()
-        for wait in at_work:
+        log_event(logger, logging.ERROR, "replica.grammar_worker_ended", reason=reason)
+        if worker.results:
+            self._useless = 0
+        else:
+            pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(self._useless, 10))
+            self._useless += 1
+            self._trouble = reason
+            self._next_at = asyncio.get_running_loop().time() + pause_s
+        for wait in worker.waits.values():
             self._waits.pop(wait.digest, None)
             _fail(wait, reason)
         if self._lines:
             self._begin_turns()
+
+    def _fail_waiting(self, reason: str) -> None:
+        """Fail all that waits for its turn: no worker can be started now."""
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            for wait in line:
+                self._waits.pop(wait.digest, None)
+                _fail(wait, reason)
 
     # --- what is known
 

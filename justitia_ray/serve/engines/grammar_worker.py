@@ -46,6 +46,11 @@ _BY_ITS_GRAMMAR = frozenset(
 )
 """How a fork ends by the grammar that it compiles; any other end, as by SIGKILL, is an accident."""
 _HAS_DIED = "the fork that was at this grammar has died; try again"
+_PAUSE_S: Seconds = 0.5
+"""Pause after a fork that could not be made; it doubles with each that follows."""
+_LONGEST_PAUSE_S: Seconds = 30.0
+NO_JOB = 0
+"""Number of a result that tells of no grammar, but of a fork that could not be made."""
 _PAGE = resource.getpagesize()
 
 
@@ -66,6 +71,7 @@ class Result(NamedTuple):
     reason: str
     """Why it did not; empty if it did."""
     took_s: Seconds
+    """Of `NO_JOB`: the pause before the next try."""
     is_accident: bool
     """The reason lies here, and says nothing of the grammar."""
 
@@ -126,6 +132,8 @@ class _Fork:
 
     pid: int
     pipe: Connection
+    is_ready: bool = False
+    """Whether its judge is made."""
     job: Job | None = None
     began_at: Seconds = 0.0
     grammars: int = 0
@@ -154,8 +162,13 @@ class Forks:
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._forks: dict[Connection, _Fork] = {}
-        for _ in range(_SPARE):
-            self._fork()
+        self._unmade = 0
+        """Forks in a row that could not be made."""
+        self._trouble = ""
+        """Why the last of them could not."""
+        self._next_at: Seconds = 0.0
+        """When the next may be made."""
+        self._refill()
 
     def serve(self) -> None:
         """Do jobs until the pipe is closed."""
@@ -163,19 +176,20 @@ class Forks:
             while True:
                 busy = [fork for fork in self._forks.values() if fork.job is not None]
                 ends = [fork.began_at + self._timeout_s for fork in busy]
+                if len(self._forks) < _SPARE:
+                    ends.append(self._next_at)
                 left_s = max(0.0, min(ends) - time.monotonic()) if ends else None
                 for pipe in wait([self._answers, *self._forks], left_s):
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
                         self._begin(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
                     elif pipe in self._forks:  # else it was found dead as a job was sent to it
-                        self._end(self._forks[pipe])
+                        self._hear(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
-                        reason = f"it takes longer than {self._timeout_s:g} s to compile"
                         self._kill(fork)
-                        self._tell(fork, _Judged(reason=f"{reason} (engine.grammar_timeout_s)"))
-                        self._refill()
+                        self._expire(fork)
+                self._refill()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             for fork in self._forks.values():
                 os.kill(fork.pid, signal.SIGKILL)
@@ -185,10 +199,11 @@ class Forks:
         for fork in [fork for fork in self._forks.values() if fork.job is None]:
             if self._send(fork, job, began_at):
                 return
-        fork = self._fork()
-        if not self._send(fork, job, began_at):
-            self._tell(fork, _Judged(reason=_HAS_DIED, is_accident=True))
-        self._refill()
+        extra = self._fork()
+        if extra is None:
+            self._tell(job, self._no_fork(), began_at)
+        elif not self._send(extra, job, began_at):
+            self._end(extra, _Judged(reason=_HAS_DIED, is_accident=True))
 
     def _send(self, fork: _Fork, job: Job, began_at: Seconds) -> bool:
         """Give a fork a job, and return whether it lives."""
@@ -201,26 +216,58 @@ class Forks:
             return False
         return True
 
-    def _end(self, fork: _Fork) -> None:
+    def _hear(self, fork: _Fork) -> None:
         """Pass a fork's result on; one that has died took too much memory, or broke down."""
         try:
             judged = msgspec.msgpack.decode(fork.pipe.recv_bytes(), type=_Judged)
         except (EOFError, OSError):
-            if self._kill(fork) in _BY_ITS_GRAMMAR:
-                limit = f"{self._memory_bytes / 2**20:g} MiB (engine.grammar_memory_bytes)"
-                judged = _Judged(reason=f"its compiler breaks down, or needs more than {limit}")
-            else:
-                judged = _Judged(reason=_HAS_DIED, is_accident=True)
+            judged = self._last_words(fork, self._kill(fork))
+        if fork.is_ready:
+            self._end(fork, judged)
+        elif judged.reason:
+            if fork.pipe in self._forks:
+                self._kill(fork)
+            self._fail(fork, judged.reason)
+        else:
+            fork.is_ready, self._unmade = True, 0
+            fork.began_at = time.monotonic()
+
+    def _expire(self, fork: _Fork) -> None:
+        """End the job of a fork that was killed because its time was up."""
+        limit = f"{self._timeout_s:g} s"
+        if fork.is_ready:
+            reason = f"it takes longer than {limit} to compile (engine.grammar_timeout_s)"
+            self._end(fork, _Judged(reason=reason))
+        else:
+            self._fail(fork, f"it had not begun after {limit}")
+
+    def _fail(self, fork: _Fork, reason: str) -> None:
+        """Note that a fork could not be made, and give its job back."""
+        self._note_unmade(reason)
+        self._end(fork, self._no_fork())
+
+    def _no_fork(self) -> _Judged:
+        return _Judged(reason=f"no fork for it can be made: {self._trouble}", is_accident=True)
+
+    def _last_words(self, fork: _Fork, exit_code: int) -> _Judged:
+        """Return what the end of a fork says, of its grammar or of itself."""
+        if not fork.is_ready:
+            return _Judged(reason=f"it ended with code {exit_code} as it began", is_accident=True)
+        if exit_code in _BY_ITS_GRAMMAR:
+            limit = f"{self._memory_bytes / 2**20:g} MiB (engine.grammar_memory_bytes)"
+            return _Judged(reason=f"its compiler breaks down, or needs more than {limit}")
+        return _Judged(reason=_HAS_DIED, is_accident=True)
+
+    def _end(self, fork: _Fork, judged: _Judged) -> None:
+        """End the job of a fork, if it has one; a fork that has done many of them goes."""
         if fork.job is not None:
-            self._tell(fork, judged)
+            job, fork.job = fork.job, None
+            self._tell(job, judged, fork.began_at)
         if fork.grammars >= _GRAMMARS_EACH and fork.pipe in self._forks:
             self._kill(fork)
-        self._refill()
 
-    def _tell(self, fork: _Fork, judged: _Judged) -> None:
-        job, fork.job = fork.job, None
-        assert job is not None
-        took_s = time.monotonic() - fork.began_at
+    def _tell(self, job: Job, judged: _Judged, began_at: Seconds) -> None:
+        took_s = time.monotonic() - began_at
         result = Result(job.number, judged.checked, judged.reason, took_s, judged.is_accident)
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
@@ -233,12 +280,33 @@ class Forks:
         return os.waitstatus_to_exitcode(status)
 
     def _refill(self) -> None:
-        while len(self._forks) < _SPARE:
-            self._fork()
+        while len(self._forks) < _SPARE and self._fork() is not None:
+            pass
 
-    def _fork(self) -> _Fork:
-        here, there = Pipe()
-        pid = os.fork()
+    def _note_unmade(self, reason: str) -> None:
+        """Wait before the next fork is made, longer each time, and say so."""
+        pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(self._unmade, 10))
+        self._unmade += 1
+        self._trouble, self._next_at = reason, time.monotonic() + pause_s
+        result = Result(NO_JOB, b"", reason, pause_s, is_accident=True)
+        self._answers.send_bytes(msgspec.msgpack.encode(result))
+
+    def _fork(self) -> _Fork | None:
+        """Make a fork; None: that fails, or has failed shortly before."""
+        if time.monotonic() < self._next_at:
+            return None
+        try:
+            here, there = Pipe()
+        except OSError as error:
+            self._note_unmade(_text(error))
+            return None
+        try:
+            pid = os.fork()
+        except OSError as error:
+            here.close()
+            there.close()
+            self._note_unmade(_text(error))
+            return None
         if pid == 0:
             try:
                 for pipe in (here, self._answers, *self._forks):
@@ -252,7 +320,12 @@ class Forks:
 
     def _judge_grammars(self, pipe: Connection) -> None:
         """Compile what comes; in the fork."""
-        judge = self._make_judge()
+        try:
+            judge = self._make_judge()
+        except Exception as error:
+            pipe.send_bytes(msgspec.msgpack.encode(_Judged(reason=_text(error), is_accident=True)))
+            return
+        pipe.send_bytes(msgspec.msgpack.encode(_Judged()))
         with open("/proc/self/statm", encoding="ascii") as file:
             data_pages = int(file.read().split()[5])
         limit = data_pages * _PAGE + self._memory_bytes

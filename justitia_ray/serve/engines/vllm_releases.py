@@ -34,6 +34,14 @@ def validation_error(message: str) -> Exception:
     return error
 
 
+def retryable_error(message: str) -> Exception:
+    """Return the error that vLLM's server answers with 503; before 0.32 with 500."""
+    from vllm import exceptions
+
+    error: Exception = getattr(exceptions, "RetryableRequestError", RuntimeError)(message)
+    return error
+
+
 def http_server() -> HttpServer:
     """Import the HTTP server of the vLLM that is installed."""
     if find_spec("vllm.entrypoints.launchers") is None:

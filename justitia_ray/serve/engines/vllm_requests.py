@@ -19,12 +19,12 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from justitia_ray.errors import RequestError
+from justitia_ray.errors import EngineError, RequestError
 from justitia_ray.protocol.engine import Output, Progress
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
 from justitia_ray.serve.engines.prefills import Prefills
-from justitia_ray.serve.engines.vllm_releases import validation_error
+from justitia_ray.serve.engines.vllm_releases import retryable_error, validation_error
 from justitia_ray.units import Seconds, Tokens
 
 _NEEDS_WHOLE_OUTPUT = (
@@ -299,6 +299,8 @@ class LeasedEngineClient:
             fields = await grammars.check(tenant, vars(asked))
         except RequestError as error:
             raise validation_error(str(error)) from None
+        except EngineError as error:
+            raise retryable_error(str(error)) from None
         checked = sampling_params.structured_outputs = copy(asked)  # prompts of a call share it
         vars(checked).update(fields)
         outputs = self._engine.generate(prompt, sampling_params, *args, **kwargs)

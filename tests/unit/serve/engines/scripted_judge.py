@@ -11,9 +11,15 @@ from justitia_ray.serve.engines.grammar_worker import Judge
 
 
 def scripted_judge(config: str) -> Callable[[], Judge]:
-    """Return a maker of judges; `config` may say that there is none."""
+    """Return a maker of judges; `config` may say that there is none, or none before a file."""
     if config == "broken":
         raise RuntimeError("no such model")
+
+    def make() -> Judge:
+        word, _, path = config.partition(" ")
+        if word == "needs" and not Path(path).exists():
+            raise OSError("no room for a judge")
+        return judge
 
     def judge(raw: bytes) -> bytes:
         word, _, argument = json.loads(raw)["do"].partition(" ")
@@ -36,4 +42,4 @@ def scripted_judge(config: str) -> Callable[[], Judge]:
                 raise {"disk": OSError, "package": ImportError}[kind]("it is full")
         return json.dumps({"do": f"checked {word}, {os.getpid()}"}).encode()
 
-    return lambda: judge
+    return make

@@ -4,6 +4,7 @@ import asyncio
 import os
 import pickle
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from justitia_ray.errors import EngineError, RequestError
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
-from justitia_ray.serve.engines.grammar_worker import Job, Result, run_worker
+from justitia_ray.serve.engines.grammar_worker import NO_JOB, Forks, Job, Result, run_worker
 from tests.eventually import eventually
 from tests.unit.serve.engines.scripted_judge import scripted_judge
 
@@ -152,6 +153,21 @@ async def test_worker_that_cannot_start_fails_its_calls_and_no_others() -> None:
     checks.stop()
 
 
+async def test_worker_that_ends_at_once_is_not_started_for_each_call() -> None:
+    """It takes seconds and half a gigabyte; what has never judged anything may never do."""
+    checks = _checks("broken")
+    with pytest.raises(EngineError, match="it has ended"):
+        await _check(checks, "a", "ok")
+    before = set(_children())
+    both = await asyncio.gather(
+        *(_check(checks, tenant, "ok") for tenant in "ab"), return_exceptions=True
+    )
+
+    assert before >= set(_children())
+    assert all("another is started in 1 s at most" in str(error) for error in both)
+    checks.stop()
+
+
 async def test_worker_that_is_killed_is_started_again(checks: GrammarChecks) -> None:
     before = set(_children())
     await _check(checks, "a", "ok")
@@ -187,11 +203,10 @@ async def test_nothing_is_started_before_the_first_grammar() -> None:
     assert before == set(_children())
 
 
-@pytest.fixture
-def worker() -> Iterator[tuple[psutil.Process, Connection]]:
-    """A worker that is ready, and this end of its pipe."""
+@contextmanager
+def _worker(config: str) -> Iterator[tuple[psutil.Process, Connection]]:
     here, there = Pipe()
-    arguments = (scripted_judge, "fine", there, 30.0, 200 * _MIB)
+    arguments = (scripted_judge, config, there, 30.0, 200 * _MIB)
     process = get_context("spawn").Process(target=run_worker, args=arguments, daemon=True)
     process.start()
     there.close()
@@ -200,6 +215,77 @@ def worker() -> Iterator[tuple[psutil.Process, Connection]]:
     here.close()
     process.kill()
     process.join()
+
+
+@pytest.fixture
+def worker() -> Iterator[tuple[psutil.Process, Connection]]:
+    """A worker that is ready, and this end of its pipe."""
+    with _worker("fine") as made:
+        yield made
+
+
+def _judge(pipe: Connection, number: int) -> list[Result]:
+    """Return what a worker says until a job has its end."""
+    pipe.send_bytes(msgspec.msgpack.encode(Job(number, b'{"do": "ok"}')))
+    results = [msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)]
+    while results[-1].number != number:
+        results.append(msgspec.msgpack.decode(pipe.recv_bytes(), type=Result))
+    return results
+
+
+async def test_worker_whose_forks_fail_pauses_longer_each_time_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    """It forked without end, as fast as it could, and its calls waited for their time to be up."""
+    file = tmp_path / "there is room"
+    with _worker(f"needs {file}") as (process, pipe):
+        *notices, result = _judge(pipe, 1)
+        while len(notices) < 3:
+            notices.append(msgspec.msgpack.decode(pipe.recv_bytes(), type=Result))
+        left = process.children()
+        file.touch()
+        answers: list[Result] = []
+
+        def comes_back() -> bool:
+            answers.append(_judge(pipe, 2 + len(answers))[-1])
+            return bool(answers[-1].checked)
+
+        await eventually(comes_back, "a fork is made")
+
+    assert result.is_accident
+    assert "no fork for it can be made: no room for a judge" == result.reason
+    assert [(NO_JOB, 0.5), (NO_JOB, 1.0), (NO_JOB, 2.0)] == [
+        (one.number, one.took_s) for one in notices
+    ]
+    assert [] == left
+
+
+def test_machine_that_cannot_fork_costs_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = Pipe()
+
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    forks = Forks(there, scripted_judge("fine"), 30.0, 200 * _MIB)
+    forks._begin(Job(1, b'{"do": "ok"}'))
+    notice, result = (msgspec.msgpack.decode(here.recv_bytes(), type=Result) for _ in range(2))
+
+    assert (NO_JOB, 0.5) == (notice.number, notice.took_s)
+    assert (1, True) == (result.number, result.is_accident)
+    assert "Resource temporarily unavailable" in result.reason
+    assert not here.poll()
+
+
+async def test_forks_that_fail_are_logged_and_their_calls_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checks = _checks(f"needs {tmp_path / 'room'}")
+    with pytest.raises(EngineError, match="no room for a judge"):
+        await _check(checks, "a", "ok")
+    checks.stop()
+
+    assert any("replica.grammar_fork_failed" in line for line in caplog.messages)
 
 
 async def test_worker_goes_on_when_a_fork_has_died_as_a_job_comes(
