@@ -223,6 +223,13 @@ class UnknownLease(LeaseError):
         return f"replica {self.replica_id} does not hold lease {self.lease_id}"
 
 
+class LeaseSuperseded(LeaseError):
+    """The scheduler has taken this lease back, and granted another one for its inference."""
+
+    def __str__(self) -> str:
+        return f"lease {self.lease_id} on replica {self.replica_id} was replaced by another"
+
+
 class EngineError(JustitiaError):
     """The engine is dead, or ended a call without an answer."""
 

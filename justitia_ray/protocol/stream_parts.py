@@ -94,6 +94,11 @@ class Delivered:
         self._size_bytes += len(part.body)
         self.obstacle = self.obstacle or part.obstacle
 
+    @property
+    def can_move(self) -> bool:
+        """Whether another engine could begin the stream, or go on with it."""
+        return not (self.chunks and self.obstacle)
+
     def resume(self) -> Resume | None:
         """Return the place to go on; None if the caller has nothing of the body.
 

@@ -22,6 +22,7 @@ from justitia_ray.errors import (
     EngineFailed,
     JustitiaError,
     KillsEngines,
+    LeaseSuperseded,
     NoReplicaAnswers,
     NotServed,
     StreamUnfinished,
@@ -122,6 +123,7 @@ class Attempts:
             for _ in range(self._attempts):
                 grant = await self._queue.next_grant(inference)
                 trace.note_granted(grant)
+                inference.on_grant = partial(self._replace_attempt, grant, None)
                 try:
                     answer = await self._calls.unary(
                         grant, path, payload, _headers(trace, inference)
@@ -165,6 +167,7 @@ class Attempts:
                     yield b""
                 grant = await self._queue.next_grant(inference)
                 trace.note_granted(grant)
+                inference.on_grant = partial(self._replace_attempt, grant, delivered)
                 try:
                     resume = delivered.resume()
                     headers = _headers(trace, inference)
@@ -204,10 +207,20 @@ class Attempts:
                 self._queue.cancel_inference(inference)  # nothing, if it was answered
             trace.end()
 
+    def _replace_attempt(self, grant: Grant, delivered: Delivered | None, newer: Grant) -> None:
+        """End an attempt whose inference was granted another lease: it would run twice.
+
+        A stream that no other engine could go on with has its only chance where it is.
+        """
+        is_other = newer.lease_id != grant.lease_id
+        if is_other and (delivered is None or delivered.can_move):
+            self._calls.abandon(grant)
+
     async def _nack_lease(
         self, inference: PendingInference, grant: Grant, error: Exception
     ) -> None:
         """Give back a lease that could not be used to its end; the inference waits again."""
+        inference.on_grant = None
         log_event(
             logger,
             logging.WARNING,
@@ -216,6 +229,8 @@ class Attempts:
             replica_id=grant.replica_id,
             reason=type(error).__name__,
         )
+        if isinstance(error, LeaseSuperseded):
+            return  # the scheduler knows
         is_cut = isinstance(error, ConnectionLost)
         reason = NackReason.CONNECTION if is_cut else NackReason.LEASE
         await self._queue.nack_lease(inference, grant, reason)

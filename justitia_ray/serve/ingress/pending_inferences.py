@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from justitia_ray.application_key import split_key
@@ -35,6 +35,8 @@ class PendingInference:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: LeaseId | None = None
     """The lease in use."""
+    on_grant: Callable[[Grant], None] | None = None
+    """Told of each lease that is granted while a replica is called under an earlier one."""
     position: int | None = None
     """Applications that were before its own when it came; None: not known."""
 

@@ -157,6 +157,8 @@ class QueueClient:
                 await inference.news.wait()
             answer = inference.answers.popleft()
             if isinstance(answer, Grant):
+                if any(isinstance(later, Grant) for later in inference.answers):
+                    continue  # the scheduler has taken it back since
                 inference.lease_id = answer.lease_id
                 # What has had a lease waits again for the next without a deadline.
                 inference.item = replace(inference.item, deadline_s=math.inf)
@@ -258,6 +260,8 @@ class QueueClient:
                 self._on_opening(inference.item.application_id, True)
             inference.answers.append(message)
             inference.news.set()
+            if inference.on_grant is not None and isinstance(message, Grant):
+                inference.on_grant(message)
         elif isinstance(message, Grant):
             self.session.send(InferenceCancelled(message.request_id))
 

@@ -17,7 +17,13 @@ from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.core.actions import Grant
-from justitia_ray.errors import ConnectionLost, EngineError, LeaseError, NoReplicaAnswers
+from justitia_ray.errors import (
+    ConnectionLost,
+    EngineError,
+    LeaseError,
+    LeaseSuperseded,
+    NoReplicaAnswers,
+)
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.engine import ResponseHead
 from justitia_ray.protocol.refusals import LONGEST_RETRY_S
@@ -113,6 +119,11 @@ class ReplicaCalls:
                     yield head.status, dict(head.headers)
                 if items:
                     yield joined(items) if len(items) > 1 else items[0]
+
+    def abandon(self, grant: Grant) -> None:
+        """Let a leased call fail with `LeaseSuperseded`, and the replica stop it."""
+        error = LeaseSuperseded(grant.lease_id, grant.replica_id)
+        self.links.abandon(grant.replica_id, grant.lease_id, error)
 
     async def unscheduled(self, path: str, body: bytes) -> Answer:
         """Return any replica's answer to a call that needs no lease.

@@ -74,6 +74,13 @@ class ReplicaLinks:
             known.opening = asyncio.create_task(self._open(replica_id, known))
         return await asyncio.shield(known.opening)
 
+    def abandon(self, replica_id: ReplicaId, first: object, error: Exception) -> None:
+        """End calls to a replica early; see `Link.abandon`."""
+        known = self._known.get(replica_id)
+        opening = None if known is None else known.opening
+        if opening is not None and opening.done() and not _is_lost(opening):
+            opening.result().abandon(first, error)
+
     async def close(self) -> None:
         """Close all connections."""
         opening = [known.opening for known in self._known.values() if known.opening is not None]

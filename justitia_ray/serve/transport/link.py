@@ -54,6 +54,9 @@ class Link(Protocol):
             JustitiaError: As the method.
         """
 
+    def abandon(self, first: object, error: Exception) -> None:
+        """End the calls with this first argument by an error; tell the other side to stop them."""
+
     async def close(self) -> None:
         """Close the connection; calls that are under way fail."""
 
@@ -61,9 +64,10 @@ class Link(Protocol):
 class _Pending:
     """A call under way: what has come of its answer, and who waits for more."""
 
-    __slots__ = ("error", "is_ended", "is_paused", "items", "waiter")
+    __slots__ = ("error", "first", "is_ended", "is_paused", "items", "waiter")
 
-    def __init__(self) -> None:
+    def __init__(self, first: object) -> None:
+        self.first = first
         self.items: deque[msgspec.Raw] = deque()
         self.error: Exception | None = None
         self.is_ended = False
@@ -147,6 +151,13 @@ class SocketLink:
         finally:
             self._end(number, pending)
 
+    def abandon(self, first: object, error: Exception) -> None:
+        """End calls early; see `Link.abandon`. O(calls under way)."""
+        for number, pending in self._pending.items():
+            if pending.first == first and not pending.is_ended:
+                self._connection.send(Cancel(number))
+                pending.end(error)
+
     async def close(self) -> None:
         """Close the connection; calls that are under way fail."""
         self._connection.abort("it is closed here")
@@ -155,7 +166,7 @@ class SocketLink:
     def _begin(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, _Pending]:
         if self._connection.is_lost:
             raise self._lost()
-        number, pending = next(self._numbers), _Pending()
+        number, pending = next(self._numbers), _Pending(arguments[0] if arguments else None)
         packed: Any = self._methods[method].pack_arguments(arguments)
         self._connection.send(Call(number, method, packed))
         self._pending[number] = pending

@@ -202,6 +202,20 @@ async def test_grant_reaches_its_inference_and_only_once(rig: Rig) -> None:
     assert not ticket.answers
 
 
+async def test_lease_is_told_to_the_attempt_that_it_replaces(rig: Rig) -> None:
+    """The scheduler took the first one back: its replica was silent, or had not reported it."""
+    ticket, first = await rig.granted()
+    told: list[str] = []
+    ticket.on_grant = lambda newer: told.append(newer.lease_id)
+    for number in (2, 3):
+        rig.scheduler.post(grant(lease_id=f"1-{number}"))
+    await eventually(lambda: len(told) == 2, "both are told")
+
+    assert ("1-1", ["1-2", "1-3"]) == (first.lease_id, told)
+    assert "1-3" == (await rig.client.next_grant(ticket)).lease_id
+    assert not ticket.answers
+
+
 async def test_grant_of_a_caller_that_has_left_is_given_back(rig: Rig) -> None:
     """The grant was on its way when its caller left; its KV must not wait for a lapse."""
     rig.client.cancel_inference(rig.client.submit_inference(inference(), opened()))
@@ -478,8 +492,7 @@ async def test_grants_of_the_new_scheduler_are_read_from_its_first(rig: Rig) -> 
     """It numbers its messages from one again."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.scheduler.post(grant(), grant(lease_id="1-2"))
-    await rig.client.next_grant(ticket)
-    await rig.client.next_grant(ticket)
+    assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
     rig.scheduler.replace()
     await rig.taken(2)
     rig.scheduler.post(grant(lease_id="2-1"))

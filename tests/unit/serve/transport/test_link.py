@@ -172,6 +172,26 @@ async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: 
         served.ended.clear()
 
 
+async def test_calls_that_are_abandoned_fail_here_and_stop_there(
+    link: SocketLink, served: Served
+) -> None:
+    """By their first argument; what has arrived of a stream is read before."""
+    lost = EngineError("another lease")
+    kept = aclosing(link.stream("count", "kept", -1))
+    async with kept as others, aclosing(link.stream("count", "s", -1)) as batches:
+        await anext(others)
+        await anext(batches)
+        link.abandon("s", lost)
+        with pytest.raises(EngineError, match="another lease"):
+            async for _ in batches:
+                pass
+        await eventually(lambda: served.ended == ["s: lost=False"], "it ends there")
+        assert await anext(others)
+    link.abandon("s", lost)
+
+    assert 1 == await link.call("echo", 1)
+
+
 async def test_nothing_is_cancelled_that_has_ended() -> None:
     """A cancel for each call would be a message for each call."""
     socket = FakeSocket()

@@ -1,0 +1,172 @@
+"""An inference whose lease was taken back and granted elsewhere is not run at both places."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from justitia_ray.config import IngressSection
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.events import InferenceSubmitted, NackReason
+from justitia_ray.protocol.engine import Output, ResponseHead
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from justitia_ray.protocol.stream_parts import Part
+from justitia_ray.serve.ingress.gateway import Attempts
+from justitia_ray.serve.ingress.pending_inferences import PendingInference
+from justitia_ray.serve.ingress.replica_calls import Answer, ReplicaCalls, StreamItem
+from justitia_ray.serve.ingress.replica_links import ReplicaLinks
+from justitia_ray.serve.transport.link import Link
+
+_HEAD = {"content-type": "text/event-stream"}
+
+
+def _last(lease_id: str) -> bytes:
+    return f"data: {lease_id}\n\ndata: [DONE]\n\n".encode()
+
+
+class Leases:
+    """Grants that a test hands out."""
+
+    def __init__(self) -> None:
+        self.pending = self
+        self.inference = PendingInference(InferenceSubmitted("q", "t|a", "1", "i", 1, 1, 1), 0.0)
+        self.given_back: list[tuple[str, NackReason]] = []
+        self.answered = 0
+
+    def grant(self, number: int) -> None:
+        """Grant a lease, as the client of the queue takes it."""
+        newer = Grant("q", "i", f"lease-{number}", f"replica-{number}", 0, 0, 0.0)
+        self.inference.answers.append(newer)
+        self.inference.news.set()
+        if self.inference.on_grant is not None:
+            self.inference.on_grant(newer)
+
+    async def next_grant(self, inference: PendingInference) -> Grant:
+        while not inference.answers:
+            inference.news.clear()
+            await inference.news.wait()
+        return cast("Grant", inference.answers.popleft())
+
+    async def nack_lease(self, _: PendingInference, grant: Grant, reason: NackReason) -> None:
+        self.given_back.append((grant.lease_id, reason))
+
+    def note_answered(self, _: PendingInference) -> None:
+        self.answered += 1
+
+    def cancel_inference(self, _: PendingInference) -> None:
+        return
+
+
+class Replica:
+    """A connection to a replica that answers once the test lets it."""
+
+    is_lost = False
+
+    def __init__(self, obstacle: str) -> None:
+        self._obstacle = obstacle
+        self.called = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.abandoned: list[str] = []
+        self._cut: Exception | None = None
+
+    async def call(self, method: str, lease_id: str, *arguments: Any) -> Answer:
+        await self._wait()
+        return 200, {}, lease_id.encode()
+
+    async def stream(
+        self, method: str, lease_id: str, *arguments: Any
+    ) -> AsyncGenerator[list[Any]]:
+        resume = arguments[-1]
+        yield [ResponseHead(200, _HEAD)]
+        if resume is None:
+            yield [Part(b"data: 1\n\n", 1, (Output((1,)),), self._obstacle)]
+        await self._wait()
+        yield [Part(_last(lease_id), 1, (), "")]
+
+    async def _wait(self) -> None:
+        self.called.set()
+        await self.may_end.wait()
+        if self._cut is not None:
+            raise self._cut
+
+    def abandon(self, first: object, error: Exception) -> None:
+        self.abandoned.append(str(first))
+        self._cut = error
+        self.may_end.set()
+
+
+class Rig:
+    """Attempts at two replicas."""
+
+    def __init__(self, obstacle: str = "") -> None:
+        self.leases = Leases()
+        self.replicas = [Replica(obstacle) for _ in range(2)]
+
+        async def dial(address: str, target: str) -> Link:
+            return cast("Link", self.replicas[int(address)])
+
+        links = ReplicaLinks(dial)
+        links.note_addresses({f"replica-{number}": str(number - 1) for number in (1, 2)})
+        calls = ReplicaCalls(links, cast("Any", None))
+        self.attempts = Attempts(cast("Any", self.leases), calls, IngressSection())
+
+    async def submit(self) -> PendingInference:
+        return self.leases.inference
+
+    async def regrant(self) -> None:
+        """Grant a lease elsewhere while the first replica is at work."""
+        await self.replicas[0].called.wait()
+        self.leases.grant(2)
+
+
+async def _whole(items: AsyncGenerator[StreamItem]) -> bytes:
+    return b"".join([item for item in [one async for one in items] if isinstance(item, bytes)])
+
+
+async def test_unary_attempt_ends_for_the_newer_lease() -> None:
+    rig = Rig()
+    rig.leases.grant(1)
+    answer = asyncio.create_task(rig.attempts.answer(rig.submit, COMPLETIONS, b"{}"))
+    await rig.regrant()
+    await rig.replicas[1].called.wait()
+    rig.replicas[1].may_end.set()
+
+    assert b"lease-2" == (await answer)[2]
+    assert (["lease-1"], []) == (rig.replicas[0].abandoned, rig.replicas[1].abandoned)
+    assert ([], 1) == (rig.leases.given_back, rig.leases.answered)
+
+
+async def test_stream_goes_on_under_the_newer_lease() -> None:
+    rig = Rig()
+    rig.leases.grant(1)
+    body = asyncio.create_task(_whole(rig.attempts.stream(rig.submit, COMPLETIONS, b"{}")))
+    await rig.regrant()
+    await rig.replicas[1].called.wait()
+    rig.replicas[1].may_end.set()
+
+    assert b"data: 1\n\n" + _last("lease-2") == await body
+    assert ["lease-1"] == rig.replicas[0].abandoned
+    assert [] == rig.leases.given_back
+
+
+async def test_stream_that_no_other_engine_can_continue_is_left_where_it_is() -> None:
+    """Its end may still come from there; cut, it would be an error."""
+    rig = Rig(obstacle="it has more than one sequence")
+    rig.leases.grant(1)
+    body = asyncio.create_task(_whole(rig.attempts.stream(rig.submit, COMPLETIONS, b"{}")))
+    await rig.regrant()
+    rig.replicas[0].may_end.set()
+
+    assert b"data: 1\n\n" + _last("lease-1") == await body
+    assert [] == rig.replicas[0].abandoned
+
+
+async def test_same_lease_told_again_ends_nothing() -> None:
+    rig = Rig()
+    rig.leases.grant(1)
+    answer = asyncio.create_task(rig.attempts.answer(rig.submit, COMPLETIONS, b"{}"))
+    await rig.replicas[0].called.wait()
+    rig.leases.grant(1)
+    rig.replicas[0].may_end.set()
+
+    assert b"lease-1" == (await answer)[2]
+    assert [] == rig.replicas[0].abandoned
