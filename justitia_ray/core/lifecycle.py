@@ -527,7 +527,7 @@ class Inferences:
         del state.inferences[request_id]
         self._ingresses.remove_inference(inference)
         if self._suspects.known:
-            self._suspects.forget(inference)
+            self._suspects.forget(inference, is_finished=outcome is Outcome.FINISHED)
         state.inference_departed(application.tenant)
         if request_id not in state.leaving_requests:
             self._count(application, inference, outcome, is_counted=is_counted)

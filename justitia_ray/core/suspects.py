@@ -12,6 +12,9 @@ them. One death more is asked for where its last run was less than half as long 
 something else may have killed that engine. A death of which it had been cleared counts a quarter.
 The others are cleared of the deaths of a convicted inference.
 
+A caller that has lost its ingress asks again, and its call has another id then. So one death more
+is asked for, too, where a call of the last death came since a like one of each earlier has gone.
+
 Suspects are leased where least runs, and others rather where no open suspect is. A suspect that may
 run nowhere now is passed by all others, and keeps its place in the order.
 """
@@ -24,7 +27,7 @@ from typing import TypeAlias
 from justitia_ray.core.entities import Inference, KnownReplica
 from justitia_ray.core.records import Record, RecordReader
 from justitia_ray.core.state import DeadlineKind, State
-from justitia_ray.units import LeaseId, ReplicaId, RequestId, Seconds
+from justitia_ray.units import LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 _MARGIN_S: Seconds = 0.5
 """Added to the time that clears a suspect: starts and deaths are seen a report later."""
@@ -42,6 +45,9 @@ RENAMED = "+"
 CallName: TypeAlias = str
 """Id of an inference under which it was submitted first."""
 FailureId: TypeAlias = str
+_Shape: TypeAlias = tuple[str, Tokens, int]
+"""Tenant, longest output and number of sequences: what a call has in common with itself when it
+comes again."""
 
 
 def call_name(request_id: RequestId) -> CallName:
@@ -87,6 +93,8 @@ class Suspects:
         """Suspects by name. Empty, they cost a decision nothing but a look here."""
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """The inferences that ran in each death."""
+        self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
+        """Those of the members that have not come to their ends."""
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
         """The inferences that were blamed last; for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
@@ -119,7 +127,9 @@ class Suspects:
             return None
         members = {call_name(inference.request_id) for inference, _ in new}
         self._members[failure_id] = self._members.get(failure_id, frozenset()) | members
+        shapes = self._shapes.setdefault(failure_id, {})
         for inference, ran_s in new:
+            shapes[call_name(inference.request_id)] = self._shape(inference)
             suspicion = self.known.setdefault(call_name(inference.request_id), Suspicion())
             suspicion.inference = inference
             suspicion.ran_s[failure_id] = ran_s
@@ -190,12 +200,15 @@ class Suspects:
         if is_same_run and self._state.now >= suspicion.cleared_at:
             suspicion.cleared.update(suspicion.ran_s)
 
-    def forget(self, inference: Inference) -> None:
-        """Forget a suspect that has ended."""
+    def forget(self, inference: Inference, *, is_finished: bool) -> None:
+        """Forget a suspect that has ended; one that has not finished may come again."""
         name = call_name(inference.request_id)
         suspicion = self.known.get(name)
         if suspicion is not None and suspicion.inference is inference:
             del self.known[name]
+            if is_finished:
+                for failure_id in suspicion.ran_s:
+                    self._shapes.get(failure_id, {}).pop(name, None)
             self._drop_deaths(suspicion.ran_s)
 
     # --- where they may run
@@ -278,7 +291,40 @@ class Suspects:
         if before_s and last_s < min(before_s) / 2:
             needed += 1
         counted = len(suspicion.open) + _CLEARED_COUNTS * len(suspicion.cleared)
-        return counted >= needed and not self._always_beside(name, suspicion)
+        if counted < needed or self._always_beside(name, suspicion):
+            return False
+        return not self._came_again(name, suspicion)
+
+    def _came_again(self, name: CallName, suspicion: Suspicion) -> bool:
+        """Return whether another call may have run in all deaths of a suspect, by several ids."""
+        *earlier, last = suspicion.ran_s
+        for other in self._members.get(last, frozenset()) - {name}:
+            newcomer = self.known[other].inference if other in self.known else None
+            if newcomer is not None and all(
+                self._has_gone(failure_id, newcomer, {name, other}) for failure_id in earlier
+            ):
+                return True
+        return False
+
+    def _has_gone(
+        self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
+    ) -> bool:
+        """Return whether a call like a newcomer ran in a death, and had gone before that came."""
+        shape = self._shape(newcomer)
+        for name, known_shape in self._shapes.get(failure_id, {}).items():
+            if known_shape != shape or name in excepted:
+                continue
+            suspicion = self.known.get(name)
+            if suspicion is None or suspicion.inference is None:
+                return True
+            ingress_id = suspicion.inference.ingress_id
+            if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
+                return True  # its ingress has not been heard of since
+        return False
+
+    def _shape(self, inference: Inference) -> _Shape:
+        tenant = self._state.applications[inference.application_id].tenant
+        return tenant, inference.max_output_tokens, inference.choices
 
     def _always_beside(self, name: CallName, suspicion: Suspicion) -> frozenset[CallName]:
         """Return the other inferences that ran in all deaths of a suspect."""
@@ -296,6 +342,7 @@ class Suspects:
     def _forget_death(self, failure_id: FailureId) -> None:
         """Clear all of a death for good."""
         self._members.pop(failure_id, None)
+        self._shapes.pop(failure_id, None)
         for name, suspicion in list(self.known.items()):
             suspicion.ran_s.pop(failure_id, None)
             suspicion.cleared.discard(failure_id)
@@ -312,6 +359,7 @@ class Suspects:
                 failure_id in suspicion.ran_s for suspicion in self.known.values()
             ):
                 self._members.pop(failure_id, None)
+                self._shapes.pop(failure_id, None)
 
     def _await_ingresses(self) -> None:
         due = self._state.now + self._state.timeouts.ingress_s

@@ -225,6 +225,49 @@ def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
     assert [("one", _KILLER), ("two", _KILLER)] == fleet.refused
 
 
+@pytest.mark.parametrize("gone", ["its ingress is silent", "it was cancelled"])
+def test_killer_that_comes_again_under_another_id_brings_no_blame_on_others(gone: str) -> None:
+    """Its caller lost the ingress, or hung up, and asks once more: it was in both deaths."""
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.driver.open("poison", ingress_id="i1")
+    fleet.take(fleet.driver.submit("poison", "poison", ingress_id="i1"))
+    fleet.wait(0.3)
+    fleet.die("r0")
+    if gone == "it was cancelled":
+        fleet.take(fleet.driver.handle(ev.InferenceCancelled("poison")))
+    fleet.wait(1.0)
+    fleet.submit("again")
+    fleet.start()
+    fleet.wait(1.0)
+    assert {"a", "again"} <= set(fleet.on()["r1"])
+    fleet.die("r1")
+    assert not fleet.refused
+
+    for _ in range(3):
+        fleet.start()
+    fleet.wait(1.0)
+    fleet.die(fleet.replica_of("again"))
+    assert [("again", _KILLER)] == fleet.refused
+
+
+def test_call_like_one_that_has_ended_whole_saves_no_killer() -> None:
+    fleet = Fleet(1)
+    fleet.submit("poison", "a")
+    fleet.die("r0")
+    fleet.start()
+    fleet.start()
+    fleet.wait(1.0)
+    free = fleet.replica_of("a")
+    fleet.report(free, ["a"])
+    fleet.driver.handle(ev.ReplicaLost(free))
+    fleet.submit("b")
+    assert [["b", "poison"]] == list(fleet.on().values())
+    fleet.die(fleet.replica_of("poison"))
+
+    assert [("poison", _KILLER)] == fleet.refused
+
+
 @pytest.mark.parametrize("allowed", [1, 3])
 def test_setting_says_how_many_deaths_are_needed(allowed: int) -> None:
     fleet = Fleet(1, deaths_allowed=allowed)
