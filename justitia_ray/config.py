@@ -153,7 +153,14 @@ class FakeEngineSection(Section):
     iteration_s: NotNegative = 0.03
     """Time of a decode iteration; about a 7B model on an A10 (v1, Sec. V)."""
     prefill_s_per_token: NotNegative = 0.0
-    """Time an iteration takes longer for each prompt token admitted in it."""
+    """Time an iteration takes longer for each prompt token computed in it."""
+    max_num_batched_tokens: Count = 8_192
+    """Tokens that an iteration computes at most, of longer prompts a chunk; as vLLM's option."""
+    enable_prefix_caching: bool = True
+    """Whether the beginning of a prompt that was computed before is not computed again, by vLLM's
+    rules; as vLLM's option. Salts are those of `cache_isolation`."""
+    enable_prompt_tokens_details: bool = False
+    """Whether `usage` tells how many prompt tokens were in the cache; as vLLM's option."""
 
 
 class EngineSection(Section):

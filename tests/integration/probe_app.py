@@ -23,7 +23,7 @@ class ProbedReplica(BreakableReplica):
 
     def running(self) -> int:
         """Return how many sequences its engine runs."""
-        return len(self._fake_engine()._batch.running)
+        return len(self._fake_engine()._scheduler.running)
 
     def kill_engine(self) -> None:
         """Crash the engine, not the process around it."""

@@ -93,6 +93,8 @@ RULES: dict[str, Rule] = {
     "atomic_files": Rule(BASE),
     "json_lines": Rule(BASE),
     "core": Rule(BASE, standard=PURE),
+    # A weak reference forgets the names of blocks that nothing holds.
+    "engine_model": Rule(BASE, standard=(*PURE, "weakref")),
     "accounts": Rule((*BASE, "core"), standard=PURE),
     "scaling": Rule((*BASE, "core"), standard=PURE),
     "access": Rule((*BASE, "atomic_files"), ("jwt", "pydantic", "yaml")),
@@ -128,7 +130,10 @@ RULES: dict[str, Rule] = {
     "client": Rule((*BASE, "core", "protocol"), ("httpx",)),
     "doctor": Rule((*BASE, "protocol", "client", "store")),
     "sim": Rule(
-        (*BASE, "core", "predictor", "protocol", "client", "config", "atomic_files", "json_lines"),
+        (
+            *(*BASE, "core", "engine_model", "predictor", "protocol", "client", "config"),
+            *("atomic_files", "json_lines"),
+        ),
         ("httpx", "matplotlib", "numpy", "pydantic", "yaml"),
     ),
     "lab": Rule(
@@ -163,7 +168,7 @@ RULES: dict[str, Rule] = {
     "serve.ingress": Rule(SERVE, ("fastapi", "pydantic", "ray", "starlette")),
     "serve.ingress.http_encodings": Rule((*BASE, "protocol"), ("brotli", "zstandard")),
     "serve.engines": Rule(
-        (*BASE, "config", "observability.log_events", "protocol", "serve.asgi"),
+        (*BASE, "config", "engine_model", "observability.log_events", "protocol", "serve.asgi"),
         (
             "jinja2",
             "msgspec",

@@ -28,8 +28,9 @@ async def build_engine(config: AppConfig) -> Engine:
         ConfigError: If the model or an engine option is not allowed.
     """
     engine, model = config.engine, config.model
+    salts = CacheSalts(engine.cache_isolation, engine.max_cache_salts)
     if engine.kind == "fake":
-        return FakeEngine(model.name, **engine.fake.model_dump())
+        return FakeEngine(model.name, **engine.fake.model_dump(), cache_salts=salts)
     os.environ.update(engine.env)  # vLLM and torch read it when they are imported
     drop_unwanted(os.environ)
     from justitia_ray.serve.engines.vllm_engine import VllmEngine
@@ -45,7 +46,7 @@ async def build_engine(config: AppConfig) -> Engine:
         engine.vllm_args,
         adapters,
         exports_metrics=engine.metrics and config.metrics.enabled,
-        cache_salts=CacheSalts(engine.cache_isolation, engine.max_cache_salts),
+        cache_salts=salts,
         grammar_limits=(
             None
             if engine.grammar_timeout_s is None

@@ -1,16 +1,18 @@
 """An engine without a model: sleeps as a GPU would, and makes deterministic tokens.
 
-It shares vLLM's rules where scheduling can see them (priority, admission, preemption, KV in
-blocks, errors), so that everything above an engine is tested, and its overhead measured, without
-one.
+It shares vLLM's rules where scheduling can see them (priority, admission, chunks of prompts,
+preemption, KV in blocks, the prefix cache, errors), so that everything above an engine is tested,
+and its overhead measured, without one.
 """
 
 import asyncio
-from bisect import insort
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from justitia_ray.engine_model.block_pool import BlockPool
+from justitia_ray.engine_model.contents import ContentTree, Span, TokenContent
+from justitia_ray.engine_model.steps import EngineSequence, StepScheduler
 from justitia_ray.errors import ConfigError, EngineError, RequestError
 from justitia_ray.protocol.engine import (
     EngineCall,
@@ -21,11 +23,13 @@ from justitia_ray.protocol.engine import (
     Steps,
 )
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
+from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.fake_openai import (
     DETOKENIZE_PATH,
     TOKENIZE_PATH,
     FakeAnswer,
     FakeRequest,
+    FakeWords,
     answer_tokens,
     error_answer,
     parse_request,
@@ -36,123 +40,62 @@ _JSON = {"content-type": "application/json"}
 _EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 
 
-@dataclass(slots=True, eq=False)
-class FakeSequence:
+@dataclass(slots=True, eq=False, kw_only=True)
+class FakeSequence(EngineSequence):
     """A sequence of the fake engine: a choice of a prompt."""
 
     lease_id: LeaseId
-    priority: int
-    arrival: int
-    """Rank of arrival among all sequences; it stays through preemptions."""
-    prompt_tokens: Tokens
-    max_tokens: Tokens
-    generated: Tokens = 0
-    prefill_began_at: Seconds | None = None
-    """Instant of its first admission; None before."""
-    prefill_s: Seconds = 0.0
-    """Length of the iteration that makes its first token."""
+    chunk_began_at: Seconds = 0.0
+    """Begin of the iteration that reads the latest chunk of its prompt."""
+    chunk_s: Seconds = 0.0
+    """Length of that iteration."""
+    read_before: Tokens = 0
+    """Prompt tokens that were read before it."""
+    read: Tokens = 0
+    """Prompt tokens that are read when it ends, those among them that were in the cache."""
 
     def read_tokens(self, now: Seconds) -> Tokens:
         """Return the prompt tokens that were read: all of them from the first token on."""
         if self.generated:
             return self.prompt_tokens
-        if self.prefill_began_at is None:
-            return 0
-        share = (now - self.prefill_began_at) / self.prefill_s if self.prefill_s else 1.0
-        return int(self.prompt_tokens * min(1.0, share))
+        share = (now - self.chunk_began_at) / self.chunk_s if self.chunk_s else 1.0
+        return self.read_before + int((self.read - self.read_before) * min(1.0, share))
 
-    @property
-    def order(self) -> tuple[int, int]:
-        """Lower is admitted first and preempted last."""
-        return self.priority, self.arrival
-
-    @property
-    def context(self) -> Tokens:
-        """Tokens whose KV the sequence holds while it runs, and that its prefill has to compute."""
-        return self.prompt_tokens + self.generated
-
-    @property
-    def finished(self) -> bool:
-        """True once all tokens of the sequence are made."""
-        return self.generated == self.max_tokens
+    def note_chunk(self, began_at: Seconds, length_s: Seconds) -> None:
+        """Note a chunk of its prompt, unless it was preempted and reads that once more."""
+        read = min(self.computed, self.prompt_tokens)
+        if read > self.read:
+            self.read_before, self.read = self.read, read
+            self.chunk_began_at, self.chunk_s = began_at, length_s
 
 
-@dataclass(slots=True)
-class FakeBatch:
-    """The running and waiting sequences of an engine.
+class _AnswerContent:
+    """Prompt and answer of a sequence; the answer is made as far as it is asked for."""
 
-    A sequence that can never fit (prompt and output exceed `kv_tokens`) must not be added.
-    """
+    def __init__(
+        self, prompt: TokenContent, prompt_tokens: Tokens, block_size: Tokens, answer: FakeWords
+    ) -> None:
+        self._content = prompt
+        self._tokens = prompt_tokens
+        self._block_size = block_size
+        self._answer = answer
+        self._made = 0
 
-    kv_tokens: Tokens
-    """A multiple of the block size."""
-    block_size: Tokens
-    max_num_seqs: int
-    running: list[FakeSequence] = field(default_factory=list)
-    waiting: list[FakeSequence] = field(default_factory=list)
-    """Sequences in the order of admission."""
-    preemptions: int = 0
-
-    @property
-    def free_kv_tokens(self) -> Tokens:
-        """KV memory that no running sequence holds."""
-        return self.kv_tokens - sum(self._held(sequence.context) for sequence in self.running)
-
-    def add_sequence(self, sequence: FakeSequence) -> None:
-        """Queue a sequence, new or preempted."""
-        insort(self.waiting, sequence, key=lambda waiting: waiting.order)
-
-    def remove_sequence(self, sequence: FakeSequence) -> None:
-        """Drop a running or waiting sequence; nothing happens if it has ended."""
-        for sequences in (self.running, self.waiting):
-            if sequence in sequences:
-                sequences.remove(sequence)
-
-    def admit(self) -> list[FakeSequence]:
-        """Start waiting sequences in order, up to the first that does not fit, and return them.
-
-        One fits if it and all that run can make one more token each.
-        """
-        admitted = []
-        need = self._next_need()
-        while self.waiting and len(self.running) < self.max_num_seqs:
-            need += self._held(self.waiting[0].context + 1)
-            if need > self.kv_tokens:
-                break
-            sequence = self.waiting.pop(0)
-            self.running.append(sequence)
-            admitted.append(sequence)
-        return admitted
-
-    def step(self) -> list[FakeSequence]:
-        """Give every running sequence one token and return them; those that finish leave.
-
-        Then, while the next iteration would need more KV than there is, the running sequence that
-        is last in order goes back to wait. Its KV is lost and its tokens are kept, to be prefilled
-        again.
-        """
-        stepped = self.running
-        for sequence in stepped:
-            sequence.generated += 1
-        self.running = [sequence for sequence in stepped if not sequence.finished]
-        while self._next_need() > self.kv_tokens:
-            victim = max(self.running, key=lambda running: running.order)
-            self.running.remove(victim)
-            self.add_sequence(victim)
-            self.preemptions += 1
-        return stepped
-
-    def _next_need(self) -> Tokens:
-        return sum(self._held(sequence.context + 1) for sequence in self.running)
-
-    def _held(self, tokens: Tokens) -> Tokens:
-        return -(-tokens // self.block_size) * self.block_size
+    def spans(self, start: int, stop: int) -> Iterable[Span]:
+        """Return the spans of the full blocks from one position to before another, in order."""
+        made = stop * self._block_size - self._tokens
+        if made > self._made:
+            self._content.append(self._answer(self._made, made))
+            self._made = made
+        return self._content.spans(start, stop)
 
 
 @dataclass(slots=True)
 class _Lease:
     sequences: list[FakeSequence]
     stream: bool
+    choices: int = 1
+    """Sequences of each prompt."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     outputs: list[Output] = field(default_factory=list)
     """Outputs that were not taken yet."""
@@ -195,7 +138,13 @@ class FakeEngine:
         max_num_seqs: Sequences that may run at once.
         max_model_len: Longest prompt plus output; `kv_tokens` if that is less.
         iteration_s: Length of a decode iteration; 0.03 is about that of a 7B model on an A10G.
-        prefill_s_per_token: What each prompt token adds to the iteration that admits it.
+        prefill_s_per_token: Time that each prompt token adds to the iteration that computes it.
+        max_num_batched_tokens: Tokens that an iteration computes at most.
+        enable_prefix_caching: Whether a prompt's beginning that was computed before is not computed
+            again.
+        enable_prompt_tokens_details: Whether `usage` tells how much of the prompts was in the
+            cache.
+        cache_salts: Salts of the prefix cache, by tenant; None: everybody shares it.
 
     Raises:
         ConfigError: If not even a block of KV fits.
@@ -210,14 +159,28 @@ class FakeEngine:
         max_model_len: Tokens = 4096,
         iteration_s: Seconds = 0.03,
         prefill_s_per_token: Seconds = 0.0,
+        max_num_batched_tokens: Tokens = 8192,
+        *,
+        enable_prefix_caching: bool = True,
+        enable_prompt_tokens_details: bool = False,
+        cache_salts: CacheSalts | None = None,
     ) -> None:
         if kv_tokens < block_size:
             raise ConfigError(
                 f"fake engine: kv_tokens is {kv_tokens}; it must be at least {block_size}"
             )
         self._served_model_name = served_model_name
-        self._batch = FakeBatch(kv_tokens // block_size * block_size, block_size, max_num_seqs)
-        self._max_model_len = min(max_model_len, self._batch.kv_tokens)
+        self._scheduler = StepScheduler[FakeSequence](
+            BlockPool(kv_tokens // block_size, caching=enable_prefix_caching),
+            block_size,
+            max_num_seqs,
+            max_num_batched_tokens,
+        )
+        self._contents = ContentTree(block_size)
+        self._tells_cached = enable_prompt_tokens_details
+        self._cache_salts = cache_salts
+        self._kv_tokens = kv_tokens // block_size * block_size
+        self._max_model_len = min(max_model_len, self._kv_tokens)
         self._iteration_s = iteration_s
         self._prefill_s_per_token = prefill_s_per_token
         self._leases: dict[LeaseId, _Lease] = {}
@@ -235,6 +198,10 @@ class FakeEngine:
         self.begun_prompt_tokens: Tokens = 0
         """Prompt tokens of all sequences that have made a token, as vLLM counts them."""
         self.made_tokens: Tokens = 0
+        self.cache_queries: Tokens = 0
+        """Tokens of all sequences that were looked up in the cache as they were first admitted."""
+        self.cache_hits: Tokens = 0
+        """Those of them that were found."""
         self.admitted: list[LeaseId] = []
         """The lease of every sequence in the order of admission, again after a preemption."""
 
@@ -243,9 +210,9 @@ class FakeEngine:
         self._why_dead = None
         self._loop = asyncio.create_task(self._decode())
         return EngineCapacity(
-            kv_tokens=self._batch.kv_tokens,
-            block_size=self._batch.block_size,
-            max_num_seqs=self._batch.max_num_seqs,
+            kv_tokens=self._kv_tokens,
+            block_size=self._scheduler.block_size,
+            max_num_seqs=self._scheduler.max_num_seqs,
             max_model_len=self._max_model_len,
         )
 
@@ -260,13 +227,14 @@ class FakeEngine:
             request = parse_request(
                 call.path, call.body, self._served_model_name, self._max_model_len
             )
+            apart = self._kept_apart(call, request)
         except RequestError as error:
             status, body = error_answer(error)
             yield ResponseHead(status, _JSON)
             yield body
             return
         answer = FakeAnswer(request, self._served_model_name, call.lease_id)
-        lease = self._submit(call, request)
+        lease = self._submit(call, request, answer, apart)
         try:
             if request.body.stream:
                 yield ResponseHead(200, _EVENT_STREAM)
@@ -276,15 +244,15 @@ class FakeEngine:
                     async for chunk in chunks:
                         yield chunk
                 self.check()
-                yield answer.closing()
+                yield answer.closing(self._told_cached(lease))
             else:
                 await self._change(lease)
                 yield ResponseHead(200, _JSON)
-                yield answer.body()
+                yield answer.body(self._told_cached(lease))
         finally:
             lease.ended_at = asyncio.get_running_loop().time()
             for sequence in lease.sequences:
-                self._batch.remove_sequence(sequence)
+                self._scheduler.remove(sequence)
                 del self._called[sequence]
 
     def paths(self) -> frozenset[str]:
@@ -328,11 +296,11 @@ class FakeEngine:
 
     def free_kv_tokens(self) -> Tokens:
         """Return the KV memory that no sequence holds now."""
-        return self._batch.free_kv_tokens
+        return self._scheduler.pool.free_blocks * self._scheduler.block_size
 
     def preemptions(self) -> int:
         """Return how often a sequence was preempted."""
-        return self._batch.preemptions
+        return self._scheduler.preemptions
 
     def check(self) -> None:
         """Return if the engine is alive.
@@ -345,7 +313,7 @@ class FakeEngine:
 
     def steps(self) -> Steps:
         """Return the iterations so far."""
-        return Steps(self._steps, bool(self._batch.running or self._batch.waiting))
+        return Steps(self._steps, bool(self._scheduler.running or self._scheduler.waiting))
 
     def suspended(self) -> str:
         """Return the name that `stall` has given to what is suspended."""
@@ -392,23 +360,48 @@ class FakeEngine:
         for lease in self._called.values():
             lease.changed.set()
 
-    def _submit(self, call: EngineCall, request: FakeRequest) -> _Lease:
-        sequences = []
-        for prompt_tokens in request.prompt_tokens:
+    def _kept_apart(self, call: EngineCall, request: FakeRequest) -> str | None:
+        """Return the salt of a call's prompts in the cache.
+
+        Raises:
+            RequestError: If its caller's own salt is not allowed.
+        """
+        own = request.body.fields.get("cache_salt")
+        if own is not None and not (isinstance(own, str) and own):
+            raise RequestError("cache_salt must be a non-empty string", "cache_salt")
+        if self._cache_salts is None:
+            return own
+        now = asyncio.get_running_loop().time()
+        return self._cache_salts.salt(call.tenant, own, now)
+
+    def _submit(
+        self, call: EngineCall, request: FakeRequest, answer: FakeAnswer, apart: str | None
+    ) -> _Lease:
+        sequences: list[FakeSequence] = []
+        block_size = self._scheduler.block_size
+        for prompt in request.prompts:
             for _ in range(request.body.n):
+                content = _AnswerContent(
+                    self._contents.content(prompt, apart),
+                    len(prompt),
+                    block_size,
+                    answer.words(len(sequences)),
+                )
                 sequence = FakeSequence(
                     lease_id=call.lease_id,
+                    content=content,
                     priority=call.priority,
                     arrival=self._arrivals,
-                    prompt_tokens=prompt_tokens,
+                    prompt_tokens=len(prompt),
                     max_tokens=request.max_tokens,
                     generated=sum(len(output.tokens) for output in call.earlier),
+                    reads_cache=request.reads_cache,
                 )
                 self._arrivals += 1
                 if not sequence.finished:
-                    self._batch.add_sequence(sequence)
+                    self._scheduler.add(sequence)
                 sequences.append(sequence)
-        lease = _Lease(sequences, request.body.stream)
+        lease = _Lease(sequences, request.body.stream, request.body.n)
         self._leases[call.lease_id] = lease
         self._called |= dict.fromkeys(sequences, lease)
         self._work.set()
@@ -440,24 +433,40 @@ class FakeEngine:
         lease.changed.clear()
         self.check()
 
+    def _told_cached(self, lease: _Lease) -> Tokens | None:
+        """Return the prompt tokens that the first choice of each prompt found in the cache."""
+        if not self._tells_cached:
+            return None
+        first = lease.sequences[:: lease.choices]
+        return sum(sequence.cached_tokens or 0 for sequence in first)
+
+    def _note_admitted(self, admitted: Sequence[FakeSequence]) -> None:
+        self.admitted += [sequence.lease_id for sequence in admitted]
+        for sequence in admitted:
+            if not sequence.preemptions and sequence.reads_cache and self._scheduler.pool.caching:
+                self.cache_queries += sequence.tokens
+                self.cache_hits += sequence.cached_tokens or 0
+
     async def _decode(self) -> None:
         while True:
-            admitted = self._batch.admit()
-            self.admitted += [sequence.lease_id for sequence in admitted]
-            if not self._batch.running:
+            before = len(self._scheduler.running)
+            step = self._scheduler.plan()
+            if not step:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            prefilled = sum(sequence.context for sequence in admitted)
-            length_s = self._iteration_s + self._prefill_s_per_token * prefilled
-            for sequence in admitted:
-                if sequence.prefill_began_at is None:
-                    sequence.prefill_began_at = asyncio.get_running_loop().time()
-                    sequence.prefill_s = length_s
+            admitted = self._scheduler.running[before:]
+            self._note_admitted(admitted)
+            chunks = {one: tokens for one, tokens in step.items() if tokens > 1}
+            chunks |= {one: step[one] for one in admitted}
+            length_s = self._iteration_s + self._prefill_s_per_token * sum(chunks.values())
+            began_at = asyncio.get_running_loop().time()
+            for sequence in chunks:
+                sequence.note_chunk(began_at, length_s)
             await asyncio.sleep(length_s)
             await self._goes_on.wait()
             self._steps += 1
-            for sequence in self._batch.step():
+            for sequence in self._scheduler.end(step):
                 self.made_tokens += 1
                 if sequence.generated == 1:
                     self.begun_prompt_tokens += sequence.prompt_tokens

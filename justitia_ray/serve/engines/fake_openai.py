@@ -6,7 +6,7 @@ service is vLLM's own, see `vllm_engine`; this is no second implementation of it
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +43,28 @@ class FakeRequest:
 
     chat: bool
     body: InferenceBody
-    prompt_tokens: list[Tokens]
+    prompts: list[list[str]]
     """Tokens of each prompt."""
     max_tokens: Tokens
     """Tokens of each choice; the fake engine always makes all of them."""
     include_usage: bool
     """True if a stream ends with a usage chunk."""
+
+    @property
+    def prompt_tokens(self) -> list[Tokens]:
+        """Number of tokens of each prompt."""
+        return [len(prompt) for prompt in self.prompts]
+
+    @property
+    def reads_cache(self) -> bool:
+        """False if every token of its prompts has to be computed: their probabilities are asked."""
+        fields = self.body.fields
+        echoed = fields.get("echo") and fields.get("logprobs") is not None
+        return fields.get("prompt_logprobs") is None and not echoed
+
+
+FakeWords = Callable[[int, int], Iterable[str]]
+"""Returns the tokens of an answer from one position to before another, as prompts have them."""
 
 
 def count_tokens(prompt: Prompt) -> Tokens:
@@ -60,14 +76,29 @@ def count_tokens(prompt: Prompt) -> Tokens:
     Raises:
         RequestError: If the prompt is empty, or a message has no role.
     """
-    count = len(_words(prompt))
+    return len(_tokens(prompt))
+
+
+def _tokens(prompt: Prompt) -> list[str]:
+    """Return the tokens of a prompt; those of a message's frame come after its words.
+
+    So an answer and the prompt before it are the beginning of the conversation that goes on.
+    """
     if isinstance(prompt, Conversation):
-        if not all(isinstance(message.get("role"), str) for message in prompt.messages):
-            raise RequestError("messages: every message must be an object with a role", "messages")
-        count += _TOKENS_PER_MESSAGE * len(prompt.messages)
-    if not count:
+        tokens = []
+        for message in prompt.messages:
+            role = message.get("role")
+            if not isinstance(role, str):
+                raise RequestError(
+                    "messages: every message must be an object with a role", "messages"
+                )
+            tokens += text_of(message.get("content"), "messages").split()
+            tokens += [f"\0{role}"] * _TOKENS_PER_MESSAGE
+    else:
+        tokens = _words(prompt)
+    if not tokens:
         raise RequestError("prompt must not be empty", "prompt")
-    return count
+    return tokens
 
 
 def _words(prompt: Prompt) -> list[str]:
@@ -89,14 +120,15 @@ def parse_request(
             f"the fake engine does not serve {path}; allowed: {CHAT}, {COMPLETIONS}"
         )
     read = parse_body(path, body, [served_model_name], max_model_len)
-    prompt_tokens = [count_tokens(prompt) for prompt in read.prompts]
+    prompts = [_tokens(prompt) for prompt in read.prompts]
     if read.keeps is not None:
-        prompt_tokens = [min(tokens, read.keeps) for tokens in prompt_tokens]
-    left = max_model_len - max(prompt_tokens)
+        prompts = [prompt[-read.keeps :] for prompt in prompts]
+    longest = max(map(len, prompts))
+    left = max_model_len - longest
     if left <= 0:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {max_model_len} tokens. However, your "
-            f"prompt contains {max(prompt_tokens)}.",
+            f"prompt contains {longest}.",
             "input_tokens",
         )
     options = read.fields.get("stream_options") or {}
@@ -105,7 +137,7 @@ def parse_request(
     return FakeRequest(
         chat=path == CHAT,
         body=read,
-        prompt_tokens=prompt_tokens,
+        prompts=prompts,
         max_tokens=min(read.max_tokens or USUAL_OUTPUT, left),
         include_usage=boolean(options, "include_usage"),
     )
@@ -129,10 +161,15 @@ class FakeAnswer:
     def __init__(self, request: FakeRequest, model: str, response_id: str) -> None:
         self._request = request
         self._is_chat = request.chat
-        self._sequences = range(len(request.prompt_tokens) * request.body.n)
+        self._sequences = range(len(request.prompts) * request.body.n)
         self._response_id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{response_id}"
         self._model = model
-        self._texts = [_text(prompt) for prompt in request.body.prompts]
+        # crc32, not hash(): the text must be the same in every process.
+        self._seeds = [
+            zlib.crc32(f"{text}\0{choice}".encode())
+            for text in map(_text, request.body.prompts)
+            for choice in range(request.body.n)
+        ]
 
     def opening(self) -> bytes:
         """Return the events of a stream that come before the first token."""
@@ -143,10 +180,14 @@ class FakeAnswer:
 
     def tokens(self, sequence: int, start: int, stop: int) -> tuple[int, ...]:
         """Return the ids of the tokens of a sequence from one position to before another."""
-        prompt, choice = divmod(sequence, self._request.body.n)
-        # crc32, not hash(): the text must be the same in every process.
-        seed = zlib.crc32(f"{self._texts[prompt]}\0{choice}".encode())
+        seed = self._seeds[sequence]
         return tuple(zlib.crc32(f"\0{i}".encode(), seed) % VOCABULARY for i in range(start, stop))
+
+    def words(self, sequence: int) -> FakeWords:
+        """Return what makes the tokens of a sequence, as they are in a prompt that repeats them."""
+        is_ids = isinstance(self._request.body.prompts[sequence // self._request.body.n], list)
+        form = "{}" if is_ids else "w{}"
+        return lambda start, stop: map(form.format, self.tokens(sequence, start, stop))
 
     def events(self, sequence: int, start: int, tokens: Iterable[int]) -> bytes:
         """Return the events of a stream that bring these tokens, an event a token."""
@@ -158,13 +199,21 @@ class FakeAnswer:
             events.append(self._chunk([self._choice(sequence, finish_reason, **content)]))
         return b"".join(events)
 
-    def closing(self) -> bytes:
-        """Return the events of a stream that come after the last token."""
-        usage = self._chunk([], usage=self._usage()) if self._request.include_usage else b""
+    def closing(self, cached_tokens: Tokens | None = None) -> bytes:
+        """Return the events of a stream that come after the last token.
+
+        Args:
+            cached_tokens: What `usage` says of the prefix cache; None: nothing.
+        """
+        usage = (
+            self._chunk([], usage=self._usage(cached_tokens))
+            if self._request.include_usage
+            else b""
+        )
         return usage + b"data: [DONE]\n\n"
 
-    def body(self) -> bytes:
-        """Return the body of an answer that is not streamed."""
+    def body(self, cached_tokens: Tokens | None = None) -> bytes:
+        """Return the body of an answer that is not streamed; `cached_tokens` as in `closing`."""
         choices = []
         for k in self._sequences:
             text = text_of_tokens(self.tokens(k, 0, self._request.max_tokens))
@@ -172,7 +221,7 @@ class FakeAnswer:
             content: Any = {"message": message} if self._is_chat else {"text": text}
             choices.append(self._choice(k, "length", **content))
         kind = "chat.completion" if self._is_chat else "text_completion"
-        return self._answer(kind, choices, usage=self._usage())
+        return self._answer(kind, choices, usage=self._usage(cached_tokens))
 
     def _choice(self, index: int, finish_reason: str | None, **content: Any) -> dict[str, Any]:
         return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
@@ -186,14 +235,17 @@ class FakeAnswer:
         head = {"id": self._response_id, "object": kind, "created": 0, "model": self._model}
         return json.dumps({**head, "choices": choices, **more}).encode()
 
-    def _usage(self) -> dict[str, Tokens]:
+    def _usage(self, cached_tokens: Tokens | None) -> dict[str, Any]:
         prompt_tokens = sum(self._request.prompt_tokens)
         completion_tokens = len(self._sequences) * self._request.max_tokens
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
         }
+        if cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+        return usage
 
 
 def _text(prompt: Prompt) -> str:

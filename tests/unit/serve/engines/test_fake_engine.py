@@ -11,7 +11,8 @@ import pytest
 from justitia_ray.errors import ConfigError, EngineError, RequestError
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
-from justitia_ray.serve.engines.fake_engine import FakeBatch, FakeEngine, FakeSequence
+from justitia_ray.serve.engines.cache_salts import CacheSalts
+from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.fake_openai import parse_request
 
 
@@ -34,11 +35,6 @@ async def choices(engine: FakeEngine, called: EngineCall) -> list[str]:
     items = [item async for item in engine.call(called)]
     assert isinstance(items[0], ResponseHead)
     return [choice["text"] for choice in json.loads(items[1])["choices"]]  # type: ignore[arg-type]
-
-
-def sequence(arrival: int, prompt_tokens: int, max_tokens: int, priority: int = 0) -> FakeSequence:
-    """Return a sequence whose lease is named after its arrival."""
-    return FakeSequence(str(arrival), priority, arrival, prompt_tokens, max_tokens)
 
 
 async def test_text_depends_on_prompt_choice_and_position_alone(engine: FakeEngine) -> None:
@@ -120,45 +116,6 @@ def test_bodies_without_a_prompt_are_refused(path: str, body: dict[str, Any]) ->
         parse_request(path, json.dumps(body).encode(), "fake", 100)
 
 
-def test_admission_leaves_room_for_the_next_token_of_all() -> None:
-    """The first of the constant-iteration engine's rules: used + prompt + 1 + running <= M."""
-    batch = FakeBatch(kv_tokens=100, block_size=1, max_num_seqs=9)
-    # 0: 40 + 1 <= 100. 1: 40 + 58 + 1 + 1 = 100 <= 100. 2: no room for one token.
-    for arrival, prompt_tokens in enumerate((40, 58, 1)):
-        batch.add_sequence(sequence(arrival, prompt_tokens, max_tokens=9))
-
-    assert [admitted.arrival for admitted in batch.admit()] == [0, 1]
-    assert batch.free_kv_tokens == 2
-
-
-def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
-    """It is prefilled again with what it had, so no token is made twice."""
-    batch = FakeBatch(kv_tokens=100, block_size=1, max_num_seqs=9)
-    last, first = sequence(0, 49, 9, priority=2), sequence(1, 49, 9, priority=1)
-    batch.add_sequence(last)
-    batch.add_sequence(first)
-    batch.admit()
-
-    batch.step()  # 50 + 50 tokens: the next iteration would need 102
-
-    assert batch.running == [first]
-    assert batch.waiting == [last]
-    assert (last.generated, last.context, batch.preemptions) == (1, 50, 1)
-    assert batch.admit() == []  # 50 + 50 + 1 + 1 > 100
-
-
-def test_kv_is_held_in_blocks() -> None:
-    """A sequence of 33 tokens has two blocks of 32, as in vLLM."""
-    batch = FakeBatch(kv_tokens=96, block_size=32, max_num_seqs=9)
-    batch.add_sequence(sequence(0, 32, max_tokens=9))
-    batch.add_sequence(sequence(1, 32, max_tokens=9))
-
-    assert len(batch.admit()) == 1  # each will need a second block for its first token
-    assert batch.free_kv_tokens == 64
-    batch.step()
-    assert batch.free_kv_tokens == 32
-
-
 @pytest.mark.parametrize(
     ("fields", "count"),
     [
@@ -185,3 +142,116 @@ async def test_tokens_become_the_text_that_they_are_in_answers(engine: FakeEngin
 
     assert {"prompt": "w7 w8 "} == json.loads(answer)
     assert 400 == head.status
+
+
+def told_cached(answer: bytes) -> int:
+    """Return what `usage` says of the cache."""
+    return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+async def ask(engine: FakeEngine, called: EngineCall) -> bytes:
+    """Return the body of a unary answer."""
+    items = [item async for item in engine.call(called)]
+    assert isinstance(items[0], ResponseHead)
+    assert 200 == items[0].status, items
+    assert isinstance(items[1], bytes)
+    return items[1]
+
+
+@pytest.fixture
+async def telling() -> AsyncIterator[FakeEngine]:
+    """An engine with blocks of four tokens that tells what it found in its cache."""
+    engine = FakeEngine(
+        "fake",
+        kv_tokens=400,
+        block_size=4,
+        iteration_s=0,
+        enable_prompt_tokens_details=True,
+        cache_salts=CacheSalts("tenant", 9),
+    )
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+async def test_conversation_that_goes_on_finds_all_that_was_said(telling: FakeEngine) -> None:
+    """Agents send their whole history with each turn; the answer is part of it."""
+    said = [{"role": "user", "content": "a b c d"}]
+    first = await ask(telling, EngineCall("1", 0, CHAT, {}, chat(said)))
+    answer = json.loads(first)["choices"][0]["message"]["content"]
+    said += [{"role": "assistant", "content": answer}, {"role": "user", "content": "e"}]
+    second = await ask(telling, EngineCall("2", 0, CHAT, {}, chat(said)))
+
+    assert 0 == told_cached(first)
+    # 4 words, a frame of 4, 8 tokens of the answer, the last of which was never computed.
+    assert 12 == told_cached(second)
+    assert (telling.cache_queries, telling.cache_hits) == (8 + (16 + 4 + 1 + 4), 12)
+
+
+def chat(messages: list[dict[str, str]]) -> bytes:
+    """Return the body of a chat with an answer of eight tokens."""
+    return json.dumps({"messages": messages, "max_tokens": 8}).encode()
+
+
+@pytest.mark.parametrize(
+    ("other", "cached"),
+    [
+        ({}, 8),
+        ({"tenant": "b"}, 0),
+        ({"cache_salt": "s"}, 0),
+        ({"prompt_logprobs": 1}, 0),
+        ({"echo": True, "logprobs": 1}, 0),
+        ({"n": 3}, 8),
+    ],
+)
+async def test_prompt_is_found_where_vllm_would_find_it(
+    telling: FakeEngine, other: dict[str, Any], cached: int
+) -> None:
+    """By its own tenant and salt; not where the probabilities of the prompt are asked for."""
+    tenant = other.pop("tenant", "a")
+    prompt = " ".join("abcdefghi")
+    body = {"prompt": prompt, "max_tokens": 2}
+    for lease, more, whose in (("1", {}, "a"), ("2", other, tenant)):
+        payload = json.dumps({**body, **more}).encode()
+        answer = await ask(telling, EngineCall(lease, 0, COMPLETIONS, {}, payload, (), whose))
+
+    assert cached == told_cached(answer)
+
+
+async def test_salt_that_is_no_text_is_the_callers_mistake(telling: FakeEngine) -> None:
+    items = [item async for item in telling.call(call("1", prompt="x", cache_salt=7))]
+
+    assert isinstance(items[0], ResponseHead)
+    assert 400 == items[0].status
+
+
+async def test_cached_prompt_takes_no_time_again() -> None:
+    """The prefill of what is new is all that is waited for."""
+    lengths: list[float] = []
+    engine = FakeEngine("fake", kv_tokens=400, iteration_s=0, prefill_s_per_token=1e-6)
+    sleep = asyncio.sleep
+
+    async def note_sleep(length_s: float) -> None:
+        lengths.append(length_s)
+        await sleep(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("justitia_ray.serve.engines.fake_engine.asyncio.sleep", note_sleep)
+        await engine.start()
+        for lease, prompt in (("1", "a b c d"), ("2", "a b c d"), ("3", "a b x")):
+            await ask(engine, call(lease, prompt=prompt, max_tokens=1))
+        await engine.stop()
+
+    # All of the first; of the second its last token; of the third what differs.
+    assert [pytest.approx(n * 1e-6) for n in (4, 1, 1)] == lengths
+
+
+async def test_engine_without_the_cache_computes_every_prompt() -> None:
+    engine = FakeEngine("fake", kv_tokens=400, iteration_s=0, enable_prefix_caching=False)
+    await engine.start()
+    for lease in ("1", "2"):
+        await ask(engine, call(lease, prompt="a b c d", max_tokens=1))
+    await engine.stop()
+
+    assert (engine.cache_queries, engine.cache_hits) == (0, 0)
+    assert 400 == engine.free_kv_tokens()

@@ -26,20 +26,22 @@ from tests.unit.serve.scheduler.test_quota_gate import Accounts
 _LIMIT = 10**9
 _CALLS, _AT_ONCE = 200, 4
 _PREFILL_S = 0.001
-"""Of each token of a call's prompt: the first token of four prompts of 100 takes 0.4 s."""
+"""Of each token that is computed: the first token of four prompts of 100 takes 0.4 s.
+
+Prompts differ from call to call, or the prefix cache would have them; choices share one."""
 
 
 class _Replica:
     """A replica of which each report and each message arrives at once."""
 
-    def __init__(self, service: SchedulerService, prefill_s_per_token: float) -> None:
+    def __init__(self, service: SchedulerService) -> None:
         self.driver = service.term.driver
         self.engine = FakeEngine(
             "m",
             10**6,
             max_model_len=10**4,
             iteration_s=0.05,
-            prefill_s_per_token=prefill_s_per_token,
+            prefill_s_per_token=_PREFILL_S,
         )
         self.table = LeaseTable("r", self.engine, grace_s=1.0)
         self.bodies: dict[str, bytes] = {}
@@ -84,7 +86,7 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
     await service.term.begin()
     quota = {"unit": "tokens", "limit": _LIMIT, "per": "minute"}
     await service.configure({"tenants": {"*": {"quotas": [quota]}}})
-    replica, state = _Replica(service, _PREFILL_S / choices), service.term.driver.core.state
+    replica, state = _Replica(service), service.term.driver.core.state
     await replica.engine.start()
     replica.report()  # which ends the recovery
 
@@ -97,7 +99,7 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
         items: list[Submission] = [] if first else [opened("a")]
         for number in range(first, first + _AT_ONCE):
             name, prompt, most = f"q{number}", rng.randint(100, 300), rng.randint(1, 60)
-            body = {"model": "m", "prompt": [5] * prompt, "max_tokens": most, "n": choices}
+            body = {"model": "m", "prompt": [number] * prompt, "max_tokens": most, "n": choices}
             replica.bodies[name] = json.dumps({**body, "stream": number % 3 > 0}).encode()
             sizes = choices * prompt, choices * most, choices * most
             items.append(ev.InferenceSubmitted(name, "a", name, "i", *sizes, choices=choices))

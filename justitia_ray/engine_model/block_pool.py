@@ -1,0 +1,313 @@
+"""KV blocks of an engine with vLLM's prefix cache: shared, counted, least recently freed first out.
+
+vLLM keeps an object for each block. Blocks of one chain that were cached together have the same
+state until somebody takes only some of them, so here they are one *run*, which is cut when they
+part. The rules are those of vLLM's `BlockPool` and `FullAttentionManager`, block for block:
+
+- a full block is cached as soon as it is allocated for tokens that will be computed;
+- a lookup takes the longest cached beginning; of equal blocks it takes the oldest;
+- blocks that are referred to stay; a sequence frees its blocks from the last to the first;
+- new blocks are free ones that hold nothing, then the cached ones that were freed first.
+"""
+
+from bisect import bisect_left
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from justitia_ray.engine_model.contents import Content
+
+_ID_SPACING = 1 << 32
+"""Blocks that a run may grow to: ids of its blocks follow on each other."""
+
+
+class _Run:
+    """Cached blocks of a chain that are in the same state."""
+
+    __slots__ = ("after", "before", "born", "chain", "first_id", "refs", "start", "stop")
+
+    before: "_Run"
+    after: "_Run"
+    """Neighbours among the free runs; only those have any."""
+
+    def __init__(
+        self, chain: Hashable, start: int, stop: int, first_id: int, refs: int, born: int
+    ) -> None:
+        self.chain = chain
+        self.start = start
+        self.stop = stop
+        self.first_id = first_id
+        self.refs = refs
+        """Sequences that hold its blocks; at 0 they are free, to be used again or evicted."""
+        self.born = born
+        """Rank in which runs were cached."""
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+class _Line:
+    """The runs of a chain, by their first positions."""
+
+    __slots__ = ("overlaps", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
+        self.overlaps = False
+        """Whether two runs may hold equal blocks: a prompt that was cached to its last block
+        computes that again."""
+
+    def add(self, run: _Run) -> None:
+        index = bisect_left(self.runs, (run.start, run.born), key=lambda r: (r.start, r.born))
+        self.runs.insert(index, run)
+
+
+class Piece(NamedTuple):
+    """A part of a run that a lookup found."""
+
+    run: _Run
+    start: int
+    stop: int
+
+
+class Beginning(NamedTuple):
+    """The longest cached beginning of a content; it holds until the pool changes."""
+
+    pieces: list[Piece]
+    blocks: int
+    free_blocks: int
+    """Those of them that nobody holds: to take them costs as many free blocks as new ones do."""
+
+
+_NOTHING = Beginning([], 0, 0)
+
+
+@dataclass(slots=True)
+class Holding:
+    """The blocks that a sequence holds."""
+
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    """Ids of its cached blocks, from the first to before the last, in the sequence's order."""
+    cached: int = 0
+    """Blocks that are cached, from the first on."""
+    blocks: int = 0
+    last: _Run | None = None
+    """The run that was made of its latest blocks."""
+
+
+class BlockPool:
+    """All KV blocks of an engine.
+
+    Args:
+        blocks: Blocks in all; vLLM's own number is one more, for its null block.
+        caching: Whether full blocks are kept for prompts that begin with the same tokens.
+    """
+
+    def __init__(self, blocks: int, *, caching: bool = True) -> None:
+        self.blocks = blocks
+        self.caching = caching
+        self.free_blocks = blocks
+        """Blocks that no sequence holds."""
+        self._empty = blocks
+        """Free blocks that are not cached."""
+        self._runs: dict[int, _Run] = {}
+        """By the id of the first block."""
+        self._lines: dict[Hashable, _Line] = {}
+        self._next_id = 0
+        self._born = 0
+        self._free = ends = _Run(None, 0, 0, -1, 0, 0)
+        """Both ends of the list of free runs; the blocks after it are evicted first."""
+        ends.before = ends.after = ends
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that a lookup could find, held or free."""
+        return sum(map(len, self._runs.values()))
+
+    def find(self, content: Content, most: int) -> Beginning:
+        """Return the longest cached beginning, of at most so many blocks."""
+        if not self._runs or most <= 0:
+            return _NOTHING
+        pieces: list[Piece] = []
+        found = free = 0
+        for chain, start, stop in content.spans(0, most):
+            line = self._lines.get(chain)
+            if line is None:
+                break
+            position = self._find_in(line, start, stop, pieces)
+            found = position
+            if position < stop:
+                break
+        for run, start, stop in pieces:
+            if not run.refs:
+                free += stop - start
+        return Beginning(pieces, found, free)
+
+    def hold(self, holding: Holding, beginning: Beginning) -> None:
+        """Give a sequence that holds nothing the blocks that a lookup has just found."""
+        for found, start, stop in beginning.pieces:
+            run = self._cut(found, start, stop)
+            if not run.refs:
+                _unlink(run)
+                self.free_blocks -= len(run)
+            run.refs += 1
+            holding.pieces.append((run.first_id, run.first_id + len(run)))
+            holding.last = run
+        holding.cached = holding.blocks = beginning.blocks
+
+    def allocate(self, holding: Holding, blocks: int) -> None:
+        """Give a sequence free blocks, of which there must be enough."""
+        holding.blocks += blocks
+        self.free_blocks -= blocks
+        left = blocks - self._empty
+        self._empty = max(0, -left)
+        while left > 0:
+            run = self._free.after
+            if len(run) > left:
+                run.stop -= left
+                return
+            left -= len(run)
+            _unlink(run)
+            self._forget(run)
+
+    def cache(self, holding: Holding, content: Content, blocks: int) -> None:
+        """Make a sequence's blocks known, up to so many from its first."""
+        if not self.caching or blocks <= holding.cached:
+            return
+        for chain, start, stop in content.spans(holding.cached, blocks):
+            self._cache_span(holding, chain, start, stop)
+        holding.cached = blocks
+
+    def free(self, holding: Holding) -> None:
+        """Take back all that a sequence holds."""
+        not_cached = holding.blocks - holding.cached
+        self._empty += not_cached
+        self.free_blocks += not_cached
+        for first, end in reversed(holding.pieces):
+            parts = []
+            while first < end:
+                run = self._runs[first]
+                parts.append(run)
+                first += len(run)
+            for run in reversed(parts):
+                run.refs -= 1
+                if not run.refs:
+                    self._put_last(run)
+        holding.pieces.clear()
+        holding.cached = holding.blocks = 0
+        holding.last = None
+
+    # --- inside
+
+    def _find_in(self, line: _Line, start: int, stop: int, pieces: list[Piece]) -> int:
+        """Add the pieces that hold a chain's blocks from `start`; return where they end."""
+        if line.overlaps:
+            while start < stop and (piece := _oldest(line.runs, start, stop)) is not None:
+                pieces.append(piece)
+                start = piece.stop
+            return start
+        for run in line.runs:
+            if run.start > start or start >= stop:
+                break
+            if run.stop > start:
+                pieces.append(Piece(run, start, min(run.stop, stop)))
+                start = pieces[-1].stop
+        return start
+
+    def _cut(self, run: _Run, start: int, stop: int) -> _Run:
+        """Return the run of exactly these blocks, cut out of a longer one."""
+        if start > run.start:
+            run = self._split(run, start)
+        if stop < run.stop:
+            self._split(run, stop)
+        return run
+
+    def _split(self, run: _Run, at: int) -> _Run:
+        """Cut a run in two and return the second part."""
+        first_id = run.first_id + at - run.start
+        tail = _Run(run.chain, at, run.stop, first_id, run.refs, run.born)
+        run.stop = at
+        self._runs[tail.first_id] = tail
+        self._lines[run.chain].add(tail)
+        if not run.refs:
+            _link(tail, before=run)  # the last blocks are evicted first
+        return tail
+
+    def _cache_span(self, holding: Holding, chain: Hashable, start: int, stop: int) -> None:
+        line = self._lines.get(chain)
+        if line is None:
+            line = self._lines[chain] = _Line()
+        overlaps = any(run.stop > start and run.start < stop for run in line.runs)
+        last = holding.last
+        if (
+            last is not None
+            and not overlaps
+            and last.chain is chain
+            and last.refs == 1
+            and last.stop == start
+            and holding.pieces[-1][1] == last.first_id + len(last)
+        ):
+            last.stop = stop
+            first, end = holding.pieces[-1]
+            holding.pieces[-1] = (first, end + stop - start)
+            return
+        self._born += 1
+        run = _Run(chain, start, stop, self._new_id(), 1, self._born)
+        self._runs[run.first_id] = run
+        line.overlaps |= overlaps
+        line.add(run)
+        holding.pieces.append((run.first_id, run.first_id + len(run)))
+        holding.last = run
+
+    def _put_last(self, run: _Run) -> None:
+        """Put a run behind all free ones; join it with the next blocks of its chain, if they can.
+
+        They can be one run if they were freed just before it.
+        """
+        self.free_blocks += len(run)
+        tail = self._free.before
+        line = self._lines[run.chain]
+        if tail.chain is run.chain and tail.start == run.stop and not line.overlaps:
+            del self._runs[run.first_id], self._runs[tail.first_id]
+            line.runs.remove(tail)
+            _unlink(tail)
+            run.stop = tail.stop
+            run.first_id = self._new_id()
+            self._runs[run.first_id] = run
+        _link(run, before=self._free)
+
+    def _forget(self, run: _Run) -> None:
+        del self._runs[run.first_id]
+        line = self._lines[run.chain]
+        line.runs.remove(run)
+        if not line.runs:
+            del self._lines[run.chain]
+
+    def _new_id(self) -> int:
+        self._next_id += _ID_SPACING
+        return self._next_id
+
+
+def _oldest(runs: list[_Run], start: int, stop: int) -> Piece | None:
+    """Return the oldest of the runs that hold a position, as far as none older begins."""
+    best: _Run | None = None
+    for run in runs:
+        if run.start <= start < run.stop and (best is None or run.born < best.born):
+            best = run
+    if best is None:
+        return None
+    end = min(best.stop, stop)
+    older = [run.start for run in runs if start < run.start < end and run.born < best.born]
+    return Piece(best, start, min(older, default=end))
+
+
+def _link(run: _Run, before: _Run) -> None:
+    run.after, run.before = before, before.before
+    before.before.after = run
+    before.before = run
+
+
+def _unlink(run: _Run) -> None:
+    run.before.after = run.after
+    run.after.before = run.before
+    del run.before, run.after

@@ -1,0 +1,133 @@
+"""The content of sequences, block by block, as spans of chains.
+
+vLLM names a block by a hash of its tokens and of all before them. Here a *chain* stands for a
+series of blocks of which each follows on the one before, and a block is named by its chain and its
+position in the sequence. So a context of 100,000 tokens that was only ever appended to is one span.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, MutableMapping, Sequence
+from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from justitia_ray.units import Tokens
+
+
+class Span(NamedTuple):
+    """Consecutive blocks of one chain; positions count blocks from the sequence's beginning."""
+
+    chain: Hashable
+    """Two blocks hold the same tokens after the same tokens if chain and position are the same."""
+    start: int
+    stop: int
+
+
+class Content(Protocol):
+    """What a sequence holds, prompt and output."""
+
+    def spans(self, start: int, stop: int) -> Iterable[Span]:
+        """Return the spans of the full blocks from one position to before another, in order."""
+
+
+class ContentTree:
+    """Names the blocks of sequences whose tokens are known: same beginnings, same chains.
+
+    Chains are kept while a content or a cache refers to them.
+    """
+
+    def __init__(self, block_size: Tokens) -> None:
+        self.block_size = block_size
+        self._roots: WeakValueDictionary[Hashable, _Chain] = WeakValueDictionary()
+
+    def content(self, tokens: Sequence[Hashable], apart: Hashable = None) -> "TokenContent":
+        """Return the content of a sequence.
+
+        Args:
+            tokens: Its tokens so far.
+            apart: What keeps equal tokens apart: the cache's salt, the LoRA adapter.
+        """
+        root = self._roots.get(apart)
+        if root is None:
+            root = self._roots[apart] = _Chain(0, None)
+        content = TokenContent(self.block_size, root)
+        content.append(tokens)
+        return content
+
+
+class _Chain:
+    __slots__ = ("__weakref__", "blocks", "children", "parent", "start")
+
+    def __init__(self, start: int, parent: "_Chain | None") -> None:
+        self.start = start
+        self.parent = parent  # kept, for a new one would not be the same chain
+        self.blocks: list[Hashable] = []
+        self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
+
+    def child(self, position: int, block: Hashable) -> "_Chain":
+        """Return the chain of the contents that leave this one with a block at a position."""
+        if self.children is None:
+            self.children = WeakValueDictionary()
+        found = self.children.get((position, block))
+        if found is None:
+            found = self.children[position, block] = _Chain(position, self)
+            found.blocks.append(block)
+        return found
+
+
+class TokenContent:
+    """The content of a sequence whose tokens are known."""
+
+    def __init__(self, block_size: Tokens, root: _Chain) -> None:
+        self._block_size = block_size
+        self._path: list[tuple[_Chain, int]] = []
+        """The chains that it went through, and the position at which it left each."""
+        self._chain = root
+        self._stop = 0
+        self._rest: list[Hashable] = []
+        """Tokens after the last full block."""
+
+    def append(self, tokens: Iterable[Hashable]) -> None:
+        """Add tokens at the end."""
+        rest, size = self._rest, self._block_size
+        rest.extend(tokens)
+        full = len(rest) // size * size
+        if not full:
+            return
+        if size == 1:
+            blocks, self._rest = rest, []
+        else:
+            blocks = [tuple(rest[i : i + size]) for i in range(0, full, size)]
+            self._rest = rest[full:]
+        self._add_blocks(blocks)
+
+    def spans(self, start: int, stop: int) -> Iterator[Span]:
+        """Return the spans of the full blocks from one position to before another, in order."""
+        for chain, left_at in (*self._path, (self._chain, self._stop)):
+            if start >= stop:
+                return
+            if left_at > start:
+                yield Span(chain, start, min(left_at, stop))
+                start = left_at
+
+    def _add_blocks(self, blocks: list[Hashable]) -> None:
+        while blocks:
+            chain = self._chain
+            index = self._stop - chain.start
+            known = chain.blocks[index : index + len(blocks)]
+            same = _common(known, blocks)
+            self._stop += same
+            blocks = blocks[same:]
+            if not blocks:
+                return
+            if same == len(known):  # the chain ends here: it goes on with these
+                chain.blocks += blocks
+                self._stop += len(blocks)
+                return
+            self._path.append((chain, self._stop))
+            self._chain = chain.child(self._stop, blocks[0])
+
+
+def _common(known: Sequence[Hashable], blocks: Sequence[Hashable]) -> int:
+    """Return how many blocks are the same from the beginning."""
+    if known == blocks[: len(known)]:
+        return len(known)
+    return next(i for i, (a, b) in enumerate(zip(known, blocks, strict=False)) if a != b)

@@ -1,0 +1,222 @@
+"""Iterations and the prefix cache in small figures, worked out by hand.
+
+The differential test (`tests/conformance/test_engine_model.py`) holds the rules to vLLM's own.
+"""
+
+from collections.abc import Hashable, Sequence
+
+import pytest
+
+from justitia_ray.engine_model.block_pool import BlockPool
+from justitia_ray.engine_model.contents import ContentTree, TokenContent
+from justitia_ray.engine_model.steps import EngineSequence, StepScheduler
+
+
+class Engine:
+    """A scheduler, and what it is asked for."""
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int = 1,
+        *,
+        caching: bool = True,
+        max_batched_tokens: int = 8192,
+    ) -> None:
+        self.steps: StepScheduler[EngineSequence] = StepScheduler(
+            BlockPool(blocks, caching=caching),
+            block_size,
+            max_batched_tokens=max_batched_tokens,
+        )
+        self.tree = ContentTree(block_size)
+        self._arrivals = 0
+
+    def add(
+        self,
+        prompt: Sequence[Hashable],
+        max_tokens: int = 1,
+        priority: int = 0,
+        apart: Hashable = None,
+        *,
+        reads_cache: bool = True,
+    ) -> EngineSequence:
+        """Queue a sequence."""
+        self._arrivals += 1
+        sequence = EngineSequence(
+            content=self.tree.content(prompt, apart),
+            arrival=self._arrivals,
+            prompt_tokens=len(prompt),
+            max_tokens=max_tokens,
+            priority=priority,
+            reads_cache=reads_cache,
+        )
+        self.steps.add(sequence)
+        return sequence
+
+    def step(self) -> dict[EngineSequence, int]:
+        """Run an iteration; the tokens that it makes are unlike all others."""
+        step = self.steps.plan()
+        for sequence in self.steps.end(step):
+            assert isinstance(sequence.content, TokenContent)
+            sequence.content.append([object()])
+        return step
+
+    def run(self, prompt: Sequence[Hashable], max_tokens: int = 1) -> EngineSequence:
+        """Run a sequence that is alone, to its end."""
+        sequence = self.add(prompt, max_tokens)
+        while not sequence.finished:
+            self.step()
+        return sequence
+
+
+def test_prompts_are_admitted_while_they_fit() -> None:
+    """VLLM keeps no block back for the tokens to come: 40 + 58 <= 100, and 1 more fits too."""
+    engine = Engine(100)
+    sequences = [
+        engine.add(range(start, stop), 9) for start, stop in ((0, 40), (50, 108), (200, 204))
+    ]
+
+    engine.step()
+
+    assert sequences[:2] == engine.steps.running
+    assert 2 == engine.steps.pool.free_blocks
+
+
+def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
+    """It is computed again with what it had, so no token is made twice."""
+    engine = Engine(100)
+    last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 9, priority=1)
+    engine.step()  # 99 blocks
+
+    engine.step()  # the first takes the last block; for the other there is none
+
+    assert [first] == engine.steps.running
+    assert [last] == engine.steps.waiting
+    assert (last.generated, last.computed, last.preemptions) == (1, 0, 1)
+    assert 1 == engine.steps.preemptions
+
+
+def test_preempted_sequence_finds_what_it_has_computed() -> None:
+    """Its blocks are the latest that were freed, so that most of them are still there."""
+    engine = Engine(100)
+    last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 3, priority=1)
+    while not first.finished:
+        engine.step()
+
+    step = engine.step()
+
+    # The first took one of the 49 blocks that were freed: that token, and the one that was made.
+    assert 2 == step[last]
+
+
+def test_long_prompt_is_computed_in_chunks_beside_what_decodes() -> None:
+    engine = Engine(1_000, max_batched_tokens=100)
+    short = engine.add(range(10), 9)
+    engine.step()
+    long = engine.add(range(1_000, 1_250), 9)
+
+    assert [{short: 1, long: 99}, {short: 1, long: 99}, {short: 1, long: 52}] == [
+        engine.step() for _ in range(3)
+    ]
+    assert 1 == long.generated
+
+
+def test_at_least_the_last_block_of_a_prompt_is_computed() -> None:
+    engine = Engine(100, block_size=4)
+    engine.run(range(16))
+
+    assert 12 == engine.run(range(16)).cached_tokens
+    assert 16 == engine.run(range(17)).cached_tokens
+
+
+def test_output_is_found_once_it_fills_a_block() -> None:
+    """The last token was never computed, so that the block that it fills is not cached."""
+    engine = Engine(100, block_size=4)
+    said = engine.add("abcd", 9)
+    words = [f"w{i}" for i in range(9)]
+    assert isinstance(said.content, TokenContent)
+    said.content.append(words)
+    while not said.finished:
+        engine.steps.end(engine.steps.plan())
+
+    assert 12 == engine.run([*"abcd", *words, "more"]).cached_tokens
+    assert 8 == engine.run([*"abcd", *words[:5], "x", "y", "z"]).cached_tokens
+
+
+@pytest.mark.parametrize(("apart", "cached"), [("salt", 8), ("other", 0), (None, 0)])
+def test_other_salts_are_other_blocks(apart: Hashable, cached: int) -> None:
+    engine = Engine(100, block_size=4)
+    engine.add(range(10), apart="salt")
+    engine.step()
+
+    again = engine.add(range(10), apart=apart)
+    engine.step()
+
+    assert cached == again.cached_tokens
+
+
+def test_prompt_whose_probabilities_are_asked_for_never_hits() -> None:
+    engine = Engine(100, block_size=4)
+    engine.run(range(10))
+
+    asked = engine.add(range(10), reads_cache=False)
+    engine.step()
+
+    assert 0 == asked.cached_tokens
+
+
+def test_equal_prompts_of_one_iteration_share() -> None:
+    """The first one's blocks are known as soon as they are allocated."""
+    engine = Engine(100, block_size=4)
+    first, second = engine.add(range(10)), engine.add(range(10))
+
+    assert {first: 10, second: 2} == engine.step()
+
+
+def test_least_recently_freed_blocks_go_first_and_the_last_of_a_context_before_its_first() -> None:
+    """A waiting agent's context goes before that of any call that ended later."""
+    engine = Engine(12, block_size=4)
+    old, new = range(16), range(100, 116)
+    engine.run(old)  # 4 blocks
+    engine.run(new)  # 4 blocks
+    engine.run(range(200, 224))  # 6 blocks: 4 that were empty, and the old one's last 2
+
+    assert 12 == engine.run(new).cached_tokens  # its last block is computed in one more of the old
+    assert 4 == engine.run(old).cached_tokens
+
+
+def test_shared_beginning_is_held_once_and_stays_while_one_holds_it() -> None:
+    engine = Engine(100, block_size=4)
+    system = list(range(40))
+    sequences = [engine.add([*system, *range(100 * k, 100 * k + 8)], 1 + k) for k in (1, 2, 3)]
+    engine.step()
+
+    assert 100 - (10 + 3 * 2) == engine.steps.pool.free_blocks
+    for left in (10 + 2 * 3, 10 + 3):  # a decoding sequence has a block more
+        engine.step()
+        assert 100 - left == engine.steps.pool.free_blocks
+    engine.steps.remove(sequences[-1])
+    assert 100 == engine.steps.pool.free_blocks
+
+
+def test_sequence_that_was_removed_within_an_iteration_makes_no_token() -> None:
+    engine = Engine(100)
+    left, stays = engine.add("abc", 5), engine.add("xyz", 5)
+    step = engine.steps.plan()
+
+    engine.steps.remove(left)
+
+    assert [stays] == engine.steps.end(step)
+    assert 0 == left.generated
+    assert 97 == engine.steps.pool.free_blocks
+
+
+def test_chains_are_forgotten_with_their_last_block() -> None:
+    """A service that runs for months must not keep a name of every prompt it has ever seen."""
+    engine = Engine(8, block_size=4)
+    for start in range(0, 4_000, 40):
+        engine.run(range(start, start + 30), 2)
+
+    assert len(engine.tree._roots) <= 1
+    root = engine.tree._roots.get(None)
+    assert root is None or len(root.children or ()) <= 2
