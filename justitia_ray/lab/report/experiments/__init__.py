@@ -8,6 +8,7 @@ from justitia_ray.lab.report.experiments import (
     orders,
     outlook,
     predictors,
+    sessions,
     variants,
     vtc,
 )
@@ -26,6 +27,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     foretold.FORETOLD,
     outlook.OUTLOOK,
     autoscaling.AUTOSCALING,
+    sessions.SESSIONS,
     variants.CLOCK,
     variants.SHARE_CAP,
     variants.BACKFILL,

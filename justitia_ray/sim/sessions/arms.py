@@ -1,0 +1,238 @@
+"""Who decides where a turn runs and when: this project's core, and what others do.
+
+`pinned`: bare vLLM servers, each session on the one that had the fewest; first come, first served.
+`lmetric`: each turn goes to the replica with the least product of the prompt tokens that it would
+still have to compute and of the requests there (a re-implementation of arXiv 2603.15202); then
+first come, first served. `justitia`: the scheduling core of the service, which leases what its
+ledger says fits.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.scheduler import SchedulerCore
+from justitia_ray.core.state import Timeouts
+from justitia_ray.cost import kv_token_time
+from justitia_ray.engine_model.steps import EnginePolicy, EngineSequence
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.trace import Session, Turn, TurnContent
+from justitia_ray.units import Seconds
+
+
+@dataclass(slots=True, eq=False)
+class TurnCall:
+    """A turn that was submitted."""
+
+    session: Session
+    place: int
+    content: TurnContent
+    sequence: EngineSequence | None = None
+    """It, in an engine."""
+    lease_id: str = ""
+
+    @property
+    def turn(self) -> Turn:
+        """The turn."""
+        return self.session.turns[self.place]
+
+    @property
+    def name(self) -> str:
+        """Its name among all turns."""
+        return f"{self.session.name}/{self.place}"
+
+
+class Start(NamedTuple):
+    """A turn that goes to an engine now."""
+
+    replica: SessionReplica
+    call: TurnCall
+    priority: int = 0
+
+
+class SessionArm(Protocol):
+    """Decides where turns run, and when."""
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Hear of a session that begins."""
+
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Take a turn; return what starts now."""
+
+    def finish(
+        self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
+    ) -> Iterable[Start]:
+        """Hear of turns that ended; return what starts now."""
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Hear of a session that has ended; return what starts now."""
+
+
+class PinnedArm:
+    """Each session stays on one replica."""
+
+    def __init__(self, replicas: Sequence[SessionReplica]) -> None:
+        self._replicas = replicas
+        self._sessions = [0] * len(replicas)
+        self._of: dict[str, int] = {}
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Pin a session to the replica with the fewest."""
+        index = min(range(len(self._replicas)), key=self._sessions.__getitem__)
+        self._sessions[index] += 1
+        self._of[session.name] = index
+
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Send a turn to its session's replica."""
+        return [Start(self._replicas[self._of[call.session.name]], call)]
+
+    def finish(
+        self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
+    ) -> Iterable[Start]:
+        """Start nothing: what waits is in the engines."""
+        return ()
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Forget a session."""
+        self._sessions[self._of.pop(session.name)] -= 1
+        return ()
+
+
+class LMetricArm:
+    """Each turn goes where the least is to be computed, times the requests there."""
+
+    def __init__(self, replicas: Sequence[SessionReplica]) -> None:
+        self._replicas = replicas
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Note nothing: each turn is placed by itself."""
+
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Send a turn to the replica with the least product."""
+        prompt = call.turn.prompt_tokens
+
+        def product(replica: SessionReplica) -> tuple[int, int]:
+            size = replica.profile.block_size
+            cached = replica.steps.pool.find(call.content, (prompt - 1) // size).blocks * size
+            uncomputed = prompt - cached + replica.uncomputed_tokens
+            return uncomputed * (replica.sequences + 1), replica.index
+
+        return [Start(min(self._replicas, key=product), call)]
+
+    def finish(
+        self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
+    ) -> Iterable[Start]:
+        """Start nothing: what waits is in the engines."""
+        return ()
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Note nothing."""
+        return ()
+
+
+_NEVER = float("inf")
+_INGRESS = "simulation"
+
+
+class CoreArm:
+    """The scheduling core of the service; it knows costs and lengths (`oracle`)."""
+
+    def __init__(self, replicas: Sequence[SessionReplica]) -> None:
+        self._replicas = {replica.name: replica for replica in replicas}
+        self._waiting: dict[str, TurnCall] = {}
+        self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
+        self.core = SchedulerCore(
+            "justitia", {}, "peak", Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER)
+        )
+        for replica in replicas:
+            profile = replica.profile
+            capacity = ReplicaCapacity(profile.kv_tokens, profile.block_size, profile.max_num_seqs)
+            self.core.handle(ev.ReplicaPulled(replica.name, capacity, profile.kv_tokens), 0.0)
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Open an application that costs what it will."""
+        cost = sum(kv_token_time(t.prompt_tokens, t.output_tokens) for t in session.turns)
+        arrived = ev.ApplicationArrived(
+            session.name, "agent", "agents", 1.0, cost, _INGRESS, true_kv_token_time=cost
+        )
+        self.core.handle(arrived, now)
+
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Let a turn wait."""
+        turn = call.turn
+        self._waiting[call.name] = call
+        submitted = ev.InferenceSubmitted(
+            call.name,
+            call.session.name,
+            str(call.place),
+            _INGRESS,
+            turn.prompt_tokens,
+            turn.output_tokens,
+            turn.output_tokens,
+            true_output_tokens=turn.output_tokens,
+        )
+        return self._handle(submitted, now)
+
+    def finish(
+        self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
+    ) -> Iterable[Start]:
+        """Report the ends on a replica, and how far its other leases are."""
+        finished = tuple(
+            ev.LeaseFinished(
+                call.lease_id, call.turn.prompt_tokens, call.turn.output_tokens, Outcome.FINISHED
+            )
+            for call in calls
+        )
+        leased = self._leased[replica.name]
+        for call in calls:
+            del leased[call.lease_id]
+        progress = tuple(
+            ev.LeaseProgress(
+                lease_id, call.turn.prompt_tokens, call.sequence.generated, running=True
+            )
+            for lease_id, call in leased.items()
+            if call.sequence is not None
+        )
+        reported = ev.ReplicaReported(replica.name, progress, finished, asks=True, withdraws=True)
+        return self._handle(reported, now)
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Close an application."""
+        return self._handle(ev.ApplicationClosed(session.name), now)
+
+    def _handle(self, event: ev.Event, now: Seconds) -> Iterable[Start]:
+        """Hand an event to the core; yield the turns that it leases.
+
+        Each replica asks again as soon as it was answered, as a service's replica does.
+        """
+        grants = [a for a in self.core.handle(event, now) if isinstance(a, Grant)]
+        while grants:
+            for grant in grants:
+                call = self._waiting.pop(grant.request_id)
+                call.lease_id = grant.lease_id
+                self._leased[grant.replica_id][grant.lease_id] = call
+                yield Start(self._replicas[grant.replica_id], call, grant.priority)
+            answered = dict.fromkeys(grant.replica_id for grant in grants)
+            grants = []
+            for name in answered:
+                self.core.handle(ev.PullAnswered(name), now)
+                asks = ev.ReplicaReported(name, asks=True)
+                grants += [a for a in self.core.handle(asks, now) if isinstance(a, Grant)]
+
+
+@dataclass(frozen=True, slots=True)
+class ArmKind:
+    """A way to decide, and the order in which its engines serve what waits there."""
+
+    make: Callable[[Sequence[SessionReplica]], SessionArm]
+    engine_policy: EnginePolicy
+
+
+ARMS: Mapping[str, ArmKind] = {
+    "justitia": ArmKind(CoreArm, "priority"),
+    "pinned": ArmKind(PinnedArm, "fcfs"),
+    "lmetric": ArmKind(LMetricArm, "fcfs"),
+}

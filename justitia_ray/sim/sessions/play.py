@@ -1,0 +1,182 @@
+"""A play: so many sessions at once on replicas; when one has ended, the next begins."""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from justitia_ray.engine_model.steps import EngineSequence
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.sessions.arms import ARMS, Start, TurnCall
+from justitia_ray.sim.sessions.profiles import LongContextProfile
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.trace import Session, TurnContent
+from justitia_ray.units import Seconds, Tokens
+
+_ARRIVE_WITHIN_S: Seconds = 60.0
+"""The first sessions begin within this time, at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Arm, engines and load of a play."""
+
+    arm: str
+    profile: LongContextProfile
+    replicas: int
+    load: float
+    """Contexts of the sessions that are there at once, over the memory of all replicas."""
+    seed: int = 0
+    """Draws the order of the sessions."""
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """A session that was played."""
+
+    name: str
+    turns: int
+    began_at_s: Seconds
+    ended_at_s: Seconds = 0.0
+    gaps_s: Seconds = 0.0
+
+    @property
+    def served_s(self) -> Seconds:
+        """Time that its turns took in all: its completion time without tools and people."""
+        return self.ended_at_s - self.began_at_s - self.gaps_s
+
+
+@dataclass(slots=True)
+class SessionResult:
+    """What came of a play."""
+
+    at_once: int
+    sessions: list[SessionRow] = field(default_factory=list)
+    turns: int = 0
+    turns_under_load: int = 0
+    """Turns that ended while sessions were still to begin."""
+    under_load_s: Seconds = 0.0
+    """Instant at which the last session began."""
+    prompt_tokens: Tokens = 0
+    cached_tokens: Tokens = 0
+    preemptions: int = 0
+
+
+def mean_context(sessions: Iterable[Session]) -> float:
+    """Return the mean length of a turn's prompt."""
+    prompts = [turn.prompt_tokens for session in sessions for turn in session.turns]
+    return sum(prompts) / len(prompts)
+
+
+def fitting(sessions: Iterable[Session], profile: LongContextProfile) -> list[Session]:
+    """Return sessions as far as their turns fit into a replica's memory."""
+    cut = (session.until(profile.kv_tokens) for session in sessions)
+    return [session for session in cut if session.turns]
+
+
+def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> SessionResult:
+    """Play sessions; the same arguments return the same.
+
+    Raises:
+        ConfigError: If the arm is not known, or there is no session.
+    """
+    if settings.arm not in ARMS:
+        raise ConfigError(f"arm is {settings.arm!r}; allowed: {', '.join(ARMS)}")
+    fit = fitting(sessions, settings.profile)
+    if not fit:
+        raise ConfigError("no session has a turn that fits into a replica's memory")
+    return _Play(fit, settings).run()
+
+
+class _Play:
+    def __init__(self, sessions: list[Session], settings: SessionSettings) -> None:
+        self._random = Random(settings.seed)
+        kind = ARMS[settings.arm]
+        profile = settings.profile
+        self._replicas = [
+            SessionReplica(index, profile, kind.engine_policy) for index in range(settings.replicas)
+        ]
+        self._arm = kind.make(self._replicas)
+        memory = settings.replicas * profile.kv_tokens
+        at_once = round(settings.load * memory / mean_context(sessions))
+        self._to_come = self._random.sample(sessions, len(sessions))
+        self._result = SessionResult(max(1, min(at_once, len(sessions))))
+        self._rows: dict[str, SessionRow] = {}
+        self._due: list[tuple[Seconds, int, Session, int]] = []
+        """Turns to be submitted: instant, rank, session, place."""
+        self._calls: dict[EngineSequence, TurnCall] = {}
+        self._arrivals = 0
+
+    def run(self) -> SessionResult:
+        """Play until all sessions have ended."""
+        for _ in range(self._result.at_once):
+            self._begin_next(self._random.uniform(0.0, _ARRIVE_WITHIN_S))
+        while True:
+            ending = [r for r in self._replicas if r.ends_at is not None]
+            replica = min(ending, key=lambda r: r.ends_at or 0.0, default=None)
+            ends_at = float("inf") if replica is None else replica.ends_at
+            assert ends_at is not None
+            if self._due and self._due[0][0] < ends_at:
+                now, _, session, place = heapq.heappop(self._due)
+                self._submit(session, place, now)
+            elif replica is not None:
+                self._end(replica, ends_at)
+            else:
+                break
+        self._result.preemptions = sum(r.steps.preemptions for r in self._replicas)
+        return self._result
+
+    def _begin_next(self, at: Seconds) -> None:
+        if self._to_come:
+            session = self._to_come.pop()
+            self._rows[session.name] = SessionRow(session.name, len(session.turns), at)
+            self._push(session, 0, at)
+            if not self._to_come:
+                self._result.under_load_s = at
+                self._result.turns_under_load = self._result.turns
+
+    def _push(self, session: Session, place: int, at: Seconds) -> None:
+        self._arrivals += 1
+        heapq.heappush(self._due, (at, self._arrivals, session, place))
+
+    def _submit(self, session: Session, place: int, now: Seconds) -> None:
+        if place == 0:
+            self._arm.open(session, now)
+        content = TurnContent(session.turns[place], self._replicas[0].profile.block_size)
+        self._start(self._arm.submit(TurnCall(session, place, content), now), now)
+
+    def _start(self, starts: Iterable[Start], now: Seconds) -> None:
+        for replica, call, priority in starts:
+            self._arrivals += 1
+            call.sequence = EngineSequence(
+                content=call.content,
+                arrival=self._arrivals,
+                prompt_tokens=call.turn.prompt_tokens,
+                max_tokens=call.turn.output_tokens,
+                priority=priority,
+            )
+            self._calls[call.sequence] = call
+            replica.add(call.sequence, now)
+
+    def _end(self, replica: SessionReplica, now: Seconds) -> None:
+        calls = [self._calls.pop(sequence) for sequence in replica.end(now)]
+        for call in calls:
+            self._result.turns += 1
+            self._result.prompt_tokens += call.turn.prompt_tokens
+            assert call.sequence is not None
+            self._result.cached_tokens += call.sequence.cached_tokens or 0
+        if calls:
+            self._start(self._arm.finish(replica, calls, now), now)
+        for call in calls:
+            self._go_on(call, now)
+
+    def _go_on(self, call: TurnCall, now: Seconds) -> None:
+        session, place = call.session, call.place + 1
+        if place < len(session.turns):
+            self._push(session, place, now + session.turns[place].gap_s)
+            return
+        row = self._rows.pop(session.name)
+        row.ended_at_s, row.gaps_s = now, session.gaps_s
+        self._result.sessions.append(row)
+        self._start(self._arm.close(session, now), now)
+        self._begin_next(now)

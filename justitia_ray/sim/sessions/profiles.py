@@ -1,0 +1,87 @@
+"""Engines for long contexts: their memory, and the time of an iteration."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from justitia_ray.units import Seconds, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LongContextProfile:
+    """A replica under vLLM, with the cost of attention over what a prompt follows on."""
+
+    name: str
+    kv_tokens: Tokens
+    base_s: Seconds
+    """Time of any iteration."""
+    per_sequence_s: Seconds
+    """Added for each sequence that decodes."""
+    per_context_token_s: Seconds
+    """Added for each token that those sequences hold."""
+    per_prompt_token_s: Seconds
+    """Added for each prompt token that is computed."""
+    per_pair_s: Seconds
+    """Added for each pair of such a token and a token before it: attention."""
+    least_prefill_s: Seconds = 0.0
+    """Least time of an iteration that computes any prompt token."""
+    block_size: Tokens = 16
+    max_num_seqs: int = 256
+    max_batched_tokens: Tokens = 8192
+
+    def decode_s(self, sequences: int, context_tokens: Tokens, iterations: int = 1) -> Seconds:
+        """Return the time of iterations in which all decode; contexts are those of the first."""
+        first = (
+            self.base_s
+            + self.per_sequence_s * sequences
+            + self.per_context_token_s * context_tokens
+        )
+        grown = sequences * (iterations - 1) * iterations / 2
+        return first * iterations + self.per_context_token_s * grown
+
+    def iteration_s(
+        self, sequences: int, context_tokens: Tokens, chunks: Iterable[tuple[Tokens, Tokens]]
+    ) -> Seconds:
+        """Return the time of an iteration that computes chunks of prompts, too.
+
+        Args:
+            sequences: Sequences that decode.
+            context_tokens: Tokens that those hold.
+            chunks: Tokens of each chunk, and those before it in its sequence.
+        """
+        decode_s = self.decode_s(sequences, context_tokens)
+        prompt_s = sum(
+            tokens * (self.per_prompt_token_s + self.per_pair_s * (before + tokens / 2))
+            for tokens, before in chunks
+        )
+        return max(self.least_prefill_s, decode_s + prompt_s) if prompt_s else decode_s
+
+
+PROFILES: Mapping[str, LongContextProfile] = {
+    profile.name: profile
+    for profile in (
+        # Llama 3 8B on an H200. Measured: prompts of 64, 256, 1,024, 4,096, 16,384 and 32,768
+        # tokens in 25, 22, 30, 103, 493 and 1,227 ms (here 25, 25, 29, 106, 489 and 1,189), and
+        # decoding. The memory is worked out: 0.9 of 139 GiB less 16 GB of weights, 128 KiB a token.
+        LongContextProfile(
+            "h200-llama3-8b",
+            kv_tokens=870_000,
+            base_s=0.005,
+            per_sequence_s=6e-6,
+            per_context_token_s=2.2e-8,
+            per_prompt_token_s=2.3e-5,
+            per_pair_s=8e-10,
+            least_prefill_s=0.025,
+        ),
+        # A dense model of 32B on two H100. Not measured: memory, and the prefill of all of it in
+        # 19 s, are those of the notes on agents; the rest follows from sizes and bandwidth.
+        LongContextProfile(
+            "2xh100-32b",
+            kv_tokens=305_000,
+            base_s=0.014,
+            per_sequence_s=1e-5,
+            per_context_token_s=5.6e-8,
+            per_prompt_token_s=5.5e-5,
+            per_pair_s=1.3e-9,
+        ),
+    )
+}

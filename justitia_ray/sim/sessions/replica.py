@@ -1,0 +1,100 @@
+"""A modelled replica with vLLM's scheduler and prefix cache, in simulated time."""
+
+from collections.abc import Mapping
+
+from justitia_ray.engine_model.block_pool import BlockPool
+from justitia_ray.engine_model.steps import EnginePolicy, EngineSequence, StepScheduler
+from justitia_ray.sim.sessions.profiles import LongContextProfile
+from justitia_ray.units import Seconds, Tokens
+
+
+class SessionReplica:
+    """An engine that goes from iteration to iteration; equal ones pass at once.
+
+    Args:
+        index: Its place among the replicas.
+        profile: Memory and times.
+        policy: Order of what waits in the engine.
+    """
+
+    def __init__(self, index: int, profile: LongContextProfile, policy: EnginePolicy) -> None:
+        self.index = index
+        self.name = str(index)
+        self.profile = profile
+        self.steps: StepScheduler[EngineSequence] = StepScheduler(
+            BlockPool(profile.kv_tokens // profile.block_size),
+            profile.block_size,
+            profile.max_num_seqs,
+            profile.max_batched_tokens,
+            policy,
+        )
+        self.ends_at: Seconds | None = None
+        """End of the iterations that run; None if nothing does."""
+        self._step: Mapping[EngineSequence, Tokens] = {}
+        self._began_at: Seconds = 0.0
+        self._iterations = 1
+        self._context_tokens: Tokens = 0
+
+    def add(self, sequence: EngineSequence, now: Seconds) -> None:
+        """Queue a sequence: it is considered when the iteration that runs has ended."""
+        self.steps.add(sequence)
+        if self.ends_at is None:
+            self._begin(now)
+        elif self._iterations > 1:
+            self._iterations = self._ended_by(now)
+            self.ends_at = self._began_at + self._length_s(self._iterations)
+
+    def end(self, now: Seconds) -> list[EngineSequence]:
+        """End the iterations that run, begin others, and return the sequences that finished."""
+        made = self.steps.end(self._step, self._iterations)
+        self._begin(now)
+        return [sequence for sequence in made if sequence.finished]
+
+    @property
+    def free_tokens(self) -> Tokens:
+        """KV memory that no sequence holds."""
+        return self.steps.pool.free_blocks * self.profile.block_size
+
+    @property
+    def uncomputed_tokens(self) -> Tokens:
+        """Tokens of prompts that are here and are not computed, whatever the cache has of them."""
+        sequences = (*self.steps.running, *self.steps.waiting)
+        return sum(max(0, one.tokens - one.computed - 1) for one in sequences)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that run or wait here."""
+        return len(self.steps.running) + len(self.steps.waiting)
+
+    def _begin(self, now: Seconds) -> None:
+        self._step = self.steps.plan()
+        if not self._step:
+            self.ends_at = None
+            return
+        self._began_at = now
+        decoding = [s for s, tokens in self._step.items() if tokens == 1]
+        self._context_tokens = sum(sequence.computed for sequence in decoding)
+        self._iterations = self.steps.equal_steps(self._step)
+        if self._iterations > 1:
+            self.ends_at = now + self._length_s(self._iterations)
+            return
+        chunks = [
+            (tokens, sequence.computed - tokens)
+            for sequence, tokens in self._step.items()
+            if tokens > 1
+        ]
+        self.ends_at = now + self.profile.iteration_s(len(decoding), self._context_tokens, chunks)
+
+    def _length_s(self, iterations: int) -> Seconds:
+        return self.profile.decode_s(len(self._step), self._context_tokens, iterations)
+
+    def _ended_by(self, now: Seconds) -> int:
+        """Return the iterations that have begun before an instant."""
+        low, high = 1, self._iterations
+        while low < high:
+            middle = (low + high) // 2
+            if self._began_at + self._length_s(middle) < now:
+                low = middle + 1
+            else:
+                high = middle
+        return low

@@ -1,0 +1,1 @@
+"""Tests of recorded sessions on modelled replicas."""

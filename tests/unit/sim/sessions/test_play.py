@@ -1,0 +1,86 @@
+"""Plays in small: times worked out by hand, and each arm on a load that does not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.sessions.arms import ARMS
+from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
+from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
+
+each_arm = pytest.mark.parametrize("arm", ARMS)
+
+
+@each_arm
+def test_session_alone_takes_what_its_turns_compute(arm: str, tmp_path: Path) -> None:
+    """The second prompt finds 640 tokens, and computes 64; the gap is not counted."""
+    sessions = read(tmp_path, line("a", turn(650, 1), turn(704, 11, 640, gap_s=5.0)))
+    result = play_sessions(sessions, SessionSettings(arm, ENGINE, 2, 0.1))
+
+    decode_s = sum(0.01 + 1e-6 * tokens for tokens in range(705, 715))
+    assert (0.01 + 0.065) + (0.01 + 0.0064) + decode_s == pytest.approx(result.sessions[0].served_s)
+    assert 5.0 == result.sessions[0].gaps_s
+    assert (2, 650 + 704, 640) == (result.turns, result.prompt_tokens, result.cached_tokens)
+
+
+@each_arm
+def test_all_turns_are_played_whatever_fits(arm: str, tmp_path: Path) -> None:
+    sessions = read(tmp_path, *(growing(f"s{k}") for k in range(20)))
+    result = play(arm, sessions, load=3.0)
+
+    assert (20, 120) == (len(result.sessions), result.turns)
+    # 3 times 2 replicas of 6,400 tokens, over a mean prompt of 850.
+    assert 20 == result.at_once
+    assert result == play(arm, sessions, load=3.0)
+    assert result != play(arm, sessions, load=3.0, seed=8)
+
+
+@each_arm
+def test_contexts_that_fit_are_kept_and_others_are_not(arm: str, tmp_path: Path) -> None:
+    """With an LRU cache the share falls off a cliff; that is what the next arms are to mend."""
+    sessions = read(tmp_path, *(growing(f"s{k}", turns=12, more=150) for k in range(30)))
+    few, many = play(arm, sessions, load=0.4), play(arm, sessions, load=3.0)
+
+    assert share(few) > 0.75
+    assert share(few) > share(many) + 0.1
+
+
+def play(arm: str, sessions: list, load: float, seed: int = 7) -> SessionResult:  # type: ignore[type-arg]
+    """Play on two small replicas."""
+    return play_sessions(sessions, SessionSettings(arm, ENGINE, 2, load, seed))
+
+
+def share(result: SessionResult) -> float:
+    """Return the share of the prompt tokens that was cached."""
+    return result.cached_tokens / result.prompt_tokens
+
+
+def test_pinned_sessions_stay_where_their_context_is(tmp_path: Path) -> None:
+    """Where there is room every turn finds the prompt before it, to whole blocks."""
+    sessions = read(tmp_path, *(growing(f"s{k}", turns=4) for k in range(4)))
+    result = play("pinned", sessions, load=0.5)
+
+    # Of prompts of 600, 700 and 800 tokens 592, 688 and 800; of the first the shared beginning.
+    found = 592 + 688 + 800
+    assert 4 * found + 2 * 320 <= result.cached_tokens <= 4 * (found + 320)
+
+
+def test_lmetric_shares_the_work_where_pinning_does_not(tmp_path: Path) -> None:
+    """All long sessions on one replica: a turn leaves it when computing anew is sooner."""
+    lines = [growing(f"long{k}", turns=10, first=1_500, more=300) for k in range(2)]
+    lines += [line(f"short{k}", turn(400, 1)) for k in range(2)]
+    sessions = read(tmp_path, *lines)
+    results = {arm: play(arm, sessions, load=1.0) for arm in ("pinned", "lmetric")}
+
+    assert all(22 == result.turns for result in results.values())
+
+
+def test_arm_that_is_not_known_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"arm is 'sticky'; allowed: justitia, pinned, lmetric"):
+        play("sticky", read(tmp_path, growing("a")), load=1.0)
+
+
+def test_sessions_that_never_fit_are_the_callers_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no session has a turn that fits"):
+        play("pinned", read(tmp_path, line("a", turn(7_000, 1))), load=1.0)
