@@ -1,6 +1,7 @@
 """Benchmarks with vLLM's own server: settings of bench_serve, an arm of bench_agents."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 
 from justitia_ray.config import AppConfig
 from scripts.bench.agents import AgentSession, Turn
-from scripts.bench.agents_arms import PINNED
+from scripts.bench.agents_arms import PINNED, AgentArm
+from scripts.bench.agents_loads import AiperfLoad
 from scripts.bench.agents_player import AgentPlayer
 from scripts.bench.engine_steps import StepGrid, measure_steps
 from scripts.bench.load import Target
-from scripts.bench.own_servers import OwnServer, vllm_server
+from scripts.bench.own_servers import OwnServer, vllm_router, vllm_server
 from scripts.bench.serve import Bench
 from scripts.bench.serve_arms import VLLM, RunningArms, arm_args
 from scripts.bench.serve_loads import SETTINGS
@@ -82,6 +84,73 @@ def test_agents_find_in_the_cache_all_that_was_said_before(
     # The last token of an answer is computed when it is sent again.
     expected = [0, 139 // block * block, 189 // block * block, 70 // block * block]
     assert expected == asyncio.run(play_both())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["cache_aware", "consistent_hash"])
+def test_router_of_vllm_stands_in_front_of_its_servers(
+    config: AppConfig, server: OwnServer, policy: str
+) -> None:
+    """It is downloaded when it is first needed."""
+    turns = (Turn(0.0, 0, 100, 8), Turn(0.0, 108, 30, 8))
+    sessions = [AgentSession(f"s{i}", 0.0, 64, turns) for i in range(3)]
+
+    with vllm_router(policy, [server.port]) as router:
+        player = AgentPlayer([Target(router.port, "")], config.model.name, policy, is_ours=False)
+        play = asyncio.run(player.play(sessions))
+
+    assert () == play.errors
+    assert {"s0", "s1", "s2"} == set(play.completion_s)
+    assert 0 < play.cached_share
+
+
+def trace(name: str) -> dict[str, object]:
+    """Return a recorded session of three turns, each of which repeats the one before."""
+    blocks = (10, 14, 18)
+    requests = [
+        {
+            "t": 0.3 * turn,
+            "type": "n",
+            "model": "m",
+            "in": 16 * count,
+            "out": 6,
+            "hash_ids": [*range(1, count + 1)],
+            "input_types": ["text"],
+            "output_types": ["tool_use"],
+            "stop": "tool_use",
+            "api_time": 0.1,
+            "think_time": 0.0,
+        }
+        for turn, count in enumerate(blocks)
+    ]
+    return {
+        "id": name,
+        "models": ["m"],
+        "block_size": 16,
+        "hash_id_scope": "local",
+        "tool_tokens": 32,
+        "system_tokens": 32,
+        "requests": requests,
+    }
+
+
+@pytest.mark.long
+@pytest.mark.asyncio
+async def test_aiperf_replays_sessions_and_its_export_says_how_they_went(
+    config: AppConfig, server: OwnServer, tmp_path: Path
+) -> None:
+    """It is downloaded when it is first needed, and finds what was said before in the cache."""
+    for name in ("t0", "t1", "t2"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(trace(name)))
+    arm = AgentArm("pinned", (Target(server.port, ""),), is_ours=False)
+    load = AiperfLoad(tmp_path, 1.0, duration_s=12.0, longest_gap_s=0.5)
+
+    play = await load.play(arm, config, 2, "smoke")
+
+    assert () == play.errors
+    assert play.completion_s
+    assert 0.2 < play.cached_share < 1.0
+    assert all(0 < turn.output_tokens for turn in play.turns)
 
 
 def test_iterations_are_timed_with_and_without_what_is_cached(
