@@ -263,9 +263,9 @@ class ReplicaSection(Section):
     tokens hardly any. 0 joins those of one turn of the event loop."""
     cache_fill_s: NotNegative = 0.0
     """Longest time for which a new replica, which serves already, counts as starting for Serve,
-    until the prompts that it has read would fill its KV memory or no call has come for 2 s. A
-    rolling update waits for it before it stops more old replicas, each with the contexts of its
-    agents; so does a deployment under load. 0: Serve goes on at once."""
+    until the prompt tokens that it has computed would fill its KV memory, or no call has come for
+    2 s. A rolling update waits for it before it stops more old replicas, each with the contexts of
+    its agents; so does a deployment under load. 0: Serve goes on at once."""
     lease_grace_s: Positive = 1.0
     """A payload may come so long before its lease, whose message may be on its way."""
     stall_factor: NotNegative = 5.0

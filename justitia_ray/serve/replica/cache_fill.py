@@ -15,7 +15,7 @@ _LOOK_S: Seconds = 0.25
 
 
 async def wait_until_filled(leases: LeaseTable, kv_tokens: Tokens, limit_s: Seconds) -> bool:
-    """Wait until the prompts that a replica has read would fill its KV memory.
+    """Wait until the prompt tokens that a replica has computed would fill its KV memory.
 
     Args:
         leases: Of the replica, which pulls already.
@@ -27,13 +27,17 @@ async def wait_until_filled(leases: LeaseTable, kv_tokens: Tokens, limit_s: Seco
     """
     clock = asyncio.get_running_loop().time
     began_at = busy_at = clock()
-    read = leases.prompt_tokens
+    read = 0
     while clock() < began_at + limit_s:
-        if leases.prompt_tokens >= kv_tokens:
+        if _is_filled(leases, kv_tokens):
             return True
         if leases.held_leases or leases.prompt_tokens != read:
             read, busy_at = leases.prompt_tokens, clock()
         elif clock() >= busy_at + IDLE_S:
             return False
         await asyncio.sleep(_LOOK_S)
-    return leases.prompt_tokens >= kv_tokens
+    return _is_filled(leases, kv_tokens)
+
+
+def _is_filled(leases: LeaseTable, kv_tokens: Tokens) -> bool:
+    return leases.prompt_tokens - leases.cached_tokens >= kv_tokens

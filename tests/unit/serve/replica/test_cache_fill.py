@@ -10,20 +10,21 @@ from justitia_ray.serve.replica.cache_fill import IDLE_S, wait_until_filled
 from tests.harness.simulation.virtual_loop import run_virtually
 
 
-def waited(tokens_each: int, calls: int, every_s: float = 1.0) -> tuple[bool, float]:
-    """Return the answer, and after how long, for calls that run half of the time between them."""
+def waited(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, float]:
+    """Return the answer, and after how long, for a call a second, which runs for half of it."""
 
     async def run() -> tuple[bool, float]:
-        leases: Any = SimpleNamespace(held_leases={}, prompt_tokens=0)
+        leases: Any = SimpleNamespace(held_leases={}, prompt_tokens=0, cached_tokens=0)
         clock = asyncio.get_running_loop().time
 
         async def serve() -> None:
             for number in range(calls):
-                await asyncio.sleep(every_s / 2)
+                await asyncio.sleep(0.5)
                 leases.held_leases[number] = None
-                await asyncio.sleep(every_s / 2)
+                await asyncio.sleep(0.5)
                 del leases.held_leases[number]
                 leases.prompt_tokens += tokens_each
+                leases.cached_tokens += cached_each
 
         began_at, serving = clock(), asyncio.create_task(serve())
         filled = await wait_until_filled(leases, 1_000, 60.0)
@@ -50,3 +51,7 @@ def test_wait_ends_when_the_cache_is_full_or_nothing_fills_it(
 
     assert expected[0] is filled
     assert expected[1] == pytest.approx(took_s, abs=0.3)
+
+
+def test_what_was_cached_already_fills_nothing() -> None:
+    assert (True, pytest.approx(10.0, abs=0.3)) == waited(150, 100, cached_each=50)
