@@ -26,6 +26,7 @@ from scripts.bench.agents_arms import ARMS, OURS, PINNED, AgentArm, AgentArms
 from scripts.bench.agents_loads import AgentLoad, AiperfLoad, OwnLoad
 from scripts.bench.agents_player import Play
 from scripts.bench.agents_report import Pair, document, figures, hops_table, table, write_turns
+from scripts.bench.agents_targets import PLAN, label, verdicts
 from scripts.bench.aiperf import TRACES, TRACES_SCALE
 from scripts.bench.engine_steps import StepGrid, measure_steps, steps_table, write_steps
 from scripts.bench.output import print_machine, progress_printer, write_json
@@ -85,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print(f"\n{describe(options, arms_up)}\n\n{table(pairs, PINNED.name)}")
     print(f"\nWhere a turn's time goes, medians:\n{hops_table(pairs)}")
+    if options.targets:
+        print("\n".join(map(str, verdicts(pairs, on_gpu=options.engine == "gpu"))))
     failures = [line for pair in pairs for play in pair.plays.values() for line in play.errors]
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
@@ -124,11 +127,15 @@ class AgentBench:
         """Warm every arm up, and play."""
         for arm in self._arms.running.values():
             await self._play(arm, OwnLoad(_draw_short), 2, f"warm-up-{self._options.seed}")
+        once: list[tuple[str, float]] = [
+            (name, factor) for name in self._loads for factor in self._options.loads
+        ]
+        if self._options.targets:
+            once = [(name, agents) for name, agents in PLAN]
         plan = [
             (repeat, name, factor)
             for repeat in range(self._options.repeats)
-            for name in self._loads
-            for factor in self._options.loads
+            for name, factor in once
         ]
         for number, (repeat, name, factor) in enumerate(plan, start=1):
             if self._is_over():
@@ -145,22 +152,22 @@ class AgentBench:
     async def _play_pair(self, name: str, load: AgentLoad, factor: float, repeat: int) -> None:
         seed = f"{self._options.seed} {name} {factor:g} {repeat}"
         if self._options.agents:
-            agents, label = round(factor), f"{name} of {factor:g}"
+            agents = round(factor)
+            pair = Pair(label(name, agents), repeat, agents, {})
         else:
             fit = load.agents_that_fit(self._arms.kv_tokens, seed)
-            agents, label = max(1, round(factor * fit)), f"{name} {factor:g}"
-        pair = Pair(label, repeat, agents, {})
+            pair = Pair(f"{name} {factor:g}", repeat, max(1, round(factor * fit)), {})
         arms = list(self._arms.running.values())
         for arm in arms if repeat % 2 == 0 else reversed(arms):
             if self._is_over():
                 break
             if not pair.plays:
                 self._pairs.append(pair)
-            pair.plays[arm.name] = play = await self._play(arm, load, agents, seed)
+            pair.plays[arm.name] = play = await self._play(arm, load, pair.agents, seed)
             self._keep(self._pairs)
             found = figures(play)
             self._say(
-                f"{pair.load}, {agents} agents, {arm.name}: mean {found['mean_s']:.2f} s, p90"
+                f"{pair.load}, {pair.agents} agents, {arm.name}: mean {found['mean_s']:.2f} s, p90"
                 f" {found['p90_s']:.2f}, {found['turns_per_minute']:.0f} turns/min,"
                 f" {100 * found['cached_share']:.1f} % cached, {len(play.errors)} errors"
             )
@@ -278,6 +285,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="so many agents at once, in place of --loads",
     )
     parser.add_argument(
+        "--targets",
+        action="store_true",
+        help="play the loads for which there are targets, and say whether they are met",
+    )
+    parser.add_argument(
         "--tenants", type=int, default=1, help="of the sessions that are not aiperf's (default 1)"
     )
     parser.add_argument(
@@ -320,6 +332,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures and completion times there")
     parser.add_argument("--csv", type=Path, help="write every turn of every play there")
     options = parser.parse_args(arguments)
+    if options.targets:
+        options.load = list(dict.fromkeys(name for name, _ in PLAN))
+        options.agents = [agents for _, agents in PLAN]
     if options.agents:
         options.loads = [float(agents) for agents in options.agents]
     if options.tenants > 1 and "aiperf" in options.load:

@@ -31,6 +31,7 @@ from scripts.bench.agents_arms import AgentArm, AgentArms
 from scripts.bench.agents_loads import OwnLoad
 from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
 from scripts.bench.agents_report import Pair, document, figures, hops_table, table, worst_against
+from scripts.bench.agents_targets import verdicts
 from scripts.bench.load import Target
 
 HALF = Scale(0.5, 0.25, 10.0)
@@ -304,6 +305,24 @@ def test_report_says_where_a_turn_spends_its_time() -> None:
     assert 2 == play.moved_turns
     line = hops_table([Pair("synthetic 0.9", 0, 2, {"ours": play})]).splitlines()[1]
     assert ["ours", "4.000", "1.000", "2.000", "1.000", "40", "2", "150", "50"] == line.split()[2:]
+
+
+def test_targets_are_held_against_medians_of_the_pairs() -> None:
+    """Means of 1.0, 1.1 and 3 times at 8 agents are met, a worse cached share than 2 points not."""
+    cached = played(1.0, 1.0)
+    pairs = []
+    for repeat, factor in enumerate((1.0, 1.1, 3.0)):
+        turns = tuple(replace(turn, cached_tokens=turn.cached_tokens - 3) for turn in cached.turns)
+        slower = Play({"s0": factor, "s1": factor}, turns, ())
+        pairs.append(Pair("synthetic of 8", repeat, 8, {"pinned": cached, "ours": slower}))
+        pairs.append(Pair("common of 48", repeat, 48, {"ours": cached, "pinned": cached}))
+
+    assert [
+        ("8 agents: mean over pinned, at most 1.10", True),
+        ("8 agents: cached share over pinned, at least -2 points", False),
+        ("48 agents, common: makespan over pinned, at most 1.10", True),
+    ] == [(one.target, one.met) for one in verdicts(pairs, on_gpu=False)]
+    assert not verdicts(pairs, on_gpu=True)[0].met
 
 
 class RunningArms:
