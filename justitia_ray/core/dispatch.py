@@ -114,6 +114,9 @@ class Placement:
         """
         asked = (inference.request_id, inference.prompt_tokens)
         may_fit = [replica for replica in self.asking() if not self._refuses(replica, asked)]
+        holder = None if len(line) else self._holder_between_pulls(application)
+        if holder is not None:
+            may_fit.append(holder)
         ranked: Sequence[KnownReplica] = _ranked(may_fit, application)
         if self._suspects.known and len(ranked) > 1:
             ranked = self._suspects.ranked(ranked, inference)
@@ -134,6 +137,19 @@ class Placement:
             ):
                 return replica, passed
         return None
+
+    def _holder_between_pulls(self, application: Application) -> KnownReplica | None:
+        """Return the replica that holds the application's context, if it is about to pull.
+
+        The turn would lose its context to another replica for some milliseconds. A grant that the
+        next pull brings is lost with the replica as one under way is.
+        """
+        if application.in_flight or not application.replicas:
+            return None
+        replica = self._state.replicas.get(next(reversed(application.replicas)))
+        if replica is None or not (replica.pulls_again and replica.takes_leases):
+            return None
+        return replica if replica.connected else None
 
     def is_capped(self, inference: Inference, share_cap: float) -> bool:
         """Return whether it is the cap alone that keeps an inference from every replica."""

@@ -387,6 +387,8 @@ class KnownReplica:
     """Whether it has been silent for so long that it would be lost if it were not connected."""
     takes_leases: bool = True
     """Whether it may be granted leases: it neither drains, nor is stalled, nor silent."""
+    pulls_again: bool = False
+    """Whether its pull has been answered and the next is on its way."""
     prompt_budget: Tokens | None = None
     """Prompt tokens that it still takes at once; None is no limit."""
     leases: Footprints = field(default_factory=Footprints)

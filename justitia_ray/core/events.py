@@ -291,6 +291,9 @@ class PullAnswered:
     """The answer to a replica's pull is on its way; it gets no more grants until it pulls again."""
 
     replica_id: ReplicaId
+    pulls_again: bool = False
+    """Whether it does so as soon as it has the answer: an application whose context it holds is
+    granted to it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,13 +87,16 @@ class Replicas:
         replica.last_seen_at = self._state.now
         if event.asks:
             self._state.asking[replica.replica_id] = replica
+            replica.pulls_again = False
             replica.prompt_budget = event.most_prompt_tokens
         replica.unaccounted_tokens = event.reserved_kv_tokens
         self._state.headroom_changes += 1
 
     def pull_answered(self, event: ev.PullAnswered) -> None:
-        """Grant nothing more to the replica until it pulls again."""
-        self._state.asking.pop(event.replica_id, None)
+        """Grant nothing more to the replica until it pulls again, but what goes on there."""
+        replica = self._state.asking.pop(event.replica_id, None)
+        if replica is not None:
+            replica.pulls_again = event.pulls_again
 
     def fail_engine(self, event: ev.EngineFailed) -> None:
         """Requeue what a replica has whose engine failed; refuse what is to blame for it."""
@@ -214,6 +217,7 @@ class Replicas:
         state.headroom_changes += 1
         replica.last_seen_at = state.now
         state.asking[event.replica_id] = replica
+        replica.pulls_again = False
         if event.draining and not replica.draining:
             replica.draining = True
             replica.drains_since = state.now

@@ -276,7 +276,7 @@ class SchedulerService:
         self._sample_outlooks()
         if not await outbox.wait(pull.wait_s):
             return ReplicaMail(term.epoch)
-        driver.apply(ev.PullAnswered(pull.replica_id))
+        driver.apply(ev.PullAnswered(pull.replica_id, pulls_again=True))
         return ReplicaMail(
             term.epoch,
             await term.collect_messages(outbox, pull.ack),

@@ -90,6 +90,26 @@ def test_next_turn_goes_where_the_last_one_was_served() -> None:
     assert {"a4": "r0"} == _places(driver.submit("a4", "a", prompt=40, output=2))
 
 
+@pytest.mark.parametrize(
+    ("pulls_again", "connected", "expected"),
+    [(True, True, "r0"), (False, True, "r1"), (True, False, "r1")],
+)
+def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
+    *, pulls_again: bool, connected: bool, expected: str
+) -> None:
+    """The scheduler answers each pull that has news, and the next one comes milliseconds later."""
+    driver = _pool()
+    driver.pull("r0", connected=connected)
+    driver.open("a")
+    driver.submit("a1", "a")
+    driver.pull("r1", connected=True)
+    driver.pull("r0", finished={driver.lease_of("a1"): 10}, connected=connected)
+    driver.handle(ev.PullAnswered("r0", pulls_again=pulls_again))
+
+    assert {"a2": expected} == _places(driver.submit("a2", "a"))
+    assert {"b": "r1"} == _ask(driver, "b", 10)  # others go where a pull waits
+
+
 def test_replica_that_serves_again_is_the_last() -> None:
     driver = _pool(r0=1000, r1=1000)
     driver.open("a")
