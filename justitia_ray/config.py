@@ -177,6 +177,8 @@ class EngineSection(Section):
     ingress goes by `max_model_len` until a replica has told the context of its engine: without one
     it cannot refuse what is too long before that. Tools that a model may choose to call need
     `enable_auto_tool_choice: true` and `tool_call_parser`; reasoning needs `reasoning_parser`.
+    With `enable_prompt_tokens_details: true` callers see what was cached of their prompts.
+    `long_prefill_token_threshold` is always 0: prompts that begin alike share their memory.
     `lora_modules` stands under `model.adapters`."""
     cache_isolation: Literal["tenant", "top", "shared"] = "tenant"
     """Which callers may find each other's prompts in vLLM's prefix cache: those of one tenant, the
@@ -875,8 +877,8 @@ class QuotaSection(Section):
     """A limit on what a tenant uses in a period, over all models."""
 
     unit: Unit
-    """`kv_token_time` (token·iterations), `tokens` (prompt and output), `inferences` or
-    `applications`."""
+    """`kv_token_time` (token·iterations), `tokens` (prompt and output), `computed_tokens` (without
+    those of prompts that were in the engine's prefix cache), `inferences` or `applications`."""
     limit: Positive
     per: Period
     """`second`, `minute`, `hour`, `day` or `month` (30 days, if it is rolling)."""
@@ -886,7 +888,7 @@ class QuotaSection(Section):
     """`reject`: applications are refused. `deprioritise`: they run when nobody with quota wants to.
     `shadow`: nothing happens, and metrics say what would have."""
     reserve_quantile: Annotated[float, Field(ge=0.5, le=1)] = 1.0
-    """What is reserved of `tokens` and `kv_token_time` for an inference that runs: this quantile of
+    """What is reserved of tokens and `kv_token_time` for an inference that runs: this quantile of
     its prediction. 1: the most that it may use by its `max_tokens`, so that the limit is exceeded
     by the error of one prediction at most; less lets more of them run at once."""
 

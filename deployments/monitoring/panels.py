@@ -382,6 +382,34 @@ _REPLICAS = (
         unit="s",
         thresholds={1: "red"},
     ),
+    curves(
+        308,
+        "Prompt tokens cached by replica",
+        "Share of the prompt tokens of ended calls that was in the engine's prefix cache. Agents"
+        " that go on have nearly all of theirs there; where it falls, contexts were evicted, or"
+        " turns went to other replicas.",
+        (
+            Query(
+                f"{per_second(m.CACHED_TOKENS_TOTAL, 'model', 'replica')}"
+                f" / ({per_second(m.PROMPT_TOKENS_TOTAL, 'model', 'replica')} > 0)",
+                "{{model}} {{replica}}",
+            ),
+        ),
+        unit="percentunit",
+    ),
+    curves(
+        309,
+        "Prompt tokens by class",
+        "Prompt tokens each second of the applications that ended then: those in an engine's"
+        " prefix cache, and those that were computed.",
+        (
+            Query(
+                per_second(m.CLASS_PROMPT_TOKENS_TOTAL, "application_class", "prompt_part"),
+                "{{application_class}} {{prompt_part}}",
+            ),
+        ),
+        axis="tokens/s",
+    ),
 )
 
 # --- Scheduler: speed of its decisions, changes of the leader, leases that do not arrive

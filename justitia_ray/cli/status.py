@@ -60,6 +60,7 @@ def _facts(status: Json) -> list[tuple[str, str | None]]:
         ("applications", _count(status, "applications", "open")),
         ("inferences", _inferences(status)),
         ("backlog", _count(status, "backlog_kv_tokens", "KV tokens")),
+        ("prompts", _prompts(status)),
         *_next(status),
         ("ingresses", _count(status, "ingresses", "")),
         ("front", _front(status.get("front"))),
@@ -144,6 +145,14 @@ def _inferences(status: Json) -> str | None:
         f"{status['waiting']:,} waiting"
         + (f" ({kept_out:,} for silent ingresses)" if kept_out else "")
         + f", {status['in_flight']:,} leased or running, {status['grants']:,} granted"
+    )
+
+
+def _prompts(status: Json) -> str | None:
+    """Return how much of the prompts was in the engines' caches; None while nothing has ended."""
+    tokens, cached = status.get("prompt_tokens"), status.get("cached_prompt_tokens", 0)
+    return (
+        f"{tokens:,} tokens of ended inferences, {cached / tokens:.0%} cached" if tokens else None
     )
 
 

@@ -15,7 +15,7 @@ from justitia_ray.cli.running_service import (
     connect,
     show,
 )
-from justitia_ray.cli.text_table import text_table
+from justitia_ray.cli.text_table import cell, text_table
 from justitia_ray.cli.why import position, spread
 from justitia_ray.client.client import JustitiaClient
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
@@ -24,7 +24,7 @@ Json = Mapping[str, Any]
 
 _HEADS = (
     *("application", "tenant", "class", "state", "reason"),
-    *("before it", "waits", "runs", "starts in", "ends in"),
+    *("before it", "waits", "runs", "cached", "starts in", "ends in"),
 )
 _NUMBERS_FROM = 5
 
@@ -108,9 +108,16 @@ def _row(view: Json) -> Sequence[str]:
         position(outlook),
         f"{view['waiting']:,}",
         f"{view['running']:,}",
+        _cached(view),
         spread(outlook["expected_start_s"]),
         spread(outlook["expected_finish_s"]),
     )
+
+
+def _cached(view: Json) -> str:
+    """Return the share of an application's prompt tokens that was in a cache, of what has ended."""
+    tokens = view.get("prompt_tokens")
+    return cell(view["cached_prompt_tokens"] / tokens if tokens else None, ".0%")
 
 
 def _short(text: str, most: int) -> str:

@@ -16,6 +16,7 @@ _COLUMNS = (
     "applications",
     "inferences",
     "prompt_tokens",
+    "cached_prompt_tokens",
     "output_tokens",
     "kv_token_time",
 )
@@ -25,7 +26,12 @@ _HEADS = ("day", "tenant", "model", *_COLUMNS)
 def usage_text(rows: Sequence[dict[str, Any]]) -> str:
     """Return rows of `GET /v1/usage` as a table."""
     lines = [
-        (row["day"], row["tenant"], row["model"], *(cell(row[name], ",.0f") for name in _COLUMNS))
+        (
+            row["day"],
+            row["tenant"],
+            row["model"],
+            *(cell(row.get(name), ",.0f") for name in _COLUMNS),
+        )
         for row in rows
     ]
     return text_table([_HEADS, *lines], numbers_from=3)

@@ -138,6 +138,8 @@ class EndApplication:
     """Sums of each stage; none if this scheduler has not seen all of them."""
     recognized_by: str = ""
     """Name of the rule by which its ingress recognised it; empty if that is not known."""
+    cached_tokens: Tokens = 0
+    """Those of the prompt tokens that were in an engine's prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -564,7 +564,7 @@ class Leases:
         state.leases[lease_id] = Lease(
             lease_id, inference.request_id, replica.replica_id, state.now, priority
         )
-        inference.cached_tokens = None
+        inference.found_tokens = None
         if inference.shares and replica.capacity.caches_prefixes:
             tokens = replica.footprint_beside(inference).full_tokens
             if inference.prefixes:

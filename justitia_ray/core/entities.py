@@ -68,6 +68,9 @@ class FailureCause(StrEnum):
     """It was ended from outside."""
 
 
+_ENDED = InferenceState.ENDED
+
+
 @dataclass(slots=True, eq=False)
 class Inference:
     """An LLM call as the queue sees it: sizes, not text. Sizes are over all its sequences."""
@@ -119,8 +122,10 @@ class Inference:
     """Choices of each prompt, if the engine holds what they have in common once."""
     prefixes: tuple[Prefix, ...] = ()
     """Beginnings of its prompt that others may have, too, the shortest first."""
+    found_tokens: Tokens | None = None
+    """Prompt tokens that its last lease found in the engine's cache; None: not known yet."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens that its last attempt found in the engine's cache; None: not known yet."""
+    """The least that any of its leases found: the rest of its prompt was computed."""
 
     @property
     def shares(self) -> bool:
@@ -141,6 +146,16 @@ class Inference:
         if self.read_tokens is not None:
             return self.read_tokens
         return self.prompt_tokens if self.output_tokens else 0
+
+    @property
+    def begun_computed_tokens(self) -> Tokens:
+        """Those of them that engines had to compute; never falls.
+
+        While some of its sequences have no token, it is not known what they find.
+        """
+        if self.cached_tokens is None and self.choices > 1 and self.state is not _ENDED:
+            return 0
+        return max(0, self.begun_prompt_tokens - (self.cached_tokens or 0))
 
     def miss(self, unreached: frozenset[ReplicaId]) -> None:
         """Avoid the replicas that its ingress could not reach."""
@@ -294,6 +309,8 @@ class Application:
     """Limit on the wait of each of its inferences that has none of its own; None: there is none."""
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences that had begun."""
+    cached_tokens: Tokens = 0
+    """Those of them that were in an engine's prefix cache."""
     is_stopped: bool = False
     """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
     is_deprioritised: bool = False
@@ -417,8 +434,8 @@ class KnownReplica:
         if inference.copies == 1 or not self.capacity.caches_prefixes:
             return footprint
         once = inference.repeated_tokens(self.capacity.block_size)
-        if inference.cached_tokens is not None and inference.lease_id is not None:
-            once = min(once, inference.cached_tokens)
+        if inference.found_tokens is not None and inference.lease_id is not None:
+            once = min(once, inference.found_tokens)
         return footprint._replace(context_tokens=footprint.context_tokens - once)
 
     def footprint_beside(self, inference: Inference) -> Footprint:
@@ -431,9 +448,9 @@ class KnownReplica:
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
         """Count what a lease shares less than was assumed, once its first tokens are there."""
-        if inference.prefixes and inference.cached_tokens is not None:
+        if inference.prefixes and inference.found_tokens is not None:
             repeated = inference.repeated_tokens(self.capacity.block_size)
-            self.leases.note_found(lease_id, inference.cached_tokens - repeated)
+            self.leases.note_found(lease_id, inference.found_tokens - repeated)
 
     def extension_by(self, inference: Inference) -> Extension:
         """Return what an inference would keep beyond its end here, of what it would share."""

@@ -252,6 +252,7 @@ class Applications:
                 failed=application.failed,
                 output_tokens=application.output_tokens,
                 prompt_tokens=application.prompt_tokens,
+                cached_tokens=application.cached_tokens,
                 settlements=settlements,
                 lag=lag,
                 stages=application.stages.served(),
@@ -584,12 +585,17 @@ class Inferences:
             is_finished = outcome is Outcome.FINISHED
             prompt = inference.prompt_tokens if is_finished else inference.begun_prompt_tokens
             if inference.output_tokens or is_finished or prompt:
+                cached = min(prompt, inference.cached_tokens or 0)
                 application.prompt_tokens += prompt
+                application.cached_tokens += cached
                 usage = state.usage.of(application.tenant, state.now)
                 usage.inferences += 1
                 usage.prompt_tokens += prompt
+                usage.cached_prompt_tokens += cached
                 usage.output_tokens += inference.output_tokens
-                state.counters.count_tokens(application.tenant, prompt, inference.output_tokens)
+                state.counters.count_tokens(
+                    application.tenant, prompt, inference.output_tokens, cached
+                )
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
         if state.ended is not None:

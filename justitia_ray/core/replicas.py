@@ -321,8 +321,10 @@ class Replicas:
         is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
         if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens
-        if report.cached_tokens is not None:
-            inference.cached_tokens = report.cached_tokens
+        if (found := report.cached_tokens) is not None:
+            least = inference.cached_tokens
+            inference.found_tokens = found
+            inference.cached_tokens = found if least is None else min(least, found)
         before = inference.output_tokens
         inference.output_tokens = max(before, report.output_tokens)
         received = choices_kv_token_time(
@@ -362,7 +364,7 @@ class Replicas:
             if self._suspects.known:
                 self._suspects.note_running(inference)
         replica = self._state.replicas[lease.replica_id]
-        if inference.cached_tokens is not None and inference.shares:
+        if inference.found_tokens is not None and inference.shares:
             replica.note_found(lease.lease_id, inference)
         if inference.copies == 1:
             footprint = inference.expected_footprint(report.output_tokens)

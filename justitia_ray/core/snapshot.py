@@ -47,6 +47,7 @@ _LATER_FIELDS: Fields = {
     "expected_stages": read_stages,
     "tier": RecordReader.text,
     "prompt_tokens": RecordReader.integer,
+    "cached_tokens": RecordReader.integer,
     "full_weight": RecordReader.positive,
 }
 """Fields of applications that are left out where they say nothing, as in all earlier records."""
@@ -97,6 +98,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "deadline_s": application.deadline_s,
         "expected_stages": [[*stage] for stage in application.expected_stages],
         "prompt_tokens": application.prompt_tokens,
+        "cached_tokens": application.cached_tokens,
         "full_weight": application.weight if application.is_deprioritised else None,
         "counted": core.ledger.policy.application_state(application_id),
         "tier": "" if application.tier == DEFAULT_TIER else application.tier,

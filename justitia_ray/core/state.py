@@ -191,6 +191,8 @@ class Counters:
     _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))
     prompt_tokens: dict[str, Tokens] = field(default_factory=dict)
     """Prompt tokens of inferences that had begun and ended, by tenant."""
+    cached_tokens: dict[str, Tokens] = field(default_factory=dict)
+    """Those of the prompt tokens that were in an engine's prefix cache, by tenant."""
     output_tokens: dict[str, Tokens] = field(default_factory=dict)
     """Output tokens of those, by tenant."""
 
@@ -209,9 +211,17 @@ class Counters:
         """Add service that was booked for an application of a tenant."""
         self._add(self.served, tenant, amount)
 
-    def count_tokens(self, tenant: str, prompt: Tokens, output: Tokens) -> None:
-        """Add the tokens of an inference of a tenant that has ended."""
+    def count_tokens(self, tenant: str, prompt: Tokens, output: Tokens, cached: Tokens = 0) -> None:
+        """Add the tokens of an inference of a tenant that has ended.
+
+        Args:
+            tenant: The tenant.
+            prompt: Its prompt tokens.
+            output: Its output tokens.
+            cached: Those of its prompt that were in an engine's prefix cache.
+        """
         self._add(self.prompt_tokens, tenant, prompt)
+        self._add(self.cached_tokens, tenant, cached)
         self._add(self.output_tokens, tenant, output)
 
     def _add(self, counts: dict[str, _Amount], tenant: str, amount: _Amount) -> None:

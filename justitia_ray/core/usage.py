@@ -34,6 +34,8 @@ class UsageTotals:
     output_tokens: Tokens = 0
     kv_token_time: KvTokenTime = 0
     """Service booked, that of inferences that have not ended, too."""
+    cached_prompt_tokens: Tokens = 0
+    """Prompt tokens that were in an engine's prefix cache; the others were computed."""
 
     def record(self) -> Record:
         """Return the totals as JSON has them."""
@@ -48,6 +50,9 @@ _FIELDS: Fields = {
     "kv_token_time": RecordReader.not_negative,
 }
 
+_LATER_FIELDS: Fields = {"cached_prompt_tokens": RecordReader.integer}
+"""Fields that records of earlier versions do not have."""
+
 
 def read_totals(record: object) -> UsageTotals:
     """Return recorded totals.
@@ -55,7 +60,9 @@ def read_totals(record: object) -> UsageTotals:
     Raises:
         ValueError: If a field is missing or holds something else than it should.
     """
-    return UsageTotals(**read_fields(record, _FIELDS))
+    is_later = isinstance(record, Mapping) and _LATER_FIELDS.keys() <= record.keys()
+    later = _LATER_FIELDS if is_later else {}
+    return UsageTotals(**read_fields(record, {**_FIELDS, **later}))
 
 
 class UsageBook:

@@ -24,6 +24,7 @@ from justitia_ray.observability.trace_context import (
     read_sampled,
     read_traceparent,
 )
+from justitia_ray.protocol.engine import Progress
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds
 
 ASKED_AFTER_S: Seconds = 0.05
@@ -173,6 +174,7 @@ class CallTracer:
         span.set(c.OUTCOME, ended.outcome.value)
         span.set(c.INFERENCES, ended.inferences)
         span.set(c.INPUT_TOKENS, ended.prompt_tokens)
+        span.set(c.CACHED_TOKENS, ended.cached_tokens)
         span.set(c.OUTPUT_TOKENS, ended.output_tokens)
         span.set(c.PREDICTED, float(ended.predicted_kv_token_time))
         span.set(c.SERVED, float(ended.kv_token_time))
@@ -363,15 +365,22 @@ class EngineTracer:
         span.set(c.REPLICA, self._replica_id)
         return span
 
-    def end(self, span: Span, status: int, prompt_tokens: int, output_tokens: int) -> None:
-        """Export a span whose call has ended, by the exception that is being handled if any."""
+    def end(self, span: Span, status: int, used: Progress) -> None:
+        """Export a span whose call has ended, by the exception that is being handled if any.
+
+        Args:
+            span: The span.
+            status: Status of the answer; 0 if there is none.
+            used: Tokens of the call.
+        """
         error = sys.exception()
         if error is not None:
             span.error = _error_name(error)
             span.set(c.ERROR, span.error)
         if status:
             span.set(c.STATUS, status)
-        span.set(c.INPUT_TOKENS, prompt_tokens)
-        span.set(c.OUTPUT_TOKENS, output_tokens)
+        span.set(c.INPUT_TOKENS, used.prompt_tokens)
+        span.set(c.CACHED_TOKENS, used.cached_tokens)
+        span.set(c.OUTPUT_TOKENS, used.output_tokens)
         span.ended_ns = self._clock()
         self._export(span)

@@ -84,6 +84,8 @@ def application_ended(
         completion_s=round(ended.ended_at - ended.arrived_at, 4),
         inferences=ended.inferences,
         failed=ended.failed,
+        prompt_tokens=ended.prompt_tokens,
+        cached_tokens=ended.cached_tokens,
         output_tokens=ended.output_tokens,
         settlements=ended.settlements,
         gps_lag_kv_token_time=None if lag is None else lag.kv_token_time,

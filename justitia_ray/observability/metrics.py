@@ -60,7 +60,8 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "outlook": tuple(reason.value for reason in Reason),
     "deadline": ("made", "missed", "refused"),
     "tier": tuple(TIERS),
-    "direction": ("prompt", "output"),
+    "direction": ("prompt", "cached", "output"),
+    "prompt_part": ("cached", "computed"),
     "exchange": ("answered", "failed"),
     "failed_with": ("4xx", "5xx"),
     "dropped_reason": tuple(reason.value for reason in DropReason),
@@ -176,6 +177,12 @@ COMPLETION_SECONDS = Metric(
     ("application_class", "tenant"),
     _COMPLETION_S,
 )
+CLASS_PROMPT_TOKENS_TOTAL = Metric(
+    "justitia_class_prompt_tokens_total",
+    "Prompt tokens of applications that have ended: `cached` ones were in an engine's prefix cache,"
+    " `computed` ones were not.",
+    ("prompt_part", "application_class", "tenant"),
+)
 REFUSALS_TOTAL = Metric(
     "justitia_refusals_total",
     "What the scheduler refused to take: inferences (`unknown_application`, `application_closed`,"
@@ -287,7 +294,7 @@ QUOTA_EXCEEDED = Metric(
 NODE_TOKENS_TOTAL = Metric(
     "justitia_node_tokens_total",
     "Tokens of inferences that have ended, by the lowest described node of their tenant; `other`"
-    " has none.",
+    " has none. `cached` are those of `prompt` that were in an engine's prefix cache.",
     ("node", "direction"),
 )
 NODE_KV_TOKEN_TIME_TOTAL = Metric(
@@ -460,6 +467,12 @@ PROMPT_TOKENS_TOTAL = Metric(
 OUTPUT_TOKENS_TOTAL = Metric(
     "justitia_output_tokens_total",
     "Output tokens of the calls that ended on a replica.",
+    ("replica",),
+    set_by="replica",
+)
+CACHED_TOKENS_TOTAL = Metric(
+    "justitia_cached_tokens_total",
+    "Prompt tokens of those calls that were in the engine's prefix cache; the rest was computed.",
     ("replica",),
     set_by="replica",
 )

@@ -132,6 +132,7 @@ class ReplicaMetrics:
         preemptions: int,
         prompt_tokens: Tokens,
         output_tokens: Tokens,
+        cached_tokens: Tokens,
     ) -> None:
         """Set the gauges, and the totals that the engine and the lease table count themselves."""
         measures, capacity = self._measures, self._kv_tokens
@@ -142,6 +143,7 @@ class ReplicaMetrics:
         measures.counter(m.PREEMPTIONS_TOTAL).set_total(preemptions)
         measures.counter(m.PROMPT_TOKENS_TOTAL).set_total(prompt_tokens)
         measures.counter(m.OUTPUT_TOKENS_TOTAL).set_total(output_tokens)
+        measures.counter(m.CACHED_TOKENS_TOTAL).set_total(cached_tokens)
 
 
 TrainingResult = Literal["took_over", "rejected", "failed"]

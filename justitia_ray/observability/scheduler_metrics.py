@@ -146,6 +146,8 @@ class ClassSeries:
     completions: HistogramSeries
     lags: HistogramSeries
     ends: dict[Outcome, CounterSeries]
+    cached: CounterSeries
+    computed: CounterSeries
 
 
 class SchedulerMetrics:
@@ -314,6 +316,8 @@ class SchedulerMetrics:
     def _ended(self, ended: EndApplication) -> None:
         series = self._series_of(ended.application_class, ended.tenant)
         series.ends[ended.outcome].increase()
+        series.cached.increase(ended.cached_tokens)
+        series.computed.increase(ended.prompt_tokens - ended.cached_tokens)
         if ended.outcome is Outcome.FINISHED:
             series.completions.observe(ended.ended_at - ended.arrived_at)
         lag = ended.lag
@@ -345,5 +349,7 @@ class SchedulerMetrics:
                 measures.histogram(m.COMPLETION_SECONDS, *labels),
                 measures.histogram(m.GPS_LAG_SECONDS, *labels),
                 ends,
+                measures.counter(m.CLASS_PROMPT_TOKENS_TOTAL, "cached", *labels),
+                measures.counter(m.CLASS_PROMPT_TOKENS_TOTAL, "computed", *labels),
             )
         return series

@@ -55,6 +55,11 @@ AGENT = Attribute("gen_ai.agent.name", _ALL, "The application's class.")
 INPUT_TOKENS = Attribute(
     "gen_ai.usage.input_tokens", (_APPLICATION, ENGINE_SPAN), "Prompt tokens, as the engine counts."
 )
+CACHED_TOKENS = Attribute(
+    "gen_ai.usage.cache_read.input_tokens",
+    (_APPLICATION, ENGINE_SPAN),
+    "Those of them that were in the engine's prefix cache.",
+)
 OUTPUT_TOKENS = Attribute(
     "gen_ai.usage.output_tokens", (_APPLICATION, ENGINE_SPAN), "Tokens generated."
 )

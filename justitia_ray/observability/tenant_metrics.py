@@ -62,7 +62,11 @@ class TenantMetrics:
         for tenant, amount in counters.served.items():
             series = measures.counter(m.NODE_KV_TOKEN_TIME_TOTAL, self._node_of(tree, tenant))
             series.increase(self._new("served", tenant, float(amount)))
-        directions = (("prompt", counters.prompt_tokens), ("output", counters.output_tokens))
+        directions = (
+            ("prompt", counters.prompt_tokens),
+            ("cached", counters.cached_tokens),
+            ("output", counters.output_tokens),
+        )
         for direction, totals in directions:
             for tenant, tokens in totals.items():
                 node = self._node_of(tree, tenant)

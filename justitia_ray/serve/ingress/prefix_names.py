@@ -48,9 +48,7 @@ class PrefixNames:
         fields = body.fields
         reads_all = body.pools or fields.get("prompt_logprobs") is not None
         echoes = fields.get("echo") and fields.get("logprobs") is not None
-        return bool(self.block_size) and not (
-            reads_all or echoes or fields.get("use_beam_search") or body.keeps is not None
-        )
+        return bool(self.block_size) and not (reads_all or echoes or body.keeps is not None)
 
     def names(self, count: PromptCount, body: InferenceBody, tenant: str) -> bytes:
         """Return the packed names of a prompt's beginnings, at most four, its longest the last.

@@ -383,7 +383,7 @@ class Submitter:
         )
 
 
-_METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
+_METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
 
 
 def _reserved_share(tree: TenantTree, tenant: str) -> float:

@@ -268,6 +268,7 @@ class EngineReplica:
             preemptions=self._engine.preemptions(),
             prompt_tokens=self._leases.prompt_tokens,
             output_tokens=self._leases.output_tokens,
+            cached_tokens=self._leases.cached_tokens,
         )
 
     async def _answer(
@@ -304,7 +305,7 @@ class EngineReplica:
                 finally:
                     if self._tracer is not None and span is not None:
                         used = self._engine.progress(lease_id)
-                        self._tracer.end(span, status, used.prompt_tokens, used.output_tokens)
+                        self._tracer.end(span, status, used)
                 lease.outcome = Outcome.FINISHED if status < 400 else Outcome.FAILED
         except EngineError as error:
             self._engine_died(error)

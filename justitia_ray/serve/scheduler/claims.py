@@ -103,7 +103,7 @@ class Unopened:
     """Inferences that are held back with the application."""
 
 
-METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
+METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
 """Units of which an inference claims what it may use, for it is known at its end only."""
 _SOMETHING = 1.0
 """What has to be left of a metered unit for an application to be opened."""
@@ -151,6 +151,8 @@ def claim_of_inference(
             _amount(unit, item, output)
             for output in (item.least_output_tokens, expected, max(reserved, expected))
         )
+        if unit is Unit.COMPUTED_TOKENS:
+            least = float(item.least_output_tokens)  # all of the prompt may be in a cache
         limit = least_limit(tree, tenant, unit)
         needs[unit] = max(least, min(likely, limit))
         wants[unit] = max(held if limit < math.inf else likely, needs[unit])
@@ -171,7 +173,7 @@ def claim_of_running(
 
 def _amount(unit: Unit, of: InferenceSubmitted | Inference, output_tokens: Tokens) -> float:
     """Return how much of a metered unit an inference uses with so many output tokens."""
-    if unit is Unit.TOKENS:
+    if unit in (Unit.TOKENS, Unit.COMPUTED_TOKENS):
         return float(of.prompt_tokens + output_tokens)
     return float(choices_kv_token_time(of.prompt_tokens, output_tokens, of.choices))
 
@@ -199,6 +201,7 @@ def used_by(inference: Inference) -> dict[Unit, float]:
     return {
         Unit.INFERENCES: 1.0,
         Unit.TOKENS: float(inference.begun_prompt_tokens + inference.output_tokens),
+        Unit.COMPUTED_TOKENS: float(inference.begun_computed_tokens + inference.output_tokens),
         Unit.KV_TOKEN_TIME: float(inference.attained),
     }
 

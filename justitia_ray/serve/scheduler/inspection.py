@@ -175,6 +175,8 @@ def application_view(core: SchedulerCore, application: Application, now: Seconds
         "waiting": application.waiting_count,
         "running": len(application.in_flight),
         "ended": application.inferences,
+        "prompt_tokens": application.prompt_tokens,
+        "cached_prompt_tokens": application.cached_tokens,
         "gps_lag": None if lag is None else asdict(lag),
     }
 
@@ -203,6 +205,8 @@ def core_view(
         "in_flight": len(state.leases),
         "backlog_kv_tokens": state.counters.waiting_kv_tokens,
         "grants": state.grants,
+        "prompt_tokens": sum(state.counters.prompt_tokens.values()),
+        "cached_prompt_tokens": sum(state.counters.cached_tokens.values()),
         "late_reports": state.late_reports,
         "engine_failures": {
             cause.value: count for cause, count in state.counters.engine_failures.items()

@@ -64,6 +64,8 @@ def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
         "waiting": unopened.waiting,
         "running": 0,
         "ended": 0,
+        "prompt_tokens": 0,
+        "cached_prompt_tokens": 0,
         "gps_lag": None,
         "outlook": outlook
         | {"what_would_help": remedy, "quota_comes_back_s": unopened.comes_back_s},

@@ -22,6 +22,7 @@ from justitia_ray.observability.trace_context import (
     TraceContext,
     read_traceparent,
 )
+from justitia_ray.protocol.engine import Progress
 from tests.eventually import eventually
 
 KEY = "acme|report-17"
@@ -313,14 +314,15 @@ def test_engines_span_has_its_tokens() -> None:
     tracer = EngineTracer(spans.append, "small", "r-1")
     span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
     assert span is not None
-    tracer.end(span, 200, 12, 34)
+    tracer.end(span, 200, Progress(12, 34, 8))
 
     assert [span] == spans
     assert (CALLER, "justitia.engine") == (span.parent, span.name)
-    assert (12, 34, "l-1") == tuple(
+    assert (12, 8, 34, "l-1") == tuple(
         span.attributes[name]
         for name in (
             "gen_ai.usage.input_tokens",
+            "gen_ai.usage.cache_read.input_tokens",
             "gen_ai.usage.output_tokens",
             "justitia.lease_id",
         )
@@ -347,6 +349,6 @@ async def test_attributes_are_those_of_the_table() -> None:
     tracer = EngineTracer(exported.spans.append, "small", "r-1")
     span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
     assert span is not None
-    tracer.end(span, 200, 1, 1)
+    tracer.end(span, 200, Progress(1, 1, 0))
 
     assert attributes_are_of_the_table(exported.spans)

@@ -70,6 +70,8 @@ def test_application_that_is_over_is_one_line_of_json(lines: Lines) -> None:
         "completion_s": 4.5,
         "inferences": 1,
         "failed": 0,
+        "prompt_tokens": 0,
+        "cached_tokens": 0,
         "output_tokens": 4,
         "settlements": 0,
         "gps_lag_kv_token_time": 90,

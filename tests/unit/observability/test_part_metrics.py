@@ -71,6 +71,7 @@ def test_replica_tells_its_memory_and_what_its_engine_counts() -> None:
         preemptions=2,
         prompt_tokens=70,
         output_tokens=30,
+        cached_tokens=60,
     )
     told = exported(source)
 
@@ -80,9 +81,9 @@ def test_replica_tells_its_memory_and_what_its_engine_counts() -> None:
         ("held_leases",): 3,
         ("stalled_seconds",): 1.5,
     } == (told.gauges)
-    assert (2, 70, 30) == tuple(
-        told.counts[name,]
-        for name in ("preemptions_total", "prompt_tokens_total", "output_tokens_total")
+    assert (2, 70, 60, 30) == tuple(
+        told.counts[f"{name}_total",]
+        for name in ("preemptions", "prompt_tokens", "cached_tokens", "output_tokens")
     )
 
 

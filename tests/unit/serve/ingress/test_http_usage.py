@@ -70,7 +70,24 @@ def test_events_are_of_days_that_are_over_and_name_them() -> None:
     assert ("1.0", "/justitia/app", "a", "2026-11-25T00:00:00Z") == tuple(
         once[0][name] for name in ("specversion", "source", "subject", "time")
     )
-    assert {"day": "2026-11-24", "tenant": "a", "model": "m", "tokens": 1} == once[0]["data"]
+    assert {
+        "day": "2026-11-24",
+        "tenant": "a",
+        "model": "m",
+        "tokens": 1,
+        "cached_prompt_tokens": 0,
+        "computed_prompt_tokens": 0,
+    } == once[0]["data"]
+
+
+def test_row_says_what_was_computed_of_the_prompts() -> None:
+    """Totals of an earlier version know of no cache."""
+    totals = {"t": {"prompt_tokens": 10, "cached_prompt_tokens": 8}, "u": {"prompt_tokens": 9}}
+    rows = usage_rows("m", {"days": {_DAY: totals}, "open_from": _DAY}, None)
+
+    assert [(8, 2), (0, 9)] == [
+        (row["cached_prompt_tokens"], row["computed_prompt_tokens"]) for row in rows
+    ]
 
 
 def test_callers_see_their_own_tenant_and_operators_all() -> None:

@@ -106,7 +106,6 @@ def test_callers_share_as_far_as_the_isolation_says() -> None:
     [
         {"prompt_logprobs": 0},
         {"echo": True, "logprobs": 1},
-        {"use_beam_search": True},
     ],
 )
 def test_request_that_reads_no_cache_shares_nothing(fields: dict[str, Any]) -> None:

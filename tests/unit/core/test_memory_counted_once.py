@@ -1,0 +1,168 @@
+"""What prompts begin with in common is counted once, where a replica's engine holds it once."""
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Grant
+from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
+from justitia_ray.core.prefixes import Prefix, pack_prefixes
+from justitia_ray.core.usage import read_totals
+from tests.core_driver import CoreDriver
+
+SYSTEM = Prefix(800, b"system.")
+KV = 1_000
+
+
+@pytest.fixture
+def driver() -> CoreDriver:
+    driver = CoreDriver()
+    driver.open("a", cost=10_000)
+    return driver
+
+
+def submission(
+    request_id: str, *prefixes: Prefix, prompt: int = 850, choices: int = 1, copies: int = 1
+) -> ev.InferenceSubmitted:
+    return ev.InferenceSubmitted(
+        request_id,
+        "a",
+        request_id,
+        "i0",
+        prompt,
+        10 * choices,
+        10 * choices,
+        choices,
+        prefixes=pack_prefixes(prefixes),
+        copies=copies,
+    )
+
+
+def pull(
+    driver: CoreDriver,
+    *progress: ev.LeaseProgress,
+    ends: tuple[ev.LeaseFinished, ...] = (),
+    caches: bool = True,
+    free: int = KV,
+    block: int = 1,
+) -> list[Action]:
+    capacity = ReplicaCapacity(KV, block, 256, caches)
+    return driver.handle(ev.ReplicaPulled("r0", capacity, free, progress, ends))
+
+
+def granted(actions: list[Action]) -> dict[str, str]:
+    return {one.request_id: one.lease_id for one in actions if isinstance(one, Grant)}
+
+
+def held(driver: CoreDriver) -> int:
+    return driver.core.state.replicas["r0"].context_tokens
+
+
+def running(lease_id: str, made: int, cached: int | None, prompt: int = 0) -> ev.LeaseProgress:
+    return ev.LeaseProgress(lease_id, prompt, made, running=True, cached_tokens=cached)
+
+
+@pytest.mark.parametrize(("caches", "at_once"), [(True, 3), (False, 1)])
+def test_prompts_of_one_system_prompt_run_side_by_side(
+    driver: CoreDriver, caches: bool, at_once: int
+) -> None:
+    """800 + 3·(50 + 10) tokens of 1,000; without a cache one takes 860."""
+    for number in range(5):
+        driver.handle(submission(f"q{number}", SYSTEM))
+
+    assert at_once == len(granted(pull(driver, caches=caches)))
+
+
+def test_what_was_not_found_in_the_cache_is_added_at_the_first_token(driver: CoreDriver) -> None:
+    """Nothing more is let in then; what runs goes on."""
+    for number in range(3):
+        driver.handle(submission(f"q{number}", SYSTEM))
+    leases = granted(pull(driver))
+    first, second, third = (leases[f"q{number}"] for number in range(3))
+    assert 800 + 3 * 50 == held(driver)
+
+    pull(driver, running(first, 1, 0), running(second, 1, 800), running(third, 0, None))
+    assert 800 + 3 * 50 + 2 == held(driver)
+
+    pull(driver, running(first, 1, 0), running(second, 1, 800), running(third, 1, 0))
+    assert 2 * 800 + 3 * 50 + 3 == held(driver)
+
+    end = ev.LeaseFinished(first, 850, 10, Outcome.FINISHED)
+    pull(driver, running(second, 1, 800), running(third, 1, 0), ends=(end,))
+    assert 800 + 2 * 50 + 2 == held(driver)
+
+
+def test_choices_of_one_prompt_share_it_without_a_name(driver: CoreDriver) -> None:
+    """In whole blocks, and never the last token: 10 blocks of 16 of each 161; 4 were not found."""
+    driver.handle(submission("q", prompt=4 * 161, choices=4, copies=4))
+    lease = granted(pull(driver, block=16))["q"]
+    replica = driver.core.state.replicas["r0"]
+
+    assert 161 + 3 * 16 == replica.leases.context_tokens
+    pull(driver, running(lease, 4, 3 * 145 - 64), block=16)
+    assert 161 + 3 * 16 + 64 + 4 == replica.leases.context_tokens
+
+
+def test_gauge_only_adds_to_what_is_shared(driver: CoreDriver) -> None:
+    """What lies idle in a cache is free by it."""
+    for number in range(2):
+        driver.handle(submission(f"q{number}", SYSTEM))
+    leases = granted(pull(driver))
+    replica = driver.core.state.replicas["r0"]
+    reports = [running(lease, 0, None) for lease in leases.values()]
+
+    pull(driver, *reports, free=KV - 100)
+    assert (KV, 900) == (replica.leasable_tokens, held(driver))
+    pull(driver, *reports, free=KV - 950)
+    assert KV - 50 == replica.leasable_tokens
+
+
+def test_new_scheduler_counts_what_runs_as_the_old_one_did(driver: CoreDriver) -> None:
+    """Whichever lease it hears of first: one has computed the beginning, two have found it."""
+    for number in range(3):
+        driver.handle(submission(f"q{number}", SYSTEM))
+    leases = granted(pull(driver))
+    found = dict(zip(leases.values(), (0, 800, 800), strict=True))
+    reports = [running(lease, 1, cached) for lease, cached in found.items()]
+    pull(driver, *reports)
+    before = held(driver)
+
+    for order in (list(leases), list(reversed(leases))):
+        successor = CoreDriver(now=driver.now)
+        successor.core.recover(["r0"], successor.now)
+        successor.open("a", cost=10_000)
+        for name in order:
+            item = submission(name, SYSTEM)
+            again = {"resubmitted": True, "lease_id": leases[name]}
+            fields = {key: getattr(item, key) for key in item.__slots__} | again
+            successor.handle(ev.InferenceSubmitted(**fields))
+        pull(successor, *reports)
+        assert 3 == len(successor.core.state.leases)
+        assert before == held(successor)
+
+
+def test_cached_tokens_of_what_ended_are_counted(driver: CoreDriver) -> None:
+    """By application, tenant and day; in what an earlier version has stored there are none."""
+    driver.handle(submission("q", SYSTEM))
+    lease = granted(pull(driver))["q"]
+    pull(driver, running(lease, 1, 512, prompt=850))
+    (inference,) = driver.core.state.inferences.values()
+    assert 850 - 512 == inference.begun_computed_tokens
+    pull(driver, ends=(ev.LeaseFinished(lease, 850, 10, Outcome.FINISHED, cached_tokens=512),))
+    state = driver.core.state
+
+    assert 512 == driver.application("a").cached_tokens
+    assert {"tenant": 512} == state.counters.cached_tokens
+    (totals,) = state.usage.totals[0].values()
+    assert (850, 512) == (totals.prompt_tokens, totals.cached_prompt_tokens)
+    assert totals == read_totals(totals.record())
+    earlier = {k: v for k, v in totals.record().items() if k != "cached_prompt_tokens"}
+    assert 0 == read_totals(earlier).cached_prompt_tokens
+
+
+def test_computed_tokens_never_fall() -> None:
+    """Until each choice has a token, what they find is not known."""
+    inference = Inference("q", "a", "q", "i0", 80, 20, 20, 2, 0.0, 1)
+    inference.output_tokens = 1
+    assert 0 == inference.begun_computed_tokens
+    inference.cached_tokens = 48
+    assert 32 == inference.begun_computed_tokens
