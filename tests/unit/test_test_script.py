@@ -124,17 +124,19 @@ def group_of(groups: list[str], *marks: str) -> str:
     return group
 
 
-def test_every_test_is_in_exactly_one_group(groups: list[str]) -> None:
+def test_every_test_is_in_exactly_one_group_unless_it_is_long(groups: list[str]) -> None:
     """Whatever marks it has: no test is lost between two groups, and none is run twice."""
     combinations = [
         {*marks}
         for number in range(len(_MARKS) + 1)
         for marks in itertools.combinations(_MARKS, number)
     ]
-    counts = {sum(takes(group, marks) for group in groups) for marks in combinations}
+    counts = {
+        ("long" in marks, sum(takes(group, marks) for group in groups)) for marks in combinations
+    }
 
     assert 2 ** len(_MARKS) == len(combinations)
-    assert {1} == counts
+    assert {(False, 1), (True, 0)} == counts
 
 
 def test_tests_with_a_cluster_run_beside_the_engines_and_after_them(
@@ -184,6 +186,14 @@ async def test_interruption_ends_all_groups(
     assert running == {*script.groups("interrupted")}
     assert group_of(groups, "ray", "after_engines") not in script.groups("begun")
     assert all(f"output of {group}\n" in output for group in running)
+
+
+def test_long_tests_are_run_alone(script: Script) -> None:
+    """With what else is said to pytest, in one process: its status is the script's."""
+    status, _ = script.run("--long", "-k", "pi", FAILS="long")
+
+    assert 1 == status
+    assert [["-m", "pytest", "-k", "pi", "-m", "long"]] == script.noted("ended")
 
 
 def test_arguments_are_pytests(script: Script) -> None:

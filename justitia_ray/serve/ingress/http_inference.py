@@ -15,7 +15,12 @@ from typing import Any
 
 from justitia_ray.application_key import application_key
 from justitia_ray.errors import JustitiaError, RequestError
-from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS, read_tier
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    INFERENCE_PATHS,
+    UNSCHEDULED_PATHS,
+    read_tier,
+)
 from justitia_ray.protocol.inference_body import read_object
 from justitia_ray.protocol.stream_forms import Keepalive, stream_form
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
@@ -173,6 +178,7 @@ def inference_endpoints(
         application_id = found.context.application_id
         named = None
         if application_id is not None:
+            reply.early_head = {APPLICATION_HEADER: application_id}
             named = application_key(found.context.tenant, application_id)
         wait = gateway.outlooks.wait(named)
 

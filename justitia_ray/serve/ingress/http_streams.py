@@ -133,7 +133,7 @@ class SignsOfLife:
                     comment = await self._wait.comment()
         self._is_sending = True
         if not self._reply.begun:
-            await self._reply.begin(200, _EVENTS | _STREAM_HEAD)
+            await self._reply.begin(200, {**_EVENTS, **_STREAM_HEAD, **self._reply.early_head})
         is_news = comment is not KEEPALIVE
         await self._reply.send_chunk(self.form.keepalive(self._kind, comment, is_news=is_news))
         self._rest()
@@ -163,6 +163,8 @@ class Reply:
         """Whether nothing more may be sent: the end, or a whole answer, is sent."""
         self.standings: Callable[[], tuple[LimitStanding, ...]] = tuple
         """Returns the limits of the caller's tenant, once that is known."""
+        self.early_head: Mapping[str, str] = {}
+        """Headers of a stream that begins with a sign of life, beside its content type."""
         self.on_failure: Callable[[int], None] = lambda status: None
         """Told the status that the call would have had, if it fails after its head."""
         self.signs: SignsOfLife | None = None

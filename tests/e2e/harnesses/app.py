@@ -16,8 +16,8 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.units import LeaseId
 
 
-def _obstacle(engine: VllmEngine, lease_id: LeaseId) -> str:
-    meter = engine._meters.get(lease_id)
+def _obstacle(self: VllmEngine, lease_id: LeaseId) -> str:
+    meter = self._meters.get(lease_id)
     return "" if meter is None else meter.tape.obstacle
 
 

@@ -29,21 +29,38 @@ class Client:
     """The call that runs a command."""
     spawn: Callable[[str], Call] | None = None
     """The call that gives a sub-agent a prompt; None: it has no sub-agents."""
-    variables: Mapping[str, str] | None = None
-    """Beyond those of the page: what only a test wants."""
+    tries: int = 1
+    """Calls that it makes where each is answered that nothing comes back by waiting."""
+    leaves_agents: bool = False
+    """Whether its program ends before sub-agents do, unless it has more to do."""
+    impatience: Mapping[str, str] | None = None
+    """Variables with which it takes a stream of five silent seconds for lost."""
+    impatient_lines: tuple[tuple[str, str], ...] = ()
+    """Lines of its files, and those with which it does so."""
 
-    def command(self, installed: Path, prompt: str, *, resume: bool = False) -> list[str]:
+    def command(
+        self, installed: Path, model: str, prompt: str, *, resume: bool = False
+    ) -> list[str]:
         """Return the command line."""
         program = installed / "node_modules" / ".bin" / self.program
-        return [str(program), *(self.resume if resume else self.begin), prompt]
+        arguments = self.resume if resume else self.begin
+        return [str(program), *(one.replace("MODEL", model) for one in arguments), prompt]
 
-    def prepare(self, home: Path, *, url: str, key: str, model: str) -> dict[str, str]:
+    def __str__(self) -> str:
+        return self.program
+
+    def prepare(
+        self, home: Path, *, url: str, key: str, model: str, impatient: bool = False
+    ) -> dict[str, str]:
         """Write its files into a home directory, and return its environment: nothing of ours.
 
         It reaches this machine alone: to all others leads a proxy that is not there.
         """
         settings = settings_of(self.name, url=url, key=key, model=model)
         for path, text in settings.files.items():
+            for line, other in self.impatient_lines if impatient else ():
+                assert line in text
+                text = text.replace(line, other)
             file = home / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
@@ -57,8 +74,8 @@ class Client:
             "HTTPS_PROXY": nowhere,
             "NO_PROXY": "127.0.0.1,localhost",
             "DO_NOT_TRACK": "1",
-            **(self.variables or {}),
             **settings.variables,
+            **((self.impatience or {}) if impatient else {}),
         }
 
 
@@ -76,6 +93,7 @@ CLIENTS = (
         ("--print", "--allowedTools=Bash,Agent,Task", "--output-format=json", "--continue"),
         _call("Bash", "command", description="Run a command"),
         _call("Agent", "prompt", description="Look", subagent_type="Explore"),
+        impatience={"CLAUDE_ENABLE_STREAM_WATCHDOG": "1", "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "5000"},
     ),
     Client(
         "Codex",
@@ -88,7 +106,9 @@ CLIENTS = (
             *("--json", "resume", "--last"),
         ),
         _call("exec_command", "cmd"),
-        _call("spawn_agent", "message"),
+        _call("multi_agent_v1__spawn_agent", "message"),
+        leaves_agents=True,
+        impatient_lines=(("stream_idle_timeout_ms = 300000", "stream_idle_timeout_ms = 5000"),),
     ),
     Client(
         "OpenCode",
@@ -99,6 +119,7 @@ CLIENTS = (
         ("run", "--format=json", "--continue"),
         _call("bash", "command", description="Run a command"),
         _call("task", "prompt", description="Look", subagent_type="explore"),
+        impatient_lines=(('"timeout": 3600000', '"chunkTimeout": 5000'),),
     ),
     Client(
         "Qwen Code",

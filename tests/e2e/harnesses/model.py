@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.harnesses.processor import ROLES
+from tests.e2e.harnesses.script import ROLES
 
 LENIENT, STRICT = "lenient", "strict"
 CONTEXT = 131_072

@@ -17,16 +17,13 @@ from vllm.v1.sample.logits_processor import (
     MoveDirectionality,
 )
 
-from tests.e2e.harnesses.script import next_words
+from tests.e2e.harnesses.script import ROLES, SCRIPTS, next_words
 
-SCRIPTS = "SCRIPTS_OF_HARNESSES"
-"""Variable with the file of the scripts."""
-ROLES = ("system", "user", "assistant", "tool")
 _DECISIVE = 1e4
 """Added to the logit of the scripted token; one that a grammar forbids stays at minus infinity."""
 
 
-class ScriptedWords(LogitsProcessor):
+class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not followed
     """Makes each request say what its prompt asks the script for."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:

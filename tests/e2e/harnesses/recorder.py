@@ -27,6 +27,8 @@ class Exchange:
     """0: there was no answer before the client hung up."""
     answer_headers: Mapping[str, str] = field(default_factory=dict)
     answer: bytes = b""
+    pieces: int = 0
+    """In which the answer came."""
     is_whole: bool = False
     """Whether the answer ended before the client hung up."""
 
@@ -110,6 +112,7 @@ class Recorder:
                 await answer.prepare(request)
                 async for chunk in answered.content.iter_any():
                     exchange.answer += chunk
+                    exchange.pieces += 1
                     await answer.write(chunk)
                 exchange.is_whole = True
                 await answer.write_eof()

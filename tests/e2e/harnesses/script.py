@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+SCRIPTS = "SCRIPTS_OF_HARNESSES"
+"""Variable of an engine's process with the file of the scripts."""
+ROLES = ("system", "user", "assistant", "tool")
+"""Each is marked in the prompt by a token `<|ROLE|>`."""
 TITLE = '{"title": "Words of a script", "isNewTopic": false}'
 """Answer to a prompt without tools: JSON, for some clients ask for it."""
 UNSCRIPTED = "There is no script for this."

@@ -16,7 +16,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from tests.e2e.harnesses.model import CONTEXT, STRICT
-from tests.e2e.harnesses.processor import SCRIPTS
+from tests.e2e.harnesses.script import SCRIPTS
 
 _ROOT = Path(__file__).parents[3]
 _CPUS = 16
@@ -24,6 +24,8 @@ _ENDS_WITHIN_S = 120.0
 SEATS = 6
 """Of an engine: so few that a test can take all of them."""
 KEEPALIVE_S = 1.0
+SPENT = "spent"
+"""A tenant whose quota no call fits in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,16 @@ class ScriptedService:
     url: str
     pid: int
 
-    def engines(self) -> list[int]:
-        """Return the process ids of its engines."""
+    def engines(self, model: str) -> list[int]:
+        """Return the process ids of a model's engines."""
         children = psutil.Process(self.pid).children(recursive=True)
-        return [one.pid for one in children if "EngineCore" in " ".join(one.cmdline())]
+        return [
+            child.pid
+            for replica in children
+            if f"Replica-{model}" in " ".join(replica.cmdline())
+            for child in replica.children()
+            if "EngineCore" in " ".join(child.cmdline())
+        ]
 
 
 def serve_config(
@@ -70,7 +78,12 @@ def serve_config(
                         "name": "Ingress",
                         "num_replicas": 1,
                         "ray_actor_options": {"num_cpus": 0.2},
-                        "user_config": {"policy": "justitia"},
+                        "user_config": {
+                            "policy": "justitia",
+                            "tenants": {
+                                SPENT: {"quotas": [{"unit": "tokens", "limit": 10, "per": "month"}]}
+                            },
+                        },
                     },
                     *(
                         {

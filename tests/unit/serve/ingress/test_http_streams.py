@@ -248,6 +248,20 @@ def test_head_of_a_stream_tells_proxies_to_pass_it_on(after_s: Seconds) -> None:
     assert (after_s == 0.0) == (b"x-justitia-replica" in head)
 
 
+def test_head_that_a_sign_of_life_begins_names_the_application() -> None:
+    """It is known before the queue; what the engine would add is not."""
+    wire = Wire()
+    reply = Reply(CHAT, wire.send)
+    reply.early_head = {"x-justitia-application": "a/1"}
+    terms = KeepaliveTerms(15.0, Keepalive.EVENT)
+    engines = (200, {**HEAD[1], "X-Justitia-Replica": "r"})
+    run_virtually(answer(reply, [(40.0, engines), (0.0, b"a\n\n")], terms), VirtualLoop())
+
+    head = dict(wire.head["headers"])
+    assert b"a/1" == head[b"x-justitia-application"]
+    assert b"x-justitia-replica" not in head
+
+
 def failing(plan: Plan, path: str, error: type[Exception]) -> tuple[Wire, list[int]]:
     """Send a stream that fails, and return the wire and the statuses that were counted."""
     wire, counted = Wire(), list[int]()

@@ -1,0 +1,106 @@
+"""The service on scripted engines, with keys, and what each client sent that is not known."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harnesses.clients import CLIENTS, Client
+from tests.e2e.harnesses.installed import CACHE, installed
+from tests.e2e.harnesses.known import unknown_parts
+from tests.e2e.harnesses.model import LENIENT, STRICT, build_model
+from tests.e2e.harnesses.recorder import Exchange
+from tests.e2e.harnesses.scenarios import HOG, all_scripts
+from tests.e2e.harnesses.script import write_scripts
+from tests.e2e.harnesses.service import SPENT, ScriptedService, scripted_service
+from tests.harness.key_ring import KeyRing
+
+OPERATOR = "operator"
+_SENT = pytest.StashKey[dict[str, set[str]]]()
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A running service and the secrets of its keys, by tenant."""
+
+    service: ScriptedService
+    secrets: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return self.service.url
+
+
+@pytest.fixture(scope="session")
+def model_directory() -> Path:
+    """The directory of the scripted model, built once for each Python."""
+    directory = CACHE / f"model-{sys.version_info.major}.{sys.version_info.minor}"
+    if not directory.exists():
+        build_model(directory)
+    return directory
+
+
+def _served(
+    directory: Path, model: Path, engines: tuple[str, ...], *, haproxy: bool
+) -> Iterator[Guarded]:
+    installed(CLIENTS[0].package)  # without npm nothing has to be started
+    keys = KeyRing(directory / "keys.yaml")
+    tenants = [f"{client}-{name}" for client in CLIENTS for name in (LENIENT, STRICT, "busy")]
+    for tenant in (*tenants, *(f"{SPENT}/{client}" for client in CLIENTS), HOG):
+        keys.add(tenant, tenant, "infer", "own")
+    keys.add(OPERATOR, None, "operate")
+    keys.write()
+    scripts = directory / "scripts.json"
+    write_scripts(scripts, all_scripts(CLIENTS))
+    with scripted_service(
+        model, scripts, keys.file, dict.fromkeys(engines, 1), haproxy=haproxy
+    ) as service:
+        yield Guarded(service, keys.secrets)
+
+
+@pytest.fixture(scope="session", params=["haproxy", "serve"])
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_directory: Path
+) -> Iterator[Guarded]:
+    """The service with both templates, behind each front in turn."""
+    directory = tmp_path_factory.mktemp(request.param)
+    yield from _served(
+        directory, model_directory, (LENIENT, STRICT), haproxy=request.param == "haproxy"
+    )
+
+
+@pytest.fixture(scope="session")
+def strict(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[Guarded]:
+    """The service with the strict template alone."""
+    yield from _served(tmp_path_factory.mktemp("strict"), model_directory, (STRICT,), haproxy=True)
+
+
+@pytest.fixture
+def note_sent(pytestconfig: pytest.Config) -> "Noted":
+    """Takes note of what a client sent."""
+    return Noted(pytestconfig.stash.setdefault(_SENT, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What clients sent that is not known, by client."""
+
+    unknown: dict[str, set[str]]
+
+    def __call__(self, client: Client, calls: list[Exchange]) -> None:
+        found = self.unknown.setdefault(client.name, set())
+        for call in calls:
+            found |= unknown_parts(client.program, call)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what each client sent that is not known: a new release shows itself."""
+    sent = config.stash.get(_SENT, {})
+    if sent:
+        terminalreporter.section("what harnesses sent that is not known")
+        for name, parts in sorted(sent.items()):
+            terminalreporter.write_line(f"{name}: {', '.join(sorted(parts)) or 'nothing'}")

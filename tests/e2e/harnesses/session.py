@@ -1,0 +1,118 @@
+"""A client's session against the running service, with what both said."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.e2e.harnesses.clients import Client
+from tests.e2e.harnesses.installed import installed
+from tests.e2e.harnesses.recorder import Exchange, Recorder
+
+RUNS_WITHIN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a client's program, to its end."""
+
+    status: int
+    output: str
+    errors: str
+
+    def __str__(self) -> str:
+        return f"status {self.status}\n{self.output[-2000:]}\n{self.errors[-2000:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A client in a home and a working directory of its own."""
+
+    client: Client
+    recorder: Recorder
+    model: str
+    key: str
+    directory: Path
+    environment: dict[str, str]
+
+    async def run(self, script: str, *, resume: bool = False) -> Run:
+        """Let the client do what a script says."""
+        prompt = f"Please do the work of @@{script}@@"
+        command = self.client.command(
+            installed(self.client.package), self.model, prompt, resume=resume
+        )
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=self.directory / "work",
+            env=self.environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            output, errors = await asyncio.wait_for(process.communicate(), RUNS_WITHIN_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode is not None
+        return Run(process.returncode, output.decode(), errors.decode())
+
+    @property
+    def calls(self) -> list[Exchange]:
+        """Its inferences so far."""
+        return self.recorder.inferences
+
+
+@asynccontextmanager
+async def session(
+    client: Client, service: str, directory: Path, *, model: str, key: str, impatient: bool = False
+) -> AsyncIterator[Session]:
+    """A session of a client that has never run before."""
+    recorder = Recorder(service)
+    node = installed("node") / "node_modules" / ".bin"
+    for part in ("home", "work"):
+        (directory / part).mkdir()
+    (directory / "work" / "README.md").write_text("A project.\n", encoding="utf-8")
+    async with recorder.recording():
+        environment = client.prepare(
+            directory / "home", url=recorder.url, key=key, model=model, impatient=impatient
+        )
+        environment["PATH"] = f"{node}:{environment['PATH']}"
+        yield Session(client, recorder, model, key, directory, environment)
+
+
+def told_use(exchange: Exchange) -> tuple[int, int]:
+    """Return the tokens of prompt and output that an answer's events tell."""
+    told: dict[str, Any] = {}
+    for line in exchange.answer.decode().splitlines():
+        if line.startswith("data: {"):
+            event = json.loads(line.removeprefix("data: "))
+            for holder in (event, event.get("message"), event.get("response")):
+                use = holder.get("usage") if isinstance(holder, dict) else None
+                told |= {name: count for name, count in (use or {}).items() if count is not None}
+    prompt = told.get("prompt_tokens", told.get("input_tokens", 0))
+    return prompt, told.get("completion_tokens", told.get("output_tokens", 0))
+
+
+async def used(service: str, operator: str, tenant: str) -> tuple[int, ...]:
+    """Return applications and inferences of a tenant, and its tokens of prompt and output."""
+    async with httpx.AsyncClient(base_url=service) as http:
+        answer = await http.get("/v1/usage", headers={"authorization": f"Bearer {operator}"})
+    rows = [row for row in answer.json()["data"] if row["tenant"] == tenant]
+    counted = ("applications", "inferences", "prompt_tokens", "output_tokens")
+    return tuple(sum(row[name] for row in rows) for name in counted)
+
+
+async def class_of(service: str, key: str, application: str) -> str:
+    """Return the class of an application."""
+    async with httpx.AsyncClient(base_url=service) as http:
+        path = f"/v1/applications/{application}"
+        answer = await http.get(path, headers={"authorization": f"Bearer {key}"})
+    found: str = answer.json()["application_class"]
+    return found
