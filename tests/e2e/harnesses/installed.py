@@ -1,4 +1,4 @@
-"""Installs the clients from npm, once: into `build/harnesses`, which git ignores."""
+"""Installs the clients from npm, once: into `.venv/harnesses`."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[3]
 _RELEASES = Path(__file__).with_name("package.json")
-CACHE = _ROOT / "build" / "harnesses"
+CACHE = _ROOT / ".venv" / "harnesses"
 _WITHIN_S = 600.0
 
 
