@@ -34,7 +34,6 @@ def make_fake_engine(model_path: str) -> Engine:
         max_num_seqs=_MAX_NUM_SEQS,
         max_model_len=_KV_TOKENS,
         iteration_s=0.001,
-        enable_prefix_caching=False,
     )
 
 

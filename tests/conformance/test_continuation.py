@@ -181,9 +181,9 @@ async def test_outputs_are_taken_once_and_end_with_the_lease(engine: Engine) -> 
     tokens = sum(len(output.tokens) for part in parts for output in part.outputs)
     assert 8 == tokens
     assert () == engine.take_outputs(call.lease_id)
-    assert Progress(engine.progress(call.lease_id).prompt_tokens, 8) == engine.release(
-        call.lease_id
-    )
+    progress = engine.progress(call.lease_id)
+    assert 8 == progress.output_tokens
+    assert progress == engine.release(call.lease_id)
     assert () == engine.take_outputs(call.lease_id)
 
 

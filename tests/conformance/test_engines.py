@@ -149,7 +149,7 @@ async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
 
     assert still_running
     assert early.prompt_tokens == 10
-    assert engine.release(call.lease_id) == Progress(10, 1500)
+    assert (10, 1500) == counted_tokens(engine.release(call.lease_id))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
@@ -178,10 +178,10 @@ async def test_final_progress_equals_usage(
     _, received = await answer(engine, call)
     usage = events(received)[-1]["usage"] if stream else json.loads(received)["usage"]
 
-    final = Progress(usage["prompt_tokens"] * choices, usage["completion_tokens"])
-    assert final.output_tokens > 0
-    assert final == engine.progress(call.lease_id)
-    assert final == engine.release(call.lease_id)
+    final = usage["prompt_tokens"] * choices, usage["completion_tokens"]
+    assert usage["completion_tokens"] > 0
+    assert final == counted_tokens(engine.progress(call.lease_id))
+    assert final == counted_tokens(engine.release(call.lease_id))
     assert Progress(0, 0) == engine.progress(call.lease_id)
 
 
@@ -260,6 +260,11 @@ async def test_what_is_left_at_any_moment_is_charged_as_the_engine_counts_it(
         counted.prompt_tokens - before.prompt_tokens,
         counted.output_tokens - before.output_tokens,
     )
+
+
+def counted_tokens(progress: Progress) -> tuple[int, int]:
+    """Return the tokens of prompts and outputs, whatever the prefix cache had of them."""
+    return progress.prompt_tokens, progress.output_tokens
 
 
 def _counted(engine: Engine) -> Progress:
@@ -362,7 +367,7 @@ async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None
 
     assert order == [1, 2]
     assert before < engine.preemptions()
-    assert Progress(980, 300) == engine.release(last.lease_id)
+    assert (980, 300) == counted_tokens(engine.release(last.lease_id))
 
 
 @pytest.mark.parametrize(

@@ -115,14 +115,26 @@ class _Lease:
         return Progress(
             sum(sequence.read_tokens(now) for sequence in self.sequences),
             self.progress.output_tokens,
+            self._cached_tokens(),
         )
 
     @property
     def progress(self) -> Progress:
+        is_known = all(sequence.generated for sequence in self.sequences)
         return Progress(
             prompt_tokens=sum(sequence.prompt_tokens for sequence in self.sequences),
             output_tokens=sum(sequence.generated for sequence in self.sequences),
+            cached_tokens=self._cached_tokens() if is_known else None,
         )
+
+    def _cached_tokens(self) -> Tokens | None:
+        """Return the prompt tokens that the sequences with a token found in the cache."""
+        cached = [
+            min(sequence.cached_tokens or 0, sequence.prompt_tokens)
+            for sequence in self.sequences
+            if sequence.generated
+        ]
+        return sum(cached) if cached else None
 
 
 _NO_LEASE = _Lease([], stream=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.errors import ConfigError, EngineError, RequestError
-from justitia_ray.protocol.engine import EngineCall, ResponseHead
+from justitia_ray.protocol.engine import EngineCall, Progress, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.fake_engine import FakeEngine
@@ -185,6 +185,8 @@ async def test_conversation_that_goes_on_finds_all_that_was_said(telling: FakeEn
     assert 0 == told_cached(first)
     # 4 words, a frame of 4, 8 tokens of the answer, the last of which was never computed.
     assert 12 == told_cached(second)
+    assert Progress(8, 8, 0) == telling.release("1")
+    assert Progress(25, 8, 12) == telling.release("2")
     assert (telling.cache_queries, telling.cache_hits) == (8 + (16 + 4 + 1 + 4), 12)
 
 
