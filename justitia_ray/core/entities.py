@@ -122,15 +122,12 @@ class Inference:
     """Choices of each prompt, if the engine holds what they have in common once."""
     prefixes: tuple[Prefix, ...] = ()
     """Beginnings of its prompt that others may have, too, the shortest first."""
+    shares: bool = False
+    """Whether it may hold less on a replica than its prompt's length says, by one of these."""
     found_tokens: Tokens | None = None
     """Prompt tokens that its last lease found in the engine's cache; None: not known yet."""
     cached_tokens: Tokens | None = None
     """The least that any of its leases found: the rest of its prompt was computed."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether it may hold less on a replica than its prompt's length says."""
-        return self.copies > 1 or bool(self.prefixes)
 
     def repeated_tokens(self, block_size: Tokens) -> Tokens:
         """Return the prompt tokens of its choices that are held once, as whole blocks.
@@ -436,7 +433,7 @@ class KnownReplica:
         once = inference.repeated_tokens(self.capacity.block_size)
         if inference.found_tokens is not None and inference.lease_id is not None:
             once = min(once, inference.found_tokens)
-        return footprint._replace(context_tokens=footprint.context_tokens - once)
+        return footprint.less(once)
 
     def footprint_beside(self, inference: Inference) -> Footprint:
         """Return the KV that an inference would add to what is held here."""
@@ -444,7 +441,7 @@ class KnownReplica:
         if not inference.prefixes or not self.capacity.caches_prefixes:
             return footprint
         shared = self.leases.shared_with(inference.prefixes)
-        return footprint._replace(context_tokens=max(0, footprint.context_tokens - shared))
+        return footprint.less(shared) if shared else footprint
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
         """Count what a lease shares less than was assumed, once its first tokens are there."""

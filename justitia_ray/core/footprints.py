@@ -38,6 +38,10 @@ class Footprint(NamedTuple):
         """The most KV that it will hold, without what the last blocks waste."""
         return self.context_tokens + self.choices * self.iterations
 
+    def less(self, shared: Tokens) -> "Footprint":
+        """Return it without what others hold of it; an engine may count less than was named."""
+        return Footprint(self[0], self[1], max(0, self[2] - shared), self[3])
+
 
 class Forecast:
     """The ends of leases in order, and the KV held just before each. Immutable.
@@ -170,7 +174,8 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self.changes += 1
         if self.beginnings is not None and lease_id in self._contexts:
             self._contexts[lease_id] = footprint.context_tokens
-            footprint = self._less_shared(lease_id, footprint)
+            if shared := self.beginnings.shared.get(lease_id):
+                footprint = footprint.less(shared)
         before = self._by_lease.get(lease_id)
         self._by_lease[lease_id] = footprint
         if before is None:
@@ -225,8 +230,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
 
     def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
         """Return the length of the longest of these beginnings that a lease has."""
-        longest = None if self.beginnings is None else self.beginnings.longest(prefixes)
-        return 0 if longest is None else longest.prefix.tokens
+        return 0 if self.beginnings is None else self.beginnings.longest_of(prefixes)
 
     def extension(self, prefixes: tuple[Prefix, ...], iterations: Tokens) -> Extension:
         """Return the shared beginnings that a lease of so many iterations would outlast."""
@@ -297,31 +301,27 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._follow(beginnings.leave(lease_id))
         self._recount(path)
 
-    def _less_shared(self, lease_id: LeaseId, footprint: Footprint) -> Footprint:
-        """Return what a lease holds of its own."""
-        assert self.beginnings is not None
-        shared = self.beginnings.shared.get(lease_id, 0)
-        own = max(0, footprint.context_tokens - shared)  # an engine may count less than was named
-        return Footprint(footprint.iterations, footprint.choices, own, footprint.application_id)
-
     def _follow(self, changed: Iterable[LeaseId]) -> None:
         """Count leases anew that share something else than before."""
         for lease_id in changed:
             before = self._by_lease.get(lease_id)
             if before is not None:
+                assert self.beginnings is not None
                 whole = before._replace(context_tokens=self._contexts[lease_id])
                 self._count(before, -1)
-                self._by_lease[lease_id] = self._less_shared(lease_id, whole)
+                self._by_lease[lease_id] = whole.less(self.beginnings.shared[lease_id])
                 self._count(self._by_lease[lease_id], 1)
                 self._ends = None
 
     def _recount(self, beginnings: Iterable[Beginning]) -> None:
         """Count beginnings anew whose leases have changed."""
+        counted = self._counted
         for node in beginnings:
-            tokens, owner = self._counted.pop(node, (0, ""))
-            if tokens:
+            if node in counted:
+                tokens, owner = counted.pop(node)
                 self._count(Footprint(0, 0, tokens, owner), -1)
-            if tokens := node.held_tokens:
+            if len(node.leases) > 1:
+                tokens = node.held_tokens
                 owner = self._by_lease[node.bearer].application_id
                 self._counted[node] = tokens, owner
                 self._count(Footprint(0, 0, tokens, owner), 1)

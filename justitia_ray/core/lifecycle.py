@@ -391,6 +391,8 @@ class Inferences:
             if cap is not None:
                 self._refuse_capped(event, cap)
                 return None
+        copies = _copies(event)
+        prefixes = read_prefixes(event.prefixes, event.prompt_tokens) if event.prefixes else ()
         inference = Inference(
             request_id=event.request_id,
             application_id=event.application_id,
@@ -406,8 +408,9 @@ class Inferences:
             true_output_tokens=event.true_output_tokens,
             is_counted=event.is_counted,
             outcome=event.outcome,
-            copies=_copies(event),
-            prefixes=read_prefixes(event.prefixes, event.prompt_tokens) if event.prefixes else (),
+            copies=copies,
+            prefixes=prefixes,
+            shares=copies > 1 or bool(prefixes),
         )
         if event.lease_id is None:
             self._set_deadline(inference, event.deadline_s, application.deadline_s)

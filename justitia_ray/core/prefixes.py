@@ -108,6 +108,13 @@ class Beginnings:
                 return nodes[prefix]
         return None
 
+    def longest_of(self, prefixes: tuple[Prefix, ...]) -> Tokens:
+        """Return the length of the longest of some beginnings that a lease has; 0: none has one."""
+        for prefix in reversed(prefixes):
+            if prefix in self._nodes:
+                return prefix.tokens
+        return 0
+
     def path(self, lease_id: LeaseId) -> list[Beginning]:
         """Return the beginnings of a lease, the longest first."""
         return list(_up(self._longest.get(lease_id)))
@@ -178,18 +185,20 @@ class Beginnings:
 
     def _share_anew(self, leases: Iterable[LeaseId]) -> list[LeaseId]:
         """Say anew what some leases share; return those of which that has changed."""
-        changed = []
+        changed: list[LeaseId] = []
         for lease_id in leases:
-            before = self.shared.get(lease_id, 0)
-            shared = self._shared_on(lease_id)
-            if shared != before:
+            if (shared := self._shared_on(lease_id)) != self.shared.get(lease_id, 0):
                 changed.append(lease_id)
                 self.shared[lease_id] = shared
         return changed
 
     def _shared_on(self, lease_id: LeaseId) -> Tokens:
-        path = _up(self._longest[lease_id])
-        return next((node.prefix.tokens for node in path if len(node.leases) > 1), 0)
+        node: Beginning | None = self._longest[lease_id]
+        while node is not None:
+            if len(node.leases) > 1:
+                return node.prefix.tokens
+            node = node.parent
+        return 0
 
 
 def _up(node: Beginning | None) -> Iterator[Beginning]:
