@@ -14,6 +14,7 @@ from justitia_ray.serve.asgi import Receive
 from justitia_ray.serve.ingress.body_room import BodyRoom, HeldBody
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_encodings import HEADER, Decoder, decoders_of
+from justitia_ray.serve.ingress.model_fields import known_fields
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -122,7 +123,7 @@ class BodyReader:
         with self.room.hold(context_of(request.scope).body_holder) as held:
             raw = await self.read_body(held, declared, request.receive, encodings) or empty
             try:
-                return kind.model_validate_json(raw)
+                return kind.model_validate_json(known_fields(kind, raw))
             except ValidationError as error:
                 first = error.errors()[0]["loc"]
                 raise RequestError(describe(error), str(first[0]) if first else None) from None
