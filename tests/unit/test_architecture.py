@@ -165,7 +165,7 @@ RULES: dict[str, Rule] = {
     "serve.scheduler": Rule(SERVE, ("ray",)),
     "serve.predictor": Rule(SERVE, ("ray",)),
     "serve.replica": Rule(SERVE, ("psutil", "ray")),
-    "serve.ingress": Rule(SERVE, ("fastapi", "pydantic", "ray", "starlette")),
+    "serve.ingress": Rule(SERVE, ("fastapi", "msgspec", "pydantic", "ray", "starlette")),
     "serve.ingress.http_encodings": Rule((*BASE, "protocol"), ("brotli", "zstandard")),
     "serve.engines": Rule(
         (*BASE, "config", "engine_model", "observability.log_events", "protocol", "serve.asgi"),
