@@ -1,5 +1,8 @@
 """Beginnings that several leases of a replica have: a tree, and what each lease shares."""
 
+import msgspec
+
+from justitia_ray.core.events import InferenceSubmitted
 from justitia_ray.core.prefixes import (
     LONGEST_PREFIX,
     Beginnings,
@@ -11,12 +14,18 @@ from justitia_ray.core.prefixes import (
 SYSTEM, CHAT, FORK = (Prefix(n, name.encode() * 7) for n, name in ((32, "s"), (64, "c"), (64, "f")))
 
 
-def test_submission_carries_ten_bytes_for_each() -> None:
-    """With the names of both new fields, 64 bytes more at most."""
+def test_submission_carries_ten_bytes_for_each_and_64_more_at_most() -> None:
+    """With the names of both fields, as they cross a connection."""
     packed = pack_prefixes([SYSTEM, CHAT])
+    four = pack_prefixes([Prefix(2**20 + n, b"d" * 7) for n in range(4)])
+    submission = InferenceSubmitted("q", "a", "q", "i", 1, 1, 1, prefixes=four, copies=1_000)
+    sent = msgspec.to_builtins(submission)
+    before = {name: sent[name] for name in sent if name not in ("prefixes", "copies")}
+    encode = msgspec.msgpack.encode
 
     assert 20 == len(packed)
     assert (SYSTEM, CHAT) == read_prefixes(packed, 64)
+    assert len(encode(submission)) - len(encode(before)) <= 64
 
 
 def test_what_is_no_beginning_of_the_prompt_is_left_out() -> None:
