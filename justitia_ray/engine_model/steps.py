@@ -93,6 +93,11 @@ class StepScheduler(Generic[SequenceT]):
         self._no_more_fit = False
         """Whether the last plan left sequences waiting that nothing but an end lets in."""
 
+    @property
+    def has_work(self) -> bool:
+        """Whether anything runs or waits."""
+        return bool(self.running or self.waiting)
+
     def add(self, sequence: SequenceT) -> None:
         """Queue a new sequence."""
         self._no_more_fit = False
@@ -111,7 +116,8 @@ class StepScheduler(Generic[SequenceT]):
     def plan(self) -> dict[SequenceT, Tokens]:
         """Plan the next iteration, allocate its blocks, and return what it computes of which.
 
-        The one before must have ended. Empty if nothing runs.
+        The one before must have ended. Empty if nothing runs, and where the first that runs is the
+        last in order and was preempted for want of a block: the next plan goes on.
         """
         step: dict[SequenceT, Tokens] = {}
         budget = self.max_batched_tokens

@@ -325,7 +325,7 @@ class FakeEngine:
 
     def steps(self) -> Steps:
         """Return the iterations so far."""
-        return Steps(self._steps, bool(self._scheduler.running or self._scheduler.waiting))
+        return Steps(self._steps, self._scheduler.has_work)
 
     def suspended(self) -> str:
         """Return the name that `stall` has given to what is suspended."""
@@ -464,6 +464,8 @@ class FakeEngine:
             before = len(self._scheduler.running)
             step = self._scheduler.plan()
             if not step:
+                if self._scheduler.has_work:
+                    continue
                 self._work.clear()
                 await self._work.wait()
                 continue

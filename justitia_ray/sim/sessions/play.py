@@ -123,6 +123,7 @@ class _Play:
                 self._end(replica, ends_at)
             else:
                 break
+        assert not self._rows, "every session ends"
         self._result.preemptions = sum(r.steps.preemptions for r in self._replicas)
         return self._result
 

@@ -68,9 +68,11 @@ class SessionReplica:
 
     def _begin(self, now: Seconds) -> None:
         self._step = self.steps.plan()
-        if not self._step:
-            self.ends_at = None
-            return
+        while not self._step:
+            if not self.steps.has_work:
+                self.ends_at = None
+                return
+            self._step = self.steps.plan()
         self._began_at = now
         decoding = [s for s, tokens in self._step.items() if tokens == 1]
         self._context_tokens = sum(sequence.computed for sequence in decoding)

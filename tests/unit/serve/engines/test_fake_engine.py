@@ -14,6 +14,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.fake_openai import parse_request
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -246,6 +247,23 @@ async def test_cached_prompt_takes_no_time_again() -> None:
 
     # All of the first; of the second its last token; of the third what differs.
     assert [pytest.approx(n * 1e-6) for n in (4, 1, 1)] == lengths
+
+
+@pytest.mark.parametrize("kv_tokens", [64, 65])
+async def test_engine_goes_on_after_the_first_that_runs_was_preempted(kv_tokens: int) -> None:
+    """It is the last in order: vLLM plans an empty iteration then, and the next one goes on."""
+    engine = FakeEngine("fake", kv_tokens=kv_tokens, iteration_s=0)
+    await engine.start()
+    last = asyncio.create_task(ask(engine, call("1", 2, prompt="a b", max_tokens=60)))
+    await eventually(lambda: engine.progress("1").output_tokens > 0, "it runs", every_s=0)
+    first = asyncio.create_task(ask(engine, call("2", 1, prompt="x y z", max_tokens=58)))
+
+    async with asyncio.timeout(10.0):
+        await asyncio.gather(first, last)
+    await engine.stop()
+
+    assert engine.preemptions() >= 1
+    assert kv_tokens == engine.free_kv_tokens()
 
 
 async def test_engine_without_the_cache_computes_every_prompt() -> None:
