@@ -87,7 +87,7 @@ def serve_config(
                     },
                     *(
                         {
-                            "name": f"Replica-{name}" if len(engines) > 1 else "Replica",
+                            "name": f"Replica-{name}",
                             "num_replicas": number,
                             "ray_actor_options": {"num_cpus": 0.5},
                         }
