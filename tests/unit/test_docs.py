@@ -86,13 +86,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_folder_map_names_the_folders_there_are() -> None:
     """A newcomer looks for a line by its folder."""
     rows = README.split("## What is where\n\n```\n")[1].split("```")[0].splitlines()
-    folders = {
+    listed = [
         name
         for row in rows
         for name in re.split(r",? +", row.split("   ")[0].strip())
         if name.endswith("/")
-    }
-    package = {f"justitia_ray/{name}" if name == "doctor/" else name for name in folders}
+    ]
+    package = {f"justitia_ray/{name}" if name == "doctor/" else name for name in listed}
     there = {
         f"{path.relative_to(ROOT)}/"
         for parent in (ROOT, ROOT / "justitia_ray")
@@ -101,6 +101,7 @@ def test_folder_map_names_the_folders_there_are() -> None:
     }
 
     assert there - {"justitia_ray/"} == package
+    assert len(listed) == len(package)  # each once
 
 
 @pytest.mark.parametrize(
