@@ -173,6 +173,10 @@ def _overfill(d: CoreDriver) -> None:
     d.core.state.replicas["r0"].leases["1-1"] = Footprint(5, 2, 10, "a")
 
 
+def _count_memory_twice(d: CoreDriver) -> None:
+    d.core.state.replicas["r0"].leases.context_tokens += 8
+
+
 def _book_nowhere(d: CoreDriver) -> None:
     d.application().unfinished_kv_token_time += 1
 
@@ -288,6 +292,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("leases_agree", _fill_unknown),
     ("leases_agree", _lose_lease),
     ("leases_agree", _rename_lease),
+    ("memory_counts_once", _count_memory_twice),
     ("open_suspects_are_apart", _suspect_two_on_one_replica),
     ("queue_holds_what_waits", _leave_queue),
     ("queue_holds_what_waits", _queue_idle),
