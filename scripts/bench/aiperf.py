@@ -5,6 +5,7 @@ their first turn, and a lane of a session that ended plays the next one until th
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ TRACES_SCALE = 1 / 32
 _STARTS_WITHIN_S: Seconds = 240.0
 """aiperf's processes and its data set, beside engines on two cores."""
 _OUTPUT_CHARACTERS = 800
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Variables with which aiperf takes a tokenizer's directory for a name on the hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,12 @@ def play_aiperf(
     limit_s = plan.duration_s + _STARTS_WITHIN_S
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=2 * limit_s
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=2 * limit_s,
+            env={name: value for name, value in os.environ.items() if name not in _OFFLINE},
         )
     except subprocess.TimeoutExpired:
         raise JustitiaError(f"aiperf did not end within {2 * limit_s:.0f} s") from None
