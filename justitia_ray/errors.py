@@ -15,7 +15,7 @@
     ├── ConnectionLost              our processes, between themselves: another way, or again
     ├── RemoteFailure               nobody: a mistake of ours in another process, whose log has it
     ├── LeaseError                  ingress and replica, between themselves
-    │   └── UnknownLease
+    │   └── UnknownLease, LeaseSuperseded
     ├── EngineError                 the replica: its engine is dead or gave no answer
     │   ├── AttemptsExhausted       the caller, later: no replica brought the call to its end
     │   ├── KillsEngines            the caller: engines die of the call

@@ -284,7 +284,8 @@ def test_arbitrary_headers_are_no_failure_and_no_way_in(
     times = Counter(name for name, _ in headers)
 
     assert begin["status"] < 500
-    if not is_public(path):
+    is_sign_of_life = method == "HEAD" and path in ("", "/")
+    if not is_public(path) and not is_sign_of_life:
         if any(times[name] > 1 for name in _WHO):
             assert begin["status"] in (400, 401)
         if not trusted and not any(times[name] for name in _CREDENTIALS):
