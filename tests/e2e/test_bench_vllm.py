@@ -140,10 +140,13 @@ async def test_aiperf_replays_sessions_and_its_export_says_how_they_went(
     config: AppConfig, server: OwnServer, tmp_path: Path
 ) -> None:
     """It is downloaded when it is first needed, and finds what was said before in the cache."""
+    traces, files = tmp_path / "recorded", tmp_path / "files"
+    traces.mkdir()
+    files.mkdir()
     for name in ("t0", "t1", "t2"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(trace(name)))
+        (traces / f"{name}.json").write_text(json.dumps(trace(name)))
     arm = AgentArm("pinned", (Target(server.port, ""),), is_ours=False)
-    load = AiperfLoad(tmp_path, 1.0, duration_s=12.0, longest_gap_s=0.5)
+    load = AiperfLoad(traces, 1.0, 12.0, 0.5, files)
 
     play = await load.play(arm, config, 2, "smoke")
 
