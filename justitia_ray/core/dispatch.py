@@ -147,9 +147,9 @@ class Placement:
         if application.in_flight or not application.replicas:
             return None
         replica = self._state.replicas.get(next(reversed(application.replicas)))
-        if replica is None or not (replica.pulls_again and replica.takes_leases):
+        if replica is None or not (replica.connected and replica.takes_leases):
             return None
-        return replica if replica.connected else None
+        return replica if self._state.now < replica.pulls_again_by else None
 
     def is_capped(self, inference: Inference, share_cap: float) -> bool:
         """Return whether it is the cap alone that keeps an inference from every replica."""
@@ -421,22 +421,22 @@ class Leases:
 
     def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
         """Return the node of the tree that must not be given an inference now, if there is one."""
-        tokens = self._least_tokens(inference)
+        tokens = self._most_tokens(inference)
         kv_tokens = self._state.kv_tokens()
         return self.shares.refuses(application.tenant, tokens, kv_tokens, application.tier)
 
     def tier_refuses(self, application: Application, inference: Inference) -> bool:
         """Return whether the tier of an application must not be given an inference now."""
-        tokens = self._least_tokens(inference)
+        tokens = self._most_tokens(inference)
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
-    def _least_tokens(self, inference: Inference) -> Tokens:
-        """Return the KV that an inference adds at its fullest to a replica that has most of it."""
+    def _most_tokens(self, inference: Inference) -> Tokens:
+        """Return the KV that an inference adds at its fullest to a replica that has least of it."""
         most = inference.expected_footprint().full_tokens
         if not inference.shares:
             return most
         beside = (one.footprint_beside(inference) for one in self.placement.asking())
-        return min((footprint.full_tokens for footprint in beside), default=most)
+        return max((footprint.full_tokens for footprint in beside), default=most)
 
     def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
         """Grant the first of an application's inferences that can start; return whether one can.

@@ -146,9 +146,10 @@ class Inference:
 
     @property
     def begun_computed_tokens(self) -> Tokens:
-        """Those of them that engines had to compute; never falls.
+        """Those of them that engines had to compute.
 
-        While some of its sequences have no token, it is not known what they find.
+        While some of its sequences have no token, it is not known what they find. It falls where an
+        engine finds what another, or an earlier lease, was cut short in reading.
         """
         if self.cached_tokens is None and self.choices > 1 and self.state is not _ENDED:
             return 0
@@ -401,8 +402,8 @@ class KnownReplica:
     """Whether it has been silent for so long that it would be lost if it were not connected."""
     takes_leases: bool = True
     """Whether it may be granted leases: it neither drains, nor is stalled, nor silent."""
-    pulls_again: bool = False
-    """Whether its pull has been answered and the next is on its way."""
+    pulls_again_by: Seconds = 0.0
+    """Until when its next pull is on its way, since the last was answered."""
     prompt_budget: Tokens | None = None
     """Prompt tokens that it still takes at once; None is no limit."""
     leases: Footprints = field(default_factory=Footprints)

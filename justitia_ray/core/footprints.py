@@ -292,7 +292,8 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
             # And what is counted of them already, until it ends: last of what ends there.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
-            leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0))
+            # What ends last runs: a beginning ends with a lease, and stands before it.
+            leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
         return Forecast(leases, block_size)
 
     def _leave(self, beginnings: Beginnings, lease_id: LeaseId) -> None:

@@ -25,6 +25,8 @@ from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import LeaseId, ReplicaId, Seconds
 
 Report = ev.LeaseProgress | ev.LeaseFinished
+_NEXT_PULL_S: Seconds = 0.25
+"""From the answer to a replica's pull to its next: a process that stands still makes none."""
 
 
 class Replicas:
@@ -87,7 +89,7 @@ class Replicas:
         replica.last_seen_at = self._state.now
         if event.asks:
             self._state.asking[replica.replica_id] = replica
-            replica.pulls_again = False
+            replica.pulls_again_by = 0.0
             replica.prompt_budget = event.most_prompt_tokens
         replica.unaccounted_tokens = event.reserved_kv_tokens
         self._state.headroom_changes += 1
@@ -95,8 +97,8 @@ class Replicas:
     def pull_answered(self, event: ev.PullAnswered) -> None:
         """Grant nothing more to the replica until it pulls again, but what goes on there."""
         replica = self._state.asking.pop(event.replica_id, None)
-        if replica is not None:
-            replica.pulls_again = event.pulls_again
+        if replica is not None and event.pulls_again:
+            replica.pulls_again_by = self._state.now + _NEXT_PULL_S
 
     def fail_engine(self, event: ev.EngineFailed) -> None:
         """Requeue what a replica has whose engine failed; refuse what is to blame for it."""
@@ -217,7 +219,7 @@ class Replicas:
         state.headroom_changes += 1
         replica.last_seen_at = state.now
         state.asking[event.replica_id] = replica
-        replica.pulls_again = False
+        replica.pulls_again_by = 0.0
         if event.draining and not replica.draining:
             replica.draining = True
             replica.drains_since = state.now

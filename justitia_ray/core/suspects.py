@@ -293,7 +293,7 @@ class Suspects:
         counted = len(suspicion.open) + _CLEARED_COUNTS * len(suspicion.cleared)
         if counted < needed or self._always_beside(name, suspicion):
             return False
-        return not self._came_again(name, suspicion)
+        return counted >= needed + self._came_again(name, suspicion)
 
     def _came_again(self, name: CallName, suspicion: Suspicion) -> bool:
         """Return whether another call may have run in all deaths of a suspect, by several ids."""

@@ -6,7 +6,7 @@ is sent again.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 Message = TypeVar("Message")
@@ -28,6 +28,11 @@ class Mailbox(Generic[Message]):
         """Add a message."""
         self.last += 1
         self._messages.append((self.last, message))
+
+    def withdraw(self, unwanted: Callable[[Message], bool]) -> None:
+        """Drop messages that were not acknowledged; the reader may have had them."""
+        kept = [(number, message) for number, message in self._messages if not unwanted(message)]
+        self._messages = deque(kept)
 
     def unread(self, ack: int) -> list[tuple[int, Message]]:
         """Drop the messages up to number `ack`, which were read, and return the rest."""

@@ -151,7 +151,7 @@ class AnswerReader:
             else:
                 self._read(chunk)
                 self._is_whole = True
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             self._given_up = True
 
     def turns(self) -> list[Turn]:
@@ -175,7 +175,7 @@ class AnswerReader:
         for text in given:
             try:
                 prompt = _arguments(text.encode()).get("prompt")
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 continue  # the model wrote something else than a JSON object
             if isinstance(prompt, str) and prompt.strip():
                 found.append(prompt)

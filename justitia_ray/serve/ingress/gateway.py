@@ -67,6 +67,8 @@ logger = logging.getLogger("ray.serve")
 _ASK_AGAIN_S: Seconds = 0.5
 _ASK_AGAIN_MOST_S: Seconds = 10.0
 """Pauses between two questions for the context of the engines: the first, and the longest."""
+_ASK_FOR_CACHE_S: Seconds = 60.0
+"""Pause where they have no prefix cache: an update may switch it on, this ingress before them."""
 
 
 def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference) -> dict[str, str]:
@@ -408,11 +410,15 @@ class Gateway:
         while True:
             try:
                 self.max_model_len = self.submitter.max_model_len = await self._calls.context()
-                self.submitter.note_blocks(await self._calls.cache_block())
-                return
+                block_size = await self._calls.cache_block()
             except Exception:  # none answers, or one of an earlier release, which cannot tell it
                 await sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_MOST_S)
+                continue
+            self.submitter.note_blocks(block_size)
+            if block_size:
+                return
+            await sleep(_ASK_FOR_CACHE_S)
 
     async def check_served(self, path: str) -> None:
         """Refuse a path that the model's engine does not answer, before the request waits.

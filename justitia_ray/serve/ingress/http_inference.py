@@ -178,7 +178,9 @@ def inference_endpoints(
         application_id = found.context.application_id
         named = None
         if application_id is not None:
-            reply.early_head = {APPLICATION_HEADER: application_id}
+            # A retry may join the attempt whose conversation it begins, and that has another id.
+            if key is None or not found.context.begins_conversation:
+                reply.early_head = {APPLICATION_HEADER: application_id}
             named = application_key(found.context.tenant, application_id)
         wait = gateway.outlooks.wait(named)
 

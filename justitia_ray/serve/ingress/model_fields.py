@@ -30,8 +30,8 @@ def known_fields(kind: type[BaseModel], raw: bytes) -> bytes:
         body = _reader(kind).decode(raw)
     except msgspec.ValidationError as error:
         return _refused(str(error))
-    except (msgspec.DecodeError, RecursionError):
-        return raw[:_SMALL_BYTES]  # no JSON, or nested too deep: neither is its beginning
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return raw[:_SMALL_BYTES] + b"?"  # no JSON, or nested too deep: no more is its beginning
     fields = {name: bytes(getattr(body, name)) for name in kind.model_fields}
     return _joined({name: _bounded(kind, name, value) for name, value in fields.items() if value})
 

@@ -47,8 +47,9 @@ class PrefixNames:
         """
         fields = body.fields
         reads_all = body.pools or fields.get("prompt_logprobs") is not None
-        echoes = fields.get("echo") and fields.get("logprobs") is not None
-        return bool(self.block_size) and not (reads_all or echoes or body.keeps is not None)
+        # A chat that is echoed has them computed whatever else it asks for.
+        reads_all = reads_all or bool(fields.get("echo"))
+        return bool(self.block_size) and not (reads_all or body.keeps is not None)
 
     def names(self, count: PromptCount, body: InferenceBody, tenant: str) -> bytes:
         """Return the packed names of a prompt's beginnings, at most four, its longest the last.
@@ -77,7 +78,7 @@ class PrefixNames:
         """Return what tells blocks of one text apart in the engine's cache."""
         if self._isolation != "shared":
             yield tenant.partition("/")[0] if self._isolation == "top" else tenant
-        for name in ("cache_salt", "model"):
+        for name in ("cache_salt", "model", "add_special_tokens"):
             yield str(body.fields.get(name))
 
 

@@ -113,6 +113,7 @@ class SchedulerService:
             return Opened(
                 term.epoch, 0.0, rejection.reason, rejection.limit, rejection.retry_after_s
             )
+        term.driver.outboxes.withdraw_end(arrival.ingress_id, name)
         tag = core.tag(name)
         is_stored = await term.admission.is_stored(name)
         await term.checkpointer.confirm()

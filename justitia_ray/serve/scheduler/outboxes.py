@@ -17,7 +17,7 @@ from justitia_ray.core.events import ReplicaPulled
 from justitia_ray.core.state import State
 from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import IngressMessage, Pull, ReplicaMessage
-from justitia_ray.units import IngressId, ReplicaId, Seconds
+from justitia_ray.units import ApplicationId, IngressId, ReplicaId, Seconds
 
 LONG_POLL_S: Seconds = 20.0
 """How long the call of an ingress waits for a message."""
@@ -121,6 +121,18 @@ class Outboxes:
     def of_replica(self, replica_id: ReplicaId) -> Outbox:
         """Return the outbox to a replica."""
         return self.replicas.setdefault(replica_id, Outbox(self._last_dropped))
+
+    def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
+        """Drop the unread end of an application whose id the ingress opens again. O(unread).
+
+        Read after the answer to the opening, it would make the ingress forget the new one.
+        """
+        outbox = self.ingresses.get(ingress_id)
+        if outbox:
+            end = EndApplication
+            outbox.withdraw(
+                lambda one: isinstance(one, end) and one.application_id == application_id
+            )
 
     def notify_all(self) -> None:
         """Let every waiting call return."""

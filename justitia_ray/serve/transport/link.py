@@ -156,6 +156,7 @@ class SocketLink:
         for number, pending in self._pending.items():
             if pending.first == first and not pending.is_ended:
                 self._connection.send(Cancel(number))
+                pending.items.clear()  # unread: the caller has had nothing of it
                 pending.end(error)
 
     async def close(self) -> None:

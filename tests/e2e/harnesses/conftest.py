@@ -60,7 +60,7 @@ def _served(
         yield Guarded(service, keys.secrets)
 
 
-@pytest.fixture(scope="session", params=["haproxy", "serve"])
+@pytest.fixture(scope="module", params=["haproxy", "serve"])
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_directory: Path
 ) -> Iterator[Guarded]:
@@ -71,7 +71,7 @@ def guarded(
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[Guarded]:
     """The service with the strict template alone."""
     yield from _served(tmp_path_factory.mktemp("strict"), model_directory, (STRICT,), haproxy=True)

@@ -6,6 +6,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
 from justitia_ray.core.prefixes import Prefix, pack_prefixes
+from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.usage import read_totals
 from tests.core_driver import CoreDriver
 
@@ -100,6 +101,25 @@ def test_choices_of_one_prompt_share_it_without_a_name(driver: CoreDriver) -> No
     assert 161 + 3 * 16 == replica.leases.context_tokens
     pull(driver, running(lease, 4, 3 * 145 - 64), block=16)
     assert 161 + 3 * 16 + 64 + 4 == replica.leases.context_tokens
+
+
+def test_prompt_that_outlasts_what_it_shares_with_is_forecast() -> None:
+    """Its beginning ends with it, and others may ask until when there is no room beside it."""
+    driver = CoreDriver(SchedulerCore(policy_options={"backfill": 8}))
+    capacity = ReplicaCapacity(100_000, 16, 256, True)
+    driver.handle(ev.ReplicaPulled("r0", capacity, 100_000, ()))
+    beginning = pack_prefixes([Prefix(40_000, b"system.")])
+    for name, prompt, output, prefixes in (
+        ("a", 41_000, 100, beginning),
+        ("first", 70_000, 500, b""),
+        ("later", 41_000, 200, beginning),
+    ):
+        driver.open(name, cost=1e6)
+        driver.handle(
+            ev.InferenceSubmitted(name, name, name, "i0", prompt, output, output, prefixes=prefixes)
+        )
+
+    assert ["first"] == driver.waiting("first")
 
 
 def test_gauge_only_adds_to_what_is_shared(driver: CoreDriver) -> None:

@@ -110,6 +110,20 @@ def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
     assert {"b": "r1"} == _ask(driver, "b", 10)  # others go where a pull waits
 
 
+def test_replica_that_does_not_pull_in_time_gets_no_turn() -> None:
+    """It may stand still, its connection open."""
+    driver = _pool()
+    driver.pull("r0", connected=True)
+    driver.open("a")
+    driver.submit("a1", "a")
+    driver.pull("r0", finished={driver.lease_of("a1"): 10}, connected=True)
+    driver.handle(ev.PullAnswered("r0", pulls_again=True))
+    driver.wait(0.5)
+    driver.pull("r1", connected=True)
+
+    assert {"a2": "r1"} == _places(driver.submit("a2", "a"))
+
+
 def test_replica_that_serves_again_is_the_last() -> None:
     driver = _pool(r0=1000, r1=1000)
     driver.open("a")

@@ -411,6 +411,23 @@ def test_suspect_that_is_cancelled_lets_the_next_one_run() -> None:
     assert "suspects" not in fleet.driver.record()["clock"]
 
 
+def test_killer_is_blamed_however_its_neighbours_come_and_go() -> None:
+    """A caller may leave after each death, and call again: it might be the killer, once more."""
+    fleet = Fleet(1)
+    fleet.submit("poison", "n0")
+    deaths = 0
+    while not fleet.refused and deaths < 5:
+        fleet.wait(0.3)
+        fleet.die(f"r{deaths}")
+        fleet.take(fleet.driver.handle(ev.InferenceCancelled(f"n{deaths}")))
+        deaths += 1
+        fleet.wait(1.1)
+        fleet.submit(f"n{deaths}")
+        fleet.start()
+
+    assert ([("poison", _KILLER)], 3) == (fleet.refused, deaths)
+
+
 def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
     fleet = Fleet(1, deaths_allowed=1)
     fleet.submit("poison")

@@ -25,6 +25,15 @@ def test_number_is_never_given_twice() -> None:
     assert [(2, "b")] == mailbox.unread(1)
 
 
+def test_message_that_is_withdrawn_is_not_sent() -> None:
+    mailbox = Mailbox[str]()
+    for message in ("a", "b", "c"):
+        mailbox.put(message)
+    mailbox.withdraw(lambda message: message == "b")
+
+    assert [(1, "a"), (3, "c")] == mailbox.unread(0)
+
+
 def test_message_sent_twice_is_read_once() -> None:
     """A grant read twice would be called twice."""
     cursor = Cursor()

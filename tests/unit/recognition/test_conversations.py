@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from justitia_ray.errors import JustitiaError
@@ -380,6 +380,21 @@ def test_answer_that_was_cut_names_nothing(path: str, stream: bool, body: bytes)
     assert not reader.is_whole
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_that_nest_without_end_begin_no_sub_agent(*, stream: bool) -> None:
+    """A model may repeat one token until its answer is cut."""
+    function = {"name": "t", "arguments": '{"a":' + "[" * 5_000}
+    said_by = {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": function}]}
+    reader = AnswerReader(CHAT, stream=stream)
+    if stream:
+        reader.add(events({"choices": [{"index": 0, "delta": said_by}]}) + b"data: [DONE]\n\n")
+    else:
+        reader.add(json.dumps({"choices": [{"index": 0, "message": said_by}]}).encode())
+
+    assert reader.is_whole
+    assert [] == reader.prompts()
+
+
 def test_silence_is_no_answer() -> None:
     """Every call with the same messages would go on from it."""
     assert [] == said(CHAT, b'{"choices": [{"message": {"content": "  "}}]}')
@@ -422,6 +437,7 @@ _MESSAGE = st.dictionaries(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw makes tables of Unicode
 @given(st.sampled_from([CHAT, MESSAGES, RESPONSES]), st.lists(_MESSAGE, min_size=1, max_size=4))
 def test_every_body_that_is_accepted_can_be_read(path: str, messages: list[Json]) -> None:
     """A body that the endpoint's reader lets through must not fail here."""

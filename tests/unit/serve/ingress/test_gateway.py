@@ -129,6 +129,8 @@ class Replicas:
     asked_paths: int = 0
     contexts: list[int | Exception] = field(default_factory=list)
     """What they say of their engines' context, one answer after the other."""
+    cache_blocks: list[int] = field(default_factory=lambda: [16])
+    """As much for the blocks of their caches; the last answer is given again."""
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
     async def paths(self) -> frozenset[str]:
@@ -145,7 +147,7 @@ class Replicas:
                 return tokens
 
     async def cache_block(self) -> int:
-        return 16
+        return self.cache_blocks.pop(0) if len(self.cache_blocks) > 1 else self.cache_blocks[0]
 
     async def unscheduled(self, path: str, body: bytes) -> Answer:
         self.asked.append((path, json.loads(body)))
@@ -522,9 +524,11 @@ async def test_context_is_that_of_the_engines_once_one_has_started(
 ) -> None:
     """What vLLM derives or fits into its memory: a declared one may be missing, or too large."""
     monkeypatch.setattr(gateway, "_ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(gateway, "_ASK_FOR_CACHE_S", 0.0)
+    desk.replicas.cache_blocks = [0, 16]  # the first is of before an update
     declared = desk.gateway.max_model_len
     older = AttributeError("a replica of an earlier release cannot tell it")
-    desk.replicas.contexts = [NoReplicaAnswers("none"), older, 512]
+    desk.replicas.contexts = [NoReplicaAnswers("none"), older, 256, 512]
     before = await desk.submit({}, max_tokens=510, n=2)
     await desk.gateway.learn_context()
     item = await desk.submit({}, max_tokens=510, n=2)

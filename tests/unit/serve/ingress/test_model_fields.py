@@ -38,8 +38,10 @@ def test_large_body_is_read_as_it_is() -> None:
         (b'{"weight":[%b1]}' % (b"1," * _MIB), b'{"weight":[]}'),
         (b"[%b1]" % (b"1," * _MIB), b"[]"),
         (b'{"input":"%b"' % (b"a" * _MIB), b'{"input":"aaa'),
+        (b'{"input":"a"}%bx' % (b" " * _MIB), b'{"input":"a"}x'),
+        (b'{"\xff":"%b"}' % (b"a" * _MIB), b'{"\xff":""}'),
     ],
-    ids=["unknown field", "list for a number", "no object", "no end"],
+    ids=["unknown field", "list for a number", "no object", "no end", "more", "no text"],
 )
 def test_large_body_is_refused_as_a_small_one_is(large: bytes, small: bytes) -> None:
     told = _read(ApplicationBody, large)

@@ -79,6 +79,7 @@ def test_texts_of_other_lengths_are_named_at_the_same_round_lengths() -> None:
     [
         {"tenant": "acme/sales"},
         {"asked": body(cache_salt="s")},
+        {"asked": body(add_special_tokens=False)},
         {"asked": InferenceBody({"model": "adapter"}, ["p"])},
         {"names": names_of(key=Key("k", b"t" * 32))},
     ],
@@ -106,6 +107,7 @@ def test_callers_share_as_far_as_the_isolation_says() -> None:
     [
         {"prompt_logprobs": 0},
         {"echo": True, "logprobs": 1},
+        {"echo": True},
     ],
 )
 def test_request_that_reads_no_cache_shares_nothing(fields: dict[str, Any]) -> None:

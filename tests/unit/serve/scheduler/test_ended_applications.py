@@ -91,6 +91,17 @@ async def test_call_that_opens_the_id_lets_it_take_inferences_again(
     assert [] == refusals(await service.submit_many("i", 1, 9, again))
 
 
+async def test_ingress_that_opens_the_id_again_does_not_hear_of_the_end_before(
+    service: SchedulerService,
+) -> None:
+    """It would forget the new application, and another scheduler would not be told of it."""
+    await ended(service, "cancel")
+    await service.open_application(opened("a"))
+    mail = await service.submit_many("i", 1, 0, (inference("q", "a"),))
+
+    assert [] == [message for _, message in mail.messages if isinstance(message, EndApplication)]
+
+
 async def test_what_an_ingress_submits_again_is_let_in(service: SchedulerService) -> None:
     """It waited before: the answers to it were lost."""
     await ended(service, "close")

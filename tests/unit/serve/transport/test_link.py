@@ -175,7 +175,7 @@ async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: 
 async def test_calls_that_are_abandoned_fail_here_and_stop_there(
     link: SocketLink, served: Served
 ) -> None:
-    """By their first argument; what has arrived of a stream is read before."""
+    """By their first argument."""
     lost = EngineError("another lease")
     kept = aclosing(link.stream("count", "kept", -1))
     async with kept as others, aclosing(link.stream("count", "s", -1)) as batches:
