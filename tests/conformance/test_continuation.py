@@ -109,7 +109,8 @@ async def check_every_cut(
 
         begun = b"".join(part.body for part in whole[:cut])
         assert told(undisturbed) == told(begun + rest)
-        assert final == counted
+        # An attempt may find in the cache what the one before it has read.
+        assert final == replace(counted, cached_tokens=final.cached_tokens)
     return undisturbed
 
 

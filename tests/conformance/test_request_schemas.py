@@ -1,13 +1,18 @@
 """The schemas of requests in the package are those of the vLLM that is installed."""
 
-import pytest
+import subprocess
+import sys
 
-from justitia_ray.protocol.request_schemas import schema_file
-from scripts.write_request_schemas import text_of_schemas, vllm_version
+import pytest
 
 
 @pytest.mark.vllm
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
 def test_schemas_are_of_the_installed_vllm() -> None:
-    """Another release may take other requests: `scripts/write_request_schemas` writes its file."""
-    assert schema_file(vllm_version()).read_text(encoding="utf-8") == text_of_schemas()
+    """Another release may take other requests: `scripts/write_request_schemas` writes its file.
+
+    In a process of its own: pydantic names equal classes by what was imported before.
+    """
+    command = [sys.executable, "-m", "scripts.write_request_schemas", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 0 == done.returncode, done.stderr[-2_000:]

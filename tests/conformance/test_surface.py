@@ -27,6 +27,7 @@ _BODIES: dict[str, dict[str, Any]] = {
 _NAME = re.compile(
     r'"((?:(?:resp|msg|rs|fc|call|chatcmpl(?:-tool)?)[_-])?[0-9a-f-]{16,})"|"created_at":(\d+)'
 )
+_CACHED = re.compile(r'("cached_tokens":)\d+')
 
 
 def leased(path: str, **more: Any) -> EngineCall:
@@ -38,7 +39,8 @@ def leased(path: str, **more: Any) -> EngineCall:
 def told(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
     """Return the events of a stream, each with its piece of a text, if it has one.
 
-    Each name is replaced by its place in order. Pieces of one text are joined: an engine that is
+    Each name is replaced by its place in order, and 0 stands for what was cached: an attempt may
+    find what the one before it has read. Pieces of one text are joined: an engine that is
     ahead of its reader hands out several tokens at once.
     """
     places: dict[str, int] = {}
@@ -47,7 +49,8 @@ def told(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
         number = places.setdefault(found[0], len(places))
         return f'"name {number}"' if found[1] else f'"created_at":{number}'
 
-    lines = [line for line in _NAME.sub(place, stream.decode()).splitlines() if line]
+    text = _CACHED.sub(r"\1 0", _NAME.sub(place, stream.decode()))
+    lines = [line for line in text.splitlines() if line]
     events: list[dict[str, Any]] = []
     for kind, data in zip(lines[::2], lines[1::2], strict=True):
         events.append(json.loads(data.removeprefix("data: ")))
