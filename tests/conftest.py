@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.integration.service import Serving
@@ -31,6 +32,13 @@ for _name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"):
 # compile them: what is compiled is kept, also where the environment asks for no such files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Profiles of hypothesis: `dev` while a change is made, `ci` for all of the examples, where the
+# environment says `CI` or with `--hypothesis-profile ci`. Both draw the same examples in every run,
+# and have no time limit: a busy machine fails no test.
+settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60)
+settings.register_profile("dev", settings.get_profile("ci"), max_examples=20)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 _ROOT = Path(__file__).parents[1]
 _STARTS_CLUSTERS = ("ray", "vllm")
