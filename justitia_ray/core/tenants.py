@@ -30,6 +30,10 @@ class Unit(StrEnum):
     APPLICATIONS = "applications"
 
 
+METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
+"""Units of which an inference claims what it may use, for it is known at its end only."""
+
+
 class OnExhausted(StrEnum):
     """Fate of an application that a quota has nothing left for."""
 

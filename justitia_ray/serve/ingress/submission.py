@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from justitia_ray.access.identity import check_tenant
 from justitia_ray.application_key import PLAIN_ID, application_key
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
-from justitia_ray.core.tenants import DEFAULT_TIER, TenantTree, Unit, ancestors
+from justitia_ray.core.tenants import DEFAULT_TIER, METERED, TenantTree, ancestors
 from justitia_ray.errors import JustitiaError, RequestError, shown_short
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.predictor.class_names import check_class_name
@@ -383,12 +383,9 @@ class Submitter:
         )
 
 
-_METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
-
-
 def _reserved_share(tree: TenantTree, tenant: str) -> float:
     """Return the quantile of its use that an inference reserves: the largest of its quotas."""
     if not tree.described:
         return 1.0
     quotas = (quota for _, node in tree.nodes(tenant) for quota in node.quotas)
-    return max((quota.reserve_quantile for quota in quotas if quota.unit in _METERED), default=1.0)
+    return max((quota.reserve_quantile for quota in quotas if quota.unit in METERED), default=1.0)

@@ -11,7 +11,7 @@ from justitia_ray.accounts.messages import Verdict as Decision
 from justitia_ray.core.entities import Inference
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.limits import LimitStanding
-from justitia_ray.core.tenants import OnExhausted, TenantTree, Unit
+from justitia_ray.core.tenants import METERED, OnExhausted, TenantTree, Unit
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds, Tokens
 
@@ -103,8 +103,6 @@ class Unopened:
     """Inferences that are held back with the application."""
 
 
-METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
-"""Units of which an inference claims what it may use, for it is known at its end only."""
 _SOMETHING = 1.0
 """What has to be left of a metered unit for an application to be opened."""
 

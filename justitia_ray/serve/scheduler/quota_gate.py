@@ -33,13 +33,12 @@ from justitia_ray.core.actions import (
 )
 from justitia_ray.core.entities import Inference
 from justitia_ray.core.limits import LimitStanding
-from justitia_ray.core.tenants import OnExhausted, TenantTree, Unit
+from justitia_ray.core.tenants import METERED, OnExhausted, TenantTree, Unit
 from justitia_ray.errors import AdmissionError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.tenant_metrics import ExchangeMeter
 from justitia_ray.protocol.messages import Submission
 from justitia_ray.serve.scheduler.claims import (
-    METERED,
     RETRY_AFTER_S,
     UNREACHABLE,
     Accounts,

@@ -7,10 +7,10 @@ from typing import Any
 from justitia_ray.core.actions import EndsStored
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.kept_ends import KeptEnds
-from justitia_ray.core.tenants import Unit
+from justitia_ray.core.tenants import METERED, Unit
 from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
-from justitia_ray.serve.scheduler.claims import METERED, Claim
+from justitia_ray.serve.scheduler.claims import Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.store.schema import encode
 from justitia_ray.units import ApplicationId, Epoch, RequestId
