@@ -8,12 +8,10 @@ of another tenant.
 
 import hashlib
 from collections import OrderedDict
-from typing import Literal
 
 from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.protocol.cache_scope import Isolation, cache_scope
 from justitia_ray.units import Seconds
-
-Isolation = Literal["tenant", "top", "shared"]
 
 _IDLE_S: Seconds = 600.0
 """A caller's salt that was not used for so long does not count any more."""
@@ -46,10 +44,7 @@ class CacheSalts:
         Raises:
             RequestError: If the caller's salt is too long, or one too many.
         """
-        if self._isolation == "shared":
-            scope = ""
-        else:
-            scope = tenant.partition("/")[0] if self._isolation == "top" else tenant
+        scope = cache_scope(self._isolation, tenant)
         if own is None:
             return self._digest(scope) if scope else None
         if len(own) > _LONGEST:

@@ -17,6 +17,7 @@ from justitia_ray.core.prefixes import (
     Prefix,
     pack_prefixes,
 )
+from justitia_ray.protocol.cache_scope import Isolation, cache_scope
 from justitia_ray.protocol.inference_body import InferenceBody, PromptCount
 from justitia_ray.serve.transport.handshake import Keyring
 from justitia_ray.units import Tokens
@@ -33,7 +34,7 @@ class PrefixNames:
         keyring: Has the scheduler's secret.
     """
 
-    def __init__(self, isolation: str, keyring: Keyring) -> None:
+    def __init__(self, isolation: Isolation, keyring: Keyring) -> None:
         self._isolation = isolation
         self._keyring = keyring
         self.block_size: Tokens = 0
@@ -76,8 +77,8 @@ class PrefixNames:
 
     def _scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
         """Return what tells blocks of one text apart in the engine's cache."""
-        if self._isolation != "shared":
-            yield tenant.partition("/")[0] if self._isolation == "top" else tenant
+        if scope := cache_scope(self._isolation, tenant):
+            yield scope
         for name in ("cache_salt", "model", "add_special_tokens"):
             yield str(body.fields.get(name))
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.core.prefixes import Prefix, read_prefixes
+from justitia_ray.protocol.cache_scope import Isolation
 from justitia_ray.protocol.inference_body import InferenceBody, PromptCount
 from justitia_ray.serve.ingress.prefix_names import PrefixNames
 from justitia_ray.serve.transport.handshake import Key, Keyring
@@ -15,7 +16,7 @@ BLOCK = 16
 _KEY = Key("k", b"s" * 32)
 
 
-def names_of(isolation: str = "tenant", key: Key = _KEY, block: int = BLOCK) -> PrefixNames:
+def names_of(isolation: Isolation = "tenant", key: Key = _KEY, block: int = BLOCK) -> PrefixNames:
     keyring = Keyring()
     keyring.add(key)
     names = PrefixNames(isolation, keyring)
@@ -93,11 +94,12 @@ def test_what_the_cache_keeps_apart_has_other_names(other: dict[str, Any]) -> No
 
 def test_callers_share_as_far_as_the_isolation_says() -> None:
     count = prompt(*range(40), cuts=(20,))
-    for isolation, tenant, shares in (
+    cases: tuple[tuple[Isolation, str, bool], ...] = (
         ("top", "acme/sales", True),
         ("top", "other", False),
         ("shared", "other", True),
-    ):
+    )
+    for isolation, tenant, shares in cases:
         names = names_of(isolation)
         assert shares == (named(count, names) == named(count, names, tenant))
 
