@@ -27,7 +27,7 @@ import msgspec
 
 from justitia_ray.errors import EngineError, RequestError
 from justitia_ray.observability.log_events import log_event
-from justitia_ray.serve.engines.grammar_worker import NO_JOB, Job, Judge, Result, run_worker
+from justitia_ray.serve.engines.grammar_worker import NO_JOB, Job, Judge, Result, Tries, run_worker
 from justitia_ray.units import ClientId, Seconds
 
 logger = logging.getLogger("ray.serve")
@@ -104,12 +104,8 @@ class GrammarChecks:
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._worker: _Worker | None = None
-        self._useless = 0
-        """Workers in a row that have ended without a result."""
-        self._trouble = ""
-        """Why the last of them has."""
-        self._next_at: Seconds = 0.0
-        """Instant of the loop from which the next may be started."""
+        self._worker_tries = Tries(_PAUSE_S, _LONGEST_PAUSE_S)
+        """A worker that has ended without a result has failed; by the loop's clock."""
         self._numbers = 0
         self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
         self._known_bytes = 0
@@ -177,9 +173,10 @@ class GrammarChecks:
         """Send the worker what is next: of the tenant that had the least time."""
         worker = self._worker
         if worker is None:
-            left_s = self._next_at - asyncio.get_running_loop().time()
+            tries = self._worker_tries
+            left_s = tries.next_at - asyncio.get_running_loop().time()
             if left_s > 0:
-                self._fail_waiting(f"{self._trouble}; another is started in {left_s:.0f} s at most")
+                self._fail_waiting(f"{tries.reason}; another is started in {left_s:.0f} s at most")
                 return
             worker = self._start()
         if not worker.ready.done():
@@ -287,12 +284,9 @@ class GrammarChecks:
         self._worker = None
         log_event(logger, logging.ERROR, "replica.grammar_worker_ended", reason=reason)
         if worker.results:
-            self._useless = 0
+            self._worker_tries.succeed()
         else:
-            pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(self._useless, 10))
-            self._useless += 1
-            self._trouble = reason
-            self._next_at = asyncio.get_running_loop().time() + pause_s
+            self._worker_tries.fail(reason, asyncio.get_running_loop().time())
         for wait in worker.waits.values():
             self._waits.pop(wait.digest, None)
             _fail(wait, reason)

@@ -76,6 +76,31 @@ class Result(NamedTuple):
     """The reason lies here, and says nothing of the grammar."""
 
 
+@dataclass(slots=True)
+class Tries:
+    """Tries of a thing that fails, with a pause after each that is twice as long as the last."""
+
+    first_pause_s: Seconds
+    longest_pause_s: Seconds
+    failures: int = 0
+    """In a row."""
+    reason: str = ""
+    """Of the last failure."""
+    next_at: Seconds = 0.0
+    """Instant of the next try."""
+
+    def succeed(self) -> None:
+        """Begin again with the first pause."""
+        self.failures = 0
+
+    def fail(self, reason: str, now: Seconds) -> Seconds:
+        """Note a failure; return the pause after it."""
+        pause_s = min(self.longest_pause_s, self.first_pause_s * (1 << min(self.failures, 10)))
+        self.failures += 1
+        self.reason, self.next_at = reason, now + pause_s
+        return pause_s
+
+
 Judge = Callable[[bytes], bytes]
 """Compiles a grammar, and returns it as the checks leave it; raises what is wrong with it."""
 
@@ -162,12 +187,7 @@ class Forks:
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._forks: dict[Connection, _Fork] = {}
-        self._unmade = 0
-        """Forks in a row that could not be made."""
-        self._trouble = ""
-        """Why the last of them could not."""
-        self._next_at: Seconds = 0.0
-        """When the next may be made."""
+        self._fork_tries = Tries(_PAUSE_S, _LONGEST_PAUSE_S)
         self._refill()
 
     def serve(self) -> None:
@@ -177,7 +197,7 @@ class Forks:
                 busy = [fork for fork in self._forks.values() if fork.job is not None]
                 ends = [fork.began_at + self._timeout_s for fork in busy]
                 if len(self._forks) < _SPARE:
-                    ends.append(self._next_at)
+                    ends.append(self._fork_tries.next_at)
                 left_s = max(0.0, min(ends) - time.monotonic()) if ends else None
                 for pipe in wait([self._answers, *self._forks], left_s):
                     assert isinstance(pipe, Connection)
@@ -229,7 +249,8 @@ class Forks:
                 self._kill(fork)
             self._fail(fork, judged.reason)
         else:
-            fork.is_ready, self._unmade = True, 0
+            fork.is_ready = True
+            self._fork_tries.succeed()
             fork.began_at = time.monotonic()
 
     def _expire(self, fork: _Fork) -> None:
@@ -247,10 +268,12 @@ class Forks:
         self._end(fork, self._no_fork())
 
     def _no_fork(self) -> _Judged:
-        return _Judged(reason=f"no fork for it can be made: {self._trouble}", is_accident=True)
+        return _Judged(
+            reason=f"no fork for it can be made: {self._fork_tries.reason}", is_accident=True
+        )
 
     def _last_words(self, fork: _Fork, exit_code: int) -> _Judged:
-        """Return what the end of a fork says, of its grammar or of itself."""
+        """Return the verdict on a fork that has ended early: on its grammar, or on itself."""
         if not fork.is_ready:
             return _Judged(reason=f"it ended with code {exit_code} as it began", is_accident=True)
         if exit_code in _BY_ITS_GRAMMAR:
@@ -285,15 +308,13 @@ class Forks:
 
     def _note_unmade(self, reason: str) -> None:
         """Wait before the next fork is made, longer each time, and say so."""
-        pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(self._unmade, 10))
-        self._unmade += 1
-        self._trouble, self._next_at = reason, time.monotonic() + pause_s
+        pause_s = self._fork_tries.fail(reason, time.monotonic())
         result = Result(NO_JOB, b"", reason, pause_s, is_accident=True)
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
     def _fork(self) -> _Fork | None:
         """Make a fork; None: that fails, or has failed shortly before."""
-        if time.monotonic() < self._next_at:
+        if time.monotonic() < self._fork_tries.next_at:
             return None
         try:
             here, there = Pipe()
