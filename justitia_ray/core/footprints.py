@@ -230,10 +230,11 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
 
     def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
         """Return the length of the longest of these beginnings that a lease has."""
-        return 0 if self.beginnings is None else self.beginnings.longest_of(prefixes)
+        longest = None if self.beginnings is None else self.beginnings.longest(prefixes)
+        return 0 if longest is None else longest.prefix.tokens
 
     def extension(self, prefixes: tuple[Prefix, ...], iterations: Tokens) -> Extension:
-        """Return the shared beginnings that a lease of so many iterations would outlast."""
+        """Return the shared beginnings that a lease of this length would outlast."""
         found: list[tuple[Tokens, Tokens]] = []
         node = None if self.beginnings is None else self.beginnings.longest(prefixes)
         while node is not None and (end := self._end_of(node)) < iterations:

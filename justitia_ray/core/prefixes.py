@@ -108,13 +108,6 @@ class Beginnings:
                 return nodes[prefix]
         return None
 
-    def longest_of(self, prefixes: tuple[Prefix, ...]) -> Tokens:
-        """Return the length of the longest of some beginnings that a lease has; 0: none has one."""
-        for prefix in reversed(prefixes):
-            if prefix in self._nodes:
-                return prefix.tokens
-        return 0
-
     def path(self, lease_id: LeaseId) -> list[Beginning]:
         """Return the beginnings of a lease, the longest first."""
         return list(_up(self._longest.get(lease_id)))

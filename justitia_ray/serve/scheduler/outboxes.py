@@ -127,12 +127,12 @@ class Outboxes:
 
         Read after the answer to the opening, it would make the ingress forget the new one.
         """
-        outbox = self.ingresses.get(ingress_id)
-        if outbox:
-            end = EndApplication
-            outbox.withdraw(
-                lambda one: isinstance(one, end) and one.application_id == application_id
-            )
+
+        def is_its_end(message: IngressMessage) -> bool:
+            return isinstance(message, EndApplication) and message.application_id == application_id
+
+        if outbox := self.ingresses.get(ingress_id):
+            outbox.withdraw(is_its_end)
 
     def notify_all(self) -> None:
         """Let every waiting call return."""
