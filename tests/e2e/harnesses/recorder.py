@@ -10,6 +10,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from tests.harness.local_app import serving
+
 _HOP_BY_HOP = frozenset(
     {"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
 )
@@ -76,19 +78,12 @@ class Recorder:
         """Serve on a free port of the loopback address."""
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._pass)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        await runner.setup()
         timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-            self._session = session
-            try:
-                site = web.TCPSite(runner, "127.0.0.1", 0)
-                await site.start()
-                _, port, *_ = runner.addresses[0]
-                self.url = f"http://127.0.0.1:{port}"
-                yield
-            finally:
-                await runner.cleanup()
+        async with (
+            aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self._session,
+            serving(app, handler_cancellation=True) as self.url,
+        ):
+            yield
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}

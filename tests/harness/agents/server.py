@@ -16,6 +16,7 @@ from tests.harness.agents.exchange import Document, Exchange
 from tests.harness.agents.messages_form import message_events, whole_message
 from tests.harness.agents.responses_form import response_events, whole_response
 from tests.harness.agents.script import Turn
+from tests.harness.local_app import serving
 
 _NewId = Callable[[str], str]
 _Forms = dict[
@@ -78,16 +79,8 @@ class ScriptedServer:
         """Serve on a free port of this machine."""
         app = web.Application(client_max_size=2**24)
         app.router.add_post("/run/{run:[0-9]+}/{branch:[0-9]+}{path:/.*}", self._answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            _, port, *_ = runner.addresses[0]
-            self.address = f"http://127.0.0.1:{port}"
+        async with serving(app) as self.address:
             yield
-        finally:
-            await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         asked_at = next(self._order)
