@@ -288,7 +288,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--agents",
         nargs="+",
         type=int,
-        help="so many agents at once, in place of --loads",
+        help="numbers of agents at once, in place of --loads",
     )
     parser.add_argument(
         "--targets",

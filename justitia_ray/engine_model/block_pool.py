@@ -76,7 +76,7 @@ class Beginning(NamedTuple):
     pieces: list[Piece]
     blocks: int
     free_blocks: int
-    """Those of them that nobody holds: to take them costs as many free blocks as new ones do."""
+    """Those of them that are not held: to take them costs as many free blocks as new ones do."""
 
 
 _NOTHING = Beginning([], 0, 0)
@@ -125,7 +125,7 @@ class BlockPool:
         return sum(map(len, self._runs.values()))
 
     def find(self, content: Content, most: int) -> Beginning:
-        """Return the longest cached beginning, of at most so many blocks."""
+        """Return the longest cached beginning up to a number of blocks."""
         if not self._runs or most <= 0:
             return _NOTHING
         pieces: list[Piece] = []
@@ -171,7 +171,7 @@ class BlockPool:
             self._forget(run)
 
     def cache(self, holding: Holding, content: Content, blocks: int) -> None:
-        """Make a sequence's blocks known, up to so many from its first."""
+        """Cache a sequence's first blocks, up to a number of them."""
         if not self.caching or blocks <= holding.cached:
             return
         for chain, start, stop in content.spans(holding.cached, blocks):

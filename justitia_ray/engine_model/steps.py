@@ -230,7 +230,7 @@ class StepScheduler(Generic[SequenceT]):
         return True
 
     def _fill(self, sequence: SequenceT, tokens: Tokens) -> None:
-        """Allocate the blocks of so many tokens, and cache those that are full then."""
+        """Allocate blocks for a number of tokens, and cache those that are full then."""
         missing = self._blocks(tokens) - sequence.holding.blocks
         if missing > 0:
             self.pool.allocate(sequence.holding, missing)
@@ -259,7 +259,7 @@ class StepScheduler(Generic[SequenceT]):
         return -(-tokens // self.block_size)
 
     def _blocks_for(self, step: Mapping[SequenceT, Tokens], more: int) -> int:
-        """Return the blocks that a step's sequences lack for so many more tokens each."""
+        """Return the blocks that a step's sequences lack for `more` tokens each."""
         return sum(
             self._blocks(sequence.computed + more) - sequence.holding.blocks for sequence in step
         )

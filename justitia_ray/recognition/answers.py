@@ -162,7 +162,7 @@ class AnswerReader:
         return [turn for turn in said if turn.text or turn.ids]
 
     def prompts(self) -> list[str]:
-        """Return what the model gave to tools as `prompt`: the first words of sub-agents."""
+        """Return the `prompt` arguments of tool calls: the first words of sub-agents."""
         given = [
             *(
                 "".join(pieces)

@@ -171,7 +171,7 @@ SHARED_TOKENS: Tokens = 1_536
 
 
 def draw_common(count: int, rng: random.Random) -> list[AgentSession]:
-    """Return so many agents that come at once, with a long common beginning and two turns each."""
+    """Return agents that come at once, with a long common beginning and two turns each."""
     first = Turn(0.0, 0, SHARED_TOKENS + 64, OUTPUT_TOKENS)
     drawn: list[AgentSession] = []
     for _ in range(count):

@@ -17,7 +17,7 @@ from scripts.bench.agents_player import AGENT_CLASS, AgentPlayer, Play
 from scripts.bench.aiperf import AiperfPlan, TraceFacts, play_aiperf, scaled_traces
 
 Draw = Callable[[int, random.Random], list[AgentSession]]
-"""Returns so many sessions."""
+"""Returns a number of sessions."""
 _SAMPLE = 200
 """Sessions that say how large one is in the mean."""
 
@@ -26,10 +26,10 @@ class AgentLoad(Protocol):
     """A load that every arm of a pair plays alike."""
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
-        """Return how many agents fit into the KV memory, each with its largest context."""
+        """Return the number of agents whose largest contexts fit into the KV memory."""
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Play so many agents at once against an arm; the seed says which."""
+        """Play a number of agents at once, drawn by the seed, against an arm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class OwnLoad:
 
 
 class AiperfLoad:
-    """Recorded sessions that aiperf replays, for a time and with so many at once.
+    """Recorded sessions that aiperf replays for a time, several at once.
 
     Args:
         traces: Their files.

@@ -106,7 +106,7 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
 def hops_table(pairs: Sequence[Pair]) -> str:
     """Return where a turn's time goes: medians over the repeats of each play's mean turn.
 
-    `rest` is what neither the queue nor the replica says of itself: HTTP, the ingress and its count
+    `rest` is the time outside queue and replica: HTTP, the ingress and its count
     of tokens, the way of the lease and of the payload, the way back.
     """
     rows = [

@@ -49,7 +49,7 @@ def verdicts(pairs: Sequence[Pair], *, on_gpu: bool) -> list[Verdict]:
 
 
 def label(name: str, agents: int) -> str:
-    """Return the name of a load with so many agents at once."""
+    """Return the name of a load with a number of agents at once."""
     return f"{name} of {agents}"
 
 

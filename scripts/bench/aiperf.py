@@ -30,7 +30,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """What a recorded session says of its play."""
+    """Length and size of a recorded session."""
 
     last_turn: int
     largest_context: Tokens

@@ -203,7 +203,7 @@ class FakeAnswer:
         """Return the events of a stream that come after the last token.
 
         Args:
-            cached_tokens: What `usage` says of the prefix cache; None: nothing.
+            cached_tokens: `cached_tokens` of `usage`; None: it has none.
         """
         usage = (
             self._chunk([], usage=self._usage(cached_tokens))

@@ -22,7 +22,7 @@ _SCALAR_BYTES = 4_096
 def known_fields(kind: type[BaseModel], raw: bytes) -> bytes:
     """Return a body with the first unknown field of it, if there is one, and no value too long.
 
-    The model says of the result what it would have said of the body.
+    The model accepts or refuses it as it would the body, with the same message.
     """
     if len(raw) <= _SMALL_BYTES:
         return raw

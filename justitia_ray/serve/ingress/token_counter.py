@@ -29,7 +29,7 @@ class TokenCounter:
         Args:
             count: Counts a prompt of a request as the model's engine will.
             threads: Count what is long, for all models of the process; None: some of its own.
-            names: Names the beginnings of prompts; None: nobody wants to know.
+            names: Names the beginnings of prompts; None: they get no names.
         """
         self.names = names
         self._count = count

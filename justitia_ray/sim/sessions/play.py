@@ -1,4 +1,4 @@
-"""A play: so many sessions at once on replicas; when one has ended, the next begins."""
+"""A play: a number of sessions at once on replicas; when one has ended, the next begins."""
 
 import heapq
 from collections.abc import Iterable, Sequence

@@ -25,7 +25,7 @@ SESSIONS_FILE = Path("sessions") / "sessions.jsonl.gz"
 """Place in a data directory."""
 
 _GRAIN: Tokens = 64
-"""The trace counts the tokens that are reused in blocks of so many."""
+"""Tokens of the blocks in which the trace counts reuse."""
 
 _Count = Annotated[int, Field(ge=0)]
 
@@ -106,7 +106,7 @@ class TurnContent:
                 yield Span(chain, start, min(end, stop))
                 start = end
         if start < stop:
-            yield Span(self, start, stop)  # from the prompt's last block on, nobody's but its own
+            yield Span(self, start, stop)  # from the prompt's last block on, its own alone
 
 
 def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Session]:

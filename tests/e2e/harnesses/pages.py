@@ -18,7 +18,7 @@ class Settings:
 
 
 def settings_of(section: str, *, url: str, key: str, model: str) -> Settings:
-    """Return what the page says of a client.
+    """Return a client's settings, as the page gives them.
 
     Args:
         section: Heading of its section.

@@ -57,7 +57,7 @@ def write_scripts(file: Path, scripts: Mapping[str, Sequence[Turn]]) -> None:
 def next_words(
     said: Sequence[tuple[str, str]], scripts: Mapping[str, Sequence[str]], *, has_tools: bool
 ) -> str:
-    """Return what the model says next.
+    """Return the model's next words.
 
     Args:
         said: Role and text of each message of the prompt.

@@ -170,7 +170,7 @@ def _serve_until_told(
     from justitia_ray.errors import JustitiaError
     from tests.harness.local_cluster import LocalCluster
 
-    # What Ray prints is not for whoever reads the answers.
+    # The answers go to stdout: Ray prints to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if not haproxy:

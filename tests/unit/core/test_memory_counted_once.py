@@ -179,7 +179,7 @@ def test_cached_tokens_of_what_ended_are_counted(driver: CoreDriver) -> None:
     assert 0 == read_totals(earlier).cached_prompt_tokens
 
 
-def test_computed_tokens_never_fall() -> None:
+def test_computed_tokens_count_once_each_choice_has_a_token() -> None:
     """Until each choice has a token, what they find is not known."""
     inference = Inference("q", "a", "q", "i0", 80, 20, 20, 2, 0.0, 1)
     inference.output_tokens = 1

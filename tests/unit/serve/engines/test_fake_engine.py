@@ -146,7 +146,7 @@ async def test_tokens_become_the_text_that_they_are_in_answers(engine: FakeEngin
 
 
 def told_cached(answer: bytes) -> int:
-    """Return what `usage` says of the cache."""
+    """Return the cached tokens in `usage`."""
     return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
