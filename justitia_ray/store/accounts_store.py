@@ -66,6 +66,16 @@ class AccountsStore:
         gone = [name for name, record in records.items() if record is None]
         return await self._store.save(epoch, None, kept, gone)
 
+    async def save_all(self, epoch: Epoch, records: Mapping[str, JsonObject]) -> None:
+        """Write all records that there are, and remove all others: after saves that have failed.
+
+        Raises:
+            StaleEpoch: If a later term has begun; nothing was written.
+        """
+        others = (await self._store.load()).applications.keys() - records.keys()
+        if not await self._store.save(epoch, None, records, sorted(others)):
+            await self._store.save(epoch, None, records, ())
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._store.aclose()

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
@@ -28,6 +29,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from justitia_ray.errors import StoreError
+from justitia_ray.store.synced_log import keep_synced
 from justitia_ray.units import Seconds
 
 logger = logging.getLogger(__name__)
@@ -50,9 +52,9 @@ class EmbeddedRedis:
     """A redis-server on a Unix socket that keeps its data in one directory.
 
     The server has no TCP port, and only this user can reach it. Every write is in the append-only
-    file at once and on the disk within a second: killing the server loses nothing, losing the
-    machine at most its last second. The server ends with this process where util-linux's setpriv is
-    installed.
+    file before it is answered, and on the disk about a second later: killing the server loses
+    nothing, losing the machine what its disk had no time for. The server ends with this process
+    where util-linux's setpriv is installed; Ray kills it with an actor that it ends.
     """
 
     def __init__(self, data_dir: Path, *, start_timeout_s: Seconds = 30.0) -> None:
@@ -157,7 +159,9 @@ class EmbeddedRedis:
             *tie,
             str(executable),
             *("--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"),
-            *("--dir", str(self._data_dir), "--appendonly", "yes", "--appendfsync", "everysec"),
+            # Not `everysec`: while the disk is slow Redis then answers up to two seconds before it
+            # writes to the file. `keep_synced` does what is left.
+            *("--dir", str(self._data_dir), "--appendonly", "yes", "--appendfsync", "no"),
             # The append-only file holds everything; snapshots beside it would only cost.
             *("--save", ""),
             *("--daemonize", "no", "--databases", "1"),
@@ -208,8 +212,12 @@ class EmbeddedRedis:
             except OSError as error:
                 started.set_exception(StoreError(f"{command[0]} does not start: {error}"))
                 return
+            ended = threading.Event()
+            syncs = partial(keep_synced, self._data_dir, ended)
+            threading.Thread(target=syncs, name="embedded-redis-sync", daemon=True).start()
             started.set_result(process)
             process.wait()
+            ended.set()
 
         keeper = threading.Thread(target=keep, name="embedded-redis", daemon=True)
         keeper.start()

@@ -14,6 +14,7 @@ from typing import Any
 from justitia_ray.accounts.book import QuotaBook
 from justitia_ray.accounts.messages import Answer, Exchange
 from justitia_ray.config import SchedulingConfig
+from justitia_ray.core.records import Record
 from justitia_ray.errors import SchedulerSuperseded, StoreError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.store.accounts_store import AccountsStore
@@ -107,7 +108,7 @@ class AccountsService:
         if self._looking is not None:
             self._looking.cancel()
         if self._lost is None and self.book.epoch:
-            await self._save()
+            await self._save_soon()
         await self._store.aclose()
 
     def status(self) -> dict[str, Any]:
@@ -129,15 +130,21 @@ class AccountsService:
 
     async def _stored(self) -> None:
         """Wait for a save begun from now on; not while the store is away."""
-        if self.trouble is not None:
-            return
+        if self.trouble is None:
+            await asyncio.shield(self._save_soon())
+
+    def _save_soon(self) -> "asyncio.Task[None]":
+        """Return a save that begins from now on.
+
+        One after the other: of two at once the older might be written last.
+        """
+        if self._next is not None and not self._next.done():
+            return self._next
         if self._saving is None or self._saving.done():
             self._saving = asyncio.create_task(self._save())
-            await asyncio.shield(self._saving)
-            return
-        if self._next is None or self._next.done():
-            self._next = asyncio.create_task(self._save_after(self._saving))
-        await asyncio.shield(self._next)
+            return self._saving
+        self._next = asyncio.create_task(self._save_after(self._saving))
+        return self._next
 
     async def _save_after(self, before: "asyncio.Task[None]") -> None:
         await asyncio.wait({before})
@@ -145,17 +152,14 @@ class AccountsService:
         await self._save()
 
     async def _save(self) -> None:
-        names = self.book.take_changed()
+        names, epoch = self.book.take_changed(), self.book.epoch
         everything, self._everything = self._everything, False
-        if everything:
-            names = list(dict.fromkeys((*names, *self.book.all_records())))
-        if not names:
+        if not (names or everything):
             return
         try:
             records = {name: self.book.record(name) for name in names}
-            if not await self._store.save(self.book.epoch, records):
-                every = {name: self.book.record(name) for name in self.book.all_records()}
-                await self._store.save(self.book.epoch, every)
+            if everything or not await self._store.save(epoch, records):
+                await self._store.save_all(epoch, self._all_records())
             self.saves += 1
             if self.trouble is not None:
                 self.trouble = None
@@ -166,6 +170,11 @@ class AccountsService:
         except StoreError as error:
             self._everything = True
             await self._note_trouble(str(error))
+
+    def _all_records(self) -> dict[str, Record]:
+        self.book.take_changed()
+        found = ((name, self.book.record(name)) for name in self.book.all_records())
+        return {name: record for name, record in found if record is not None}
 
     async def _note_trouble(self, reason: str) -> None:
         if self.trouble is None:
@@ -188,4 +197,4 @@ class AccountsService:
                 self.book.expire(self._wall(), _LOST_S)
             if self.trouble is not None and (self._saving is None or self._saving.done()):
                 self._everything = True
-                self._saving = asyncio.create_task(self._save())
+                self._save_soon()

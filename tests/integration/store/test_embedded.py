@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
@@ -23,10 +24,13 @@ from justitia_ray.store.embedded import (
     make_private,
     refuse_downgrade,
 )
+from tests.integration.store.held_thread import held_until_killed, thread_of
 
 pytestmark = pytest.mark.redis
 
 Start = Callable[[], EmbeddedRedis]
+_SLOW_DISK_S = 1.2
+"""Longer than Redis's clock goes on without a tick: by then it would have the disk sync."""
 needs_setpriv = pytest.mark.skipif(
     not embedded.dying_with_parent(), reason="needs setpriv of util-linux"
 )
@@ -79,6 +83,14 @@ def mode_of(path: Path) -> int:
 def socket_of(server: EmbeddedRedis) -> Path:
     """Return the path of its socket."""
     return Path(unquote(server.url.removeprefix("unix://")))
+
+
+def syncing_thread(pid: int) -> int:
+    """Return the id of the thread of a server that would put its log on the disk, once it is up."""
+    while True:
+        thread_id = thread_of(pid, "bio_aof_fsync")
+        if thread_id is not None:
+            return thread_id
 
 
 def wait_for_end(process_id_file: int) -> None:
@@ -149,6 +161,29 @@ def test_start_again_revives_a_killed_server_and_leaves_a_live_one_alone(start: 
 
     assert get(server) == "kept"
     assert pid_of(server) != pid
+
+
+@pytest.mark.slow
+def test_killed_server_had_written_all_that_it_answered_while_the_disk_was_slow(
+    start: Start,
+) -> None:
+    """Quotas were spent twice: what ran in the last second was forgotten with the accounts.
+
+    Ray kills the children of an actor that it ends.
+    """
+    server = start()
+    pid = pid_of(server)
+    syncing = syncing_thread(pid)
+    handle = os.pidfd_open(pid)
+    value, until = 0, time.monotonic() + _SLOW_DISK_S
+    with held_until_killed(pid, syncing), client_of(server) as client:
+        while time.monotonic() < until:
+            value += 1
+            client.set("k", value)
+    wait_for_end(handle)
+    server.start()
+
+    assert get(server) == str(value)
 
 
 def test_second_user_shares_the_server_and_takes_over_when_the_owner_stops(start: Start) -> None:

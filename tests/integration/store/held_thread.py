@@ -1,0 +1,37 @@
+"""Holds one thread of another process, as a system call does that never ends."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_SEIZE, _INTERRUPT = 0x4206, 0x4207
+_WALL = 0x40000000
+"""Of `waitpid`: threads of other processes, too."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long] * 4
+
+
+def thread_of(process_id: int, name: str) -> int | None:
+    """Return the id of a process's thread of this name; None: there is none yet."""
+    for task in Path(f"/proc/{process_id}/task").iterdir():
+        if (task / "comm").read_text().strip() == name:
+            return int(task.name)
+    return None
+
+
+@contextmanager
+def held_until_killed(process_id: int, thread_id: int) -> Iterator[None]:
+    """A thread does nothing inside the block; its process is killed at the end."""
+    for request in (_SEIZE, _INTERRUPT):
+        if _libc.ptrace(request, thread_id, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"ptrace of thread {thread_id}")
+    os.waitpid(thread_id, _WALL)
+    try:
+        yield
+    finally:
+        os.kill(process_id, signal.SIGKILL)
+        os.waitpid(thread_id, _WALL)  # else its process cannot end
