@@ -11,7 +11,7 @@
     ├── AdmissionError              the caller, later: the system cannot take it now
     │   ├── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
     │   ├── QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed, NotStored
-    │   └── TooManyFailures
+    │   └── TooManyFailures, ApplicationIsEnding
     ├── ConnectionLost              our processes, between themselves: another way, or again
     ├── RemoteFailure               nobody: a mistake of ours in another process, whose log has it
     ├── LeaseError                  ingress and replica, between themselves
@@ -180,6 +180,10 @@ class ApplicationBudgetExhausted(AdmissionError):
 
 class DeadlineMissed(AdmissionError):
     """The call cannot be served before its deadline, or was not."""
+
+
+class ApplicationIsEnding(AdmissionError):
+    """Whether the application is over is not known yet; its id can be used again once it is."""
 
 
 class NotStored(AdmissionError):

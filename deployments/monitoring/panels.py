@@ -206,9 +206,9 @@ _CURVES = (
         116,
         "Refusals",
         "What the scheduler refused each second, by reason. queue_full and too_many_applications"
-        " are pressure, not_stored is Redis; callers may come back after these, and after"
-        " quota_exhausted once something of the quota has come back. The others are faults of"
-        " callers.",
+        " are pressure, not_stored is Redis, application_ending a scheduler that was just started"
+        " again; callers may come back after these, and after quota_exhausted once something of the"
+        " quota has come back. The others are faults of callers.",
         (Query(per_second(m.REFUSALS_TOTAL, "reason"), "{{reason}}"),),
         unit="ops",
     ),

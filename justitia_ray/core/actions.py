@@ -27,6 +27,9 @@ class Refusal(StrEnum):
     APPLICATION_CLOSED = "application_closed"
     APPLICATION_CANCELLED = "application_cancelled"
     APPLICATION_EXPIRED = "application_expired"
+    APPLICATION_ENDING = "application_ending"
+    """The application is over, but for what ingresses of an earlier scheduler may have to tell:
+    later its id may be opened again."""
     QUEUE_FULL = "queue_full"
     """The quota of waiting inferences is used up, in all or of its tenant: later it may run."""
     TOO_MANY_APPLICATIONS = "too_many_applications"

@@ -90,7 +90,10 @@ class ApplicationCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReopened:
-    """The owner of an application opens its id once more: one that was stopped ends now."""
+    """The owner of an application opens its id once more.
+
+    One that was stopped ends now, if nothing more may come of it; one that was closed goes on.
+    """
 
     application_id: ApplicationId
 

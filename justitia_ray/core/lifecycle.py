@@ -164,6 +164,12 @@ class Applications:
         self._state.changed[event.application_id] = None
         self._end_if_over(application)
 
+    def reopen(self, application: Application) -> None:
+        """Let an application that is closed, and not over, take inferences again."""
+        if application.state is ApplicationState.CLOSING:
+            application.state = ApplicationState.OPEN
+            self._state.changed[application.application_id] = None
+
     def resubmitted(self, ingress_id: IngressId) -> None:
         """Await an ingress no more: it has submitted again all that it has, or is lost."""
         self._resubmitted.add(ingress_id)
@@ -682,7 +688,8 @@ class Inferences:
         if event.resubmitted:  # an earlier scheduler had taken it
             return None
         if application.state is not ApplicationState.OPEN:
-            return Refusal.APPLICATION_CLOSED
+            is_over = application.is_idle and bool(application.awaited)  # as far as is known here
+            return Refusal.APPLICATION_ENDING if is_over else Refusal.APPLICATION_CLOSED
         if not self._state.admits_inference(application.tenant, is_retry=event.is_retry):
             return Refusal.QUEUE_FULL
         return None

@@ -320,6 +320,8 @@ class SchedulerCore:
         known = self.state.applications.get(event.application_id)
         if known is not None and known.is_stopped:
             self._inferences.count_departures(known)  # with the last one it is over
+        elif known is not None:
+            self.applications.reopen(known)
 
     def _inference_submitted(self, event: ev.InferenceSubmitted) -> None:
         self.ingresses.heartbeat(event.ingress_id)

@@ -186,8 +186,8 @@ CLASS_PROMPT_TOKENS_TOTAL = Metric(
 REFUSALS_TOTAL = Metric(
     "justitia_refusals_total",
     "What the scheduler refused to take: inferences (`unknown_application`, `application_closed`,"
-    " `queue_full`, `cap_reached`), applications, each once (`too_many_applications`,"
-    " `not_stored`), and both, each by itself (`quota_exhausted`).",
+    " `application_ending`, `queue_full`, `cap_reached`), applications, each once"
+    " (`too_many_applications`, `not_stored`), and both, each by itself (`quota_exhausted`).",
     ("reason",),
 )
 

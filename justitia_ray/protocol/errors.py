@@ -17,6 +17,7 @@ from justitia_ray.errors import (
     ApplicationCancelled,
     ApplicationExpired,
     ApplicationIsClosed,
+    ApplicationIsEnding,
     BodyTooLarge,
     ConfigError,
     ContextLengthExceeded,
@@ -77,6 +78,7 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     DeadlineMissed: (504, "DeadlineError", "deadline_missed"),
     NoReplicaAnswers: (503, "ServiceUnavailableError", "no_replica"),
     NotStored: (503, "ServiceUnavailableError", None),
+    ApplicationIsEnding: (503, "ServiceUnavailableError", "application_ending"),
     SchedulerSuperseded: (503, "ServiceUnavailableError", "scheduler_superseded"),
     AdmissionError: (503, "ServiceUnavailableError", None),
     KillsEngines: (502, "EngineError", "engine_killer"),
@@ -100,6 +102,11 @@ _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines
     Refusal.APPLICATION_EXPIRED: (
         ApplicationExpired,
         " expired: nothing was heard of it too long",
+    ),
+    Refusal.APPLICATION_ENDING: (
+        ApplicationIsEnding,
+        " is ending: the scheduler was started again, and is being told what is left of it; try"
+        " again in a moment",
     ),
     Refusal.QUEUE_FULL: (
         QueueFull,

@@ -6,7 +6,7 @@ is sent again.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 Message = TypeVar("Message")
@@ -17,28 +17,32 @@ class Mailbox(Generic[Message]):
 
     def __init__(self) -> None:
         self._messages: deque[tuple[int, Message]] = deque()
+        self._withdrawn: set[int] = set()
+        """Numbers of messages in it that are not sent any more."""
         self.last = 0
         """Number of the last message put in."""
 
     def __len__(self) -> int:
-        """Return the number of messages not acknowledged."""
-        return len(self._messages)
+        """Return the number of messages that are to be sent, and not acknowledged."""
+        return len(self._messages) - len(self._withdrawn)
 
     def put(self, message: Message) -> None:
         """Add a message."""
         self.last += 1
         self._messages.append((self.last, message))
 
-    def withdraw(self, unwanted: Callable[[Message], bool]) -> None:
-        """Drop messages that were not acknowledged; the reader may have had them."""
-        kept = [(number, message) for number, message in self._messages if not unwanted(message)]
-        self._messages = deque(kept)
+    def withdraw(self, number: int) -> None:
+        """Drop a message, if it was not acknowledged; the reader may have had it. O(1)."""
+        if self._messages and self._messages[0][0] <= number <= self.last:
+            self._withdrawn.add(number)
 
     def unread(self, ack: int) -> list[tuple[int, Message]]:
         """Drop the messages up to number `ack`, which were read, and return the rest."""
         while self._messages and self._messages[0][0] <= ack:
-            self._messages.popleft()
-        return list(self._messages)
+            self._withdrawn.discard(self._messages.popleft()[0])
+        if not self._withdrawn:
+            return list(self._messages)
+        return [one for one in self._messages if one[0] not in self._withdrawn]
 
 
 class Cursor:

@@ -16,6 +16,7 @@ from justitia_ray.errors import (
     ApplicationCancelled,
     ApplicationExpired,
     ApplicationIsClosed,
+    ApplicationIsEnding,
     AttemptsExhausted,
     DeadlineMissed,
     EngineError,
@@ -63,6 +64,8 @@ class DropReason(StrEnum):
     """The application is closed."""
     EXPIRED = "expired"
     """The application was idle for too long."""
+    ENDING = "ending"
+    """Whether the application is over is not known yet."""
     UNKNOWN = "unknown"
     """No application of that id is open."""
     NOT_STORED = "not_stored"
@@ -88,6 +91,7 @@ DROPPED: dict[type[JustitiaError], DropReason] = {
     ApplicationCancelled: DropReason.CANCELLED,
     ApplicationExpired: DropReason.EXPIRED,
     ApplicationIsClosed: DropReason.CLOSED,
+    ApplicationIsEnding: DropReason.ENDING,
     UnknownApplication: DropReason.UNKNOWN,
     NotStored: DropReason.NOT_STORED,
     SchedulerSuperseded: DropReason.SUPERSEDED,

@@ -140,6 +140,11 @@ class PendingInferences:
         """Return after how long a call of a tenant is to come back that there is no room for."""
         return self._drain.retry_after(tenant, asyncio.get_running_loop().time(), is_whole=True)
 
+    def note_opened(self, arrival: ApplicationArrived) -> None:
+        """Remember an application that a call has opened; it may have been closed before."""
+        self.applications[arrival.application_id] = arrival
+        self._closed.discard(arrival.application_id)
+
     def note_closed(self, application_id: ApplicationId) -> None:
         """Remember a close, for the next leader if it comes before the application's end."""
         if application_id in self.applications:

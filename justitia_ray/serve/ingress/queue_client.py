@@ -105,7 +105,7 @@ class QueueClient:
             # Opened under an earlier epoch or ingress id: register it again.
             arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
             self.session.send(arrival)
-        self.pending.applications[arrival.application_id] = arrival
+        self.pending.note_opened(arrival)
         return opened.virtual_finish_time
 
     def close_application(self, application_id: ApplicationId) -> None:

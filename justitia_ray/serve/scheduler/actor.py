@@ -19,7 +19,7 @@ from justitia_ray.config import AppConfig
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant, Refusal, Refuse, RefuseApplication
 from justitia_ray.core.ended_by_owner import EndedByOwner
-from justitia_ray.core.entities import InferenceState
+from justitia_ray.core.entities import ApplicationState, InferenceState
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.outlook import WALK_KEPT_S
 from justitia_ray.core.usage import DAY_S, Day
@@ -80,6 +80,8 @@ class SchedulerService:
         self._ended = EndedByOwner(kept_s)
         self._ended_before = EndedByOwner(kept_s)
         """Ended under an earlier scheduler; an application of the id may have come since."""
+        self._reopening: set[ApplicationId] = set()
+        """Stopped applications that are not over, and whose ids are to be opened again."""
         self.is_connected: Callable[[ReplicaId], bool] = lambda replica_id: False
         """Returns whether a replica has a connection here, which its owner knows."""
         self._sampled_at: Seconds = -math.inf
@@ -96,7 +98,7 @@ class SchedulerService:
         term = await self._enter()
         await term.await_settings()
         if not self._reopen(arrival.application_id):
-            return Opened(term.epoch, 0.0, Refusal.APPLICATION_CANCELLED)
+            return Opened(term.epoch, 0.0, Refusal.APPLICATION_ENDING)
         arrival = replace(arrival, reopens=True)
         term.gate.admit_submission(arrival)
         name, core = arrival.application_id, term.driver.core
@@ -397,6 +399,8 @@ class SchedulerService:
             reason = self._ended_before.refusal(name, driver.now())
         if reason is None or (item.resubmitted and reason is not Refusal.APPLICATION_CANCELLED):
             return None
+        if not item.resubmitted and name in self._reopening & driver.core.state.applications.keys():
+            reason = Refusal.APPLICATION_ENDING
         if isinstance(item, ev.ApplicationArrived):
             if item.resubmitted and name in driver.core.state.applications:
                 return None
@@ -411,12 +415,14 @@ class SchedulerService:
         What is left of an application that was stopped ends before another one claims its quota.
         Not while ingresses may bring ends of it from an earlier scheduler.
         """
-        driver = self.term.driver
-        known = driver.core.state.applications.get(application_id)
-        if known is not None and known.is_stopped:
+        driver, live = self.term.driver, self.term.driver.core.state.applications
+        known = live.get(application_id)
+        if known is not None and known.state is ApplicationState.CLOSING:
             driver.apply(ev.ApplicationReopened(application_id))
-            if application_id in driver.core.state.applications:
+            if known.is_stopped and application_id in live:
+                self._reopening = {application_id, *(self._reopening & live.keys())}
                 return False
+        self._reopening.discard(application_id)
         self._ended.reopen(application_id)
         self._ended_before.reopen(application_id)
         return True

@@ -42,6 +42,10 @@ class Outbox(Mailbox[Any]):
         """The last failure of the replica's engine that was handled."""
         self._told: deque[tuple[int, EndsStored]] = deque()
         """Stored ends that the reader may not have read of, by the numbers of their messages."""
+        self._ends: dict[ApplicationId, list[int]] = {}
+        """Numbers of unread ends of applications, by application."""
+        self._ended: deque[tuple[int, ApplicationId]] = deque()
+        """The same, in order; those that were withdrawn, too."""
         self._notified: asyncio.Event | None = None
 
     def put(self, message: Any) -> None:
@@ -49,6 +53,25 @@ class Outbox(Mailbox[Any]):
         super().put(message)
         if isinstance(message, EndsStored):
             self._told.append((self.last, message))
+        elif isinstance(message, EndApplication):
+            self._ends.setdefault(message.application_id, []).append(self.last)
+            self._ended.append((self.last, message.application_id))
+
+    def unread(self, ack: int) -> list[tuple[int, Any]]:
+        """Drop the messages up to number `ack`, which were read, and return the rest."""
+        while self._ended and self._ended[0][0] <= ack:
+            number, application_id = self._ended.popleft()
+            numbers = self._ends.get(application_id, [])
+            if numbers[:1] == [number]:
+                del numbers[0]
+                if not numbers:
+                    del self._ends[application_id]
+        return super().unread(ack)
+
+    def withdraw_end(self, application_id: ApplicationId) -> None:
+        """Drop the unread ends of an application."""
+        for number in self._ends.pop(application_id, ()):
+            self.withdraw(number)
 
     def acknowledged(self, ack: int) -> list[EndsStored]:
         """Return the stored ends that the reader has read of, each once."""
@@ -123,16 +146,13 @@ class Outboxes:
         return self.replicas.setdefault(replica_id, Outbox(self._last_dropped))
 
     def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
-        """Drop the unread end of an application whose id the ingress opens again. O(unread).
+        """Drop the unread end of an application whose id the ingress opens again.
 
         Read after the answer to the opening, it would make the ingress forget the new one.
         """
-
-        def is_its_end(message: IngressMessage) -> bool:
-            return isinstance(message, EndApplication) and message.application_id == application_id
-
-        if outbox := self.ingresses.get(ingress_id):
-            outbox.withdraw(is_its_end)
+        outbox = self.ingresses.get(ingress_id)
+        if outbox is not None:
+            outbox.withdraw_end(application_id)
 
     def notify_all(self) -> None:
         """Let every waiting call return."""

@@ -110,6 +110,21 @@ def test_closed_application_ends_with_its_last_inference(core: CoreDriver) -> No
     assert core.handle(ev.ApplicationClosed("a")) == []
 
 
+def test_closed_application_that_is_opened_again_stays_when_its_inferences_have_ended(
+    core: CoreDriver,
+) -> None:
+    core.open()
+    core.submit("x")
+    core.pull(seats=1)
+    core.handle(ev.ApplicationClosed("a"))
+    core.handle(ev.ApplicationReopened("a"))
+
+    assert refused(core.submit("z")) == []
+    assert granted(core.pull(finished={"1": 10}, seats=1)) == ["z"]
+    assert ended(core.pull(finished={"2": 10}, seats=1)) == []
+    assert core.application().state is ApplicationState.OPEN
+
+
 def test_closed_application_takes_back_what_an_earlier_scheduler_had(core: CoreDriver) -> None:
     """After a restart its owner submits again what it had submitted before it closed it."""
     core.open()

@@ -10,6 +10,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import (
     AdmissionError,
     ApplicationIsClosed,
+    ApplicationIsEnding,
     BodyTooLarge,
     ConfigError,
     ContextLengthExceeded,
@@ -51,6 +52,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, COUNT_TOKENS, MESSAGES
         (QueueFull("x"), 429, "queue_full"),
         (TooManyApplications("x"), 429, "too_many_applications"),
         (SchedulerSuperseded("x"), 503, "scheduler_superseded"),
+        (ApplicationIsEnding("x"), 503, "application_ending"),
         (AdmissionError("x"), 503, None),
         (EngineError("x"), 502, "engine_error"),
         (StoreError("x"), 500, None),
@@ -105,6 +107,7 @@ _REFUSALS = {
     Refusal.APPLICATION_CLOSED: (409, ""),
     Refusal.APPLICATION_CANCELLED: (409, ""),
     Refusal.APPLICATION_EXPIRED: (409, ""),
+    Refusal.APPLICATION_ENDING: (503, "try again in a moment"),
     Refusal.QUEUE_FULL: (429, "scheduler.max_waiting_inferences"),
     Refusal.TOO_MANY_APPLICATIONS: (429, "scheduler.max_open_applications"),
     Refusal.NOT_STORED: (503, "store.durability"),

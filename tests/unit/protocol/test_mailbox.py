@@ -29,9 +29,26 @@ def test_message_that_is_withdrawn_is_not_sent() -> None:
     mailbox = Mailbox[str]()
     for message in ("a", "b", "c"):
         mailbox.put(message)
-    mailbox.withdraw(lambda message: message == "b")
+    mailbox.withdraw(2)
 
     assert [(1, "a"), (3, "c")] == mailbox.unread(0)
+    assert [(3, "c")] == mailbox.unread(1)
+    assert 1 == len(mailbox)
+
+
+def test_message_that_was_acknowledged_is_not_withdrawn() -> None:
+    """Nor is one that was withdrawn counted for ever: its reader would not be waited for."""
+    mailbox = Mailbox[str]()
+    for message in ("a", "b", "c"):
+        mailbox.put(message)
+    mailbox.withdraw(2)
+    mailbox.unread(2)
+    mailbox.withdraw(1)
+
+    assert 1 == len(mailbox)
+    mailbox.withdraw(3)
+    assert not mailbox
+    assert [] == mailbox.unread(2)
 
 
 def test_message_sent_twice_is_read_once() -> None:

@@ -488,6 +488,21 @@ async def test_new_scheduler_is_told_of_closings_whose_end_was_not_heard_of(rig:
     assert [*expected, *expected_closings] == await rig.taken(5)
 
 
+async def test_application_that_is_opened_again_by_a_call_is_not_closed_at_a_new_scheduler(
+    rig: Rig,
+) -> None:
+    """Its end was not told: whoever opens the id again must not hear of it."""
+    await rig.client.open_application(opened("a"))
+    rig.pending.note_closed("a")
+    await rig.client.open_application(opened("a"))
+    await rig.client.open_application(opened("b"))
+    rig.pending.note_closed("b")
+    rig.scheduler.replace()
+
+    expected = [replace(opened(name), resubmitted=True) for name in "ab"]
+    assert [*expected, ApplicationClosed("b")] == await rig.taken(3)
+
+
 async def test_grants_of_the_new_scheduler_are_read_from_its_first(rig: Rig) -> None:
     """It numbers its messages from one again."""
     ticket = rig.client.submit_inference(inference(), opened())

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,12 @@ def refusals(mail: IngressMail) -> list[tuple[type, Refusal]]:
     """Return kind and reason of the refusals in an answer."""
     messages = [message for _, message in mail.messages]
     return [(type(m), m.reason) for m in messages if isinstance(m, Refuse | RefuseApplication)]
+
+
+def _call(request_id: str, ingress_id: str, *, reopens: bool = False) -> tuple[Any, ...]:
+    """Return a call that an ingress submits of the application, with its opening."""
+    arrival = replace(opened("a"), ingress_id=ingress_id, reopens=reopens)
+    return arrival, replace(inference(request_id, "a"), ingress_id=ingress_id)
 
 
 @pytest.mark.parametrize("verb", _VERBS)
@@ -177,8 +184,64 @@ async def test_id_is_not_opened_again_while_ends_of_what_was_cancelled_may_come(
     await service.submit_many("i", service.term.epoch, 0, (Resubmitted("i"),))
     later = await service.open_application(opened("a"))
 
-    assert (Refusal.APPLICATION_CANCELLED, None) == (too_early.refusal, later.refusal)
+    assert (Refusal.APPLICATION_ENDING, None) == (too_early.refusal, later.refusal)
     assert not service.term.driver.core.state.applications["a"].is_stopped
+
+
+async def test_call_that_opens_the_id_is_to_come_again_while_such_ends_may_come(
+    services: Services,
+) -> None:
+    """An application that came to another model first is opened here by its first call."""
+    old = await services.start()
+    await old.open_application(replace(opened("a"), keeps_ends=True))
+    await old.term.checkpointer.save_once()
+    service = await services.start()
+    epoch = service.term.epoch
+    await end(service, "cancel")
+    cancelled = await service.submit_many("j", epoch, 0, _call("q0", "j"))
+    opening = _call("q1", "j", reopens=True)
+    too_early = await service.submit_many("j", epoch, 2, opening)
+    another = await service.submit_many("k", epoch, 0, _call("q2", "k"))
+    await service.submit_many("i", epoch, 0, (Resubmitted("i"),))
+    later = await service.submit_many("j", epoch, 4, _call("q3", "j", reopens=True))
+
+    for mail, reason in (
+        (cancelled, Refusal.APPLICATION_CANCELLED),
+        (too_early, Refusal.APPLICATION_ENDING),
+        (another, Refusal.APPLICATION_ENDING),
+    ):
+        assert [(RefuseApplication, reason), (Refuse, reason)] == refusals(mail)
+    assert [] == refusals(later)
+
+
+async def test_call_of_an_application_that_had_closed_is_to_come_again_while_its_end_may_come(
+    services: Services,
+) -> None:
+    """Its last call was answered, and the scheduler died unsaved: the next one begins it anew."""
+    old = await services.start()
+    waits = (replace(opened("a"), keeps_ends=True), inference("q", "a"), ApplicationClosed("a"))
+    await old.submit_many("i", old.term.epoch, 0, waits)
+    await old.term.checkpointer.save_once()
+    service = await services.start()
+    epoch = service.term.epoch
+    too_early = await service.submit_many("j", epoch, 0, _call("q1", "j"))
+    await service.submit_many("i", epoch, 0, (Resubmitted("i"),))
+    later = await service.submit_many("j", epoch, 1, _call("q2", "j"))
+
+    assert [(Refuse, Refusal.APPLICATION_ENDING)] == refusals(too_early)
+    assert [] == refusals(later)
+
+
+async def test_closed_application_that_is_opened_again_goes_on(service: SchedulerService) -> None:
+    """Something of it still waits: its opening was answered as if it took more, and calls 409."""
+    await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
+    await end(service, "close")
+    refused = await service.submit_many("i", 1, 0, (inference("q1", "a"),))
+    again = await service.open_application(opened("a"))
+
+    assert [(Refuse, Refusal.APPLICATION_CLOSED)] == refusals(refused)
+    assert again.refusal is None
+    assert [] == refusals(await service.submit_many("i", 1, 1, (inference("q2", "a"),)))
 
 
 async def test_ingress_keeps_the_ends_of_what_was_cancelled_at_a_new_scheduler_before_it_came(

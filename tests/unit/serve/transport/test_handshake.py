@@ -136,19 +136,24 @@ async def test_other_wire_version_is_refused_with_both_named() -> None:
     caller, listener = Wire(), Wire()
     task = asyncio.create_task(listener.admit(keyring(KEY)))
     listener.to_listener.put_nowait(hello(wire_version=WIRE_VERSION + 1))
-    with pytest.raises(ConnectionLost, match=f"is {WIRE_VERSION + 1}: replica-1 speaks 1$"):
+    with pytest.raises(
+        ConnectionLost, match=f"is {WIRE_VERSION + 1}: replica-1 speaks {WIRE_VERSION}$"
+    ):
         await task
     caller.to_caller.put_nowait(await listener.to_caller.get())
-    with pytest.raises(ConnectionLost, match=f"is {WIRE_VERSION + 1}: replica-1 speaks 1$"):
+    with pytest.raises(
+        ConnectionLost, match=f"is {WIRE_VERSION + 1}: replica-1 speaks {WIRE_VERSION}$"
+    ):
         await caller.greet(KEY)
 
 
 async def test_later_version_may_say_more_in_its_hello() -> None:
     """Else the refusal would be that it cannot be read."""
-    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(hello(wire_version=2)), "more"])
+    later = WIRE_VERSION + 1
+    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(hello(later)), "more"])
     wire = Wire()
     wire.to_listener.put_nowait(longer)
-    with pytest.raises(ConnectionLost, match="wire version is 2"):
+    with pytest.raises(ConnectionLost, match=f"wire version is {later}"):
         await wire.admit(keyring(KEY))
 
 
@@ -206,7 +211,7 @@ def test_proof_is_of_all_that_was_said() -> None:
     changed = [
         msgspec.structs.replace(original, **{name: value})
         for name, value in {
-            "wire_version": 2,
+            "wire_version": WIRE_VERSION + 1,
             "role": "replica",
             "name": "ingress-2",
             "target": "replica-2",
