@@ -413,6 +413,9 @@ class KnownReplica:
     """KV that its leases took by its gauge since their last progress: the forecast begins there."""
     ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
     """The ends that its last pull reported, and of which application, if that was known."""
+    unreached: dict[RequestId, Seconds] = field(default_factory=dict)
+    """Inferences whose ingresses have lost the connection since its last pull, and when each was
+    granted: if its process has crashed, that is heard later than this."""
     refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
     """The inferences that it was found to have no memory for."""
 

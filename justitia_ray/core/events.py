@@ -245,6 +245,16 @@ class EngineFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaCrashed:
+    """The process of a replica has met with a fault of its own, such as SIGSEGV, and ends.
+
+    All that is leased to it is suspect, as with an engine that has died by itself.
+    """
+
+    replica_id: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaPulled:
     """A replica asks for work: heartbeat, metering and completions in one."""
 
@@ -372,6 +382,7 @@ Event: TypeAlias = (
     | InferenceCancelled
     | LeaseNacked
     | EngineFailed
+    | ReplicaCrashed
     | ReplicaPulled
     | ReplicaReported
     | PullAnswered

@@ -114,14 +114,31 @@ class Replicas:
         if event.cause is FailureCause.CRASH:
             self._refuse_killer(self._suspects.note_death(event.failure_id, ran))
         replica = state.replicas.get(event.replica_id)
+        if replica is not None:
+            self._retire(replica)
+
+    def crash(self, replica_id: ReplicaId) -> None:
+        """Requeue what a replica has whose process has crashed; refuse what is to blame for it.
+
+        The scheduler hears of it from another process than of the lost connections, so some of what
+        ran there may run elsewhere by now: no two of that stay together.
+        """
+        state = self._state
+        replica = state.replicas.get(replica_id)
         if replica is None:
             return
-        for lease_id in list(replica.leases):
-            self._inferences.requeue(state.inferences[state.leases[lease_id].request_id])
-        replica.takes_leases = False
-        if not replica.draining:
-            replica.draining = True
-            replica.drains_since = state.now
+        state.counters.engine_failures[FailureCause.CRASH] += 1
+        leases = [state.leases[lease_id] for lease_id in replica.leases]
+        granted = {lease.request_id: lease.granted_at for lease in leases}
+        elsewhere = [name for name in replica.unreached if name in state.inferences]
+        granted |= {name: replica.unreached[name] for name in elsewhere}
+        ran = [(state.inferences[name], state.now - at) for name, at in granted.items()]
+        self._refuse_killer(self._suspects.note_death(replica_id, ran))
+        self._retire(replica)
+        replica.unreached.clear()
+        for name in elsewhere:
+            if name in state.inferences:  # it is not to blame
+                self._part(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
         """Join a lease that an earlier scheduler granted with what a replica says of it."""
@@ -151,6 +168,8 @@ class Replicas:
         self._leases.abort(lease)
         inference = self._state.inferences[lease.request_id]
         if event.reason is ev.NackReason.CONNECTION:
+            replica = self._state.replicas[lease.replica_id]
+            replica.unreached[inference.request_id] = lease.granted_at
             self._leases.avoid(inference, lease.replica_id)
         self._inferences.requeue(inference)
 
@@ -217,6 +236,7 @@ class Replicas:
             replica.capacity = event.capacity
             self._ledger.capacity_changed()
         state.headroom_changes += 1
+        replica.unreached.clear()
         replica.last_seen_at = state.now
         state.asking[event.replica_id] = replica
         replica.pulls_again_by = 0.0
@@ -233,6 +253,33 @@ class Replicas:
         replica.connected, replica.is_silent = event.connected, False
         replica.takes_leases = not (replica.draining or event.stalled)
         return replica
+
+    def _retire(self, replica: KnownReplica) -> None:
+        """Requeue what is leased to a replica, and grant it nothing more."""
+        state = self._state
+        for lease_id in list(replica.leases):
+            self._inferences.requeue(state.inferences[state.leases[lease_id].request_id])
+        replica.takes_leases = False
+        if not replica.draining:
+            replica.draining = True
+            replica.drains_since = state.now
+
+    def _part(self, inference: Inference) -> None:
+        """Take a suspect that runs already from a replica on which another one runs."""
+        state = self._state
+        lease = state.leases.get(inference.lease_id or "")
+        if lease is None:
+            return
+        beside = (
+            state.inferences[state.leases[lease_id].request_id]
+            for lease_id in state.replicas[lease.replica_id].leases
+            if lease_id != lease.lease_id
+        )
+        if any(self._suspects.is_open(other) for other in beside):
+            self._leases.abort(lease)
+            self._inferences.requeue(inference)
+        elif lease.state is LeaseState.RUNNING:
+            self._suspects.note_running(inference)
 
     def _suspect(self, replica: KnownReplica) -> None:
         """Suspect what ran on an engine that hangs, as if the engine had died by itself."""

@@ -128,6 +128,7 @@ class SchedulerCore:
             ev.InferenceCancelled: self._inferences.cancel,
             ev.LeaseNacked: self._lease_nacked,
             ev.EngineFailed: self._replicas.fail_engine,
+            ev.ReplicaCrashed: lambda event: self._replicas.crash(event.replica_id),
             ev.ReplicaPulled: self._replica_pulled,
             ev.ReplicaReported: self._replica_reported,
             ev.PullAnswered: self._replicas.pull_answered,

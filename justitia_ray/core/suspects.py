@@ -1,6 +1,7 @@
 """Suspects: inferences that ran on an engine as it died by itself, one of which may have killed it.
 
-An engine that hangs counts as one that has died, until it makes steps again.
+An engine that hangs counts as one that has died, until it makes steps again. So does the engine of
+a replica whose own process crashes.
 
 After a death nothing tells the one that is to blame from those beside it, until another engine dies
 under it alone. So an open suspect waits for an engine on which no other open suspect runs, until it

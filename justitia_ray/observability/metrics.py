@@ -329,8 +329,8 @@ LEASES_TOTAL = Metric(
 )
 ENGINE_FAILURES_TOTAL = Metric(
     "justitia_engine_failures_total",
-    "Engines that died while their replicas lived: by themselves (`crash`), so that what ran is"
-    " suspect, or killed from outside (`kill`).",
+    "Engines that died: by themselves, or as their replicas crashed (`crash`), so that what ran is"
+    " suspect, or killed from outside while their replicas lived (`kill`).",
     ("cause",),
 )
 INFERENCE_OUTCOMES_TOTAL = Metric(

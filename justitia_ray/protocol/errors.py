@@ -139,8 +139,8 @@ _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines
     Refusal.DEADLINE: (DeadlineMissed, ": it cannot be served before its deadline"),
     Refusal.ENGINE_KILLER: (
         KillsEngines,
-        ": engines have died while they ran this call, and no other ran on all of them; it is not"
-        " run again (scheduler.engine_deaths_allowed)",
+        ": engines or their replicas have died while they ran this call, and no other ran on all of"
+        " them; it is not run again (scheduler.engine_deaths_allowed)",
     ),
 }
 

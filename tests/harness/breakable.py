@@ -1,9 +1,10 @@
 """A Replica and an Ingress whose connections can be cut, and their port blocked, from outside.
 
-A fake engine inside such a replica obeys a word in a prompt: it dies of it.
+A fake engine inside such a replica obeys words in a prompt: it dies of them, or its process does.
 """
 
 import asyncio
+import ctypes
 import os
 import socket
 import time
@@ -26,6 +27,8 @@ _ANSWERED_S: Seconds = 0.2
 
 KILLER = "poison"
 """A fake engine dies of a prompt with this word."""
+CRASHER = "segfault"
+"""The process of a replica crashes of a prompt with this word."""
 KILLS_AFTER_S: Seconds = 0.3
 
 
@@ -98,12 +101,17 @@ class BreakableIngress(Probed, Ingress):
 
 
 def die_of_killers(engine: FakeEngine) -> None:
-    """Let an engine die of prompts with the word `KILLER`, some time after each has reached it."""
+    """Let an engine die of prompts with the word `KILLER`, some time after each has reached it.
+
+    With `CRASHER`, its process crashes.
+    """
     run = engine.call
 
     async def call(call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         if KILLER.encode() in call.body:
             asyncio.get_running_loop().call_later(KILLS_AFTER_S, engine.die)
+        elif CRASHER.encode() in call.body:
+            asyncio.get_running_loop().call_later(KILLS_AFTER_S, ctypes.string_at, 0)
         async with aclosing(run(call)) as items:
             async for item in items:
                 yield item

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,7 +12,7 @@ import pytest_asyncio
 import ray
 
 from tests.eventually import eventually
-from tests.harness.breakable import KILLER
+from tests.harness.breakable import CRASHER, KILLER
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.load import OpenStream
 from tests.integration.service import PROBED, Json, Service, Serving
@@ -20,6 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 _STREAMS = 10
 _TOKENS = 400
 _KILLER = completion(f"{KILLER} please", max_tokens=50)
+_CRASHER = completion(f"{CRASHER} please", max_tokens=50)
 _WHOLE_WITHIN_S = 240.0
 
 
@@ -83,6 +86,29 @@ async def test_stream_that_kills_engines_ends_with_an_error_event(
     assert "engine_killer" == error["code"]
     assert 2 == await _deaths(service) - before
     assert len(streams) == _STREAMS
+
+
+async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
+    service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
+) -> None:
+    """A process that is killed from outside afterwards makes no suspects of what it ran."""
+    before = await _deaths(service)
+    answer = await http.post(COMPLETIONS, json=_CRASHER)
+
+    assert (502, "engine_killer") == (answer.status_code, answer.json()["error"]["code"])
+    assert 2 == await _deaths(service) - before
+    status = await service.status()
+    assert 0 == status["suspects"]
+    left = [name for name, one in status["replicas"].items() if not one["draining"]]
+    victim = max(left, key=lambda name: int(status["replicas"][name]["leases"]))
+    os.kill(await service.probe(victim, "process_id"), signal.SIGKILL)
+
+    async def is_gone() -> bool:
+        return victim not in (await service.status())["replicas"]
+
+    await eventually(is_gone, "the killed replica is lost", 60.0)
+    assert 2 == await _deaths(service) - before
+    assert 0 == (await service.status())["suspects"]
 
 
 async def test_new_scheduler_goes_on_with_the_count(

@@ -28,6 +28,7 @@ from justitia_ray.protocol.engine import (
 from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
 from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from justitia_ray.serve.replica.coalesce import coalesce
+from justitia_ray.serve.replica.crash_watch import CrashWatch
 from justitia_ray.serve.replica.engine_watch import EngineWatch
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
@@ -86,9 +87,13 @@ class EngineReplica:
         if self._spans is not None:
             model = self._config.model.name
             self._tracer = EngineTracer(self._spans.export, model, self._replica_id)
-        section, keyring = self._config.transport, Keyring()
-        dial = dialer(section, Peer("replica", self._replica_id), keyring, SCHEDULER_METHODS).dial
-        self._scheduler = SchedulerLink(await get_current_scheduler(self._config), keyring, dial)
+        section, keyring, me = self._config.transport, Keyring(), Peer("replica", self._replica_id)
+        dial = dialer(section, me, keyring, SCHEDULER_METHODS).dial
+        self._crashes = CrashWatch(me, section)
+        if self._config.scheduler.engine_deaths_allowed:
+            self._crashes.start()
+        scheduler = await get_current_scheduler(self._config)
+        self._scheduler = SchedulerLink(scheduler, keyring, dial, self._crashes.take_offer)
         await self._scheduler.connected()  # ingresses come with the key that it brings
         serve_calls: dict[str, Serve] = {
             "unary": self.unary,
@@ -252,6 +257,7 @@ class EngineReplica:
         await self._engine.stop()
         if self._spans is not None:
             await self._spans.stop()
+        await asyncio.to_thread(self._crashes.stop)
 
     def _watch_engine(self) -> asyncio.Task[None]:
         """Begin to look for stalls; the next pull, at once, tells of each and of its end."""

@@ -298,6 +298,14 @@ class SchedulerService:
         if outbox is not None:
             outbox.notify()
 
+    async def replica_crashed(self, replica_id: ReplicaId) -> None:
+        """Suspect what is leased to a replica whose process has crashed; once, if told again."""
+        term = await self._enter()
+        outbox = term.driver.outboxes.replicas.get(replica_id)
+        if outbox is not None and outbox.failure_id != replica_id:
+            outbox.failure_id = replica_id
+            term.driver.apply(ev.ReplicaCrashed(replica_id))
+
     async def leave(self, replica_id: ReplicaId) -> None:
         """Remove a replica that shuts down; its inferences wait again."""
         term = await self._enter()
@@ -629,7 +637,13 @@ class SchedulerActor:
         serve = {method: self._serve(method) for method in SCHEDULER_METHODS}
         section = self._config.transport
         listener = self._listener = await listen(
-            section, name, keyring, SCHEDULER_METHODS, serve, on_lost=self._peer_lost
+            section,
+            name,
+            keyring,
+            SCHEDULER_METHODS,
+            serve,
+            on_lost=self._peer_lost,
+            on_crashed=self._peer_crashed,
         )
         return Offer(listener.address, name, self._key)
 
@@ -648,6 +662,11 @@ class SchedulerActor:
     def _peer_lost(self, peer: Peer) -> None:
         if self._leading is not None and peer.role == "replica":
             self._leading.replica_disconnected(peer.name)
+
+    async def _peer_crashed(self, peer: Peer) -> None:
+        if peer.role == "replica":
+            service = self._leading or await self.started()
+            await service.replica_crashed(peer.name)
 
     async def _make_service(self) -> SchedulerService:
         if self._redis is not None:

@@ -184,6 +184,16 @@ class CoreDriver:
         try:
             if isinstance(event, ev.EngineFailed):
                 self._log_failure(event)
+            elif isinstance(event, ev.ReplicaCrashed):
+                suspects = self.core.suspects.open_count
+                replica_id = event.replica_id
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "replica.crashed",
+                    replica_id=replica_id,
+                    suspects=suspects,
+                )
             if self._metrics is not None:
                 self._metrics.record_event(event, actions, self.core.state, unstored)
             for action in actions:

@@ -95,7 +95,11 @@ class SchedulerLink:
     """The way to a scheduler: a connection, opened anew as soon as Ray has another scheduler."""
 
     def __init__(
-        self, scheduler: Any, keyring: Keyring, dial: Callable[[str, str], Awaitable[Link]]
+        self,
+        scheduler: Any,
+        keyring: Keyring,
+        dial: Callable[[str, str], Awaitable[Link]],
+        on_offer: Callable[[Offer], None] = lambda offer: None,
     ) -> None:
         """Prepare; the first call connects.
 
@@ -103,7 +107,9 @@ class SchedulerLink:
             scheduler: The actor's handle; its `link` answers once it leads.
             keyring: Gets the key of each scheduler that is found.
             dial: Opens a connection to an address, where a process of that name listens.
+            on_offer: Told of each scheduler to which a connection was opened.
         """
+        self._on_offer = on_offer
         self._scheduler = scheduler
         self._keyring = keyring
         self._dial = dial
@@ -160,6 +166,7 @@ class SchedulerLink:
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._failures, self._offer = 0, offer
+                self._on_offer(offer)
                 if last is not None:
                     await last.close()
                 return self._link

@@ -20,6 +20,11 @@ from justitia_ray.serve.transport.connection import (
     Connection,
     Socket,
 )
+from justitia_ray.serve.transport.crash_notice import (
+    CRASH_PATH,
+    MAX_NOTICE_BYTES,
+    read_crash_notice,
+)
 from justitia_ray.serve.transport.frames import (
     Answer,
     Call,
@@ -66,6 +71,7 @@ class Listener:
         serve: Mapping[str, Serve],
         *,
         on_lost: Callable[[Peer], None] = lambda peer: None,
+        on_crashed: Callable[[Peer], Awaitable[None]] | None = None,
         tls: ssl.SSLContext | None = None,
         log: logging.Logger = logger,
         standstill_s: Seconds = 0.0,
@@ -79,6 +85,7 @@ class Listener:
             serve: Function of each method: called with the `Caller` and the arguments, it returns
                 the answer, or yields the items.
             on_lost: Told of every lost connection.
+            on_crashed: Told of processes that have crashed; None: no notice is taken.
             tls: Certificates, if connections are to be encrypted.
             log: The log of this process.
             standstill_s: How long a caller may be silent while its machine answers.
@@ -92,6 +99,7 @@ class Listener:
         self._methods = methods
         self._serve = serve
         self._on_lost = on_lost
+        self._on_crashed = on_crashed
         self._tls = tls
         self._refused = 0
         self._strangers: set[web.RequestHandler] = set()
@@ -165,6 +173,8 @@ class Listener:
             stranger.force_close()
 
     async def _accept(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == CRASH_PATH and self._on_crashed is not None:
+            return await self._take_notice(request, self._on_crashed)
         if request.path != PATH:
             return web.Response(status=404)
         socket = web.WebSocketResponse(
@@ -177,6 +187,22 @@ class Listener:
         if peer is not None:
             await self.serve_calls(socket, peer)
         return socket
+
+    async def _take_notice(
+        self, request: web.BaseRequest, on_crashed: Callable[[Peer], Awaitable[None]]
+    ) -> web.Response:
+        if (request.content_length or MAX_NOTICE_BYTES + 1) > MAX_NOTICE_BYTES:
+            return web.Response(status=413)
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                body = await request.read()
+            await on_crashed(read_crash_notice(body, self._name, self._keyring))
+        except (ConnectionLost, TimeoutError, OSError) as error:
+            self._note_refused(error)
+            return web.Response(status=403)
+        except JustitiaError as error:
+            return web.Response(status=503, text=str(error))
+        return web.Response(status=204)
 
     async def admit(self, socket: web.WebSocketResponse, opening: Awaitable[object]) -> Peer | None:
         """Open a socket and do its handshake; return who has called, None if it is refused."""

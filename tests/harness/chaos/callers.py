@@ -21,7 +21,6 @@ from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TE
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.units import Seconds
 from tests.harness.answers import Answer, StreamedAnswer, unary_answer
-from tests.harness.breakable import KILLER
 from tests.harness.chaos.load import PlannedApplication, PlannedInference
 from tests.harness.chaos.records import Call, Ending, RunRecords
 
@@ -115,9 +114,14 @@ class Callers:
         calls = [self._http.call("POST", COMPLETIONS, body) for body in bodies]
         await asyncio.gather(*calls, return_exceptions=True)
 
-    async def probe_killer(self, name: str) -> str:
-        """Make a call of which engines die; return what it was answered, "" if as it should be."""
-        body = {"prompt": f"{KILLER} {name}", "max_tokens": 200, "user": f"{name}.0#1"}
+    async def probe_killer(self, name: str, word: str) -> str:
+        """Make a call that kills; return what it was answered, "" if as it should be.
+
+        Args:
+            name: Of the call.
+            word: Says what dies of it: `KILLER` or `CRASHER`.
+        """
+        body = {"prompt": f"{word} {name}", "max_tokens": 200, "user": f"{name}.0#1"}
         try:
             answer = await self._http.call("POST", COMPLETIONS, body)
         except ResponseError as error:

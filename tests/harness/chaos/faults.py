@@ -16,6 +16,7 @@ from justitia_ray.application_key import application_key
 from justitia_ray.errors import NoReplicaAnswers
 from justitia_ray.serve.stores import scheduler_store
 from justitia_ray.units import Seconds
+from tests.harness.breakable import CRASHER, KILLER
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ChaosCluster, gcs_answers
 from tests.harness.chaos.load import PlannedApplication
@@ -191,7 +192,8 @@ class FaultInjector:
 
     async def _call_a_killer(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()
-        wrong = await self._callers.probe_killer(f"killer-{fault_round.number}")
+        word = KILLER if fault_round.number % 2 else CRASHER
+        wrong = await self._callers.probe_killer(f"killer-{fault_round.number}", word)
         if wrong:
             self._records.spared.append(wrong)
         return _done(injected_fault(FaultKind.POISON, fault_round, injected_at, injected_at))

@@ -182,7 +182,8 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
         "the accounts of quotas are killed", "their successors are ready", 5.0
     ),
     FaultKind.POISON: FaultInfo(
-        "a call of which its engine dies, and the next one, too", "it is answered with 502"
+        "a call of which its engine dies, and the next one, too; or its replica's process crashes",
+        "it is answered with 502",
     ),
     FaultKind.LOADING_KILLED: FaultInfo(
         "SIGKILL of a replica that is loading", "as many run as Serve wants"

@@ -11,7 +11,7 @@ from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.invariants import InvariantViolation, check
 from justitia_ray.core.suspects import RENAMED
 from justitia_ray.errors import StoreError
-from tests.core_driver import PATIENT, CoreDriver, ended, granted, refused
+from tests.core_driver import PATIENT, CoreDriver, aborted, ended, granted, refused
 
 _KILLER = "engine_killer"
 
@@ -81,6 +81,17 @@ class Fleet:
         self.take(actions)
         self.take(self.driver.handle(ev.ReplicaLost(replica_id)))
         return actions
+
+    def crash(self, replica_id: str) -> list[Action]:
+        """Let the process of a replica crash; it is lost later."""
+        actions = self.driver.handle(ev.ReplicaCrashed(replica_id))
+        self.take(actions)
+        return actions
+
+    def lose_connection(self, name: str) -> None:
+        """Let the ingress of an inference lose the connection to its replica."""
+        lease_id = self.driver.lease_of(name)
+        self.take(self.driver.handle(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION)))
 
     def on(self) -> dict[str, list[str]]:
         """Return what runs on each replica, by name."""
@@ -587,3 +598,79 @@ def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
 
     assert 0 == len(driver.core.suspects.known)
     assert ["a"] == granted(driver.pull("r1"))
+
+
+def test_process_of_a_replica_that_crashes_counts_as_its_engine() -> None:
+    fleet = Fleet(1)
+    fleet.submit("poison", "a")
+    fleet.driver.open("late")
+    fleet.driver.submit("late", "late")  # granted, and not reported yet
+    for _ in range(3):
+        fleet.start()
+    fleet.crash("r0")
+    fleet.wait(1.0)
+    alone = {name: fleet.replica_of(name) for name in ("poison", "a", "late")}
+
+    assert 3 == len(set(alone.values()))
+    fleet.crash(alone["poison"])
+    assert [("poison", _KILLER)] == fleet.refused
+    assert 0 == fleet.driver.core.suspects.open_count
+    assert {FailureCause.CRASH: 2, FailureCause.KILL: 0} == (
+        fleet.driver.core.state.counters.engine_failures
+    )
+
+
+def test_crash_that_is_heard_of_after_the_lost_connections_parts_what_runs_elsewhere_by_then() -> (
+    None
+):
+    """An ingress notices the end of a process at once, and its calls are leased again."""
+    fleet = Fleet(1)
+    fleet.submit("poison", "a", "b")
+    fleet.start()
+    for name in ("poison", "a", "b"):
+        fleet.lose_connection(name)
+    assert ["a", "b", "poison"] == fleet.on()["r1"]
+    aborts = aborted(fleet.crash("r0"))
+
+    assert 2 == len(aborts)
+    assert ["b"] == fleet.on()["r1"]
+    fleet.start()
+    fleet.wait(1.0)
+    assert ["poison"] == fleet.on()["r2"]
+    fleet.crash("r2")
+    assert [("poison", _KILLER)] == fleet.refused
+
+
+def test_suspect_that_runs_elsewhere_when_the_crash_is_heard_of_is_cleared_in_time() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.start()
+    fleet.wait(2.0)
+    fleet.lose_connection("a")
+    fleet.crash("r0")
+    assert ["a"] == fleet.on()["r1"]
+    fleet.wait(2.0)
+    assert 1 == fleet.driver.core.suspects.open_count
+    fleet.wait(0.6)
+
+    assert 0 == fleet.driver.core.suspects.open_count
+
+
+def test_connection_that_was_lost_before_the_last_pull_has_nothing_to_do_with_a_crash() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.start()
+    fleet.lose_connection("a")
+    fleet.report("r0")
+    fleet.crash("r0")
+
+    assert 0 == len(fleet.driver.core.suspects.known)
+
+
+def test_crash_of_a_replica_that_is_not_known_changes_nothing() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.crash("other")
+
+    assert {"r0": ["a"]} == fleet.on()
+    assert 0 == len(fleet.driver.core.suspects.known)

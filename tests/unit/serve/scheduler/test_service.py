@@ -342,6 +342,18 @@ async def test_dead_engine_makes_suspects_before_its_report_lets_them_wait_again
     assert (1, 1) == (status["suspects"], status["waiting"])
 
 
+async def test_crash_of_a_replica_makes_suspects_once(service: SchedulerService) -> None:
+    """The notice of it is sent again if its answer is lost."""
+    await leased(service)
+    for _ in range(2):
+        await service.replica_crashed("r")
+    await service.replica_crashed("unknown")
+
+    status = await service.status()
+    assert {"crash": 1, "kill": 0} == status["engine_failures"]
+    assert (1, 1) == (status["suspects"], status["waiting"])
+
+
 # --- settings
 
 

@@ -1,0 +1,84 @@
+"""The process that says that the replica's process beside it has crashed; a script of its own.
+
+It waits for its standard input: lines of JSON with what to send and where, of which the last one
+holds, and then the text that `faulthandler` writes as the replica's process meets with a fatal
+signal. That text goes on to standard error, and the notice is sent before the process has ended. An
+end without a text, such as by SIGKILL, is nothing to tell.
+
+It imports what Python has and nothing else, so that it takes few milliseconds and megabytes; `ssl`
+where the connections are encrypted, as it starts.
+"""
+
+import base64
+import json
+import os
+import socket
+import time
+from typing import Any
+
+_READ_BYTES = 65_536
+_TRIES_S = 5.0
+"""How long the notice is sent again to a scheduler that is not reached."""
+_PAUSE_S = 0.2
+_TRY_S = 2.0
+
+
+def main() -> None:
+    """Read until the replica's process has ended; send the notice once, if that crashes."""
+    order: dict[str, Any] | None = None
+    encryption: Any = None
+    text, has_crashed = b"", False
+    while chunk := os.read(0, _READ_BYTES):
+        text += chunk
+        while not has_crashed and text.startswith(b"{") and b"\n" in text:
+            line, _, text = text.partition(b"\n")
+            order = json.loads(line)
+            encryption = _encryption(order)
+        if text and not text.startswith(b"{"):
+            os.write(2, text)
+            text = b""
+            if not has_crashed and order is not None:
+                _send(order, encryption)
+            has_crashed = True
+
+
+def _encryption(order: dict[str, Any]) -> Any:
+    """Return the certificates of an order as Python's `ssl` has them; None without."""
+    if order["tls"] is None:
+        return None
+    import ssl
+
+    certificate, key, authority = order["tls"]
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
+    context.load_cert_chain(certificate, key)
+    context.check_hostname = False
+    return context
+
+
+def _send(order: dict[str, Any], encryption: Any) -> None:
+    ends_at, said = time.monotonic() + _TRIES_S, ""
+    while time.monotonic() < ends_at:
+        try:
+            said = _ask(order, encryption)
+        except OSError as error:
+            said = str(error)
+        else:
+            if " 503 " not in said:  # of a scheduler that does not lead yet
+                break
+        time.sleep(_PAUSE_S)
+    if " 204 " not in said:
+        os.write(2, f"the scheduler was not told of the crash: {said}\n".encode())
+
+
+def _ask(order: dict[str, Any], encryption: Any) -> str:
+    """Send the notice; return the first line of the answer."""
+    host, _, port = order["address"].rpartition(":")
+    address = (host.strip("[]"), int(port))
+    with socket.create_connection(address, timeout=_TRY_S) as opened:
+        way = opened if encryption is None else encryption.wrap_socket(opened)
+        way.sendall(base64.b64decode(order["request"]))
+        return str(way.recv(_READ_BYTES).split(b"\r\n")[0], "latin-1")
+
+
+if __name__ == "__main__":
+    main()

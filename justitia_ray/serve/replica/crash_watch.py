@@ -1,0 +1,85 @@
+"""Lets the scheduler know when the replica's own process crashes, as it does of its engine's death.
+
+A process that has met with SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL can do nothing but write, and
+a scheduler that sees its connection end cannot tell that from a kill. So `faulthandler` writes into
+a pipe, and a small process at its other end (`crash_sender`) sends a notice that is signed before.
+Nothing is done while the replica runs. What `_exit` ends, or an error of the interpreter itself,
+leaves no such text: that looks like a kill.
+"""
+
+import base64
+import faulthandler
+import json
+import logging
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from justitia_ray.config import TransportSection
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.serve.transport.crash_notice import crash_notice
+from justitia_ray.serve.transport.handshake import Offer, Peer
+
+logger = logging.getLogger("ray.serve")
+
+_SENDER = Path(__file__).with_name("crash_sender.py")
+_STDERR = 2
+
+
+class CrashWatch:
+    """The pipe and the process that watch over this one."""
+
+    def __init__(self, me: Peer, section: TransportSection) -> None:
+        self._me = me
+        tls = section.tls
+        self._tls = None if tls is None else (tls.certificate, tls.key, tls.authority)
+        self._pipe: int | None = None
+        self._sender: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; without it the replica serves all the same."""
+        read_end, write_end = os.pipe()
+        try:
+            self._sender = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_SENDER)],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # what is sent to this process's group is not meant for it
+            )
+        except OSError as error:
+            log_event(logger, logging.WARNING, "replica.crash_sender_failed", reason=str(error))
+            os.close(write_end)
+            return
+        finally:
+            os.close(read_end)
+        self._pipe = write_end
+        faulthandler.enable(file=write_end, all_threads=False)
+        os.register_at_fork(after_in_child=self._release)
+
+    def take_offer(self, offer: Offer) -> None:
+        """Tell that scheduler, and no other one, from now on."""
+        if self._pipe is not None:
+            order = {
+                "address": offer.address,
+                "tls": self._tls,
+                "request": base64.b64encode(crash_notice(offer, self._me)).decode(),
+            }
+            with suppress(BrokenPipeError):  # the sender was killed
+                os.write(self._pipe, json.dumps(order).encode() + b"\n")
+
+    def stop(self) -> None:
+        """Let the process end. Safe to call twice."""
+        self._release()
+        if self._sender is not None:
+            self._sender.kill()
+            self._sender.wait()
+            self._sender = None
+
+    def _release(self) -> None:
+        """Close this process's end of the pipe: a fork's crash is none of the replica."""
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            faulthandler.enable(file=_STDERR, all_threads=False)
+            os.close(pipe)

@@ -1,0 +1,63 @@
+"""The notice that a process has crashed: it is signed while that lives, and sent by another one.
+
+An HTTP request on the port of the connections. Its HMAC covers who has crashed and who is told, so
+that the sender needs no key; sent again later it says nothing new, for names are never used again.
+"""
+
+import hmac
+
+import msgspec
+
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
+
+CRASH_PATH = "/crash"
+MAX_NOTICE_BYTES = 4096
+
+
+class _Notice(msgspec.Struct, frozen=True, array_like=True):
+    key_id: str
+    role: str
+    name: str
+    target: str
+    proof: bytes
+
+
+def crash_notice(offer: Offer, me: Peer) -> bytes:
+    """Return the HTTP request that says to the process of an offer that this one has crashed."""
+    proof = _proof(offer.key, me, offer.target)
+    notice = _Notice(offer.key.key_id, me.role, me.name, offer.target, proof)
+    body = msgspec.msgpack.encode(notice)
+    head = (
+        f"POST {CRASH_PATH} HTTP/1.1\r\nHost: {offer.address}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def read_crash_notice(body: bytes, name: str, keyring: Keyring) -> Peer:
+    """Return the process that has crashed.
+
+    Args:
+        body: Body of the request.
+        name: Name of this process.
+        keyring: Keys that are accepted.
+
+    Raises:
+        ConnectionLost: If the notice cannot be read, is for another process, or is not signed.
+    """
+    try:
+        notice = msgspec.msgpack.decode(body, type=_Notice)
+    except msgspec.MsgspecError as error:
+        raise ConnectionLost(f"the notice of a crash cannot be read: {error}") from None
+    key, peer = keyring.find(notice.key_id), Peer(notice.role, notice.name)
+    if key is None:
+        raise ConnectionLost(f"{name} does not know key {notice.key_id[:80]!r}")
+    if notice.target != name or not hmac.compare_digest(notice.proof, _proof(key, peer, name)):
+        raise ConnectionLost(f"the notice of a crash is not signed for {name}")
+    return peer
+
+
+def _proof(key: Key, peer: Peer, target: str) -> bytes:
+    said = msgspec.msgpack.encode((peer.role, peer.name, target))
+    return hmac.digest(key.secret, b"crash" + said, "sha256")

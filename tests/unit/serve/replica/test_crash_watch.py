@@ -1,0 +1,147 @@
+"""A process that crashes is told of by the one beside it; one that is killed is not."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from justitia_ray.config import TlsSection, TransportSection
+from justitia_ray.errors import StoreError
+from justitia_ray.serve.transport.endpoint import listen
+from justitia_ray.serve.transport.handshake import Key, Keyring, Peer
+from justitia_ray.serve.transport.listener import Listener
+from tests.certificates import Authority
+from tests.eventually import eventually
+
+_NAME = "scheduler"
+_KEY = Key("k", b"secret")
+_REPLICA = Peer("replica", "r0")
+_PROGRAM = """
+import os, sys
+from justitia_ray.config import TransportSection
+from justitia_ray.serve.replica.crash_watch import CrashWatch
+from justitia_ray.serve.transport.handshake import Key, Offer, Peer
+
+address, section, how = sys.argv[1:]
+watch = CrashWatch(Peer("replica", "r0"), TransportSection.model_validate_json(section))
+watch.start()
+watch.take_offer(Offer("127.0.0.1:9", "an earlier scheduler", Key("before", b"other")))
+watch.take_offer(Offer(address, "scheduler", Key("k", b"secret")))
+print(watch._sender.pid, flush=True)
+if how == "stop":
+    watch.stop()
+elif how == "fork":
+    if not os.fork():
+        os.kill(os.getpid(), 11)
+    os.wait()
+else:
+    os.kill(os.getpid(), int(how))
+"""
+
+
+class Told:
+    """A scheduler's port, and the processes that it was told have crashed."""
+
+    def __init__(self) -> None:
+        self.crashed: list[Peer] = []
+        self.refuses = 0
+        """Notices that are refused before one is taken."""
+
+    async def note(self, peer: Peer) -> None:
+        """Note a process that has crashed."""
+        if self.refuses:
+            self.refuses -= 1
+            raise StoreError("no scheduler leads")
+        self.crashed.append(peer)
+
+
+@pytest.fixture
+def section(request: pytest.FixtureRequest, tmp_path: Path) -> TransportSection:
+    """The settings of connections, without and with certificates."""
+    if request.param == "plain":
+        return TransportSection()
+    ours = Authority.of(tmp_path / "ours")
+    certificate, key = (str(path) for path in ours.issue("node"))
+    return TransportSection(
+        tls=TlsSection(certificate=certificate, key=key, authority=str(ours.file))
+    )
+
+
+@pytest.fixture
+def told() -> Told:
+    """What the scheduler is told."""
+    return Told()
+
+
+@pytest.fixture
+async def port(
+    told: Told, section: TransportSection, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Listener]:
+    """The port of a scheduler."""
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    keyring = Keyring()
+    keyring.add(_KEY)
+    port = await listen(section, _NAME, keyring, {}, {}, on_crashed=told.note)
+    yield port
+    await port.stop()
+
+
+async def ended(port: Listener, section: TransportSection, how: str) -> tuple[int, str]:
+    """Return the exit code and the errors of a watched process, when its sender has ended too."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _PROGRAM, port.address, section.model_dump_json(), how),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()  # to the end of both
+    sender = Path(f"/proc/{int(out)}")
+    await eventually(lambda: not sender.exists(), "the sender has ended")
+    assert process.returncode is not None
+    return process.returncode, errors.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("section", "fault"),
+    [("plain", signal.SIGSEGV), ("tls", signal.SIGABRT)],
+    indirect=["section"],
+)
+async def test_scheduler_is_told_once_of_a_process_that_crashes(
+    fault: signal.Signals, told: Told, port: Listener, section: TransportSection
+) -> None:
+    """And the log of the process has its traceback, as without the watch."""
+    code, errors = await ended(port, section, str(int(fault)))
+
+    assert [_REPLICA] == told.crashed
+    assert -fault == code
+    assert errors.startswith("Fatal Python error: ")
+    assert 'File "<string>", line' in errors
+    assert "was not told" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", ["plain"], indirect=True)
+@pytest.mark.parametrize("how", [str(int(signal.SIGKILL)), "stop", "fork"])
+async def test_scheduler_is_not_told_of_a_process_that_is_killed_or_leaves(
+    how: str, told: Told, port: Listener, section: TransportSection
+) -> None:
+    """Nor of a fork that crashes, such as an engine's: its replica hears of that."""
+    await ended(port, section, how)
+
+    assert not told.crashed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", ["plain"], indirect=True)
+async def test_scheduler_that_does_not_lead_yet_is_told_again(
+    told: Told, port: Listener, section: TransportSection
+) -> None:
+    told.refuses = 2
+    _, errors = await ended(port, section, str(int(signal.SIGSEGV)))
+
+    assert [_REPLICA] == told.crashed
+    assert "was not told" not in errors

@@ -1,0 +1,75 @@
+"""The notice of a crash: who is believed, and what else is turned away."""
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+import pytest
+
+from justitia_ray.serve.transport.crash_notice import CRASH_PATH, MAX_NOTICE_BYTES, crash_notice
+from justitia_ray.serve.transport.handshake import Key, Offer, Peer
+from justitia_ray.serve.transport.listener import Listener
+from tests.unit.serve.transport.ends import KEY, NAME, Served, listening
+
+_REPLICA = Peer("replica", "r0")
+
+
+@pytest.fixture
+def crashed() -> list[Peer]:
+    """What the listener was told has crashed."""
+    return []
+
+
+@pytest.fixture
+async def port(crashed: list[Peer]) -> AsyncIterator[Listener]:
+    """A listener that takes notices."""
+
+    async def note(peer: Peer) -> None:
+        crashed.append(peer)
+
+    async with listening(Served(), on_crashed=note) as listener:
+        yield listener
+
+
+async def status_of(port: Listener, body: bytes) -> int:
+    """Return the status of the answer to a notice."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{port.address}{CRASH_PATH}", data=body) as answer,
+    ):
+        return answer.status
+
+
+def body_of(peer: Peer, target: str = NAME, key: Key = KEY) -> bytes:
+    """Return the body of a notice."""
+    return crash_notice(Offer("127.0.0.1:1", target, key), peer).partition(b"\r\n\r\n")[2]
+
+
+async def test_notice_says_who_has_crashed(port: Listener, crashed: list[Peer]) -> None:
+    assert 204 == await status_of(port, body_of(_REPLICA))
+    assert [_REPLICA] == crashed
+
+
+async def test_notice_for_another_or_of_a_stranger_is_refused(
+    port: Listener, crashed: list[Peer]
+) -> None:
+    """A stranger could have replicas emptied."""
+    signed = msgspec.msgpack.decode(body_of(_REPLICA))
+    signed[2] = "r1"
+    stranger = Key(KEY.key_id, b"another secret")
+    for body in (
+        body_of(_REPLICA, target="another scheduler"),
+        body_of(_REPLICA, key=Key.new()),
+        body_of(_REPLICA, key=stranger),
+        msgspec.msgpack.encode(signed),
+        b"\xc1",
+        b"x",
+    ):
+        assert 403 == await status_of(port, body)
+    assert 413 == await status_of(port, bytes(MAX_NOTICE_BYTES + 1))
+    assert not crashed
+
+
+async def test_process_that_takes_no_notices_does_not_know_their_path() -> None:
+    async with listening(Served()) as port:
+        assert 404 == await status_of(port, body_of(_REPLICA))
