@@ -14,7 +14,7 @@ from justitia_ray.serve.asgi import Receive
 from justitia_ray.serve.ingress.body_room import BodyRoom, HeldBody
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_encodings import HEADER, Decoder, decoders_of
-from justitia_ray.serve.ingress.model_fields import known_fields
+from justitia_ray.serve.ingress.model_fields import read_fields
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -57,11 +57,13 @@ class BodyReader:
             size_bytes = len(body) + len(piece)
             self._check_size(size_bytes)
             held.note_size(size_bytes)
-            if is_last:
-                return bytes(body + piece) if body else piece
+            if is_last and not body:
+                return piece
             if not body:
                 body = bytearray()
             body += piece
+            if is_last:
+                return bytes(body)
         raise AssertionError("the last piece ends the body")
 
     async def _read_decoded(
@@ -123,7 +125,7 @@ class BodyReader:
         with self.room.hold(context_of(request.scope).body_holder) as held:
             raw = await self.read_body(held, declared, request.receive, encodings) or empty
             try:
-                return kind.model_validate_json(known_fields(kind, raw))
+                return await read_fields(kind, raw)
             except ValidationError as error:
                 first = error.errors()[0]["loc"]
                 raise RequestError(describe(error), str(first[0]) if first else None) from None

@@ -1,15 +1,20 @@
-"""A large body is refused as fast as a small one, and in the same words."""
+"""A large body is read in small steps, and refused as fast as a small one, in the same words."""
 
+import asyncio
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from justitia_ray.config import describe
+from justitia_ray.errors import RequestError
 from justitia_ray.serve.ingress.http_applications import ApplicationBody
-from justitia_ray.serve.ingress.model_fields import known_fields
+from justitia_ray.serve.ingress.model_fields import read_fields, text_pieces
 from justitia_ray.serve.ingress.predictor_http import HistoryBody
 
 _MIB = 2**20
@@ -17,9 +22,11 @@ _MIB = 2**20
 
 def _read(kind: type[BaseModel], raw: bytes) -> dict[str, Any] | str:
     try:
-        return kind.model_validate_json(known_fields(kind, raw)).model_dump()
+        return asyncio.run(read_fields(kind, raw)).model_dump()
     except ValidationError as error:
         return describe(error)
+    except RequestError as error:
+        return str(error)
 
 
 def test_large_body_is_read_as_it_is() -> None:
@@ -66,3 +73,89 @@ def test_lists_of_a_model_that_has_them_are_kept() -> None:
     samples = [{"cost": number, "class": "c" * 100} for number in range(1_000)]
 
     assert {"samples": samples} == _read(HistoryBody, json.dumps({"samples": samples}).encode())
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (b"{}," * 5 * _MIB + b"{}", "samples has more than 1000 elements"),
+        (b'{"x":[%b1]}' % (b"{}," * _MIB), "samples[0] takes 3145737 bytes"),
+        (
+            b",".join([b'{"x":[%b1]}' % (b"{}," * 20_000)] * 100),
+            "samples has 200020 objects and lists in its first 10 elements",
+        ),
+    ],
+    ids=["elements", "one element", "all together"],
+)
+def test_list_of_millions_of_objects_is_refused_before_they_are_made(
+    samples: bytes, reason: str
+) -> None:
+    """16 MiB of them were 0.4 GB, and held all streams of the process up for a second."""
+    raw = b'{"samples":[%b]}' % samples
+    tracemalloc.start()
+    told = _read(HistoryBody, raw)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert isinstance(told, str)
+    assert told.startswith(reason)
+    assert "are allowed" in told
+    assert most_bytes < 64 * _MIB
+
+
+@pytest.mark.parametrize("unit", ["a", "\u00e9", "\u4e2d", "\U0001f600", "\n", "\\", '"\u4e2d'])
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_others_run_while_a_long_text_is_read(unit: str, is_ascii: bool) -> None:
+    """Read at once, 16 MiB kept the event loop for up to 105 ms."""
+    text = unit * (4 * _MIB)
+    raw = json.dumps({"application_class": "c", "input": text}, ensure_ascii=is_ascii).encode()
+    steps = 0
+
+    async def count_steps() -> None:
+        nonlocal steps
+        while True:
+            await asyncio.sleep(0)
+            steps += 1
+
+    async def read() -> str:
+        other = asyncio.create_task(count_steps())
+        body = await read_fields(ApplicationBody, raw)
+        other.cancel()
+        return body.input
+
+    assert text == asyncio.run(read())
+    assert steps >= len(raw) // (2 * _MIB)
+
+
+@pytest.mark.parametrize("text", [b"\\q", b"\xff", b"\\ud83d", b"\x01"])
+def test_text_that_is_none_is_refused_in_the_words_of_its_piece(text: bytes) -> None:
+    told = _read(ApplicationBody, b'{"application_class":"c","input":"%b%b"}' % (b"a" * _MIB, text))
+
+    assert str(told).startswith("input is not valid JSON: ") or "Invalid JSON" in str(told)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(st.characters(codec="utf-8"), max_size=20),
+            st.text(st.sampled_from('\\"u/d8\n\U0001f600\u4e2d'), max_size=60),
+            st.builds(
+                lambda unit, times: unit * times,
+                st.sampled_from("\\a\U0001f600"),
+                st.integers(0, 90),
+            ),
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+    st.integers(48, 80),
+)
+def test_pieces_of_a_text_are_the_text(parts: list[str], is_ascii: bool, size_bytes: int) -> None:
+    """No piece ends within a character, an escape or a pair of surrogates."""
+    text = "".join(parts)
+    value = json.dumps(text, ensure_ascii=is_ascii).encode()
+    pieces = list(text_pieces(memoryview(value), size_bytes))
+
+    assert text == "".join(piece for piece, _ in pieces)
+    assert len(value) - 2 == sum(taken for _, taken in pieces)
+    assert all(0 < taken <= size_bytes for _, taken in pieces)
