@@ -8,11 +8,10 @@ come and are decoded: a body may never end.
 import asyncio
 import ctypes
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from justitia_ray.errors import QueueFull
 from justitia_ray.serve.ingress.turns import Place, Turns
@@ -67,9 +66,14 @@ class BodyRoom:
         self._reading_bytes = 0
         self._turns: Turns[_Waiting] = Turns()
 
-    def hold(self, tenant: str) -> "HeldBody":
-        """Return the place of a tenant's body, of which nothing has come."""
-        return HeldBody(self, tenant)
+    @contextmanager
+    def hold(self, tenant: str) -> Iterator["HeldBody"]:
+        """Hold a place for a tenant's body, of which nothing has come, while the block runs."""
+        held = HeldBody(self, tenant)
+        try:
+            yield held
+        finally:
+            held.release()
 
     def resize(self, tenant: str, before_bytes: int, after_bytes: int) -> None:
         """Count a body that has grown or shrunk.
@@ -126,7 +130,7 @@ class BodyRoom:
 
 
 class HeldBody:
-    """One body in the room, while it comes, waits and is read; left with all that it holds."""
+    """One body in the room, while it comes, waits and is read."""
 
     __slots__ = ("_held_bytes", "_reading", "_room", "_tenant")
 
@@ -136,17 +140,6 @@ class HeldBody:
         self._held_bytes = 0
         self._reading: asyncio.Future[Any] | None = None
         """Work of a thread on the body."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
 
     def note_size(self, size_bytes: int) -> None:
         """Count the bytes that the body takes now.

@@ -99,15 +99,19 @@ async def test_what_finds_no_room_is_refused_and_a_tenant_leaves_room_for_others
     readers = _Readers(BodyRoom(100 * _MIB, _MIB))
     for call in range(8):
         await readers.begin(f"a {call}", 10 * _MIB)
-    with pytest.raises(QueueFull, match=r"ingress\.max_body_bytes_held") as refused:
-        readers.room.hold("a").note_size(10 * _MIB)
+    with (
+        readers.room.hold("a") as last,
+        pytest.raises(QueueFull, match=r"ingress\.max_body_bytes_held") as refused,
+    ):
+        last.note_size(10 * _MIB)
     await readers.begin("b 0", 10 * _MIB)
-    with pytest.raises(QueueFull):
-        readers.room.hold("c").note_size(20 * _MIB)
+    with readers.room.hold("c") as last, pytest.raises(QueueFull):
+        last.note_size(20 * _MIB)
     assert refused.value.retry_after_s == 1.0
     for name in (*(f"a {call}" for call in range(8)), "b 0"):
         await readers.leave(name)
-    readers.room.hold("c").note_size(100 * _MIB)
+    with readers.room.hold("c") as last:
+        last.note_size(100 * _MIB)
 
 
 def test_body_that_grows_is_counted_once_and_may_take_the_whole_room_alone() -> None:
@@ -121,7 +125,8 @@ def test_body_that_grows_is_counted_once_and_may_take_the_whole_room_alone() -> 
         body.note_size(50 * _MIB)
         with room.hold("b") as other:
             other.note_size(50 * _MIB)
-    room.hold("b").note_size(100 * _MIB)
+    with room.hold("b") as last:
+        last.note_size(100 * _MIB)
 
 
 def test_room_is_given_back_once() -> None:
@@ -131,8 +136,8 @@ def test_room_is_given_back_once() -> None:
         other.note_size(50 * _MIB)
         body.release()
         body.release()
-        with pytest.raises(QueueFull):
-            room.hold("c").note_size(51 * _MIB)
+        with pytest.raises(QueueFull), room.hold("c") as last:
+            last.note_size(51 * _MIB)
 
 
 async def test_turn_and_room_last_as_long_as_the_thread_that_reads_the_body() -> None:
