@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
-from ray.exceptions import RayActorError, TaskCancelledError
+from ray.exceptions import ActorDiedError, RayActorError, TaskCancelledError
 from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
@@ -20,6 +20,7 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.errors import (
     ConnectionLost,
     EngineError,
+    KillsEngines,
     LeaseError,
     LeaseSuperseded,
     NoReplicaAnswers,
@@ -57,6 +58,8 @@ _UNSCHEDULED_S: Seconds = 30.0
 _PATHS_S: Seconds = 2.0
 """Time that the lookup of paths may take: it saves rare requests a wait in the queue."""
 _AGAIN_S: Seconds = 0.1
+_MOST_DEATHS = 2
+"""Replicas whose processes end under a call without a lease, before it is refused."""
 
 
 class ReplicaCalls:
@@ -129,6 +132,7 @@ class ReplicaCalls:
         """Return any replica's answer to a call that needs no lease.
 
         Raises:
+            KillsEngines: If the processes of two replicas have ended under it.
             NoReplicaAnswers: If no replica answers in time.
         """
         answer: Answer = await self._ask_any(_UNSCHEDULED_S, "aside", path, _HEADERS, body)
@@ -164,11 +168,13 @@ class ReplicaCalls:
     async def _ask_any(self, within_s: Seconds, method: str, *arguments: Any) -> Any:
         """Return the answer of a replica of Serve's choice; one that dies meanwhile is replaced.
 
-        While none answers, a caller is to come back after as long again as that has lasted: how
-        long a replica takes to start is known to nobody here.
+        It is not asked of a third one, for the call may be the reason. While none answers, a caller
+        is to come back after as long again as that has lasted: how long a replica takes to start is
+        known to nobody here.
         """
         loop = asyncio.get_running_loop()
         began_at = loop.time()
+        deaths = 0
         try:
             async with asyncio.timeout(within_s):
                 while True:
@@ -179,6 +185,12 @@ class ReplicaCalls:
                     except _NO_ANSWER as error:
                         reason = type(error).__name__
                         log_event(logger, logging.WARNING, "replica.unusable", reason=reason)
+                        deaths += isinstance(error, ActorDiedError)
+                        if deaths == _MOST_DEATHS:
+                            raise KillsEngines(
+                                f"{deaths} replicas have died while they answered this call; it is"
+                                " not made again"
+                            ) from None
                         await asyncio.sleep(_AGAIN_S)
         except TimeoutError:
             if self._silent_since is None:

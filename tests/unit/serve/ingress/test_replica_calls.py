@@ -5,8 +5,9 @@ from collections import deque
 from typing import Any, cast
 
 import pytest
+from ray.exceptions import ActorDiedError
 
-from justitia_ray.errors import EngineError, NoReplicaAnswers
+from justitia_ray.errors import EngineError, KillsEngines, NoReplicaAnswers
 from justitia_ray.serve.ingress import replica_calls
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
 
@@ -53,6 +54,15 @@ async def test_replica_that_dies_is_asked_in_vain_and_the_next_answers() -> None
     assert (200, {}, b"{}") == await calls_to(handle).unscheduled("/tokenize", b"body")
     assert 2 == len(handle.aside.calls)
     assert ("/tokenize", b"body") == (handle.aside.calls[1][0], handle.aside.calls[1][2])
+
+
+async def test_call_under_which_two_replicas_have_died_is_not_made_again() -> None:
+    """One text for `/tokenize` would take all of them."""
+    handle = Handle(EngineError("dead"), ActorDiedError(), ActorDiedError(), (200, {}, b""))
+
+    with pytest.raises(KillsEngines, match="2 replicas have died"):
+        await calls_to(handle).unscheduled("/tokenize", b"body")
+    assert 3 == len(handle.aside.calls)
 
 
 async def test_when_no_replica_answers_the_caller_hears_of_it() -> None:
