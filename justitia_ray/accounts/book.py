@@ -112,6 +112,8 @@ class _Term:
     epoch: Epoch = 0
     number: int = 0
     heard_at: Seconds = 0.0
+    restored: tuple[Epoch, int] = (0, 0)
+    """Epoch and number as they were stored by the accounts before."""
     claims: dict[ClaimName, _Claim] = field(default_factory=dict)
 
 
@@ -175,8 +177,9 @@ class QuotaBook:
         """
         self._now = now = max(self._now, now)
         term = self._terms.setdefault(told.scheduler, _Term())
+        began_with = term.restored[1] if term.restored[0] == told.epoch else 0
         if (told.epoch, told.number) < (term.epoch, term.number):
-            return Answer(self.epoch, is_stale=True)
+            return Answer(self.epoch, is_stale=True, began_with=began_with)
         is_new = (told.epoch, told.number) > (term.epoch, term.number)
         term.heard_at = now
         if is_new:
@@ -188,7 +191,8 @@ class QuotaBook:
                 for name in term.claims.keys() - set(told.survivors):
                     self._lose(told.scheduler, term, name)
         verdicts = tuple(self._ask(told.scheduler, term, ask) for ask in told.asks)
-        return Answer(self.epoch, verdicts, self.nodes(now) if told.wants_nodes else {})
+        nodes = self.nodes(now) if told.wants_nodes else {}
+        return Answer(self.epoch, verdicts, nodes, began_with=began_with)
 
     def expire(self, now: Seconds, silent_s: Seconds) -> None:
         """Count the claims of schedulers as used that were not heard of for so long."""
@@ -298,6 +302,7 @@ class QuotaBook:
                 reader = RecordReader(record, ("epoch", "number"), None, where=name)
                 term = self._terms.setdefault(of, _Term(heard_at=self._now))
                 term.epoch, term.number = reader.integer("epoch"), reader.integer("number")
+                term.restored = term.epoch, term.number
             else:
                 scheduler, _, claim_name = of.partition("|")
                 term = self._terms.setdefault(scheduler, _Term(heard_at=self._now))

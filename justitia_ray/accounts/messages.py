@@ -112,3 +112,8 @@ class Answer:
     """Nodes with quotas that something is known of, up to a bound; empty unless asked for."""
     is_stale: bool = False
     """Whether a later exchange of this scheduler is known: nothing was booked."""
+    is_stored: bool = True
+    """Whether all that was booked is stored; False: the store is away, and later accounts may not
+    know of it."""
+    began_with: int = 0
+    """Number of the last exchange of the scheduler's term that these accounts found stored."""

@@ -1,14 +1,15 @@
 """The accounts' calls: a quota book whose grants are stored before anybody hears of them.
 
 Exchanges that come while a save is on its way share the next one. While the store cannot be
-reached the accounts go on in memory and store later, as schedulers do: only a death of both then
-forgets what was used.
+reached the accounts go on in memory and store later, as schedulers do. If they die then, schedulers
+tell their successors what they lack: only a death of both forgets what was used.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from justitia_ray.accounts.book import QuotaBook
@@ -101,7 +102,7 @@ class AccountsService:
         answer = self.book.exchange(told, self._wall())
         await self._stored()
         self._check_lead()
-        return answer
+        return answer if self.trouble is None else replace(answer, is_stored=False)
 
     async def end(self) -> None:
         """Save a last time."""

@@ -2,11 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from justitia_ray.accounts.messages import Answer, ClaimName, Exchange, Use
+from justitia_ray.accounts.messages import Amounts, Answer, Ask, ClaimName, Exchange, Use
 from justitia_ray.accounts.messages import Verdict as Decision
 from justitia_ray.core.entities import Inference
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
@@ -19,6 +19,9 @@ RETRY_AFTER_S: Seconds = 5.0
 UNREACHABLE = LimitStanding("", "", 0, 0, 0)
 """Stands for the limit of a claim that the accounts have not decided in time."""
 _MOST_REFUSED = 10_000
+_MOST_TOLD = 100_000
+_TOLD_KEPT_S: Seconds = 10.0
+"""Longer than a Redis that takes another one's place lags behind."""
 _STORED_WITHIN_S: Seconds = 5.0
 """Longest time that a claim which ended is kept at the accounts until its end is stored."""
 
@@ -255,6 +258,76 @@ class EndedClaims:
     def clear(self) -> None:
         """Forget all."""
         self._ended.clear()
+
+
+@dataclass(slots=True)
+class _Told:
+    """The end of a claim, as the accounts are told of it."""
+
+    tenant: ClientId
+    claimed: Amounts
+    """What the claim had of what was used."""
+    use: Use
+    number: int
+    """The exchange that tells of it."""
+    at: Seconds
+
+
+class LatelyTold:
+    """Ends of claims that later accounts may not know of, though these were told.
+
+    They died while their store was away, or the store itself has lost its last moments: a replica
+    that lags behind has taken the place of a Redis.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[ClaimName, _Told] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._told)
+
+    def add(self, claim: Claim, use: Use, number: int, now: Seconds) -> None:
+        """Note the end of a claim, if something was used of it, and the exchange that tells it."""
+        self._told.pop(claim.name, None)
+        units = claim.wants.keys() | claim.holds.keys()
+        claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
+        if claimed:
+            self._told[claim.name] = _Told(claim.tenant, claimed, use, number, now)
+            if len(self._told) > _MOST_TOLD:
+                del self._told[next(iter(self._told))]
+
+    def note_over(self, use: Use, number: int, now: Seconds) -> None:
+        """Note that an exchange tells that a claim is over whose end was told before."""
+        told = self._told.pop(use.name, None)
+        if told is not None:
+            self._told[use.name] = _Told(told.tenant, told.claimed, use, number, now)
+
+    def note_stored(self, number: int, now: Seconds) -> None:
+        """Forget what was stored some time ago; all exchanges up to this one are stored."""
+        while self._told:
+            name, oldest = next(iter(self._told.items()))
+            if oldest.number > number or now - oldest.at <= _TOLD_KEPT_S:
+                return
+            del self._told[name]
+
+    def after(self, number: int) -> list[Use]:
+        """Return the ends that were told after this exchange."""
+        return [told.use for told in self._told.values() if told.number > number]
+
+    def asks(self, uses: Iterable[Use]) -> tuple[Ask, ...]:
+        """Return what makes claims of what these ends say was used."""
+        told = ((use.name, self._told[use.name]) for use in uses)
+        return tuple(Ask(name, of.tenant, of.claimed, is_granted=True) for name, of in told)
+
+    def renumber(self, uses: Iterable[Use], number: int) -> None:
+        """Note that another exchange tells of these ends."""
+        for use in uses:
+            self._told[use.name].number = number
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._told.clear()
 
 
 def limit_of(decision: Decision) -> LimitStanding | None:

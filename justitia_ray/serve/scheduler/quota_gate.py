@@ -45,6 +45,7 @@ from justitia_ray.serve.scheduler.claims import (
     Claim,
     EndedClaims,
     LatelyRefused,
+    LatelyTold,
     Unopened,
     claim_of_application,
     claim_of_inference,
@@ -122,6 +123,7 @@ class QuotaGate:
         self._over: list[Use] = []
         """Uses to be told next, of claims that end with them or have ended."""
         self._unstored = EndedClaims()
+        self._lately_told = LatelyTold()
         self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
         """Claims that ended before the accounts knew of them, with what they have used."""
         self._wanted = asyncio.Event()
@@ -132,6 +134,8 @@ class QuotaGate:
         self.known = KnownQuotas()
         self._last_accounts: Epoch = 0
         """Term of the accounts that booked an exchange last."""
+        self._greeted: Epoch = 0
+        """Term of the accounts that were told what they may lack."""
         self._told: Exchange | None = None
         """The exchange that has no answer yet."""
         self._asked: dict[ClaimName, Claim] = {}
@@ -203,6 +207,7 @@ class QuotaGate:
             self._refused = LatelyRefused()
             self._untold.clear()
             self._unstored.clear()
+            self._lately_told.clear()
         self._wanted.set()
 
     async def run(self) -> None:
@@ -565,12 +570,13 @@ class QuotaGate:
                 claim.deadline.cancel()
             if claim.is_untold:
                 self._untold.append((claim, used))
-            elif when_stored:
-                self._over.append(Use(claim.name, used, is_final=True))
-                now = asyncio.get_running_loop().time()
-                self._unstored.add(Use(claim.name, used, is_over=True), now)
             else:
-                self._over.append(Use(claim.name, used, is_over=True))
+                now = asyncio.get_running_loop().time()
+                use = Use(claim.name, used, is_over=not when_stored, is_final=when_stored)
+                self._over.append(use)
+                self._lately_told.add(claim, use, self._number + 1, now)
+                if when_stored:
+                    self._unstored.add(Use(claim.name, used, is_over=True), now)
             self._wanted.set()
 
     def _tell_over(self, name: ClaimName) -> None:
@@ -578,6 +584,8 @@ class QuotaGate:
         ended = self._unstored.pop(name)
         if ended is not None:
             self._over.append(ended)
+            now = asyncio.get_running_loop().time()
+            self._lately_told.note_over(ended, self._number + 1, now)
             self._wanted.set()
 
     def _ended(self, ended: EndApplication) -> None:
@@ -747,6 +755,9 @@ class QuotaGate:
             for claim in self._claims.values():
                 claim.told = {}
             self._all_due_at = -math.inf
+        if self._greeted != self._accounts_epoch and not await self._greet(accounts):
+            self._accounts_epoch = 0
+            return
         now = asyncio.get_running_loop().time()
         if self._told is None:
             self._told = self._next(now)
@@ -764,6 +775,8 @@ class QuotaGate:
             return
         self._told = None
         self._last_accounts = answer.epoch
+        if answer.is_stored:
+            self._lately_told.note_stored(told.number, now)
         if told.wants_nodes:
             self.known.note(answer.nodes, now)
         decided: dict[ApplicationId, None] = {}
@@ -777,13 +790,48 @@ class QuotaGate:
             used = next((used for of, used in self._untold if of is asked), asked.unused())
             self._untold = [untold for untold in self._untold if untold[0] is not asked]
             if verdict.refused_by is None and verdict.holds:
-                self._over.append(Use(verdict.name, used, is_over=True))
+                use = Use(verdict.name, used, is_over=True)
+                self._over.append(use)
+                self._lately_told.add(asked, use, self._number + 1, now)
         for name in decided:
             self._advance(name)
 
+    async def _greet(self, accounts: Accounts) -> bool:
+        """Claim what ended, and these accounts do not know, for the next exchange to end it.
+
+        Return whether they are those that were configured.
+        """
+        told = self._told
+        if self._lately_told:
+            hello = Exchange(self._scheduler, self._epoch, 0, accounts=self._accounts_epoch)
+            answer = await accounts.exchange(hello)
+            if answer.epoch != self._accounts_epoch:
+                return False
+            lost = self._lately_told.after(answer.began_with)
+            if told is not None and told.number <= answer.began_with:
+                lost = []  # what is not known is not told yet either
+            if lost:
+                number = self._number + 1 if told is None else told.number
+                self._number += 1
+                if told is None:
+                    self._over[:0] = lost
+                else:
+                    again = {use.name for use in told.uses}
+                    uses = (*(use for use in lost if use.name not in again), *told.uses)
+                    told = self._told = replace(told, number=self._number, uses=uses)
+                self._lately_told.renumber(lost, self._number + (told is None))
+                asks = self._lately_told.asks(lost)
+                claims = Exchange(
+                    self._scheduler, self._epoch, number, (), asks, self._accounts_epoch
+                )
+                answer = await accounts.exchange(claims)
+                if answer.epoch != self._accounts_epoch:
+                    return False
+        self._greeted = self._accounts_epoch
+        return True
+
     def _next(self, now: Seconds) -> Exchange:
         """Return the next exchange: what was used since, and what is to be granted."""
-        self._number += 1
         uses: list[Use] = []
         asks: list[Ask] = []
         self._asked = {}
@@ -821,6 +869,7 @@ class QuotaGate:
                     *(claim.name for claim, _ in self._untold),
                 ),
             )
+        self._number += 1
         return Exchange(
             self._scheduler,
             self._epoch,

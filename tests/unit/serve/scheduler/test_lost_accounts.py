@@ -1,0 +1,119 @@
+"""Accounts that know less than those before: a scheduler that lives tells them what they lack."""
+
+import asyncio
+
+import pytest
+
+from justitia_ray.core.actions import Refusal
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from tests.eventually import eventually
+from tests.unit.serve.scheduler.services import Services, opened
+from tests.unit.serve.scheduler.test_quota_gate import Accounts, _serving, accounts, services
+
+__all__ = ["accounts", "services"]  # fixtures
+
+pytestmark = pytest.mark.asyncio
+
+
+async def _served(service: SchedulerService, accounts: Accounts, *names: str) -> None:
+    """Have applications that are opened and end, until the accounts were told of all that."""
+    gate = service.term.gate
+    for name in names:
+        assert (await service.open_application(opened(name))).refusal is None
+        await service.close_application(name)
+    await service.term.checkpointer.next_save()
+    await eventually(lambda: not (gate._over or gate._told or gate._unstored), "all is told")
+
+
+async def _let_in(service: SchedulerService, *names: str) -> list[str]:
+    opening = [await service.open_application(opened(name)) for name in names]
+    assert {one.refusal for one in opening} <= {None, Refusal.QUOTA_EXHAUSTED}
+    return [name for name, one in zip(names, opening, strict=True) if one.refusal is None]
+
+
+async def _lose(accounts: Accounts) -> None:
+    """Let the accounts' process die, and another one begin with what the store has."""
+    assert accounts.service is not None
+    assert accounts.service._looking is not None
+    accounts.service._looking.cancel()
+    accounts.redis.away = False
+    await accounts.restart()
+
+
+async def test_what_ended_while_the_store_was_away_is_known_to_the_next_accounts(
+    services: Services, accounts: Accounts
+) -> None:
+    """Only they die: it was enough that their store had not answered for a moment."""
+    service = await _serving(services, accounts, "applications", 4)
+    await _served(service, accounts, "a")
+    accounts.redis.away = True
+    await _served(service, accounts, "b", "c")
+    await _lose(accounts)
+
+    assert ["d"] == await _let_in(service, "d", "e")
+
+
+async def test_what_the_store_has_lost_is_known_to_the_next_accounts(
+    services: Services, accounts: Accounts
+) -> None:
+    """A replica that lagged behind has taken the place of a Redis."""
+    service = await _serving(services, accounts, "applications", 4)
+    await _served(service, accounts, "a")
+    hash_ = accounts.redis._keys.applications
+    lagging: dict[str, str] = accounts.redis.raw.hgetall(hash_)  # type: ignore[assignment]
+    await _served(service, accounts, "b", "c")
+    accounts.redis.raw.delete(hash_)
+    accounts.redis.raw.hset(hash_, mapping=lagging)  # type: ignore[arg-type]
+    await _lose(accounts)
+
+    assert ["d"] == await _let_in(service, "d", "e")
+
+
+async def test_what_the_next_accounts_know_is_not_counted_twice(
+    services: Services, accounts: Accounts
+) -> None:
+    service = await _serving(services, accounts, "applications", 4)
+    await _served(service, accounts, "a", "b")
+    await _lose(accounts)
+
+    assert ["c", "d"] == await _let_in(service, "c", "d", "e")
+    assert accounts.service is not None
+    claims = [name for term in accounts.service.book._terms.values() for name in term.claims]
+    assert ["c", "d"] == claims
+
+
+async def test_what_was_on_its_way_to_the_accounts_as_they_died_is_counted_once(
+    services: Services, accounts: Accounts
+) -> None:
+    """They may have stored it, or not: in both cases no answer came."""
+    service = await _serving(services, accounts, "applications", 4)
+    await _served(service, accounts, "a")
+    accounts.redis.away = True
+    await _served(service, accounts, "b")
+    accounts.answering.clear()
+    opening = asyncio.create_task(service.open_application(opened("c")))
+    await eventually(lambda: accounts.remaining() == 1, "it is claimed")
+    await _lose(accounts)
+    accounts.away = True
+    accounts.answering.set()
+    accounts.away = False
+
+    assert (await opening).refusal is None
+    assert ["d"] == await _let_in(service, "d", "e")
+
+
+async def test_accounts_that_die_as_they_are_told_what_they_lack_are_told_again(
+    services: Services, accounts: Accounts
+) -> None:
+    service = await _serving(services, accounts, "applications", 4)
+    accounts.redis.away = True
+    await _served(service, accounts, "a", "b")
+    accounts.answering.clear()
+    await _lose(accounts)
+    opening = asyncio.create_task(service.open_application(opened("c")))
+    await eventually(lambda: accounts.remaining() == 2, "what they lack is claimed")
+    await _lose(accounts)
+    accounts.answering.set()
+
+    assert (await opening).refusal is None
+    assert ["d"] == await _let_in(service, "d", "e")
