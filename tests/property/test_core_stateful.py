@@ -253,6 +253,18 @@ class CoreMachine(RuleBasedStateMachine):
             self._do(fake.pull())
         self.lose(slot, told)
 
+    @rule(slot=_SLOTS, data=st.data(), told=st.booleans())
+    def crash(self, slot: int, data: st.DataObject, told: bool) -> None:
+        """The process of a replica crashes; some ingresses have noticed that before."""
+        fake = self._replica(slot)
+        fake.start_all()
+        self._do(fake.pull())
+        for lease_id in list(fake.held):
+            if data.draw(st.booleans()):
+                self._do(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION))
+        self._do(ev.ReplicaCrashed(fake.replica_id))
+        self.lose(slot, told)
+
     @rule(slot=_SLOTS)
     def forget_leases(self, slot: int) -> None:
         """A replica loses what it held and does not know it."""

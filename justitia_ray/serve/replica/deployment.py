@@ -89,11 +89,13 @@ class EngineReplica:
             self._tracer = EngineTracer(self._spans.export, model, self._replica_id)
         section, keyring, me = self._config.transport, Keyring(), Peer("replica", self._replica_id)
         dial = dialer(section, me, keyring, SCHEDULER_METHODS).dial
-        self._crashes = CrashWatch(me, section)
+        self._crashes: CrashWatch | None = None
         if self._config.scheduler.engine_deaths_allowed:
+            self._crashes = CrashWatch(me, section)
             self._crashes.start()
+        on_offer = None if self._crashes is None else self._crashes.take_offer
         scheduler = await get_current_scheduler(self._config)
-        self._scheduler = SchedulerLink(scheduler, keyring, dial, self._crashes.take_offer)
+        self._scheduler = SchedulerLink(scheduler, keyring, dial, on_offer)
         await self._scheduler.connected()  # ingresses come with the key that it brings
         serve_calls: dict[str, Serve] = {
             "unary": self.unary,
@@ -257,7 +259,8 @@ class EngineReplica:
         await self._engine.stop()
         if self._spans is not None:
             await self._spans.stop()
-        await asyncio.to_thread(self._crashes.stop)
+        if self._crashes is not None:
+            await asyncio.to_thread(self._crashes.stop)
 
     def _watch_engine(self) -> asyncio.Task[None]:
         """Begin to look for stalls; the next pull, at once, tells of each and of its end."""

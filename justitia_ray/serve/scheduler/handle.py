@@ -99,7 +99,7 @@ class SchedulerLink:
         scheduler: Any,
         keyring: Keyring,
         dial: Callable[[str, str], Awaitable[Link]],
-        on_offer: Callable[[Offer], None] = lambda offer: None,
+        on_offer: Callable[[Offer], None] | None = None,
     ) -> None:
         """Prepare; the first call connects.
 
@@ -107,7 +107,7 @@ class SchedulerLink:
             scheduler: The actor's handle; its `link` answers once it leads.
             keyring: Gets the key of each scheduler that is found.
             dial: Opens a connection to an address, where a process of that name listens.
-            on_offer: Told of each scheduler to which a connection was opened.
+            on_offer: Told of each scheduler to which a connection was opened, if there is one.
         """
         self._on_offer = on_offer
         self._scheduler = scheduler
@@ -166,7 +166,8 @@ class SchedulerLink:
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._failures, self._offer = 0, offer
-                self._on_offer(offer)
+                if self._on_offer is not None:
+                    self._on_offer(offer)
                 if last is not None:
                     await last.close()
                 return self._link

@@ -469,7 +469,7 @@ class ReplicaWithoutServe(EngineReplica):
         self._on_engine_died = on_engine_died
         self._leaving = None
         self._pulling = self._listener = self._exporter = None
-        self._tracer = self._spans = None
+        self._tracer = self._spans = self._crashes = None
         self.callers: dict[LeaseId, Caller] = {}
         """Who has sent the payload of each lease."""
 
