@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from justitia_ray.core.policies import POLICIES, parse_options
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES, parse_options, policy_path
 from justitia_ray.errors import ConfigError
 from justitia_ray.lab.core_load import WAITING_EACH
 from scripts.bench.core import (
@@ -122,7 +122,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     options = parser.parse_args(arguments)
-    options.policy = list(dict.fromkeys(options.policy or POLICIES))
+    options.policy = list(dict.fromkeys(options.policy or (*POLICIES, *LAB_POLICIES)))
     if options.repeats is not None and options.repeats < 1:
         parser.error(f"--repeats {options.repeats}: at least 1 is needed")
     if options.leaves is not None and options.leaves < 1:
@@ -133,7 +133,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     try:
         options.option = dict(map(_option, options.option))
         for policy in options.policy:
-            parse_options(policy, options.option)
+            parse_options(policy_path(policy), options.option)
     except (ConfigError, ValueError) as error:
         parser.error(str(error))
     return options

@@ -14,7 +14,13 @@ import yaml
 
 from justitia_ray.cli.text_table import cell, text_table
 from justitia_ray.core.admission import ADMISSIONS
-from justitia_ray.core.policies import POLICIES, find_policy, parse_options
+from justitia_ray.core.policies import (
+    LAB_POLICIES,
+    POLICIES,
+    find_policy,
+    parse_options,
+    policy_path,
+)
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost, load_profile
 from justitia_ray.sim.predictions import LEARNED, parse_noise, predictions_of
@@ -41,7 +47,7 @@ def add_to(commands: Any) -> None:
             " service's own scheduler. The same arguments give the same results. Without"
             " --engine-profile, iterations all take as long and overflow is swapped out."
         ),
-        epilog=f"policies: {', '.join(POLICIES)}, or the import path of your own",
+        epilog=f"policies: {', '.join((*POLICIES, *LAB_POLICIES))}, or the import path of your own",
     )
     parser.add_argument("--workload", type=Path, required=True, metavar="FILE")
     parser.add_argument(
@@ -194,7 +200,7 @@ def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, d
     """Return the options of each policy, in the order in which they were named, checked."""
     chosen: dict[str, dict[str, object]] = {}
     for policy in options.policy:
-        find_policy(policy)
+        find_policy(policy_path(policy))
         chosen[policy] = {}
         if options.clock is not None:
             chosen[policy]["clock"] = options.clock
@@ -217,7 +223,7 @@ def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, d
             iteration_s = engine.iteration.base_s / engine.speedup
             policy_options.setdefault("nominal_iteration_s", iteration_s)
         try:
-            parse_options(policy, policy_options)
+            parse_options(policy_path(policy), policy_options)
         except ConfigError as error:
             raise ConfigError(f"{policy}: {error}") from error
     return chosen

@@ -18,6 +18,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, Grant
 from justitia_ray.core.entities import ApplicationState, Outcome, ReplicaCapacity
+from justitia_ray.core.policies import policy_path
 from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.cost import kv_token_time
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, Seconds, Tokens
@@ -103,7 +104,7 @@ class CoreLoad:
         Raises:
             ConfigError: If the policy or an option is not one of those allowed.
         """
-        self.core = SchedulerCore(policy, options)
+        self.core = SchedulerCore(policy_path(policy), options)
         self.timings = {kind: Timings() for kind in KINDS}
         self._applications = applications
         self._leaves = leaves
@@ -139,7 +140,9 @@ class CoreLoad:
         Raises:
             ConfigError: If the policy or an option is not one of those allowed.
         """
-        event = ev.PolicyChanged(policy, tuple(options.items()), self.core.admission_name)
+        event = ev.PolicyChanged(
+            policy_path(policy), tuple(options.items()), self.core.admission_name
+        )
         self._start(self._handle(event)[0])
         self._answer_grants()
 

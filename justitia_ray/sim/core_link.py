@@ -7,6 +7,7 @@ from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Grant
 from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
+from justitia_ray.core.policies import policy_path
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.sim.kv_memory import SimulatedSequence
 from justitia_ray.sim.predictions import predictions_of
@@ -77,7 +78,7 @@ class CoreLink:
         self._predictions = predictions_of(settings)
         self._recognition = Recognition(settings.recognised)
         self.core = SchedulerCore(
-            settings.policy,
+            policy_path(settings.policy),
             settings.policy_options,
             settings.engine.admission,
             Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),

@@ -8,6 +8,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.policies import policy_path
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId, Tokens
 from tests.core_driver import CoreDriver
 from tests.fake_replica import FakeReplica, Held
@@ -23,7 +24,9 @@ class Service:
 
     def __init__(self, policy: str, options: Mapping[str, object], seed: int = 7) -> None:
         self.options = dict(options)
-        self.driver = CoreDriver(SchedulerCore(policy, self.options, lease_prefix="1-"))
+        self.driver = CoreDriver(
+            SchedulerCore(policy_path(policy), self.options, lease_prefix="1-")
+        )
         self.replicas = {
             "r0": FakeReplica("r0", ReplicaCapacity(200, 1, 4)),
             "r1": FakeReplica("r1", ReplicaCapacity(150, 4, 3)),

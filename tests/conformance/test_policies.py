@@ -8,7 +8,7 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import ReplicaCapacity
-from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES, find_policy, policy_path
 from justitia_ray.core.policies.options import UNIT
 from justitia_ray.core.policies.vtc import VtcPolicy
 from justitia_ray.cost import kv_token_time, weighted_tokens
@@ -16,6 +16,8 @@ from tests.conformance.policy_service import Service
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 Options = Mapping[str, object]
+
+NAMES = (*POLICIES, *LAB_POLICIES)
 
 _OWN: dict[str, Options] = {
     "rpm": {"requests_per_minute": 4},  # so that clients are held back
@@ -31,11 +33,11 @@ _ORDERED_BY_LENGTH = {"sjf"}
 
 def _variants() -> list[tuple[str, Options]]:
     """Return every policy, and again for each other meaning of a client that it takes."""
-    variants: list[tuple[str, Options]] = [(name, _OWN.get(name, {})) for name in POLICIES]
+    variants: list[tuple[str, Options]] = [(name, _OWN.get(name, {})) for name in NAMES]
     variants += [
         (name, {**_OWN.get(name, {}), **_OF_TENANTS.get(name, {}), "unit": "tenant"})
-        for name, policy in POLICIES.items()
-        if UNIT in policy.OPTIONS
+        for name in NAMES
+        if UNIT in find_policy(policy_path(name)).OPTIONS
     ]
     accounts: list[Options] = [
         {"fairness": "tenant"},
@@ -100,7 +102,7 @@ def test_nothing_is_lost_or_doubled_in_trouble(policy: str, options: Options) ->
 @pytest.mark.parametrize("tenants", ["one", "own"])
 def test_ties_go_to_the_first_seen(policy: str, options: Options, tenants: str) -> None:
     """Equal applications with equal inferences: arrival decides, never a hash or a heap."""
-    driver = CoreDriver(SchedulerCore(policy, {**options, **_unlimited(policy)}))
+    driver = CoreDriver(SchedulerCore(policy_path(policy), {**options, **_unlimited(policy)}))
     names = ["c", "a", "b", "e", "d"]
     for name in names:
         _open(driver, name, "t" if tenants == "one" else f"of {name}")
@@ -114,7 +116,7 @@ def test_inferences_of_one_application_go_in_their_order(policy: str, options: O
 
     It is the whole of what `sjf` does, so there the order is that of the predicted lengths.
     """
-    driver = CoreDriver(SchedulerCore(policy, {**options, **_unlimited(policy)}))
+    driver = CoreDriver(SchedulerCore(policy_path(policy), {**options, **_unlimited(policy)}))
     driver.open()
     lengths = {f"x{number}": 5 + number * number % 11 for number in range(6)}
     for number, (name, length) in enumerate(lengths.items()):
@@ -128,7 +130,7 @@ def test_inferences_of_one_application_go_in_their_order(policy: str, options: O
 
 def test_keys_are_all_different(policy: str, options: Options) -> None:
     """A key ends in a sequence number, so that no comparison ever reaches an id."""
-    driver = CoreDriver(SchedulerCore(policy, options))
+    driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     for name in "abcdef":
         _open(driver, name, f"of {name}")
         driver.submit(f"{name}1", name)
@@ -294,7 +296,7 @@ def test_cancelled_inference_costs_what_it_was_served(
     policy: str, options: Options, cancel: Callable[[CoreDriver], tuple[int, int]]
 ) -> None:
     """A prediction charged in advance is refunded, and the account holds what was attained."""
-    driver = CoreDriver(SchedulerCore(policy, options))
+    driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     driver.open(cost=1000)
     prompt, output = cancel(driver)
     order = driver.core.ledger.policy

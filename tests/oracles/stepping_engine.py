@@ -13,6 +13,7 @@ from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.policies import policy_path
 from justitia_ray.sim.results import InferenceResult
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
@@ -70,7 +71,7 @@ class SteppingEngine:
         options: dict[str, object] | None = None,
     ) -> None:
         timeouts = Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER)
-        self.core = SchedulerCore(policy, options, admission, timeouts)
+        self.core = SchedulerCore(policy_path(policy), options, admission, timeouts)
         self._kv_tokens = kv_tokens
         self._iteration_s = iteration_s
         self._prefill_s_per_token = prefill_s_per_token

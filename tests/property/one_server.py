@@ -14,6 +14,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.invariants import check
+from justitia_ray.core.policies import policy_path
 from tests.core_driver import PATIENT
 from tests.exact import exact
 from tests.fake_replica import FakeReplica, Held
@@ -78,7 +79,7 @@ class OneServer:
         policy: str = "vtc",
         weights: Mapping[str, int] | None = None,
     ) -> None:
-        self.core = SchedulerCore(policy, timeouts=PATIENT)
+        self.core = SchedulerCore(policy_path(policy), timeouts=PATIENT)
         self._replica = FakeReplica("r0", ReplicaCapacity(kv_tokens, 1, seats))
         self._weights = dict(weights or {})
         self._client_of: dict[str, str] = {}

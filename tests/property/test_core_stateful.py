@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
-from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES
 from justitia_ray.core.prefixes import Prefix, pack_prefixes
 from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
 from tests.fake_replica import FakeReplica
@@ -21,7 +21,7 @@ _CAPACITIES = ((60, 2, 1, False), (150, 3, 4, True), (400, 5, 1, True))
 """KV tokens, seats and block size of the replica in each slot, and whether it has a cache."""
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
-_POLICIES = st.sampled_from(sorted(POLICIES))
+_POLICIES = st.sampled_from(sorted((*POLICIES, *LAB_POLICIES.values())))
 _ACCOUNTS = st.sampled_from(
     ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
 )

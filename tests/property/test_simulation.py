@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.kv_memory import KvMemory
 from justitia_ray.sim.results import RunResult
@@ -113,7 +113,7 @@ def _assert_jumps_change_nothing(
     assert stepping.most_held <= engine.kv_tokens
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", sorted((*POLICIES, *LAB_POLICIES)))
 @examples(16)
 @given(applications=_applications(), engine=_ENGINES, replicas=st.integers(1, 3))
 def test_jumps_give_what_each_iteration_gives(

@@ -1,20 +1,16 @@
-"""The policies, by name; the table is the only place that lists them. README.md says what each is.
+"""The policies, by name; the tables are the only place that lists them. README.md describes each.
 
-A policy from outside the package is named by its import path, `package.module:Class`; see
+A policy from outside this folder is named by its import path, `package.module:Class`; see
 `Policy`.
 """
 
 from collections.abc import Mapping
 
-from justitia_ray.core.policies.attained_service import MlfqPolicy, PlasPolicy
 from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
-from justitia_ray.core.policies.drr import DrrPolicy
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.policies.options import COMMON, PolicyOptions
-from justitia_ray.core.policies.rpm import RpmPolicy
 from justitia_ray.core.policies.simple import AppFcfsPolicy, FcfsPolicy, SjfPolicy, SrjfPolicy
 from justitia_ray.core.policies.vtc import (
-    LcfPolicy,
     VtcNoisyPolicy,
     VtcOraclePolicy,
     VtcPolicy,
@@ -24,6 +20,7 @@ from justitia_ray.cost import find_by_path
 from justitia_ray.errors import ConfigError
 
 __all__ = [
+    "LAB_POLICIES",
     "POLICIES",
     "Delivery",
     "Policy",
@@ -31,6 +28,7 @@ __all__ = [
     "PolicyOptions",
     "find_policy",
     "parse_options",
+    "policy_path",
 ]
 
 POLICIES: dict[str, type[Policy]] = {
@@ -43,12 +41,24 @@ POLICIES: dict[str, type[Policy]] = {
     "vtc-predict": VtcPredictPolicy,
     "vtc-oracle": VtcOraclePolicy,
     "vtc-noisy": VtcNoisyPolicy,
-    "lcf": LcfPolicy,
-    "rpm": RpmPolicy,
-    "drr": DrrPolicy,
-    "mlfq": MlfqPolicy,
-    "plas": PlasPolicy,
 }
+
+LAB_POLICIES: dict[str, str] = {
+    "lcf": "justitia_ray.lab.policies.lcf:LcfPolicy",
+    "rpm": "justitia_ray.lab.policies.rpm:RpmPolicy",
+    "drr": "justitia_ray.lab.policies.drr:DrrPolicy",
+    "mlfq": "justitia_ray.lab.policies.attained_service:MlfqPolicy",
+    "plas": "justitia_ray.lab.policies.attained_service:PlasPolicy",
+}
+"""Baselines of the papers: simulations and benchmarks take the name, the service the import path.
+
+Nothing of the lab is imported before one of them is chosen.
+"""
+
+
+def policy_path(name: str) -> str:
+    """Return the import path of a policy of the lab; any other name as it is."""
+    return LAB_POLICIES.get(name, name)
 
 
 def find_policy(name: str) -> type[Policy]:
@@ -57,6 +67,8 @@ def find_policy(name: str) -> type[Policy]:
     Raises:
         ConfigError: If there is none of that name.
     """
+    if name in LAB_POLICIES:
+        raise ConfigError(f"policy: {name!r} is a baseline of the lab: write {LAB_POLICIES[name]}")
     if name in POLICIES:
         return POLICIES[name]
     found = find_by_path(name)

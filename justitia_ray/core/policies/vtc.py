@@ -314,16 +314,6 @@ def _read_bill(bills: RecordReader, request_id: str) -> Bill:
     return Bill(**read_fields(bill, _BILL))
 
 
-class LcfPolicy(VtcPolicy):
-    """Least counter first: VTC without the lift, a baseline of its paper (OSDI 2024, Sec. 5.1).
-
-    A client that was away comes back with all it missed. The others are guaranteed nothing: an idle
-    client's deficit grows without limit (Fig. 10).
-    """
-
-    LIFTS: ClassVar[bool] = False
-
-
 _REMEMBERED = 5
 """Number of last outputs that a prediction is the mean of: VTC, Sec. 5.1."""
 

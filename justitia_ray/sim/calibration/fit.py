@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from justitia_ray.core.policies import find_policy
+from justitia_ray.core.policies import find_policy, policy_path
 from justitia_ray.core.policies.options import UNIT
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.calibration.measured import MeasuredRun, TimedRequest, as_workload
@@ -95,7 +95,7 @@ def simulate_run(
     Raises:
         ConfigError: As `validate`.
     """
-    options = {UNIT.name: "tenant"} if UNIT in find_policy(run.policy).OPTIONS else {}
+    options = {UNIT.name: "tenant"} if UNIT in find_policy(policy_path(run.policy)).OPTIONS else {}
     settings = RunSettings(engine=profile, policy=run.policy, policy_options=options)
     result = simulate(as_workload(run.requests, added_prompt_tokens), settings)
     simulated = []

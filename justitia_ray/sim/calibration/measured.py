@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from justitia_ray.atomic_files import replacing_text
-from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.trace_csv import csv_rows, seconds_of, tokens_of
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
@@ -80,7 +80,10 @@ def read_run(path: Path, policy: str | None = None) -> MeasuredRun:
         raise ConfigError(f"{path}: must hold at least one request with a latency, has none")
     named = path.name.partition("__")[0]
     return MeasuredRun(
-        path.name, policy or (named if named in POLICIES else "fcfs"), tuple(requests), aborted
+        path.name,
+        policy or (named if named in (*POLICIES, *LAB_POLICIES) else "fcfs"),
+        tuple(requests),
+        aborted,
     )
 
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from justitia_ray.core.policies import policy_path
 from justitia_ray.units import Seconds, Tokens
 from tests.harness.simulation.network import CutKind
 from tests.harness.simulation.tenants import draw_tenants
 
+_POLICIES = ("justitia", "fcfs", "app-fcfs", "sjf", "srjf", "vtc", policy_path("mlfq"))
 _WORDS = ("sun", "sea", "hill", "road", "tree", "bird", "rain", "wind", "lamp", "door")
 _FAULTS_FROM_S: Seconds = 0.5
 _FAULTS_UNTIL_S: Seconds = 14.0
@@ -220,9 +222,7 @@ def _plan_of_one_model(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     replicas, ingresses = rng.randint(1, 4), rng.randint(1, 3)
     kv_tokens = rng.choice((60, 120, 300))
-    policy = rng.choices(
-        ("justitia", "fcfs", "app-fcfs", "sjf", "srjf", "vtc", "mlfq"), (12, 1, 1, 1, 1, 2, 1)
-    )[0]
+    policy = rng.choices(_POLICIES, (12, 1, 1, 1, 1, 2, 1))[0]
     fair = policy == "justitia" and rng.random() < 0.25
     wanted, applications = rng.randint(5, 30), list[PlannedApplication]()
     leavers = rng.random() < 0.1

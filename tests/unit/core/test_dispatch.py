@@ -8,6 +8,7 @@ from justitia_ray.core.actions import EndsStored, Grant
 from justitia_ray.core.dispatch import Leases, Placement
 from justitia_ray.core.entities import Application, Inference, KnownReplica
 from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.policies import policy_path
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, aborted, granted, refused
@@ -499,7 +500,9 @@ def test_cap_holds_for_those_who_pass(cap: float, expected: list[str]) -> None:
 
 def test_client_with_work_set_aside_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tenant's other application has been granted all; the one in line still waits."""
-    driver = CoreDriver(SchedulerCore("drr", {"backfill": "unlimited", "unit": "tenant"}))
+    driver = CoreDriver(
+        SchedulerCore(policy_path("drr"), {"backfill": "unlimited", "unit": "tenant"})
+    )
     left: list[str] = []
     monkeypatch.setattr(driver.core.ledger.policy, "left", left.append)
     driver.pull(kv=100)

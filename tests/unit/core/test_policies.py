@@ -14,7 +14,14 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare
 from justitia_ray.core.clock.foretold import ForetoldVtc
-from justitia_ray.core.policies import POLICIES, PolicyOptions, find_policy, parse_options
+from justitia_ray.core.policies import (
+    LAB_POLICIES,
+    POLICIES,
+    PolicyOptions,
+    find_policy,
+    parse_options,
+    policy_path,
+)
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.core.policies.options import COMMON
 from justitia_ray.core.queue import Key
@@ -25,6 +32,7 @@ from tests.exact import exact
 from tests.unit.core.policies.policy_driver import PolicyDriver
 from tests.user_policy import decode_seconds
 
+ALL = [*POLICIES, *LAB_POLICIES.values()]
 _TAGS = st.floats(min_value=-0.0, allow_nan=False)
 
 
@@ -119,7 +127,7 @@ def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
     assert _key(driver, "b") < _key(driver, "a")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_options_default_to_the_served_clock(policy: str) -> None:
     """With the nominal clock small applications queue behind a large one that cannot use M."""
     options = parse_options(policy, {})
@@ -153,19 +161,47 @@ def test_nominal_clock_is_built_from_its_options() -> None:
         ("nowhere:Policy", {}, "policy: 'nowhere:Policy' is not one of"),
         ("justitia", {"cost": "mean"}, "policy_options.cost: 'mean' is not one of kv_token_time"),
         ("justitia", {"cost": 1}, "policy_options.cost: 1 is not the name of a cost function"),
-        ("mlfq", {"cost": "tests.user_policy:nothing"}, "options.cost: .* nor the import path"),
-        ("mlfq", {"cost": "tests.nowhere:f"}, "policy_options.cost: .* nor the import path"),
-        ("mlfq", {"cost": "decode_seconds"}, "policy_options.cost: .* nor the import path"),
+        (
+            policy_path("mlfq"),
+            {"cost": "tests.user_policy:nothing"},
+            "options.cost: .* nor the import path",
+        ),
+        (
+            policy_path("mlfq"),
+            {"cost": "tests.nowhere:f"},
+            "policy_options.cost: .* nor the import path",
+        ),
+        (
+            policy_path("mlfq"),
+            {"cost": "decode_seconds"},
+            "policy_options.cost: .* nor the import path",
+        ),
         ("justitia", {"cost": "compute", "clock": "nominal"}, "has no nominal rate"),
         ("justitia", {"fairness": "tenant", "clock": "nominal"}, "needs clock: served"),
         ("justitia", {"fairness": "tenant", "clock": "unsettled"}, "'tenant' needs clock: served"),
         ("fcfs", {"backfill": -1}, "backfill: -1 must be a whole number of at least 0 or unlim"),
         ("fcfs", {"backfill": True}, "backfill: True must be a whole number"),
-        ("rpm", {"requests_per_minute": "unlimited"}, "'unlimited' must be a whole .* least 1$"),
+        (
+            policy_path("rpm"),
+            {"requests_per_minute": "unlimited"},
+            "'unlimited' must be a whole .* least 1$",
+        ),
         ("rpm", {"requests_per_minute": 0}, "0 must be a whole number of at least 1"),
-        ("drr", {"quantum": 0}, "policy_options.quantum: 0 must be finite and at least"),
-        ("mlfq", {"quantum": 0}, "policy_options.quantum: 0 must be finite and at least"),
-        ("mlfq", {"quantum": 1e-7}, "policy_options.quantum: 1e-07 must be finite and at least"),
+        (
+            policy_path("drr"),
+            {"quantum": 0},
+            "policy_options.quantum: 0 must be finite and at least",
+        ),
+        (
+            policy_path("mlfq"),
+            {"quantum": 0},
+            "policy_options.quantum: 0 must be finite and at least",
+        ),
+        (
+            policy_path("mlfq"),
+            {"quantum": 1e-7},
+            "policy_options.quantum: 1e-07 must be finite and at least",
+        ),
         ("mlfq", {"quantum": "10"}, "policy_options.quantum: '10' is not a number"),
         ("vtc", {"unit": "user"}, "'user' is not one of application, tenant"),
         ("vtc-noisy", {"seed": -1}, "seed: -1 must be a whole number of at least 0"),
@@ -190,7 +226,17 @@ def test_wrong_option_is_named_with_what_is_allowed(
 ) -> None:
     """A typo in the configuration must not silently mean the default."""
     with pytest.raises(ConfigError, match=message):
-        parse_options(policy, options)
+        parse_options(policy_path(policy), options)
+
+
+@pytest.mark.parametrize(("name", "path"), LAB_POLICIES.items())
+def test_name_of_a_policy_of_the_lab_is_answered_with_its_import_path(name: str, path: str) -> None:
+    """A file of an earlier version names it so; the lab is no part of the service."""
+    with pytest.raises(
+        ConfigError, match=f"^policy: '{name}' is a baseline of the lab: .* {path}$"
+    ):
+        parse_options(name, {})
+    assert SchedulerCore(path).ledger.policy.options == parse_options(path, {})
 
 
 def test_kinds_of_accounts_are_told_apart() -> None:
@@ -220,10 +266,10 @@ def test_options_of_the_same_clock_are_recognised() -> None:
     assert nominal.same_accounts(PolicyOptions("nominal", 0.03))
 
 
-_CLIENT_POLICIES = [name for name in POLICIES if "unit" in parse_options(name, {}).own]
+_CLIENT_POLICIES = [name for name in ALL if "unit" in parse_options(name, {}).own]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_application_may_end_before_anything_of_it_is_granted(policy: str) -> None:
     """A caller gives up, or never submits: no policy may have counted on a grant before."""
     driver = CoreDriver(SchedulerCore(policy))
@@ -237,7 +283,7 @@ def test_application_may_end_before_anything_of_it_is_granted(policy: str) -> No
     assert {} == driver.core.state.applications
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_inference_granted_under_another_policy_may_end_under_this_one(policy: str) -> None:
     """The policy hears of it for the first time; its application may have others waiting, or not.
 
@@ -280,7 +326,11 @@ POLICY = "tests.user_policy:BudgetPolicy"
 COST = "tests.user_policy:decode_seconds"
 PAGE = (Path(justitia_ray.__file__).parent / "core" / "policies" / "README.md").read_text()
 _POINTS = ("Source", "Unit of fairness", "Charges", "Guarantees", "Departs from the source")
+LAB_PAGE = (Path(justitia_ray.__file__).parent / "lab" / "policies" / "README.md").read_text()
 OWN_OPTIONS = sorted({option.name for policy in POLICIES.values() for option in policy.OPTIONS})
+LAB_OPTIONS = sorted(
+    {option.name for path in LAB_POLICIES.values() for option in find_policy(path).OPTIONS}
+)
 
 
 def test_policy_is_found_by_its_import_path() -> None:
@@ -390,10 +440,18 @@ def test_page_names_everything_there_is_to_choose(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "name", [*LAB_POLICIES, *LAB_OPTIONS, *(p.rsplit(".", 1)[1] for p in LAB_POLICIES.values())]
+)
+def test_page_of_the_lab_names_its_policies_and_their_options(name: str) -> None:
+    """A file names a policy of the lab by the import path that stands there."""
+    assert f"`{name}`" in LAB_PAGE
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
 def test_page_says_the_same_things_of_every_policy(policy: str) -> None:
     """Source, unit, charges, guarantee and departures, or policies cannot be compared."""
-    sections = re.split(r"^### ", PAGE, flags=re.MULTILINE)
+    sections = re.split(r"^### ", f"{PAGE}\n{LAB_PAGE}", flags=re.MULTILINE)
     (section,) = (text for text in sections if f"`{policy}`" in text.splitlines()[0])
 
     for point in _POINTS:

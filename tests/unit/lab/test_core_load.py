@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from justitia_ray.core.invariants import check
-from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES
 from justitia_ray.lab.core_load import (
     ARRIVAL,
     COMPLETION,
@@ -47,7 +47,7 @@ def only_new_garbage() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("only_new_garbage")
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
 def test_window_leaves_the_crowd_as_it_was(policy: str) -> None:
     """A crowd that shrank would make the later windows, and the later policies, look fast.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES
 from justitia_ray.lab.report.experiment import (
     Arm,
     Chart,
@@ -237,7 +237,7 @@ REPLICAS = Experiment(
 
 _OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm"}
 """Variants of VTC, which `vtc-real` compares, and a limit on clients that send many requests."""
-_NAMES = tuple(name for name in POLICIES if name not in _OTHERS)
+_NAMES = tuple(name for name in (*POLICIES, *LAB_POLICIES) if name not in _OTHERS)
 
 
 ALL_POLICIES = Experiment(

@@ -8,6 +8,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.entities import Outcome
+from justitia_ray.core.policies import policy_path
 from justitia_ray.core.policies.vtc import VtcPolicy
 from justitia_ray.core.records import Record
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, LeaseId, RequestId, Tokens
@@ -18,7 +19,7 @@ class PolicyDriver(CoreDriver):
     """A core with one replica: `step` reports everything it holds, `run` and `finish` one of it."""
 
     def __init__(self, policy: str, options: Mapping[str, object] | None = None) -> None:
-        self.policy_name, self.policy_options = policy, dict(options or {})
+        self.policy_name, self.policy_options = policy_path(policy), dict(options or {})
         self.made: dict[RequestId, Tokens] = {}
         """Tokens made so far by what holds a lease; `step` counts them."""
         self.holds: dict[RequestId, LeaseId] = {}

@@ -6,9 +6,9 @@ import pytest
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Application, Inference, Outcome
-from justitia_ray.core.policies import Delivery, parse_options
-from justitia_ray.core.policies.attained_service import MlfqPolicy
+from justitia_ray.core.policies import Delivery, parse_options, policy_path
 from justitia_ray.cost import choices_kv_token_time, kv_token_time, profiled_quadratic
+from justitia_ray.lab.policies.attained_service import MlfqPolicy
 from justitia_ray.units import KvTokenTime, Tokens
 from tests.core_driver import CoreDriver
 from tests.unit.core.stub_policy import application, inference, stub_context
@@ -19,7 +19,7 @@ class Meter(MlfqPolicy):
 
     def __init__(self, cost: str = "compute") -> None:
         self.a = application("a")
-        super().__init__(stub_context(parse_options("mlfq", {"cost": cost}), self.a))
+        super().__init__(stub_context(parse_options(policy_path("mlfq"), {"cost": cost}), self.a))
         self.last: KvTokenTime = 0
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:

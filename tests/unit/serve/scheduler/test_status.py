@@ -7,6 +7,7 @@ import pytest
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core.policies import policy_path
 from justitia_ray.serve.scheduler.inspection import (
     core_view,
     first_applications,
@@ -162,7 +163,7 @@ def test_head_without_a_replica_waits_for_one_and_after_a_restart_for_reports() 
 
 def test_policy_that_holds_back_says_for_how_long() -> None:
     """At 100 s a client that has had its one request of [60, 120) goes on in 20 s."""
-    driver = CoreDriver(SchedulerCore("rpm", {"requests_per_minute": 1}))
+    driver = CoreDriver(SchedulerCore(policy_path("rpm"), {"requests_per_minute": 1}))
     driver.open()
     driver.submit("x")
     driver.submit("y")

@@ -3,11 +3,12 @@
 import pytest
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.policies.attained_service import MlfqPolicy
+from justitia_ray.core.policies import policy_path
+from justitia_ray.lab.policies.attained_service import MlfqPolicy
 from justitia_ray.units import Tokens
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
-LENGTHS = {"cost": "tests.unit.core.policies.test_attained_service:output_tokens", "quantum": 10}
+LENGTHS = {"cost": "tests.unit.lab.policies.test_attained_service:output_tokens", "quantum": 10}
 """A unit of service is a token made, so that levels begin at 0, 10, 30, 70, 150, …"""
 
 
@@ -139,7 +140,7 @@ def test_service_under_another_policy_is_not_charged() -> None:
     driver.step(seats=3)
     driver.step(seats=3, make={"a1": 9, "a2": 9, "a3": 9})
     driver.step(seats=2, make={"a3": 9}, requeue=["a3"])
-    driver.handle(ev.PolicyChanged("mlfq", tuple(LENGTHS.items())))
+    driver.handle(ev.PolicyChanged(policy_path("mlfq"), tuple(LENGTHS.items())))
     driver.step(seats=3, make={"a1": 2, "a2": 1})
     driver.step(seats=3, make={"a3": 19}, finish=["a1", "a2"])
 
@@ -287,7 +288,7 @@ def test_changing_to_it_fixes_what_waits() -> None:
     driver.arrive("b", "b1", "b2")
     driver.arrive("a", "a1")
     driver.step()
-    driver.handle(ev.PolicyChanged("plas"))
+    driver.handle(ev.PolicyChanged(policy_path("plas")))
 
     assert ["b1"] == driver.step(requeue=["b1"])
     assert ["b2"] == driver.step(make={"b1": 1}, finish=["b1"])

@@ -4,8 +4,8 @@ import pytest
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Application
-from justitia_ray.core.policies import Delivery, parse_options
-from justitia_ray.core.policies.drr import DrrPolicy
+from justitia_ray.core.policies import Delivery, parse_options, policy_path
+from justitia_ray.lab.policies.drr import DrrPolicy
 from tests.unit.core.policies.policy_driver import PolicyDriver
 from tests.unit.core.stub_policy import application, stub_context
 
@@ -34,7 +34,7 @@ def _passed_by(times: int) -> tuple[DrrPolicy, Application, Application]:
     Prompts cost a quantum. The order was not followed, as when what a has waiting fits nowhere.
     """
     a, b = application("a", 1, 2, 3), application("b", 1, 2, 3, 4, 5)
-    policy = DrrPolicy(stub_context(parse_options("drr", {"quantum": 10}), a, b))
+    policy = DrrPolicy(stub_context(parse_options(policy_path("drr"), {"quantum": 10}), a, b))
     for one in (a, b):
         for inference in one.waiting:
             inference.prompt_tokens = 10
@@ -190,7 +190,7 @@ def test_service_under_another_policy_is_not_charged() -> None:
     driver.arrive("b", "b1")
     driver.step(seats=1)
     driver.step(seats=1, make={"a1": 9})
-    driver.handle(ev.PolicyChanged("drr"))
+    driver.handle(ev.PolicyChanged(policy_path("drr")))
     driver.step(seats=1, make={"a1": 2})
 
     assert {"a": -4, "b": 0} == {
