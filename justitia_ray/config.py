@@ -27,7 +27,7 @@ from pydantic import (
 
 from justitia_ray.access.identity import check_tenant
 from justitia_ray.core.admission import ADMISSIONS
-from justitia_ray.core.policies import parse_options
+from justitia_ray.core.policies import advice, in_force, parse_options
 from justitia_ray.core.tenants import (
     ANY,
     TIERS,
@@ -1015,12 +1015,17 @@ class SchedulingConfig(Section):
             raise ValueError(str(error)) from None
         return self
 
+    @property
+    def advice(self) -> str | None:
+        """What to write in place of a policy or an option that has moved; None: nothing."""
+        return advice(self.policy, self.policy_options)
+
     @model_validator(mode="after")
     def _known_names(self) -> "SchedulingConfig":
         if self.admission not in ADMISSIONS:
             raise ValueError(f"admission: {self.admission!r} is not one of {', '.join(ADMISSIONS)}")
         try:
-            parse_options(self.policy, self.policy_options)
+            parse_options(*in_force(self.policy, self.policy_options))
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self

@@ -18,7 +18,7 @@ def add_to(commands: Any) -> None:
         description=(
             "Check a Serve configuration file against Serve's schema and this project's: one line"
             " for each error, with its key, its value and what is allowed. Exit status 2 if there"
-            " is any."
+            " is any. What has moved is named with what to write from now on."
         ),
     )
     parser.add_argument("file", type=Path, help="the YAML file")
@@ -50,6 +50,9 @@ def run(options: argparse.Namespace) -> int:
             for name, scheduling in application.scheduling.items()
         )
         print(f"{options.file}: application {application.serve_name!r} is fine: {models}")
+        for name, scheduling in application.scheduling.items():
+            if scheduling.advice is not None:
+                print(f"{options.file}: model {name!r}: {scheduling.advice}", file=sys.stderr)
     return 0
 
 

@@ -278,7 +278,7 @@ class _Candidates:
     def next(self) -> Application | None:
         """Return the first that may be granted, None if there is none."""
         if not self._left_out:
-            return self._ledger.next()
+            return self._ledger.queue.claim_first()
         queue = self._ledger.queue
         while self._others:
             place, name, application = self._others[0]
@@ -413,7 +413,7 @@ class Leases:
         if first is None or not len(first.waiting) or not self._is_blocked(first.waiting.first):
             return False
         own = applications[submitted.application_id]
-        return own is first or not self._ledger.policy.may_precede(own, first)
+        return own is first or not self._ledger.queue.may_precede(own, first)
 
     def _is_blocked(self, inference: Inference) -> bool:
         """Return whether one was first and fitted nowhere, and nothing has come free since."""

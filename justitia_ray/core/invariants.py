@@ -7,7 +7,6 @@ core and never an answer to a caller.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from math import inf
 from typing import TypeAlias
 
 from justitia_ray.core.clock.branch import Branch
@@ -20,7 +19,7 @@ from justitia_ray.core.prefixes import Beginning, Beginnings
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.state import Counters
 from justitia_ray.core.tenants import BEYOND, SEPARATOR
-from justitia_ray.units import ClientId, IngressId, KvTokenTime, LeaseId
+from justitia_ray.units import ClientId, IngressId, LeaseId
 
 RELATIVE_TOLERANCE = 1e-9
 """Tolerance of sums in floats, relative to their terms; ints and fractions are exact."""
@@ -181,7 +180,7 @@ def open_suspects_are_apart(core: SchedulerCore) -> Findings:
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
     """The queue has exactly the applications with waiting inferences; its first has least key.
 
-    Who is first where shorter ones may pass is another rule.
+    A policy that lets some pass has a rule of its own for its first.
     """
     queue = core.ledger.queue
     waiting = [a for a in core.state.applications.values() if a.waiting]
@@ -189,154 +188,25 @@ def queue_holds_what_waits(core: SchedulerCore) -> Findings:
     outside = tuple(name for name in names if name not in queue)
     yield not outside, outside, "waits outside the queue"
     yield len(queue) == len(waiting), names, f"wait; the queue has {len(queue)}"
-    if not _letting_pass(core):
+    if not core.ledger.policy.lets_pass:
         expected, first = expected_first(core), queue.first()
         ids = ["none" if a is None else a.application_id for a in (expected, first)]
         same = first is expected or same_key(core, expected, first)
         yield same, ids, "not the least key is first"
 
 
-def first_touches_no_promise(core: SchedulerCore) -> Findings:
-    """Where some may pass: who is first may, and with the order `sgps` is the shortest that may."""
-    if (policy := _letting_pass(core)) and (first := core.ledger.queue.first()) is not None:
-        yield from comes_first(core, policy, first)
-
-
-def comes_first(core: SchedulerCore, policy: JustitiaPolicy, first: Application) -> Findings:
-    """Hold the first of an order in which some pass to the definition of slack. O(N²).
-
-    Whether anybody else is urgent is not asked: the guard's shadow tells that.
-    """
-    if isinstance(core.ledger.fair_share, TenantShare):
-        return _first_in_tenant(core, core.ledger.fair_share, policy, first)
-    return _first_of_all(core, policy, first)
-
-
-def _first_of_all(core: SchedulerCore, policy: JustitiaPolicy, first: Application) -> Findings:
-    share, virtual_time = core.ledger.fair_share, core.ledger.fair_share.clock.virtual_time
-    live = {
-        name: max(0, account.charged - account.attained)
-        for name, account in share.accounts.items()
-        if not account.withdrawn
-    }
-    active = [session for session in share.sessions().values() if session.active]
-    owed: KvTokenTime = 0
-    least = least_overdue = inf
-    limits: dict[str, tuple[KvTokenTime, KvTokenTime]] = {}
-    for name in sorted(live, key=lambda name: (share.tag(name), share.accounts[name].sequence)):
-        application, finish = core.state.applications[name], share.tag(name)
-        if name in core.ledger.queue:
-            limits[name] = (least, least_overdue)
-        owed += live[name]
-        if live[name] > 0 or application.waiting:
-            given = sum(s.weight * max(0, min(s.finish, finish) - virtual_time) for s in active)
-            least_overdue = min(least_overdue, given - owed)  # at most, if it is overdue
-            least = least_overdue if finish > virtual_time else -inf
-    tolerance = RELATIVE_TOLERANCE * (owed + 1)
-    chosen = first.application_id
-    if (wanted := policy.wanted_slack(first)) is not None:
-        detail = f"is urgent, and passes where no slack of {wanted} is"
-        yield wanted <= limits[chosen][1] + tolerance, (chosen,), detail
-        return
-    of_least_tag = next(iter(limits))
-    if policy.options.own["order"] == "finish":
-        yield chosen == of_least_tag, (chosen, of_least_tag), "is first, not of the least tag"
-        return
-    rank = live[chosen] / first.weight
-    may_pass = [name for name, (limit, _) in limits.items() if live[name] <= limit - tolerance]
-    shorter = [
-        name for name in may_pass if live[name] / share.accounts[name].weight < rank - tolerance
-    ]
-    if live[chosen] <= limits[chosen][0] + tolerance:
-        yield not shorter, (chosen, *shorter), "is first; the others are shorter and may pass"
-    else:
-        yield chosen == of_least_tag, (chosen,), "passes somebody who has no slack"
-        yield not may_pass, (chosen, *may_pass), "is first; the others may pass"
-
-
-def _first_in_tenant(
-    core: SchedulerCore, share: TenantShare, policy: JustitiaPolicy, first: Application
-) -> Findings:
-    """Hold the first tenant, and who is first in it, to the rules of `policies/passing`."""
-    heads = _least_of_clients(core)
-    keys = {client: policy.key(client, head) for client, head in heads.items()}
-    client, of_least_key = policy.client(first), min(keys, key=keys.__getitem__)
-    yield client == of_least_key, (client, of_least_key), "is first, not of the least key"
-    of_tenants = _least_of_tenants(core)
-    name, chosen, head = first.leaf, first.application_id, of_tenants[first.leaf]
-    same = head is heads[client] or same_key(core, head, heads[client])
-    yield same, (name, heads[client].leaf), "is first, not the tenant of the least key"
-    least = head.application_id
-    tenant, limits = share.tenants()[name], _limits_in_tenant(core, share, name)
-    work = tenant.server.remaining
-    if share.tag(least) <= share.top_time(name):
-        yield chosen == least, (chosen, least), "passes in a tenant that is late"
-        return
-    tolerance = RELATIVE_TOLERANCE * (tenant.server.total + 1)
-    if (wanted := policy.wanted_slack(first)) is not None:
-        detail = f"is urgent, and passes where no slack of {wanted} is"
-        yield wanted <= limits[chosen] + tolerance, (chosen,), detail
-        return
-    if policy.options.own["order"] == "finish":
-        yield chosen == least, (chosen, least), "is first, not of the least tag"
-        return
-    if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
-        return  # rounding decides
-    rank = {
-        other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
-        for other, limit in limits.items()
-        if work(other) <= limit
-    }
-    shortest = min(rank, key=rank.__getitem__, default=least)
-    same = chosen == shortest or (
-        chosen in rank and shortest in rank and rank[chosen][0] - rank[shortest][0] <= tolerance
-    )
-    yield same, (chosen, shortest), "is first; the other is the shortest that may pass"
-
-
-def _limits_in_tenant(core: SchedulerCore, share: TenantShare, name: str) -> dict[str, KvTokenTime]:
-    """Return the least slack before each application of a tenant that waits, by its definition.
-
-    Of what is overdue it is at most that; how long it has been is not known here.
-    """
-    tenant = share.tenants()[name]
-    sessions = {member: tenant.gps.session(member) for member in tenant.members}
-    virtual_time, limits = tenant.gps.virtual_time, {}
-    owed: KvTokenTime = 0
-    least = inf
-    for member in sorted(sessions, key=lambda n: (sessions[n].finish, sessions[n].sequence)):
-        if member in core.ledger.queue:
-            limits[member] = least
-        remaining, finish = tenant.server.remaining(member), sessions[member].finish
-        owed += remaining
-        account = share.accounts.get(member)
-        waits = member in core.state.applications and core.state.applications[member].waiting
-        if account is not None and not account.withdrawn and (remaining > 0 or waits):
-            given = sum(
-                s.weight * max(0, min(s.finish, finish) - virtual_time) for s in sessions.values()
-            )
-            least = min(least, given - owed)
-    return limits
-
-
-def _letting_pass(core: SchedulerCore) -> JustitiaPolicy | None:
-    """Return the policy, if it is not the least key that is first."""
-    policy = core.ledger.policy
-    return policy if isinstance(policy, JustitiaPolicy) and policy.lets_pass else None
-
-
 def expected_first(core: SchedulerCore) -> Application | None:
     """Return the application of the queue that comes first, found by looking at all. O(N)."""
-    policy, heads = core.ledger.policy, _least_of_clients(core)
+    policy, heads = core.ledger.policy, least_of_clients(core)
     least = min(heads, key=lambda client: policy.key(client, heads[client]), default=None)
     return None if least is None else heads[least]
 
 
-def _least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
+def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
     """Return the application of the least key of each client that may be granted. O(N)."""
     policy = core.ledger.policy
     if isinstance(core.ledger.fair_share, TenantShare) and isinstance(policy, JustitiaPolicy):
-        tenants, clients = _least_of_tenants(core), dict[ClientId, list[Application]]()
+        tenants, clients = least_of_tenants(core), dict[ClientId, list[Application]]()
         for application in tenants.values():
             clients.setdefault(policy.client(application), []).append(application)
         by_client = {
@@ -352,7 +222,7 @@ def _least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
     }
 
 
-def _least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
+def least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
     """Return the application of the least tag of each tenant that waits. O(N)."""
     return _least_by(core, lambda application: application.leaf)
 
@@ -568,7 +438,6 @@ RULES: tuple[Rule, ...] = (
     memory_counts_once,
     open_suspects_are_apart,
     queue_holds_what_waits,
-    first_touches_no_promise,
     accounts_are_of_live_applications,
     gps_owes_what_was_charged,
     idle_applications_are_withdrawn,
@@ -581,8 +450,13 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+def rules_of(core: SchedulerCore) -> tuple[Rule, ...]:
+    """Return `RULES`, and those that the policy in force adds."""
+    return (*RULES, *core.ledger.policy.INVARIANTS)
+
+
 def check_rule(rule: Rule, core: SchedulerCore) -> None:
-    """Hold the core's state to one of `RULES`.
+    """Hold the core's state to one of its rules.
 
     Raises:
         InvariantViolation: If the state breaks the rule.
@@ -598,7 +472,7 @@ def check(core: SchedulerCore) -> None:
     Raises:
         InvariantViolation: If it breaks one.
     """
-    for rule in RULES:
+    for rule in rules_of(core):
         check_rule(rule, core)
 
 

@@ -12,7 +12,15 @@ from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, Unsett
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.policies import Delivery, Policy, PolicyContext, find_policy, parse_options
+from justitia_ray.core.policies import (
+    Delivery,
+    Observer,
+    Order,
+    PolicyContext,
+    find_policy,
+    in_force,
+    parse_options,
+)
 from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.queue import Key, Queue, WaitingLine
 from justitia_ray.core.state import State
@@ -45,7 +53,7 @@ class _Alone(Application):
 class LedgerObserver(Protocol):
     """Told of the events of a ledger, in order; the core knows nothing else of who observes it."""
 
-    def policy_changed(self, fair_share: ServedShare, policy: Policy) -> None:
+    def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
         """Note the accounts and the policy in force from now on; the first ones, too."""
 
     def arriving(self, application: Application) -> None:
@@ -108,8 +116,8 @@ class Ledger:
         self._state = state
         self.observer = observer
         self.queue = Queue()
-        self.policy_name = policy
-        self.options = parse_options(policy, options)
+        self.policy_name, options = in_force(policy, options)
+        self.options = parse_options(self.policy_name, options)
         self.fair_share = _fair_share(self.options, state.tenants)
         self._start_policy()
 
@@ -182,22 +190,22 @@ class Ledger:
         Where shares are by tenant it is of another client then: the policy is told that it has
         ended there, and has begun here.
         """
-        name, policy, state = application.application_id, self.policy, self._state
-        changes_client = self.fair_share.sets_apart and policy.by_leaf
+        name, counting, state = application.application_id, self.counting, self._state
+        changes_client = self.fair_share.sets_apart and self.policy.by_leaf
         self.observer.losing_credit(name)
         self.queue.remove(application)
-        if changes_client:
-            policy.application_ended(application)
+        if changes_client and counting is not None:
+            counting.application_ended(application)
         application.is_deprioritised = is_so
         self.fair_share.move(name, application.leaf, self.weight_of(application))
         self.observer.reweighed(name, application.share_weight)
-        if changes_client:
+        if changes_client and counting is not None:
             for inference in application.waiting.values():
-                policy.submitted(application, inference)
+                counting.submitted(application, inference)
             for request_id in sorted(application.in_flight):
-                policy.adopted(application, state.inferences[request_id])
+                counting.adopted(application, state.inferences[request_id])
             for lease_id in application.leaving:
-                policy.adopted(application, state.leaving[lease_id].inference)
+                counting.adopted(application, state.leaving[lease_id].inference)
         self._reopen_branched()
         self._retag([name])
 
@@ -239,17 +247,25 @@ class Ledger:
             passing=passing,
             nothing_waits=not passing and not len(self.queue),
         )
-        self._rekey(self.policy.dispatched(application, inference))
+        if self.counting is not None:
+            self._rekey(self.counting.dispatched(application, inference))
 
     def adopted(self, application: Application, inference: Inference) -> None:
         """Book that an inference holds a lease of an earlier scheduler."""
         self.observer.adopted(inference)
-        self.policy.adopted(application, inference)
+        if self.counting is not None:
+            self.counting.adopted(application, inference)
 
     def inference_ended(self, application: Application, inference: Inference) -> None:
         """Book that an inference reached its end."""
         self.observer.leave_flight(inference)
-        self._rekey(self.policy.ended(application, inference))
+        if self.counting is not None:
+            self._rekey(self.counting.ended(application, inference))
+
+    def application_ended(self, application: Application) -> None:
+        """Book that an application reached its end."""
+        if self.counting is not None:
+            self.counting.application_ended(application)
 
     def book(self, deliveries: Iterable[Delivery]) -> None:
         """Book one report's service: rules 1 and 2 of the clock, and the policy's own charges."""
@@ -272,7 +288,8 @@ class Ledger:
         state.counters.outran += len(recharged)
         self.observer.served(booked, recharged)
         self._retag(recharged)
-        self._rekey(self.policy.served(booked))
+        if self.counting is not None:
+            self._rekey(self.counting.served(booked))
 
     # --- the order
 
@@ -302,21 +319,13 @@ class Ledger:
         client = policy.client(application)
         return policy.key(client, alone), policy.application_key(alone), key
 
-    def next(self) -> Application | None:
-        """Return whom to grant next, or None. Who passes inside its client for that is booked."""
-        queue, policy = self.queue, self.policy
-        if not policy.books:
-            return queue.first()
-        while (client := queue.first_client()) is not None:
-            name = policy.book(client)
-            if name is not None:
-                return self._state.applications[name]
-            queue.touch_client(client)
-        return None
-
     def refresh(self) -> None:
         """Sort tenants anew whose applications' tags a charge to one of them has moved."""
         self._rekey(self.fair_share.take_rekeyed())
+
+    def reorder(self) -> None:
+        """Sort anew all that waits."""
+        self.queue.reorder(self.policy, self.counting)
 
     def capacity_changed(self) -> None:
         """Give the nominal clock another rate: a replica came or went."""
@@ -330,6 +339,7 @@ class Ledger:
         Raises:
             ConfigError: If the policy or an option is not one of those allowed; nothing changed.
         """
+        policy, options = in_force(policy, options)
         parsed = parse_options(policy, options)
         accounts_stay = parsed.same_accounts(self.options)
         self.policy_name, self.options = policy, parsed
@@ -371,7 +381,7 @@ class Ledger:
     def _start_policy(self) -> None:
         """Put the named policy in force, and sort by it what waits."""
         self.fair_share.unwatch()
-        self.policy: Policy = find_policy(self.policy_name)(
+        self.policy: Order = find_policy(self.policy_name)(
             PolicyContext(
                 self.fair_share,
                 self.options,
@@ -381,12 +391,15 @@ class Ledger:
                 self._state.kv_tokens,
             )
         )
+        self.counting = self.policy if isinstance(self.policy, Observer) else None
+        """The policy, if it counts what happens."""
         self.observer.policy_changed(self.fair_share, self.policy)
         for application in self._state.applications.values():
             for inference in list(application.waiting):
-                self.policy.submitted(application, inference)
+                if self.counting is not None:
+                    self.counting.submitted(application, inference)
                 application.waiting.add_inference(inference, self.policy.inference_key(inference))
-        self.queue.reorder(self.policy)
+        self.queue.reorder(self.policy, self.counting)
 
     def _reopen_branched(self) -> None:
         """Make the orders anew below which a leaf became a branch."""
@@ -394,7 +407,8 @@ class Ledger:
             self.queue.reopen(client)
 
     def _join(self, application: Application, inference: Inference) -> None:
-        clients = self.policy.submitted(application, inference)
+        counting = self.counting
+        clients = () if counting is None else counting.submitted(application, inference)
         application.waiting.add_inference(inference, self.policy.inference_key(inference))
         self._state.counters.count_waiting(inference, 1)
         self.queue.touch(application)

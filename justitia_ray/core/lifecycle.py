@@ -238,7 +238,7 @@ class Applications:
     def end(self, application: Application, outcome: Outcome) -> None:
         """Settle the account of an application (rule 3) and report what it took."""
         state, ledger, application_id = self._state, self._ledger, application.application_id
-        ledger.policy.application_ended(application)
+        ledger.application_ended(application)
         settlements = ledger.fair_share.accounts[application_id].settlements
         final_tag, lag = ledger.settle(application_id)
         state.actions.append(

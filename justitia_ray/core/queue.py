@@ -16,7 +16,7 @@ from justitia_ray.units import ApplicationId, ClientId, RequestId, Seconds
 
 if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
-    from justitia_ray.core.policies.base import Policy
+    from justitia_ray.core.policies.base import Observer, Order
 
 Key: TypeAlias = tuple[float, ...]
 """A place in an order, smallest first; ends in a sequence number so that no two are equal."""
@@ -91,6 +91,20 @@ class LazyHeap:
     def set_aside(self, name: str) -> None:
         """Remove a name that is put back soon, and has changed in nothing by then."""
         self.drop(name)
+
+    def claim(self) -> str | None:
+        """Return the first, which is about to start; None if the order had to change for that.
+
+        Call it again then. An order in which some pass books here what passing costs.
+        """
+        return self.first()
+
+    def may_precede(self, name: str, first: str) -> bool:
+        """Return whether a name may come before another that was first when that was asked last.
+
+        It is put at its place without asking who is first, where that costs more.
+        """
+        return True
 
     def hide(self, path: str) -> bool:
         """Leave out what is below a node of a tree; return whether this is an order of one."""
@@ -172,7 +186,7 @@ class WaitingLine:
 class Queue:
     """Clients with a waiting inference. Every change is O(log N), amortised.
 
-    A client that the policy holds back (`Policy.eligible_at`) is parked: it waits, and is never
+    A client that the policy holds back (`Order.eligible_at`) is parked: it waits, and is never
     first. An application that cannot start now is unscheduled until it is touched again, so that
     the queue shows who comes after it.
     """
@@ -194,7 +208,8 @@ class Queue:
         """The waiting applications of each tier."""
         self._stale: dict[ClientId, None] = {}
         """Clients that were touched since they were put at their places."""
-        self._policy: Policy | None = None
+        self._policy: Order | None = None
+        self._observer: Observer | None = None
         self._now: Seconds = 0.0
 
     def __len__(self) -> int:
@@ -246,7 +261,8 @@ class Queue:
             self._order.drop(client)
             self._parked.drop(client)
             del self._members[client]
-            self._policy.left(client)
+            if self._observer is not None:
+                self._observer.left(client)
 
     def _catch_up(self) -> None:
         """Put the clients where their keys say now. O(1) if none was touched."""
@@ -285,6 +301,24 @@ class Queue:
         """Return the application that comes first, or None if none may be granted."""
         client = self.first_client()
         return None if client is None else self._head(client)
+
+    def claim_first(self) -> Application | None:
+        """Return the application to grant next, with what it passes booked; None if none may be."""
+        while (client := self.first_client()) is not None:
+            name = self._members[client].claim()
+            if name is not None:
+                return self._applications[name]
+            self.touch_client(client)
+        return None
+
+    def may_precede(self, application: Application, first: Application) -> bool:
+        """Return whether an application that waits may come before one that was first.
+
+        False says for certain that it does not; where only a look would tell, it is True.
+        """
+        assert self._policy is not None
+        client = self._policy.client
+        return self._order.may_precede(client(application), client(first))
 
     def heads(self) -> Iterator[Application]:
         """Yield who may come first of each client that may be granted. O(N log N)."""
@@ -415,10 +449,15 @@ class Queue:
         client = self._parked.first()
         return None if client is None else self._parked.key(client)[0]
 
-    def reorder(self, policy: Policy) -> None:
-        """Order by another policy from now on."""
+    def reorder(self, policy: Order, observer: Observer | None = None) -> None:
+        """Order by another policy from now on.
+
+        Args:
+            policy: The order.
+            observer: Told when nothing of a client waits any more.
+        """
         applications = list(self._applications.values())
-        self._policy, self._by_tier = policy, {}
+        self._policy, self._observer, self._by_tier = policy, observer, {}
         self._order, self._members, self._parked = policy.order(), {}, LazyHeap()
         self._stale.clear()
         for application in applications:

@@ -68,7 +68,7 @@ class SchedulerCore:
         """Start with an empty queue.
 
         Args:
-            policy: A name from `justitia_ray.core.policies.POLICIES`.
+            policy: A name from `justitia_ray.core.policies.POLICIES`, or an import path.
             policy_options: Options of the policy.
             admission: `peak` (no recomputation) or `prompt` (vLLM's rule).
             timeouts: When silence is taken for absence.

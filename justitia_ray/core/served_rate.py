@@ -4,9 +4,12 @@ Sums that decay with the time in which anything ran, by half in `HALF_LIFE_S`; t
 nothing runs, so that a quiet night says nothing of how fast the morning will be.
 """
 
-from justitia_ray.core.clock.pace import HALF_LIFE_S, USUAL_ITERATION_S
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
+HALF_LIFE_S: Seconds = 60.0
+"""Several times the length of an inference, so that one report moves the rate by little."""
+USUAL_ITERATION_S: Seconds = 0.03
+"""Seconds of an iteration until some are measured: a 7B model on an A10G, a full batch."""
 SAMPLE_S: Seconds = 0.25
 """Busy time between two samples, at least: reports come by the hundred a second."""
 _USUAL_USE = 0.7

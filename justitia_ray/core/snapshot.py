@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, ApplicationState
+from justitia_ray.core.policies import Durable
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.stages import read_stages
@@ -61,7 +62,7 @@ _ACCOUNT_FIELDS: Fields = {
 
 def clock_record(core: SchedulerCore) -> Record:
     """Return V, and which clock it is of."""
-    branches = core.ledger.fair_share.clock_state()
+    branches, policy = core.ledger.fair_share.clock_state(), core.ledger.policy
     suspects = core.suspects.record()
     return {
         "virtual_time": core.ledger.fair_share.clock.virtual_time,
@@ -69,7 +70,7 @@ def clock_record(core: SchedulerCore) -> Record:
         "sequence": core.state.sequence,
         "grants": core.state.grants,
         "policy": core.ledger.policy_name,
-        "counted": core.ledger.policy.state(),
+        "counted": policy.state() if isinstance(policy, Durable) else {},
         **({"branches": branches} if branches else {}),
         **({"suspects": suspects} if suspects else {}),
     }
@@ -90,7 +91,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
     application = core.state.applications.get(application_id)
     if application is None:
         return record
-    account = core.ledger.fair_share.accounts[application_id]
+    account, policy = core.ledger.fair_share.accounts[application_id], core.ledger.policy
     record |= {name: getattr(application, name) for name in _APPLICATION_FIELDS}
     later: Record = {
         "recognized_by": application.recognized_by,
@@ -100,7 +101,9 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "prompt_tokens": application.prompt_tokens,
         "cached_tokens": application.cached_tokens,
         "full_weight": application.weight if application.is_deprioritised else None,
-        "counted": core.ledger.policy.application_state(application_id),
+        "counted": policy.application_state(application_id)
+        if isinstance(policy, Durable)
+        else None,
         "tier": "" if application.tier == DEFAULT_TIER else application.tier,
         "keepers": [*application.keepers],
     }
@@ -195,13 +198,16 @@ def restore(
         if application.is_deprioritised and share.sets_apart:  # earlier versions had one clock
             share.move(application.application_id, application.leaf, application.weight)
     core.ledger.change_tenants()  # weights may be others than those of the records
-    core.ledger.queue.reorder(core.ledger.policy)  # when V reached tags below it is not known
-    if fields["policy"] == core.ledger.policy_name:
+    core.ledger.reorder()  # when V reached tags below it is not known
+    policy = core.ledger.policy
+    known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
+    if fields["policy"] in known and isinstance(policy, Durable):
         try:
-            core.ledger.policy.restore(RecordReader(clock, ("counted",), None).mapping("counted"))
+            policy.restore(RecordReader(clock, ("counted",), None).mapping("counted"))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
-        _for_each(applications, lambda name, record: _restore_counted(core, name, record))
+        counting = policy
+        _for_each(applications, lambda n, record: _restore_counted(core, counting, n, record))
 
 
 def _is_over(record: Record) -> bool:
@@ -260,8 +266,10 @@ def _restore_ends(core: SchedulerCore, application_id: ApplicationId, record: Re
             core.ingresses.heartbeat(ingress_id)
 
 
-def _restore_counted(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
+def _restore_counted(
+    core: SchedulerCore, policy: Durable, application_id: ApplicationId, record: Record
+) -> None:
     if "counted" in record:
         state = RecordReader(record, ("counted",), None).mapping("counted")
         application = core.state.applications[application_id]
-        core.ledger.policy.restore_application(application, state)
+        policy.restore_application(application, state)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from justitia_ray.core.clock.foretold import ForetoldVtc
-from justitia_ray.core.clock.shadow import Shadow
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import PolicyContext
-from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.policies.guarded.shadow import Shadow
 from justitia_ray.predictor.observation import Observation, Sample
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.predictions import TABLE
@@ -23,8 +23,11 @@ from justitia_ray.sim.simulation import Simulation, simulate
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
+_AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
+"""Options under which no application passes another."""
 
-class ForetellingJustitia(JustitiaPolicy):
+
+class ForetellingJustitia(GuardedPolicy):
     """Justitia, with a shadow of VTC that it feeds as the guard's, and does not ask."""
 
     def __init__(self, context: PolicyContext) -> None:
@@ -157,7 +160,7 @@ def foretell(
 ) -> ForetellingJustitia:
     """Return the policy of a run, with what its shadow has foretold; see `foretold_over_vtc`."""
     path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
-    settings = RunSettings(engine, path, replicas=replicas)
+    settings = RunSettings(engine, path, _AS_THE_PAPER, replicas=replicas)
     if history is not None:
         costs = {a.application_id: a.cost() for a in applications}
         settings = replace(settings, prediction=TABLE, predicted_costs=costs, history=history)

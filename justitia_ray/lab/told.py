@@ -8,10 +8,10 @@ is the price of the promise to end nobody later than VTC.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import PolicyContext
-from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import Simulation
@@ -64,7 +64,7 @@ class ToldVtc(ForetoldVtc):
         return [name for _, _, name in sorted(found)]
 
 
-class ToldJustitia(JustitiaPolicy):
+class ToldJustitia(GuardedPolicy):
     """Justitia between applications, whose guard goes by the ends that it is told."""
 
     def __init__(self, context: PolicyContext) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from justitia_ray.core.clock.pace import USUAL_ITERATION_S
+from justitia_ray.core.served_rate import USUAL_ITERATION_S
 from justitia_ray.scaling.demand import Demand
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 

@@ -37,7 +37,7 @@ NOMINAL = Arm("justitia-nominal", "justitia", (("clock", "nominal"),))
 JUSTITIA = Arm("justitia", "justitia", (("clock", "served"),))
 GUARD = Arm(
     "justitia-guard",
-    "justitia",
+    "justitia-guarded",
     (("backfill", 8), ("clock", "served"), ("guard_iterations", 300), ("order", "sgps")),
 )
 """Shortest first inside the promise, and nobody much later than under VTC."""

@@ -8,8 +8,9 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
 from justitia_ray.core.entities import Application
-from justitia_ray.core.invariants import check, comes_first, expected_first, same_key
-from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.invariants import check, expected_first, same_key
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.policies.guarded.rules import comes_first
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Tokens
@@ -149,13 +150,12 @@ class CoreWorld:
     def _new_core(self) -> SchedulerCore:
         policy, options, admission = self._settings
         core = SchedulerCore(policy, options, admission, lease_prefix=f"{self.epoch}-")
-        first = core.ledger.queue.first
+        first, claim_first = core.ledger.queue.first, core.ledger.queue.claim_first
 
-        def checked_first() -> Application | None:
+        def held_to_the_order(chosen: Application | None) -> Application | None:
             """Return the first, held to be the least at every single grant."""
-            chosen = first()
             policy = core.ledger.policy
-            if not isinstance(policy, JustitiaPolicy) or not policy.lets_pass:
+            if not isinstance(policy, GuardedPolicy) or not policy.lets_pass:
                 expected = expected_first(core)
                 same = chosen is expected or same_key(core, chosen, expected)
                 assert same, "granted out of order"
@@ -163,7 +163,9 @@ class CoreWorld:
                 assert all(holds for holds, _, _ in comes_first(core, policy, chosen))
             return chosen
 
-        setattr(core.ledger.queue, "first", checked_first)  # noqa: B010 - a method, to mypy
+        queue = core.ledger.queue
+        setattr(queue, "first", lambda: held_to_the_order(first()))  # noqa: B010 - a method, to mypy
+        setattr(queue, "claim_first", lambda: held_to_the_order(claim_first()))  # noqa: B010
         return core
 
     def _see(self, event: ev.Event) -> None:

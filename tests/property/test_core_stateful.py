@@ -45,18 +45,22 @@ _TIERS = st.sampled_from(
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
 _ORDERS = st.sampled_from(
     (
-        {"order": "finish"},
-        {"order": "sgps"},
+        {"order": "sgps", "guard_iterations": 0},
         {"order": "sgps", "guard_iterations": 2},
-        {"guard_iterations": 50},
+        {"order": "finish", "guard_iterations": 50},
     )
 )
 
 
-def _options(policy: str, accounts: dict[str, str], order: dict[str, object]) -> dict[str, object]:
-    """Return the options of a policy: who may pass where there is slack."""
-    has_slack = policy == "justitia" and accounts["clock"] == "served"
-    return {**accounts, **order} if has_slack else {**accounts}
+def _chosen(
+    policy: str, accounts: dict[str, str], order: dict[str, object]
+) -> tuple[str, dict[str, object]]:
+    """Return a policy and its options; only where there is slack may any pass."""
+    if policy != "justitia-guarded":
+        return policy, {**accounts}
+    if accounts["clock"] != "served":
+        return "justitia", {**accounts}
+    return policy, {**accounts, **order}
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -79,7 +83,7 @@ class CoreMachine(RuleBasedStateMachine):
     ) -> None:
         """Take office."""
         self.tenant_of = tenants
-        self.world = CoreWorld(policy, _options(policy, accounts, order), admission)
+        self.world = CoreWorld(*_chosen(policy, accounts, order), admission)
         self.requests = 0
         self.slots: dict[int, FakeReplica] = {}
         self.replicas = 0
@@ -301,8 +305,8 @@ class CoreMachine(RuleBasedStateMachine):
         order: dict[str, object],
     ) -> None:
         """The operator wants another order."""
-        options = _options(policy, accounts, order)
-        self._do(ev.PolicyChanged(policy, tuple(options.items()), admission))
+        name, options = _chosen(policy, accounts, order)
+        self._do(ev.PolicyChanged(name, tuple(options.items()), admission))
 
     @rule(recovered=st.booleans(), tokens=st.integers(0, 9))
     def restart(self, recovered: bool, tokens: int) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.clock.foretold import ForetoldVtc
-from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.pace import Pace
 from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.cost import kv_token_time
 from justitia_ray.units import KvTokenTime, Seconds

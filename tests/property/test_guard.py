@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.clock.foretold import ForetoldVtc
-from justitia_ray.core.clock.slack import Slack
-from justitia_ray.core.policies import justitia
-from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.policies.guarded import policy as guarded
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.policies.guarded.slack import Slack
 from justitia_ray.units import ApplicationId, Seconds
 from tests.property.engine import Arrival, Engine, Outcomes, Server
 from tests.property.profiles import examples
@@ -52,7 +52,7 @@ def run_claiming(
     applications: list[Arrival],
 ) -> Outcomes:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(justitia, "ForetoldVtc", claims)
+        patch.setattr(guarded, "ForetoldVtc", claims)
         return Engine(replicas, options=options).run(applications)
 
 
@@ -100,7 +100,7 @@ def test_stages_and_gaps_stay_within_what_the_core_says(data: st.DataObject) -> 
 
 
 def _no_budget(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(JustitiaPolicy, "guard_budget", inf)
+    patch.setattr(GuardedPolicy, "guard_budget", inf)
 
 
 def _overdue_as_soon_as_due(patch: pytest.MonkeyPatch) -> None:

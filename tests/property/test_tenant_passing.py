@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.tenant_share import TenantShare
-from justitia_ray.core.invariants import comes_first
-from justitia_ray.core.policies import justitia
-from justitia_ray.core.policies.justitia import JustitiaPolicy
-from justitia_ray.core.policies.passing import TenantOrder
+from justitia_ray.core.policies.guarded import policy as guarded
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.passing import TenantOrder
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.policies.guarded.rules import comes_first
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 from tests.property.engine import Arrival, Engine, Outcomes, Server
 from tests.property.profiles import examples
@@ -96,15 +96,15 @@ def _run(
 ) -> tuple[Outcomes, dict[str, int], float]:
     """Return what a run showed, lags inside the tenants, and the least active weight of tenants."""
     weights = [inf]
-    budget_in = JustitiaPolicy.budget_in
+    budget_in = GuardedPolicy.budget_in
 
-    def noted(policy: JustitiaPolicy, tenant: str) -> KvTokenTime:
+    def noted(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
         weights.append(policy.fair_share.clock.active_weight)
         return budget_in(policy, tenant)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(justitia, "ForetoldVtc", urgent)
-        patch.setattr(JustitiaPolicy, "budget_in", noted)
+        patch.setattr(guarded, "ForetoldVtc", urgent)
+        patch.setattr(GuardedPolicy, "budget_in", noted)
         engine = TenantEngine(replicas, options)
         outcomes = engine.run(applications)
     return outcomes, engine.inner_lags(), min(weights)
@@ -158,7 +158,7 @@ def _mouse_among_elephants() -> dict[str, Arrival]:
 
 
 def _no_budget(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(JustitiaPolicy, "guard_budget", inf)
+    patch.setattr(GuardedPolicy, "guard_budget", inf)
 
 
 @pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_no_budget, False)])
@@ -178,7 +178,7 @@ def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
 
 
 def _book_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TenantOrder, "book", lambda order: order.first())
+    patch.setattr(TenantOrder, "claim", lambda order: order.first())
 
 
 @pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_book_nothing, False)])
@@ -258,13 +258,13 @@ def test_every_start_is_by_the_rules_looked_up_one_by_one(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TenantShare, "transfer", transfer)
-        patch.setattr(justitia, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
+        patch.setattr(guarded, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
         engine = TenantEngine(data.draw(servers()), options)
         first = engine.core.ledger.queue.first
 
         def checked() -> Any:
             chosen, policy = first(), engine.core.ledger.policy
-            assert isinstance(policy, JustitiaPolicy)
+            assert isinstance(policy, GuardedPolicy)
             if chosen is not None:
                 for holds, _, detail in comes_first(engine.core, policy, chosen):
                     assert holds, detail

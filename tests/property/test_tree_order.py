@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from justitia_ray.core.clock.branch import Node
-from justitia_ray.core.policies import justitia
-from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.policies.guarded import policy as guarded
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from justitia_ray.units import KvTokenTime
 from tests.property.engine import Arrival, Engine, Server
 from tests.property.profiles import examples
@@ -87,16 +87,16 @@ def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
     """I + B, not once for each level, whoever is called urgent."""
     replicas, applications = data.draw(servers()), data.draw(_trees())
     parts: dict[str, list[float]] = {}
-    budget_in = JustitiaPolicy.budget_in
+    budget_in = GuardedPolicy.budget_in
 
-    def noted(policy: JustitiaPolicy, tenant: str) -> KvTokenTime:
+    def noted(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
         budget = budget_in(policy, tenant)
         parts.setdefault(tenant, []).append(budget / policy.guard_budget)
         return budget
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(justitia, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
-        patch.setattr(JustitiaPolicy, "budget_in", noted)
+        patch.setattr(guarded, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
+        patch.setattr(GuardedPolicy, "budget_in", noted)
         engine = TreeEngine(replicas, options)
         outcomes = engine.run(applications)
     budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)

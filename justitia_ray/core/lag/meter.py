@@ -7,7 +7,7 @@ final tag. V is that of `LagAccounts`: the scheduler's own accounts, or a shadow
 stored: after a restart an application whose tag V had reached before has no lag that is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from justitia_ray.core.actions import Lag
@@ -15,7 +15,7 @@ from justitia_ray.core.clock.fair_share import MINIMUM_CHARGE, ServedShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.lag.bound import Claim, DelayBound, ServiceHistory, uncovered
-from justitia_ray.core.policies import Delivery, Policy, PolicyOptions
+from justitia_ray.core.policies import Delivery, Order, PolicyOptions
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.queue import Key
 from justitia_ray.core.state import State
@@ -175,6 +175,8 @@ class LagMeter:
         self._in_flight: dict[RequestId, KvTokenTime] = {}
         self._by_tag: JustitiaPolicy | None = None
         """The policy, if the promise applies to its order."""
+        self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
+        """Returns the slack that the last start asked for, if the policy lets others lack some."""
 
     # --- queries
 
@@ -207,12 +209,13 @@ class LagMeter:
 
     # --- the events of the ledger
 
-    def policy_changed(self, fair_share: ServedShare, policy: Policy) -> None:
+    def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
         """Follow other accounts and another order; starts under the last one say nothing more."""
         self._accounts.follow(fair_share, policy.options)
         self._by_tag = None
         if isinstance(policy, JustitiaPolicy) and policy.options.backfill is not None:
             self._by_tag = policy
+            self._wants_slack = getattr(policy, "wanted_slack", None)
         self._bound.forget(nothing_known=bool(self._state.applications))
         for standing in self._standings.values():
             standing.claim = Claim(proven=False)
@@ -307,7 +310,7 @@ class LagMeter:
             nothing_waits: Nothing else waits.
         """
         standing = self._stand(application.application_id)
-        if (policy := self._promising) is None:
+        if self._promising is None:
             self._enter(standing, inference)
         else:
             key = self._key(application)
@@ -316,7 +319,7 @@ class LagMeter:
             if passing:
                 self._bound.exceptions += work
             else:
-                wanted = policy.wanted_slack(application)
+                wanted = self._wants_slack(application) if self._wants_slack else None
                 self._bound.record_start(
                     key, nothing_waits=nothing_waits, lack=max(0, -(wanted or 0))
                 )

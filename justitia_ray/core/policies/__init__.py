@@ -1,4 +1,4 @@
-"""The policies, by name; the tables are the only place that lists them. README.md describes each.
+"""The policies; `names` has the tables that list them, and README.md describes each.
 
 A policy from outside this folder is named by its import path, `package.module:Class`; see
 `Policy`.
@@ -6,16 +6,22 @@ A policy from outside this folder is named by its import path, `package.module:C
 
 from collections.abc import Mapping
 
-from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
-from justitia_ray.core.policies.justitia import JustitiaPolicy
-from justitia_ray.core.policies.options import COMMON, PolicyOptions
-from justitia_ray.core.policies.simple import AppFcfsPolicy, FcfsPolicy, SjfPolicy, SrjfPolicy
-from justitia_ray.core.policies.vtc import (
-    VtcNoisyPolicy,
-    VtcOraclePolicy,
-    VtcPolicy,
-    VtcPredictPolicy,
+from justitia_ray.core.policies.base import (
+    Delivery,
+    Durable,
+    Observer,
+    Order,
+    Policy,
+    PolicyContext,
 )
+from justitia_ray.core.policies.names import (
+    LAB_POLICIES,
+    POLICIES,
+    advice,
+    in_force,
+    policy_path,
+)
+from justitia_ray.core.policies.options import COMMON, PolicyOptions
 from justitia_ray.cost import find_by_path
 from justitia_ray.errors import ConfigError
 
@@ -23,45 +29,21 @@ __all__ = [
     "LAB_POLICIES",
     "POLICIES",
     "Delivery",
+    "Durable",
+    "Observer",
+    "Order",
     "Policy",
     "PolicyContext",
     "PolicyOptions",
+    "advice",
     "find_policy",
+    "in_force",
     "parse_options",
     "policy_path",
 ]
 
-POLICIES: dict[str, type[Policy]] = {
-    "justitia": JustitiaPolicy,
-    "fcfs": FcfsPolicy,
-    "sjf": SjfPolicy,
-    "app-fcfs": AppFcfsPolicy,
-    "srjf": SrjfPolicy,
-    "vtc": VtcPolicy,
-    "vtc-predict": VtcPredictPolicy,
-    "vtc-oracle": VtcOraclePolicy,
-    "vtc-noisy": VtcNoisyPolicy,
-}
 
-LAB_POLICIES: dict[str, str] = {
-    "lcf": "justitia_ray.lab.policies.lcf:LcfPolicy",
-    "rpm": "justitia_ray.lab.policies.rpm:RpmPolicy",
-    "drr": "justitia_ray.lab.policies.drr:DrrPolicy",
-    "mlfq": "justitia_ray.lab.policies.attained_service:MlfqPolicy",
-    "plas": "justitia_ray.lab.policies.attained_service:PlasPolicy",
-}
-"""Baselines of the papers: simulations and benchmarks take the name, the service the import path.
-
-Nothing of the lab is imported before one of them is chosen.
-"""
-
-
-def policy_path(name: str) -> str:
-    """Return the import path of a policy of the lab; any other name as it is."""
-    return LAB_POLICIES.get(name, name)
-
-
-def find_policy(name: str) -> type[Policy]:
+def find_policy(name: str) -> type[Order]:
     """Return a policy by its name, or a user's own by import path: `package.module:Class`.
 
     Raises:
@@ -69,10 +51,8 @@ def find_policy(name: str) -> type[Policy]:
     """
     if name in LAB_POLICIES:
         raise ConfigError(f"policy: {name!r} is a baseline of the lab: write {LAB_POLICIES[name]}")
-    if name in POLICIES:
-        return POLICIES[name]
-    found = find_by_path(name)
-    if isinstance(found, type) and issubclass(found, Policy):
+    found = find_by_path(POLICIES.get(name, name))
+    if isinstance(found, type) and issubclass(found, Order):
         return found
     raise ConfigError(
         f"policy: {name!r} is not one of {', '.join(POLICIES)}, nor the import path of a subclass "
@@ -110,5 +90,9 @@ def parse_options(policy: str, values: Mapping[str, object]) -> PolicyOptions:
         )
     if options.clock != "served" and options.fairness == "tenant":
         raise ConfigError("policy_options.fairness: 'tenant' needs clock: served")
-    declaration.check(options)
+    if options.clock not in declaration.CLOCKS:
+        raise ConfigError(
+            f"policy_options.clock: {options.clock!r} is not one of {', '.join(declaration.CLOCKS)}"
+            f", with which policy {policy} works"
+        )
     return options

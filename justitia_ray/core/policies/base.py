@@ -1,4 +1,4 @@
-"""Policy: an order of clients and of what each of them has waiting, and its charges.
+"""Order: who is next. Observer: what a policy counts. Durable: what of it outlives a scheduler.
 
 A *client* is what a policy compares: an application, or a tenant with all its applications. The
 queue takes the client with the smallest key, then the first of its applications, then the first of
@@ -63,30 +63,41 @@ class PolicyContext:
     """Returns the KV memory of all replicas together."""
 
 
-class Policy(ABC):
-    """An order; to be subclassed. Only `key` has to be said.
+class Order(ABC):
+    """Says which client is next, and in what order its work goes. Only `key` has to be said.
 
-    By default clients are applications, each FIFO inside, and nothing is charged. Each hook returns
-    the clients whose key it changed. Hooks are called for every policy in the same order, so that
-    what they count depends on the events alone.
+    By default clients are applications, each FIFO inside. A key may change where a hook of an
+    `Observer` says so, and with the tag of its application.
     """
 
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
     """Options beside those that every policy takes."""
+    CLOCKS: ClassVar[tuple[str, ...]] = ("served", "nominal", "unsettled")
+    """The clocks under which it works."""
     DEFAULT_COST: ClassVar[str] = "kv_token_time"
     """The cost function, unless the option `cost` names another."""
     ACCOUNTS_IN_COST: ClassVar[bool] = False
     """Whether the accounts are kept in that cost too, and not in KV token-time."""
+    GOES_ON_FROM: ClassVar[tuple[str, ...]] = ()
+    """Other policies whose stored state it takes over."""
+    INVARIANTS: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
+    """Rules of its own for a core's state, of the form of those in `core.invariants`."""
     holds_back: ClassVar[bool] = False
     """Whether `eligible_at` may be after now."""
+    by_leaf: bool = False
+    """Whether clients are above the leaves of the accounts, between which `move` moves.
 
-    @classmethod  # noqa: B027 - optional
-    def check(cls, options: PolicyOptions) -> None:
-        """Refuse options that do not go together.
+    Otherwise the client of an application never changes.
+    """
+    keeps_place_in_flight: bool = False
+    """Whether what runs stays where its grant put it, by `engine_priority`.
 
-        Raises:
-            ConfigError: If they do not; the message names the option and what it needs.
-        """
+    Otherwise it moves with the keys, in queries and in the simulator: no engine does that.
+    """
+    moves_with_service: bool = False
+    """Whether service alone, as it is reported, may put another client first."""
+    lets_pass: bool = False
+    """Whether another than that of the least key may be first; `INVARIANTS` then say which."""
 
     def __init__(self, context: PolicyContext) -> None:
         self.context = context
@@ -96,14 +107,6 @@ class Policy(ABC):
     def client(self, application: Application) -> ClientId:
         """Return the client that an application belongs to; see `by_leaf`."""
         return application.application_id
-
-    @property
-    def by_leaf(self) -> bool:
-        """Whether clients are above the leaves of the accounts, between which `move` moves.
-
-        Otherwise the client of an application never changes.
-        """
-        return False
 
     @abstractmethod
     def key(self, client: ClientId, application: Application) -> Key:
@@ -120,22 +123,9 @@ class Policy(ABC):
         """Return an order of a client's applications, empty; called when its first one waits.
 
         By default the smallest `application_key` is first. The client stands where the application
-        of the smallest key does, whoever is first inside.
+        of the smallest key does, whichever is first inside.
         """
         return LazyHeap()
-
-    @property
-    def books(self) -> bool:
-        """Whether `book` may have anything to do."""
-        return False
-
-    def book(self, client: ClientId) -> ApplicationId | None:
-        """Return who is first of the first client; None if it was booked in the accounts just now.
-
-        Whoever is to pass inside a client is booked first. The client's key, the only one that may
-        change by it, is then asked for again.
-        """
-        raise NotImplementedError
 
     def application_key(self, application: Application) -> Key:
         """Return the place of an application, with work waiting, among those of its client."""
@@ -146,7 +136,7 @@ class Policy(ABC):
         return inference.order
 
     def eligible_at(self, client: ClientId) -> Seconds:
-        """Return when the client may be granted again; what is not after now means at once."""
+        """Return when the client may be granted again; an instant not after now means at once."""
         return 0.0
 
     def engine_priority(
@@ -158,25 +148,13 @@ class Policy(ABC):
         """
         return grant_sequence
 
-    @property
-    def keeps_place_in_flight(self) -> bool:
-        """Whether what runs stays where its grant put it, by `engine_priority`.
 
-        Otherwise it moves with the keys, in queries and in the simulator: no engine does that.
-        """
-        return False
+class Observer:
+    """Counts what happens to inferences. Each hook returns the clients whose key it changed.
 
-    @property
-    def moves_with_service(self) -> bool:
-        """Whether service alone, as it is reported, may put another client first."""
-        return type(self).served is not Policy.served
-
-    def may_precede(self, application: Application, first: Application) -> bool:
-        """Return whether an application that has submitted something may come before another.
-
-        The other was first at the last look. Asked where a look at who is first would cost more.
-        """
-        return True
+    Hooks are called for every policy in the same order, so that what they count depends on the
+    events alone. An order that is no `Observer` is not called.
+    """
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Note that an inference is about to wait, again if it is re-queued.
@@ -189,48 +167,56 @@ class Policy(ABC):
         """Charge for an inference that was leased, and has left the queue."""
         return ()
 
-    def adopted(  # noqa: B027 - optional
-        self, application: Application, inference: Inference
-    ) -> None:
+    def adopted(self, application: Application, inference: Inference) -> None:
         """Note an inference that holds a lease of an earlier scheduler: it has been charged for."""
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Charge for the service that a replica reported; every delivery is above 0."""
         return ()
 
-    def left(self, client: ClientId) -> None:  # noqa: B027 - optional
+    def left(self, client: ClientId) -> None:
         """Note that nothing of a client waits any more."""
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Note that an inference reached its end, from whatever state."""
         return ()
 
-    def application_ended(self, application: Application) -> None:  # noqa: B027 - optional
+    def application_ended(self, application: Application) -> None:
         """Note that an application reached its end; nothing of it is left."""
 
+
+class Durable:
+    """Has counts that outlive the scheduler, as JSON."""
+
     def state(self) -> dict[str, Any]:
-        """Return what must outlive the scheduler, as JSON; {} if nothing."""
+        """Return the counts of the whole policy; {} if there are none."""
         return {}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return what must outlive the scheduler of one live application, as JSON; None: nothing.
+        """Return the counts of one live application; None if there are none.
 
-        It is saved with the application when that has changed, and may be some changes behind.
+        They are saved with the application when that has changed, and may be some changes behind.
         """
         return None
 
-    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the `state` of an earlier scheduler's policy, before any hook is called.
 
         Raises:
             KeyError, TypeError, ValueError: If it is not of that form.
         """
 
-    def restore_application(  # noqa: B027 - optional
-        self, application: Application, state: Mapping[str, Any]
-    ) -> None:
+    def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
         """Restore the `application_state` of an earlier scheduler's policy, after `restore`.
 
         Raises:
             KeyError, TypeError, ValueError: If it is not of that form.
         """
+
+
+class Policy(Order, Observer, Durable):
+    """An order that counts, and whose counts outlive the scheduler; for policies with charges."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self.moves_with_service = type(self).served is not Observer.served

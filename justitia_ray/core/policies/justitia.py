@@ -1,152 +1,33 @@
-"""Justitia: applications in the order of their completion under GPS (v1, Sec. IV-C, Alg. 1).
-
-Two options are not in the paper: the order `sgps`, shortest first wherever GPS's promise to others
-allows it, and the guard, which lets those go first that VTC would have done by now (`passing`).
-With fairness between tenants both act inside each tenant's share, and move no other tenant's key.
-"""
+"""Justitia: applications in the order of their completion under GPS (v1, Sec. IV-C, Alg. 1)."""
 
 import struct
-from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
-from justitia_ray.core.policies.options import Option, PolicyOptions, number, one_of
-from justitia_ray.core.policies.passing import GpsPromises, Guard, PassingOrder, TenantOrder
-from justitia_ray.core.policies.tree_order import PassingTreeOrder, TreeOrder
+from justitia_ray.core.policies.base import Order, PolicyContext
+from justitia_ray.core.policies.tree_order import TreeOrder
 from justitia_ray.core.queue import Key, LazyHeap
-from justitia_ray.core.records import RecordReader
 from justitia_ray.core.tenants import SEPARATOR
-from justitia_ray.errors import ConfigError
-from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
-
-_RANKS = 1 << 63
-"""Numbers of `rank_preserving_integer`; less these, they come before all others."""
+from justitia_ray.units import ClientId, VirtualTime
 
 _APART = 0x7FF0 << 48
 """The rank of infinity: what has no quota comes behind all that has, told apart by 52 bits."""
 
 
-class JustitiaPolicy(Policy):
+class JustitiaPolicy(Order):
     """Smallest (F, arrival sequence) first; the first application is given all it can use."""
 
-    OPTIONS: ClassVar[tuple[Option, ...]] = (
-        Option("order", "finish", one_of("finish", "sgps")),
-        Option("guard_iterations", 0.0, number(least=0)),
-    )
     ACCOUNTS_IN_COST: ClassVar[bool] = True
-
-    @classmethod
-    def check(cls, options: PolicyOptions) -> None:
-        """Refuse what has no slack: another clock."""
-        asked = [f"order: {options.own['order']!r}"] if options.own["order"] == "sgps" else []
-        if options.own["guard_iterations"]:
-            asked.append(f"guard_iterations: {options.own['guard_iterations']:g}")
-        if asked and options.clock != "served":
-            raise ConfigError(f"policy_options.{asked[0]} needs clock: served")
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self._tenants: TenantShare | None = None
-        """The accounts, if fairness is between tenants and some may pass inside them."""
         self._tree: TenantShare | None = None
         """The accounts, if fairness is between tenants."""
         if isinstance(context.fair_share, TenantShare):
             self._tree = context.fair_share
-            self._tenants = self._tree if self.lets_pass else None
-        self._guards = bool(context.options.own["guard_iterations"])
-        self._foretold: ForetoldVtc | None = None
-        """The guard's shadow of VTC between all applications."""
-        if self._guards and self._tenants is None:
-            self._foretold = ForetoldVtc(context.kv_tokens)
-        self._foretold_in: dict[ClientId, ForetoldVtc] = {}
-        """The guard's shadow of VTC among the applications of each tenant."""
-        self._order: PassingOrder | None = None
-        self._order_in: dict[ClientId, TenantOrder] = {}
-        self._below: dict[ClientId, TreeOrder] = {}
-        """The orders below the nodes at the top that have children."""
-
-    @property
-    def lets_pass(self) -> bool:
-        """Whether it is not F alone that says who is first."""
-        return bool(self.options.own["order"] == "sgps" or self.options.own["guard_iterations"])
-
-    @property
-    def moves_with_service(self) -> bool:
-        """Whether service may let another pass."""
-        return self.lets_pass
-
-    @property
-    def guard_budget(self) -> KvTokenTime:
-        """B: service that the guard may take from those before the urgent, token·iterations."""
-        iterations: float = self.options.own["guard_iterations"]
-        return iterations * self.context.kv_tokens()
-
-    def budget_in(self, tenant: ClientId) -> KvTokenTime:
-        """Return what the guard may take from those of a tenant: its part of B, by weight now."""
-        assert self._tenants is not None
-        return self._tenants.part_of(tenant, self.guard_budget)
-
-    def order(self) -> LazyHeap:
-        """Return the order by F, or the one in which some pass where they may."""
-        self._order_in.clear()
-        self._below.clear()
-        if not self.lets_pass or self._tenants is not None:
-            return super().order()
-        guard = None
-        if self._foretold is not None and self._guards:
-            guard = Guard(
-                self._foretold,
-                lambda: self.guard_budget,
-                self.context.now,
-                self.context.application,
-            )
-        self._order = PassingOrder(
-            GpsPromises(self.fair_share),
-            self.context.application,
-            shortest=self.options.own["order"] == "sgps",
-            guard=guard,
-        )
-        return self._order
-
-    def members_order(self, client: ClientId) -> LazyHeap:
-        """Return the order of what is below a node at the top: by key, and F_x inside a tenant."""
-        self._below.pop(client, None)
-        if self._tree is None or self._tree.branch(client) is None:
-            return self._leaf_order(client)
-        kind = TreeOrder if self._tenants is None else PassingTreeOrder
-        order = kind(self._tree, client, self.context.application, self._leaf_order)
-        self._below[client] = order
-        return order
-
-    def left(self, client: ClientId) -> None:
-        """Forget the order of what is below a node at the top."""
-        self._below.pop(client, None)
-
-    @property
-    def books(self) -> bool:
-        """Whether some may pass inside tenants."""
-        return self._tenants is not None
-
-    def book(self, client: ClientId) -> ApplicationId | None:
-        """Return who is first in a tenant that comes first; None if it was booked just now."""
-        below = self._below.get(client)
-        order = self._order_in[client] if below is None else below.first_leaf()
-        assert isinstance(order, TenantOrder)
-        return order.book()
-
-    def wanted_slack(self, application: Application) -> KvTokenTime | None:
-        """Return the slack that the guard asked for, if by it this application was first just now.
-
-        What is below 0 those before it may lack.
-        """
-        order = self._order
-        if self._tenants is not None:
-            order = self._order_in.get(application.leaf)
-        return None if order is None else order.wanted_slack(application.application_id)
+        self.by_leaf = self._tree is not None
 
     def client(self, application: Application) -> ClientId:
         """Return the application; its tenant's node at the top if fairness is between tenants."""
@@ -156,10 +37,11 @@ class JustitiaPolicy(Policy):
             return application.tenant
         return application.application_id
 
-    @property
-    def by_leaf(self) -> bool:
-        """Whether fairness is between tenants."""
-        return self._tree is not None
+    def members_order(self, client: ClientId) -> LazyHeap:
+        """Return the order of what is below a node at the top: by key, and F_x inside a tenant."""
+        if self._tree is None or self._tree.branch(client) is None:
+            return self._leaf_order(client)
+        return self._tree_order(self._tree, client)
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return (F, arrival sequence); between tenants F is the key of `tenant_share`.
@@ -174,192 +56,28 @@ class JustitiaPolicy(Policy):
         tag = self.fair_share.tag_in_tenant(application.application_id)
         return (tag, application.sequence)
 
-    def may_precede(self, application: Application, first: Application) -> bool:
-        """Return whether an application may come before one that was first; inside tenants, yes."""
-        if self._order is None:
-            return True
-        return self._order.may_precede(application.application_id, first.application_id)
-
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return F as an integer of the same rank, so that the engine's own order is ours.
+        """Return F as an integer of the same rank, so that the engine's own order is ours."""
+        return self._rank(application, self.fair_share.tag(application.application_id))
 
-        Whom the guard let pass comes before all others, by VTC's deadline: by F it would be among
-        the last, and the first to be stopped where memory overflows. Who passes inside a tenant
-        has the place in whose turn it goes.
-        """
-        name = application.application_id
-        if self._foretold is not None and self.wanted_slack(application) is not None:
-            deadline = self._foretold.deadline(name, self.context.now()) or 0
-            return rank_preserving_integer(max(0, deadline)) - _RANKS
-        if self._guards and (order := self._order_in.get(application.leaf)) is not None:
-            name = order.least() or name
-        rank = rank_preserving_integer(self.fair_share.tag(name))
+    def _rank(self, application: Application, tag: VirtualTime) -> int:
+        """Return a tag as an integer of the same rank, behind all others without quota."""
+        rank = rank_preserving_integer(tag)
         return _APART + (rank >> 11) if self._is_apart(application) else rank
-
-    @property
-    def keeps_place_in_flight(self) -> bool:
-        """Whether what runs stays where it was granted: with the guard, which knows no other."""
-        return self._guards
-
-    # --- what the guard has to know
-
-    def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of an inference."""
-        shadow = self._foretold
-        if self._tenants is not None and self._guards:
-            shadow = self._shadow_in(application.leaf)
-        if shadow is not None:
-            shadow.submitted(application, inference, self.context.now())
-        return ()
-
-    def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of a lease."""
-        if (shadow := self._shadow(application)) is not None:
-            shadow.dispatched(inference, self.context.now())
-        return ()
-
-    def adopted(self, application: Application, inference: Inference) -> None:
-        """Tell the guard of an inference that runs already."""
-        self.submitted(application, inference)
-        if (shadow := self._shadow(application)) is not None:
-            shadow.adopted(inference, self.context.now())
-
-    def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Tell the guard of service."""
-        if self._foretold is not None:
-            self._foretold.served(deliveries, self.context.now())
-        elif self._foretold_in:
-            for tenant, own in self._by_tenant(deliveries).items():
-                if tenant in self._foretold_in:
-                    self._foretold_in[tenant].served(own, self.context.now())
-        return ()
-
-    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of true sizes."""
-        if (shadow := self._shadow(application)) is not None:
-            shadow.ended(application, inference, self.context.now())
-        if (order := self._order_in.get(application.leaf)) is not None:
-            order.inference_ended(application.application_id, inference.request_id)
-        return ()
-
-    def application_ended(self, application: Application) -> None:
-        """Tell the guard of an end, and forget a tenant that has nothing else."""
-        if (shadow := self._shadow(application)) is not None:
-            shadow.application_ended(application, self.context.now())
-        if self._tenants is None:
-            return
-        if (order := self._order_in.get(application.leaf)) is not None:
-            order.application_ended(application.application_id)
-        tenant = self._tenants.tenant(application.leaf)
-        if tenant is None or tenant.live <= {application.application_id}:
-            self._foretold_in.pop(application.leaf, None)
-            self._order_in.pop(application.leaf, None)
-            self._tenants.unwatch_tenant(application.leaf)
-
-    def state(self) -> dict[str, Any]:
-        """Return level and pace of the guard's shadow, or of each tenant's; {} without a guard."""
-        if self._foretold is not None:
-            return self._foretold.state()
-        if self._tenants is None or not self._guards:
-            return {}
-        return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
-
-    def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return where an application stands in the guard's shadow, and what is booked of it."""
-        application = self.context.application(application_id)
-        shadow = self._shadow(application)
-        guarded = None if shadow is None else shadow.application_state(application_id)
-        if self._tenants is None:
-            return guarded
-        order = self._order_in.get(application.leaf)
-        booked = [] if order is None else order.booked(application_id)
-        if guarded is None and not booked:
-            return None
-        return {"guarded": guarded, "booked": booked}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the guard's shadow, if there was one and is one; of tenants that are there."""
-        if not state:
-            return
-        if self._foretold is not None:
-            self._foretold.restore(state)
-        elif self._tenants is not None and self._guards:
-            kept = RecordReader(state, ("tenants",), None).mapping("tenants")
-            for name, shadow in kept.items():
-                tenant = self._tenants.tenant(name)
-                if tenant is not None and tenant.live:
-                    self._shadow_in(name).restore(shadow)
-
-    def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore where an application stood in the guard's shadow, and what was booked of it."""
-        if self._tenants is None:
-            if self._foretold is not None:
-                self._foretold.restore_application(application, state)
-            return
-        reader = RecordReader(state, ("guarded", "booked"))
-        if reader.value("guarded") is not None and self._guards:
-            shadow = self._shadow_in(application.leaf)
-            shadow.restore_application(application, reader.mapping("guarded"))
-        if booked := reader.items("booked"):
-            order = self._tenant_order(application.leaf)
-            order.restore_booked(application.application_id, map(str, booked))
 
     def _is_apart(self, application: Application) -> bool:
         """Return whether it is behind all that has quota, in a clock of its own."""
         return application.is_deprioritised and self._tree is not None
 
-    def _shadow(self, application: Application) -> ForetoldVtc | None:
-        """Return the shadow that may know an application; None without one."""
-        if self._tenants is None:
-            return self._foretold
-        return self._foretold_in.get(application.leaf)
+    def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
+        """Return the order below a node at the top."""
+        return TreeOrder(tree, client, self.context.application, self._leaf_order)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:
-        """Return an order of a tenant's applications: by F_x, or one in which some pass."""
-        return LazyHeap() if self._tenants is None else self._tenant_order(tenant)
-
-    def _tenant_order(self, tenant: ClientId) -> TenantOrder:
-        """Return the order in a tenant, which is kept while anything of the tenant is live."""
-        assert self._tenants is not None
-        if tenant not in self._order_in:
-            guard = None
-            if self._guards:
-                guard = Guard(
-                    self._shadow_in(tenant),
-                    lambda: self.budget_in(tenant),
-                    self.context.now,
-                    self.context.application,
-                )
-            self._order_in[tenant] = TenantOrder(
-                self._tenants,
-                tenant,
-                self.context.application,
-                shortest=self.options.own["order"] == "sgps",
-                guard=guard,
-                cost=self.options.cost_function,
-            )
-        return self._order_in[tenant]
-
-    def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
-        if tenant not in self._foretold_in:
-            self._foretold_in[tenant] = ForetoldVtc(lambda: self._kv_tokens_of(tenant))
-        return self._foretold_in[tenant]
-
-    def _kv_tokens_of(self, name: ClientId) -> float | None:
-        """Return the part of the KV memory that a tenant is given now; None if it is owed none."""
-        assert self._tenants is not None
-        tenant = self._tenants.tenant(name)
-        part = None if tenant is None else self._tenants.fair_part(tenant)
-        return None if part is None else part * self.context.kv_tokens()
-
-    def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
-        found: dict[ClientId, list[Delivery]] = {}
-        for delivery in deliveries:
-            tenant = self.context.application(delivery.application_id).leaf
-            found.setdefault(tenant, []).append(delivery)
-        return found
+        """Return an order of a tenant's applications: by F_x."""
+        return LazyHeap()
 
 
 def rank_preserving_integer(value: float) -> int:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.policies.base import Policy
+from justitia_ray.core.policies.base import Order, Policy
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.core.queue import Key
 from justitia_ray.units import ClientId, KvTokenTime
 
 
-class FcfsPolicy(Policy):
+class FcfsPolicy(Order):
     """First come, first served: inferences in the order of their arrival, as vLLM does."""
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -17,7 +17,7 @@ class FcfsPolicy(Policy):
         return application.waiting.first.order
 
 
-class AppFcfsPolicy(Policy):
+class AppFcfsPolicy(Order):
     """Earliest opened application first, FIFO inside (Parrot, OSDI 2024).
 
     Source: Justitia (arXiv:2510.17015v1), Sec. V-A, takes Parrot for "FCFS at the application
@@ -36,7 +36,7 @@ class AppFcfsPolicy(Policy):
         return application.sequence
 
 
-class SjfPolicy(Policy):
+class SjfPolicy(Order):
     """Least predicted output first, over all sequences of an inference; long ones may starve.
 
     Source: Shahout et al., "Don't stop me now" (ICLR 2025), as Justitia takes it for a baseline

@@ -5,8 +5,8 @@ is finished by its tenant's reference server. Keys at the levels rise together (
 the least child of the least child is the application of the least key at the root, though only what
 was charged has to be looked at again: the branches above it, and the children of each.
 
-Inside a leaf its own order says who is first: by F_x, or some pass (`passing`). Where a leaf lets
-one pass, the leaf stands where that of the least F_x does, as a tenant at the top.
+Inside a leaf its own order says which is first, by F_x or otherwise. Where a leaf lets one pass,
+it stands where that of the least F_x does, as a tenant at the top.
 """
 
 import heapq
@@ -238,11 +238,3 @@ class TreeOrder(LazyHeap):
             names = self._leaves[child.path].in_order()
         for name in names:
             yield (self._share.key_in(branch, name), self._application(name).sequence), name
-
-
-class PassingTreeOrder(TreeOrder):
-    """Applications below one branch at the top, some of which pass inside their tenants."""
-
-    __slots__ = ()
-
-    lets_pass = True

@@ -11,6 +11,7 @@ from justitia_ray.config import SchedulerSection, SchedulingConfig
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Refuse
+from justitia_ray.core.policies import policy_path
 from justitia_ray.core.snapshot import latest_instant, restore, saved_instant
 from justitia_ray.core.state import SchedulerLimits
 from justitia_ray.errors import StoreError
@@ -78,7 +79,9 @@ class CoreDriver:
             StoreError: If the stored state is damaged.
         """
         if stored.settings is not None:
-            self.settings = SchedulingConfig.parse(stored.settings)
+            named = policy_path(str(stored.settings.get("policy", "")))
+            moved = {"policy": named} if named else {}
+            self.settings = SchedulingConfig.parse({**stored.settings, **moved})
         self._epoch = epoch
         settings, section = self.settings, self._section
         core = SchedulerCore(
@@ -169,6 +172,8 @@ class CoreDriver:
             self.apply(ev.TenantsChanged(parsed.tenant_tree, parsed.service_tiers))
         self.settings = parsed
         log_event(logger, logging.INFO, "scheduler.configured", settings=parsed.model_dump())
+        if parsed.advice is not None:
+            log_event(logger, logging.WARNING, "scheduler.setting_moved", advice=parsed.advice)
         return True
 
     def stop_timer(self) -> None:

@@ -20,7 +20,7 @@ from justitia_ray.core.clock.fair_share import Account, ServedShare
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import GpsSession
 from justitia_ray.core.entities import Application, Inference, KnownReplica, LeaseState
-from justitia_ray.core.invariants import RULES, InvariantViolation, check_rule
+from justitia_ray.core.invariants import InvariantViolation, check_rule, rules_of
 from justitia_ray.protocol.inspection import (
     MAX_ENTRIES,
     ApplicationFacts,
@@ -497,7 +497,7 @@ def _replica_facts(
 
 
 def _broken_rules(core: SchedulerCore) -> Iterator[str]:
-    for rule in RULES:
+    for rule in rules_of(core):
         try:
             check_rule(rule, core)
         except InvariantViolation as violation:

@@ -275,6 +275,19 @@ def test_models_of_an_application_are_told_with_their_policies(
     )
 
 
+def test_option_that_moved_is_fine_and_named_with_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of the last version starts as it is meant, for one release."""
+    moved = {"policy": "justitia", "policy_options": {"order": "sgps", "guard_iterations": 300}}
+    status, said = errors_of(of_two(models={"n": moved}), tmp_path, capsys)
+
+    assert 0 == status
+    assert [
+        "model 'n': policy: order and guard_iterations moved: use policy: justitia-guarded"
+    ] == said
+
+
 def test_mistakes_in_several_models_are_found_before_they_are_deployed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

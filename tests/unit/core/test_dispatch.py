@@ -7,9 +7,9 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndsStored, Grant
 from justitia_ray.core.dispatch import Leases, Placement
 from justitia_ray.core.entities import Application, Inference, KnownReplica
-from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.policies import policy_path
 from justitia_ray.core.policies.justitia import rank_preserving_integer
+from justitia_ray.core.queue import Queue
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, aborted, granted, refused
 
@@ -142,14 +142,14 @@ def test_nobody_is_looked_for_when_no_seat_is_left(monkeypatch: pytest.MonkeyPat
     core.submit("x", "a")
     core.submit("y", "a")
     looks: list[str | None] = []
-    first = Ledger.next
+    first = Queue.claim_first
 
-    def look(ledger: Ledger) -> Application | None:
-        application = first(ledger)
+    def look(queue: Queue) -> Application | None:
+        application = first(queue)
         looks.append(None if application is None else application.waiting.first.request_id)
         return application
 
-    monkeypatch.setattr(Ledger, "next", look)
+    monkeypatch.setattr(Queue, "claim_first", look)
     core.pull("r0", seats=1, progress={core.lease_of("held"): 1})
 
     assert [] == looks

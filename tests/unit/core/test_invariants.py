@@ -14,9 +14,13 @@ from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import InferenceState, Lease
 from justitia_ray.core.footprints import Footprint
 from justitia_ray.core.invariants import RULES, InvariantViolation, check, check_rule
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from tests.core_driver import CoreDriver
 
 Damage = Callable[[CoreDriver], object]
+
+
+ALL_RULES = (*RULES, *GuardedPolicy.INVARIANTS)
 
 
 def _busy(clock: str = "served", fairness: str = "application") -> CoreDriver:
@@ -339,7 +343,7 @@ def test_damage_breaks_its_rule(fairness: str, rule: str, damage: Damage) -> Non
     driver = _busy(fairness=fairness)
     check(driver.core)
     damage(driver)
-    (function,) = [function for function in RULES if function.__name__ == rule]
+    (function,) = [function for function in ALL_RULES if function.__name__ == rule]
     with pytest.raises(InvariantViolation, match=f"^{rule}: "):
         check_rule(function, driver.core)
     with pytest.raises(InvariantViolation):
@@ -350,7 +354,7 @@ def test_every_rule_is_broken_by_a_damage() -> None:
     """A new rule needs a new damage."""
     damages = [*DAMAGES, *TENANT_DAMAGES]
 
-    assert {function.__name__ for function in RULES} == {rule for rule, _ in damages}
+    assert {function.__name__ for function in ALL_RULES} == {rule for rule, _ in damages}
 
 
 def test_nominal_clock_is_held_to_the_rules_that_concern_it() -> None:

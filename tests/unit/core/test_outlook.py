@@ -4,9 +4,9 @@ import pytest
 
 from justitia_ray.core import SchedulerCore, queue_profile
 from justitia_ray.core import events as ev
-from justitia_ray.core.clock.pace import USUAL_ITERATION_S
 from justitia_ray.core.outlook import WHAT_WOULD_HELP, Held, Outlook, Reason
 from justitia_ray.core.queue_profile import Demand, QueueProfile
+from justitia_ray.core.served_rate import USUAL_ITERATION_S
 from tests.core_driver import PATIENT, CoreDriver
 
 

@@ -13,15 +13,16 @@ import justitia_ray
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare
-from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.policies import (
     LAB_POLICIES,
     POLICIES,
+    Durable,
     PolicyOptions,
     find_policy,
     parse_options,
     policy_path,
 )
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.core.policies.options import COMMON
 from justitia_ray.core.queue import Key
@@ -147,7 +148,7 @@ def test_nominal_clock_is_built_from_its_options() -> None:
 
     options = parse_options("justitia", values)
 
-    assert PolicyOptions("nominal", 1.0, own={"order": "finish", "guard_iterations": 0}) == options
+    assert PolicyOptions("nominal", 1.0) == options
     assert float is type(options.nominal_iteration_s)
     share = SchedulerCore("justitia", values).ledger.fair_share
     assert isinstance(share, NominalShare)
@@ -315,8 +316,9 @@ def test_state_in_the_middle_is_taken_over_as_it_was(policy: str) -> None:
     ]
     for step in steps:
         step()
-        state = json.loads(json.dumps(driver.core.ledger.policy.state()))
+        state = driver.record()["clock"]["counted"]
         other = find_policy(policy)(driver.core.ledger.policy.context)
+        assert isinstance(other, Durable)
         other.restore(state)
 
         assert state["counted"] == json.loads(json.dumps(other.state()))["counted"]
@@ -327,7 +329,7 @@ COST = "tests.user_policy:decode_seconds"
 PAGE = (Path(justitia_ray.__file__).parent / "core" / "policies" / "README.md").read_text()
 _POINTS = ("Source", "Unit of fairness", "Charges", "Guarantees", "Departs from the source")
 LAB_PAGE = (Path(justitia_ray.__file__).parent / "lab" / "policies" / "README.md").read_text()
-OWN_OPTIONS = sorted({option.name for policy in POLICIES.values() for option in policy.OPTIONS})
+OWN_OPTIONS = sorted({option.name for name in POLICIES for option in find_policy(name).OPTIONS})
 LAB_OPTIONS = sorted(
     {option.name for path in LAB_POLICIES.values() for option in find_policy(path).OPTIONS}
 )
@@ -356,7 +358,7 @@ def test_policy_of_a_user_outlives_the_scheduler() -> None:
     driver.step(make={"a1": 17})
     driver.restart()
 
-    assert driver.core.ledger.policy.state() == {"spent": {"a": pytest.approx(17 * 0.03)}}
+    assert driver.state() == {"spent": {"a": pytest.approx(17 * 0.03)}}
     assert ["b1"] == driver.step(finish=["a1"])
 
 
@@ -420,16 +422,16 @@ def test_accounts_of_justitia_are_kept_in_a_cost_of_a_user() -> None:
 @pytest.mark.parametrize(
     ("options", "needed"),
     [
-        ({"order": "sgps", "clock": "nominal"}, "order: 'sgps' needs clock: served"),
+        ({"clock": "nominal"}, "clock: 'nominal' is not one of served, with which .* works"),
         ({"order": "shortest"}, "order: 'shortest' is not one of finish, sgps"),
-        ({"guard_iterations": 3, "clock": "nominal"}, "guard_iterations: 3 needs clock: served"),
+        ({"clock": "unsettled"}, "clock: 'unsettled' is not one of served, with which .* works"),
         ({"guard_iterations": -1}, "guard_iterations: -1 must be finite and at least 0"),
     ],
 )
 def test_order_that_has_no_slack_is_refused(options: dict[str, object], needed: str) -> None:
     """The message names what is needed, or what there is."""
     with pytest.raises(ConfigError, match=f"^policy_options.{needed}$"):
-        parse_options("justitia", options)
+        parse_options("justitia-guarded", options)
 
 
 @pytest.mark.parametrize(

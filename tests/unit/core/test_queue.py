@@ -9,7 +9,8 @@ from tests.unit.core.stub_policy import StubPolicy, application, enqueue, infere
 
 def _queue(policy: StubPolicy | None = None, *applications: Application) -> Queue:
     queue = Queue()
-    queue.reorder(policy if policy is not None else StubPolicy())
+    policy = policy if policy is not None else StubPolicy()
+    queue.reorder(policy, policy)
     for waiting in applications:
         queue.touch(waiting)
     return queue
@@ -187,7 +188,7 @@ def test_reorder_keeps_everything_under_another_key() -> None:
     queue = _queue(None, application("a", 3), application("b", 2), application("c", 1))
     other = StubPolicy()
     other.reverse = True
-    queue.reorder(other)
+    queue.reorder(other, other)
 
     assert ["a3", "b2", "c1"] == _drain(queue)
 

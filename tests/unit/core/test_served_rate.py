@@ -2,8 +2,7 @@
 
 import pytest
 
-from justitia_ray.core.clock.pace import HALF_LIFE_S, USUAL_ITERATION_S
-from justitia_ray.core.served_rate import ServedRate
+from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, ServedRate
 
 
 def test_rate_is_service_over_busy_time() -> None:

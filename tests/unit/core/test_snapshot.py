@@ -8,9 +8,9 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.policies import policy_path
-from justitia_ray.core.policies.passing import TenantOrder
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.passing import TenantOrder
 from justitia_ray.core.snapshot import application_record, clock_record, restore, snapshot
 from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver, ended, granted
@@ -398,8 +398,7 @@ def test_what_another_policy_counted_is_not_taken_over() -> None:
     counted, tag = old.record()["clock"]["counted"], old.core.tag("a")
     old.hand_over(SchedulerCore(policy_path("plas")))
 
-    assert counted != old.core.ledger.policy.state()
-    assert (
-        SchedulerCore(policy_path("plas")).ledger.policy.state() == old.core.ledger.policy.state()
-    )
+    fresh = clock_record(SchedulerCore(policy_path("plas")))["counted"]
+    assert counted != fresh
+    assert fresh == old.record()["clock"]["counted"]
     assert tag == old.core.tag("a")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from justitia_ray.core.clock.pace import USUAL_ITERATION_S
+from justitia_ray.core.served_rate import USUAL_ITERATION_S
 from justitia_ray.scaling.demand import Demand
 from justitia_ray.scaling.sizing import (
     WHY_SO_MANY,

@@ -33,14 +33,14 @@ from justitia_ray.lab.report.tasks import (
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.results import RunResult, percentile
 
-PASSING: PolicyOptions = (("order", "sgps"), ("backfill", 8))
-GUARD: PolicyOptions = (*PASSING, ("guard_iterations", 300))
+PASSING: PolicyOptions = (("order", "sgps"), ("guard_iterations", 0), ("backfill", 8))
+GUARD: PolicyOptions = (("order", "sgps"), ("guard_iterations", 300), ("backfill", 8))
 _VARIANTS: Mapping[str, PolicyOptions] = {
     "sgps": PASSING,
     "guard": GUARD,
-    "finish with the guard": (("guard_iterations", 300),),
+    "finish with the guard": (("order", "finish"), ("guard_iterations", 300)),
 }
-_ALONE, _VTC = "alone", "vtc"
+_ALONE, _VTC, _GUARDED = "alone", "vtc", "justitia-guarded"
 _TOLD = "guard told VTC’s ends"
 _EARLIER = 1000
 """Added to the seed of a load: the load that has ended before it."""
@@ -92,9 +92,8 @@ def _known(
 ) -> dict[Arm, Task]:
     """Return the arms on one load, with costs and stages known."""
     policies: dict[str, tuple[str, PolicyOptions]] = {name: (name, ()) for name in (_VTC, "srjf")}
-    policies |= {
-        name: ("justitia", options) for name, options in {"justitia": (), **variants}.items()
-    }
+    policies |= {"justitia": ("justitia", ())}
+    policies |= {name: (_GUARDED, options) for name, options in variants.items()}
     found: dict[Arm, Task] = {Arm(group, _ALONE): AloneRuns(load)}
     for name, (policy, options) in policies.items():
         found[Arm(group, name)] = SimulatedRun(
@@ -108,7 +107,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     for density in scale.pick((1, 2, 3), (3,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found |= _known(group, load)
-        found[Arm(group, _TOLD)] = ToldRun(SimulatedRun(load, "justitia", GUARD))
+        found[Arm(group, _TOLD)] = ToldRun(SimulatedRun(load, _GUARDED, GUARD))
     return found
 
 
@@ -121,10 +120,10 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         found[Arm(group, _ALONE)] = AloneRuns(load)
         found[Arm(group, _VTC)] = SimulatedRun(load, _VTC)
         found[Arm(group, "srjf")] = Predicted(recipe, load, policy="srjf")
-        for name, options in {"justitia": (), **_VARIANTS}.items():
-            found[Arm(group, name)] = Predicted(
-                recipe, load, is_served=True, options=options, earlier=earlier
-            )
+        plain = Predicted(recipe, load, is_served=True, earlier=earlier)
+        found[Arm(group, "justitia")] = plain
+        for name, options in _VARIANTS.items():
+            found[Arm(group, name)] = replace(plain, policy=_GUARDED, options=options)
     return found
 
 

@@ -235,8 +235,8 @@ REPLICAS = Experiment(
 )
 
 
-_OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm"}
-"""Variants of VTC, which `vtc-real` compares, and a limit on clients that send many requests."""
+_OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm", "justitia-guarded"}
+"""Variants, which `vtc-real` and `orders` compare, and a limit on clients of many requests."""
 _NAMES = tuple(name for name in (*POLICIES, *LAB_POLICIES) if name not in _OTHERS)
 
 

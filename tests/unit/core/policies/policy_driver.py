@@ -11,6 +11,7 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.core.policies import policy_path
 from justitia_ray.core.policies.vtc import VtcPolicy
 from justitia_ray.core.records import Record
+from justitia_ray.core.snapshot import clock_record
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, LeaseId, RequestId, Tokens
 from tests.core_driver import PATIENT, CoreDriver, granted
 
@@ -100,7 +101,7 @@ class PolicyDriver(CoreDriver):
 
     def state(self) -> dict[str, Any]:
         """Return what the policy has stored, as it comes back from the store."""
-        stored: dict[str, Any] = json.loads(json.dumps(self.core.ledger.policy.state()))
+        stored: dict[str, Any] = json.loads(json.dumps(clock_record(self.core)["counted"]))
         return stored
 
     def restart(

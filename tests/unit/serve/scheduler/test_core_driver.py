@@ -9,6 +9,7 @@ from justitia_ray.config import SchedulerSection
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.policies import LAB_POLICIES
 from justitia_ray.core.state import DeadlineKind
 from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
 from justitia_ray.serve.scheduler.clock import SteadyClock
@@ -87,3 +88,25 @@ async def test_tenants_of_the_settings_reach_the_core_when_they_change_and_after
         assert one.core.state.tenants.branch_weight("beta") == 0.5
         assert one.core.state.tiers["flex"].weight_factor == 0.5
         one.stop_timer()
+
+
+async def test_setting_that_moved_starts_as_it_is_meant_and_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A file of the last version goes on; the log says what to write from now on."""
+    driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
+    driver.begin(StoredState(None, {}, None, {}), 1)
+
+    assert driver.configure({"policy": "justitia", "policy_options": {"guard_iterations": 300}})
+    assert "justitia-guarded" == driver.core.ledger.policy_name
+    assert "guard_iterations moved: use policy: justitia-guarded" in caplog.text
+    driver.stop_timer()
+
+
+async def test_scheduler_takes_over_from_one_whose_policy_is_of_the_lab_now() -> None:
+    """Its settings are stored by the name that they had; a new file brings others later."""
+    driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
+    driver.begin(StoredState(None, {}, {"policy": "drr"}, {}), 2)
+
+    assert LAB_POLICIES["drr"] == driver.core.ledger.policy_name
+    driver.stop_timer()

@@ -17,9 +17,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from justitia_ray.core.clock.known_stages import CriticalPath, KnownStages, call_of
-from justitia_ray.core.clock.pace import Pace
-from justitia_ray.core.clock.shadow import Shadow, ShadowClock, record_of, restored
+from justitia_ray.core.policies.guarded.known_stages import CriticalPath, KnownStages, call_of
+from justitia_ray.core.policies.guarded.pace import Pace
+from justitia_ray.core.policies.guarded.shadow import Shadow, ShadowClock, record_of, restored
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import RecordReader
 from justitia_ray.core.stages import read_stages

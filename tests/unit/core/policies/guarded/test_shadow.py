@@ -2,8 +2,8 @@
 
 import pytest
 
-from justitia_ray.core.clock.pace import Pace
-from justitia_ray.core.clock.shadow import ShadowClock
+from justitia_ray.core.policies.guarded.pace import Pace
+from justitia_ray.core.policies.guarded.shadow import ShadowClock
 from justitia_ray.core.stages import ExpectedStage
 
 ONE = ExpectedStage(1, 100, 1000, 8, 0)

@@ -8,11 +8,11 @@ import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.invariants import check
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
 from justitia_ray.core.policies.justitia import JustitiaPolicy
-from justitia_ray.core.snapshot import restore
+from justitia_ray.core.snapshot import clock_record, restore
 from tests.core_driver import CoreDriver, granted
 
 GUARD: dict[str, object] = {"fairness": "tenant", "guard_iterations": 1000}
@@ -206,7 +206,7 @@ def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> No
     core = SchedulerCore("justitia", options, lease_prefix="2-")
     core.recover([], driver.now)
     restore(core, record["clock"], record["applications"])
-    state = core.ledger.policy.state()
+    state = clock_record(core)["counted"]
 
     assert ({"tenants"} if options is GUARD else set()) == set(state)
     assert {"T", "U"} >= set(state.get("tenants", {}))

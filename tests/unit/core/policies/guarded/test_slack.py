@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.clock import slack as slack_module
-from justitia_ray.core.clock.slack import Slack
-from justitia_ray.core.clock.spans import Search
+from justitia_ray.core.policies.guarded import slack as slack_module
+from justitia_ray.core.policies.guarded.slack import Slack
+from justitia_ray.core.policies.guarded.spans import Search
 from tests.exact import exact
 from tests.property.profiles import examples
 

@@ -3,7 +3,7 @@
 import json
 import math
 
-from justitia_ray.core.clock.flights import Flights
+from justitia_ray.core.policies.guarded.flights import Flights
 
 
 def test_cohort_is_held_whole_while_it_gathers_and_flies_for_its_mean_length() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.clock.slack import Slack
 from justitia_ray.core.invariants import check
+from justitia_ray.core.policies.guarded.slack import Slack
 from tests.core_driver import CoreDriver
 
 

@@ -1,6 +1,6 @@
-"""The order by F in which some may pass: urgent ones, and the shortest (`clock/slack`).
+"""The order by F in which some may pass: urgent ones, and the shortest (`slack`).
 
-1. Urgent applications (`clock/foretold`), by VTC's deadline, if all before them have the slack for
+1. Urgent applications (`foretold`), by VTC's deadline, if all before them have the slack for
    their next inference, but for the guard's budget B.
 2. With the order `sgps`, those that may pass with all that is left of them, the shortest first.
 3. All others, by F.
@@ -19,10 +19,11 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from justitia_ray.core.clock.fair_share import ServedShare
-from justitia_ray.core.clock.foretold import ForetoldVtc
-from justitia_ray.core.clock.slack import Slack
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.slack import Slack
+from justitia_ray.core.policies.tree_order import TreeOrder
 from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.cost import CostFunction, kv_token_time
 from justitia_ray.units import (
@@ -380,7 +381,7 @@ class TenantOrder(PassingOrder):
         yield from (name for name in LazyHeap.in_order(self) if name != first)
         self._let_pass = let_pass
 
-    def book(self) -> ApplicationId | None:
+    def claim(self) -> ApplicationId | None:
         """Return the first if its next inference is booked, or need not be; else book it: None.
 
         It is booked at the place of the least F_x.
@@ -416,3 +417,16 @@ class TenantOrder(PassingOrder):
     def _is_late(self, least: ApplicationId) -> bool:
         """Return whether V has reached the key by which the tenant stands in the order."""
         return self._share.tag(least) <= self._share.top_time(self._tenant)
+
+
+class PassingTreeOrder(TreeOrder):
+    """Applications below one branch at the top, some of which pass inside their tenants."""
+
+    __slots__ = ()
+
+    lets_pass = True
+
+    def claim(self) -> ApplicationId | None:
+        """Return the first of the tenant that is first; None if it was booked there just now."""
+        order = self.first_leaf()
+        return None if order is None else order.claim()

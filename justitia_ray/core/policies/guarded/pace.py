@@ -10,15 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from justitia_ray.core.records import Fields, RecordReader, read_fields
+from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S
 from justitia_ray.units import KvTokenTime, RequestId, Seconds
 
 if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Delivery
 
-HALF_LIFE_S: Seconds = 60.0
-"""Several times the length of an inference, so that one report moves the pace by little."""
-USUAL_ITERATION_S: Seconds = 0.03
-"""Seconds of an iteration until some are measured: a 7B model on an A10G, a full batch."""
 _USUAL_WEIGHT = 100.0
 """Iterations that the usual length counts for at the start."""
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from justitia_ray.core.clock.foretold import ForetoldVtc
-from justitia_ray.core.clock.known_stages import CriticalPath
-from justitia_ray.core.clock.pace import HALF_LIFE_S, USUAL_ITERATION_S, Pace
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.known_stages import CriticalPath
+from justitia_ray.core.policies.guarded.pace import Pace
+from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S
 from justitia_ray.core.stages import ExpectedStage
 
 ONE = ExpectedStage(1, 100, 1000, 40, 0)

@@ -43,8 +43,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from justitia_ray.core.clock.flights import Flights
-from justitia_ray.core.clock.pace import Pace
+from justitia_ray.core.policies.guarded.flights import Flights
+from justitia_ray.core.policies.guarded.pace import Pace
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.stages import ExpectedStage, read_stages

@@ -27,7 +27,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 
-from justitia_ray.core.clock.spans import (
+from justitia_ray.core.policies.guarded.spans import (
     Block,
     Entry,
     Group,

@@ -1,0 +1,279 @@
+"""Justitia with two options that are not in the paper, which let applications pass others.
+
+The order `sgps` is shortest first wherever GPS's promise to others allows it; the guard puts those
+first that VTC would have finished by now (`passing`). With fairness between tenants both act inside
+each tenant's share, and move no other tenant's key.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
+from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
+from justitia_ray.core.policies.guarded.passing import (
+    GpsPromises,
+    Guard,
+    PassingOrder,
+    PassingTreeOrder,
+    TenantOrder,
+)
+from justitia_ray.core.policies.guarded.rules import first_touches_no_promise
+from justitia_ray.core.policies.justitia import JustitiaPolicy, rank_preserving_integer
+from justitia_ray.core.policies.options import Option, number, one_of
+from justitia_ray.core.policies.tree_order import TreeOrder
+from justitia_ray.core.queue import LazyHeap
+from justitia_ray.core.records import RecordReader
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
+
+_RANKS = 1 << 63
+"""Numbers of `rank_preserving_integer`; less these, they come before all others."""
+
+
+class GuardedPolicy(JustitiaPolicy, Policy):
+    """Smallest (F, arrival sequence) first, but for those that may pass."""
+
+    OPTIONS: ClassVar[tuple[Option, ...]] = (
+        Option("order", "sgps", one_of("finish", "sgps")),
+        Option("guard_iterations", 300.0, number(least=0)),
+    )
+    CLOCKS: ClassVar[tuple[str, ...]] = ("served",)
+    GOES_ON_FROM: ClassVar[tuple[str, ...]] = ("justitia",)
+    INVARIANTS = (first_touches_no_promise,)
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        own = context.options.own
+        self._shortest = own["order"] == "sgps"
+        self._guards = bool(own["guard_iterations"])
+        self.lets_pass = self.moves_with_service = self._shortest or self._guards
+        self.keeps_place_in_flight = self._guards
+        self._tenants: TenantShare | None = self._tree if self.lets_pass else None
+        """The accounts, if fairness is between tenants and some may pass inside them."""
+        self._foretold: ForetoldVtc | None = None
+        """The guard's shadow of VTC between all applications."""
+        if self._guards and self._tenants is None:
+            self._foretold = ForetoldVtc(context.kv_tokens)
+        self._foretold_in: dict[ClientId, ForetoldVtc] = {}
+        """The guard's shadow of VTC among the applications of each tenant."""
+        self._order: PassingOrder | None = None
+        self._order_in: dict[ClientId, TenantOrder] = {}
+
+    @property
+    def guard_budget(self) -> KvTokenTime:
+        """B: service that the guard may take from those before the urgent, token·iterations."""
+        iterations: float = self.options.own["guard_iterations"]
+        return iterations * self.context.kv_tokens()
+
+    def budget_in(self, tenant: ClientId) -> KvTokenTime:
+        """Return what the guard may take from those of a tenant: its part of B, by weight now."""
+        assert self._tenants is not None
+        return self._tenants.part_of(tenant, self.guard_budget)
+
+    def order(self) -> LazyHeap:
+        """Return the order by F, or the one in which some pass where they may."""
+        self._order_in.clear()
+        if not self.lets_pass or self._tenants is not None:
+            return super().order()
+        guard = None
+        if self._foretold is not None and self._guards:
+            guard = Guard(
+                self._foretold,
+                lambda: self.guard_budget,
+                self.context.now,
+                self.context.application,
+            )
+        self._order = PassingOrder(
+            GpsPromises(self.fair_share),
+            self.context.application,
+            shortest=self._shortest,
+            guard=guard,
+        )
+        return self._order
+
+    def wanted_slack(self, application: Application) -> KvTokenTime | None:
+        """Return the slack that the guard asked for, if by it this application was first just now.
+
+        What is below 0 those before it may lack.
+        """
+        order = self._order
+        if self._tenants is not None:
+            order = self._order_in.get(application.leaf)
+        return None if order is None else order.wanted_slack(application.application_id)
+
+    def engine_priority(
+        self, application: Application, inference: Inference, grant_sequence: int
+    ) -> int:
+        """Return F as an integer of the same rank, so that the engine's own order is ours.
+
+        An application that the guard let pass comes before all others, by VTC's deadline: by F it
+        would be among the last, and the first to be stopped where memory overflows. One that passes
+        inside a tenant has the place in whose turn it goes.
+        """
+        name = application.application_id
+        if self._foretold is not None and self.wanted_slack(application) is not None:
+            deadline = self._foretold.deadline(name, self.context.now()) or 0
+            return rank_preserving_integer(max(0, deadline)) - _RANKS
+        if self._guards and (order := self._order_in.get(application.leaf)) is not None:
+            name = order.least() or name
+        return self._rank(application, self.fair_share.tag(name))
+
+    # --- what the guard has to know
+
+    def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Tell the guard of an inference."""
+        shadow = self._foretold
+        if self._tenants is not None and self._guards:
+            shadow = self._shadow_in(application.leaf)
+        if shadow is not None:
+            shadow.submitted(application, inference, self.context.now())
+        return ()
+
+    def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Tell the guard of a lease."""
+        if (shadow := self._shadow(application)) is not None:
+            shadow.dispatched(inference, self.context.now())
+        return ()
+
+    def adopted(self, application: Application, inference: Inference) -> None:
+        """Tell the guard of an inference that runs already."""
+        self.submitted(application, inference)
+        if (shadow := self._shadow(application)) is not None:
+            shadow.adopted(inference, self.context.now())
+
+    def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
+        """Tell the guard of service."""
+        if self._foretold is not None:
+            self._foretold.served(deliveries, self.context.now())
+        elif self._foretold_in:
+            for tenant, own in self._by_tenant(deliveries).items():
+                if tenant in self._foretold_in:
+                    self._foretold_in[tenant].served(own, self.context.now())
+        return ()
+
+    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Tell the guard of true sizes."""
+        if (shadow := self._shadow(application)) is not None:
+            shadow.ended(application, inference, self.context.now())
+        if (order := self._order_in.get(application.leaf)) is not None:
+            order.inference_ended(application.application_id, inference.request_id)
+        return ()
+
+    def application_ended(self, application: Application) -> None:
+        """Tell the guard of an end, and forget a tenant that has nothing else."""
+        if (shadow := self._shadow(application)) is not None:
+            shadow.application_ended(application, self.context.now())
+        if self._tenants is None:
+            return
+        if (order := self._order_in.get(application.leaf)) is not None:
+            order.application_ended(application.application_id)
+        tenant = self._tenants.tenant(application.leaf)
+        if tenant is None or tenant.live <= {application.application_id}:
+            self._foretold_in.pop(application.leaf, None)
+            self._order_in.pop(application.leaf, None)
+            self._tenants.unwatch_tenant(application.leaf)
+
+    def state(self) -> dict[str, Any]:
+        """Return level and pace of the guard's shadow, or of each tenant's; {} without a guard."""
+        if self._foretold is not None:
+            return self._foretold.state()
+        if self._tenants is None or not self._guards:
+            return {}
+        return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
+
+    def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return where an application stands in the guard's shadow, and what is booked of it."""
+        application = self.context.application(application_id)
+        shadow = self._shadow(application)
+        guarded = None if shadow is None else shadow.application_state(application_id)
+        if self._tenants is None:
+            return guarded
+        order = self._order_in.get(application.leaf)
+        booked = [] if order is None else order.booked(application_id)
+        if guarded is None and not booked:
+            return None
+        return {"guarded": guarded, "booked": booked}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the guard's shadow, if there was one and is one; of tenants that are there."""
+        if not state:
+            return
+        if self._foretold is not None:
+            self._foretold.restore(state)
+        elif self._tenants is not None and self._guards:
+            kept = RecordReader(state, ("tenants",), None).mapping("tenants")
+            for name, shadow in kept.items():
+                tenant = self._tenants.tenant(name)
+                if tenant is not None and tenant.live:
+                    self._shadow_in(name).restore(shadow)
+
+    def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
+        """Restore where an application stood in the guard's shadow, and what was booked of it."""
+        if self._tenants is None:
+            if self._foretold is not None:
+                self._foretold.restore_application(application, state)
+            return
+        reader = RecordReader(state, ("guarded", "booked"))
+        if reader.value("guarded") is not None and self._guards:
+            shadow = self._shadow_in(application.leaf)
+            shadow.restore_application(application, reader.mapping("guarded"))
+        if booked := reader.items("booked"):
+            order = self._tenant_order(application.leaf)
+            order.restore_booked(application.application_id, map(str, booked))
+
+    def _shadow(self, application: Application) -> ForetoldVtc | None:
+        """Return the shadow that may know an application; None without one."""
+        if self._tenants is None:
+            return self._foretold
+        return self._foretold_in.get(application.leaf)
+
+    def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
+        """Return the order below a node at the top."""
+        kind = TreeOrder if self._tenants is None else PassingTreeOrder
+        return kind(tree, client, self.context.application, self._leaf_order)
+
+    def _leaf_order(self, tenant: ClientId) -> LazyHeap:
+        """Return an order of a tenant's applications: by F_x, or one in which some pass."""
+        return LazyHeap() if self._tenants is None else self._tenant_order(tenant)
+
+    def _tenant_order(self, tenant: ClientId) -> TenantOrder:
+        """Return the order in a tenant, which is kept while anything of the tenant is live."""
+        assert self._tenants is not None
+        if tenant not in self._order_in:
+            guard = None
+            if self._guards:
+                guard = Guard(
+                    self._shadow_in(tenant),
+                    lambda: self.budget_in(tenant),
+                    self.context.now,
+                    self.context.application,
+                )
+            self._order_in[tenant] = TenantOrder(
+                self._tenants,
+                tenant,
+                self.context.application,
+                shortest=self._shortest,
+                guard=guard,
+                cost=self.options.cost_function,
+            )
+        return self._order_in[tenant]
+
+    def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
+        if tenant not in self._foretold_in:
+            self._foretold_in[tenant] = ForetoldVtc(lambda: self._kv_tokens_of(tenant))
+        return self._foretold_in[tenant]
+
+    def _kv_tokens_of(self, name: ClientId) -> float | None:
+        """Return the part of the KV memory that a tenant is given now; None if it is owed none."""
+        assert self._tenants is not None
+        tenant = self._tenants.tenant(name)
+        part = None if tenant is None else self._tenants.fair_part(tenant)
+        return None if part is None else part * self.context.kv_tokens()
+
+    def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
+        found: dict[ClientId, list[Delivery]] = {}
+        for delivery in deliveries:
+            tenant = self.context.application(delivery.application_id).leaf
+            found.setdefault(tenant, []).append(delivery)
+        return found

@@ -1,0 +1,117 @@
+"""What an earlier version called a policy and its options goes on for one release."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.policies import Durable, Observer, Order, Policy, advice, in_force
+from justitia_ray.core.snapshot import restore
+from tests.core_driver import CoreDriver
+
+
+@pytest.mark.parametrize(
+    ("options", "meant", "said"),
+    [
+        ({}, ("justitia", {}), None),
+        ({"backfill": 8}, ("justitia", {"backfill": 8}), None),
+        (
+            {"order": "finish", "backfill": 8},
+            ("justitia", {"backfill": 8}),
+            "policy_options: leave out order: policy: justitia has no other order",
+        ),
+        (
+            {"order": "sgps", "backfill": 8},
+            ("justitia-guarded", {"order": "sgps", "backfill": 8, "guard_iterations": 0}),
+            "policy: order moved: use policy: justitia-guarded, with policy_options "
+            "guard_iterations: 0 added",
+        ),
+        (
+            {"order": "sgps", "guard_iterations": 300},
+            ("justitia-guarded", {"order": "sgps", "guard_iterations": 300}),
+            "policy: order and guard_iterations moved: use policy: justitia-guarded",
+        ),
+    ],
+)
+def test_options_that_justitia_had_mean_the_guarded_one(
+    options: dict[str, object], meant: tuple[str, dict[str, object]], said: str | None
+) -> None:
+    """They keep their old defaults, which are not those of the new policy."""
+    assert meant == in_force("justitia", options)
+    assert said == advice("justitia", options)
+    core = SchedulerCore("justitia", options)
+    assert meant[0] == core.ledger.policy_name
+    assert in_force(*meant) == meant
+    assert advice(*meant) is None
+
+
+@pytest.mark.parametrize("fairness", ["application", "tenant"])
+def test_state_that_justitia_stored_with_a_guard_is_restored_by_the_guarded_one(
+    fairness: str,
+) -> None:
+    """A snapshot of an earlier version names the policy `justitia`."""
+    options: dict[str, object] = {"guard_iterations": 300, "fairness": fairness}
+    driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
+    driver.open("a", 300, tenant="t")
+    driver.submit("a1")
+    driver.submit("a2")
+    driver.pull(seats=1)
+    driver.now += 2
+    driver.pull(seats=1, progress={"1-1": 5})
+    record = driver.record()
+    assert record["clock"]["counted"]
+    record["clock"]["policy"] = "justitia"
+    successor = SchedulerCore("justitia-guarded", {"order": "finish", "fairness": fairness})
+    successor.recover([], driver.now)
+    restore(successor, record["clock"], record["applications"])
+
+    old, new = driver.core.ledger.policy, successor.ledger.policy
+    assert isinstance(old, Durable)
+    assert isinstance(new, Durable)
+    assert old.state() == new.state()
+    assert old.application_state("a") == new.application_state("a")
+
+
+def _methods(interface: type) -> list[str]:
+    return [name for name, value in vars(interface).items() if callable(value) and name[0] != "_"]
+
+
+@pytest.mark.parametrize("interface", [Order, Observer, Durable, Policy])
+def test_interface_of_a_policy_has_at_most_eight_methods(interface: type) -> None:
+    """One question, one interface: which is next, what is counted, what outlives the scheduler."""
+    assert len(_methods(interface)) <= 8
+
+
+_IMPORTED = """
+import sys
+import justitia_ray.serve.scheduler.actor
+from justitia_ray.core import SchedulerCore, events as ev
+from justitia_ray.core.entities import ReplicaCapacity
+core = SchedulerCore({policy!r})
+core.handle(ev.ApplicationArrived("a", "class", "tenant", 1, 100, "i0"), 1.0)
+core.handle(ev.InferenceSubmitted("x", "a", "x", "i0", 10, 10, 10), 1.0)
+core.handle(ev.ReplicaPulled("r", ReplicaCapacity(100, 1, 4), 100), 1.0)
+assert core.state.leases
+print(*(name for name in sys.modules if name.startswith("justitia_ray")))
+"""
+
+
+def _imported(policy: str) -> set[str]:
+    """Return the modules of a process whose scheduler has granted a lease under a policy."""
+    source = _IMPORTED.format(policy=policy)
+    done: Any = subprocess.run(
+        [sys.executable, "-c", source], check=True, capture_output=True, text=True
+    )
+    return set(done.stdout.split())
+
+
+def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
+    """An option that is off costs nothing, not even its module."""
+    guarded, lab = "justitia_ray.core.policies.guarded", "justitia_ray.lab"
+    off, on = _imported("justitia"), _imported("justitia-guarded")
+
+    assert set() == {name for name in off if name.startswith((guarded, lab))}
+    assert f"{guarded}.shadow" in on
+    assert set() == {name for name in on if name.startswith(lab)}
