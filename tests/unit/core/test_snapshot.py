@@ -8,7 +8,7 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.policies import policy_path
+from justitia_ray.core.policies import Durable, policy_path
 from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
 from justitia_ray.core.policies.guarded.passing import TenantOrder
 from justitia_ray.core.snapshot import application_record, clock_record, restore, snapshot
@@ -78,7 +78,10 @@ def test_guard_knows_what_runs_under_leases_of_before() -> None:
     successor = _successor(driver, **GUARD)
     successor.submit("a1", "a", resubmitted=True, lease_id="1-1")
     successor.pull(progress={"1-1": 3})
-    stages = [core.ledger.policy.application_state("a") for core in (driver.core, successor.core)]
+    stages = []
+    for core in (driver.core, successor.core):
+        assert isinstance(core.ledger.policy, Durable)
+        stages.append(core.ledger.policy.application_state("a"))
 
     assert stages[0] is not None
     assert stages[1] is not None

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.core import events as ev
+from justitia_ray.core.policies import Durable
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 _PLACE = {"index": 1, "balance": 0, "round": 0, "at_turn": False, "waits": True}
@@ -118,6 +119,7 @@ def test_tenant_stays_in_the_ring_with_its_balance() -> None:
 def test_damaged_state_is_refused(policy: str, field: str, value: object) -> None:
     """Better a scheduler that does not start than one that counts wrong in silence."""
     restored = PolicyDriver(policy).core.ledger.policy
+    assert isinstance(restored, Durable)
     restored.restore(good := restored.state())
     good["counted"][field] = value
 
@@ -137,6 +139,7 @@ def test_damaged_state_is_refused(policy: str, field: str, value: object) -> Non
 def test_damage_is_named(policy: str, field: str, value: object, message: str) -> None:
     """The operator has to find it in the record."""
     restored = PolicyDriver(policy).core.ledger.policy
+    assert isinstance(restored, Durable)
     state = restored.state()
     state["counted"][field] = value
 

@@ -11,7 +11,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.invariants import check
 from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
-from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from justitia_ray.core.snapshot import clock_record, restore
 from tests.core_driver import CoreDriver, granted
 
@@ -133,7 +133,7 @@ def test_tenant_without_applications_is_forgotten() -> None:
     driver = _loaded(GUARD)
     driver.pull(kv=60, seats=3)
     policy, share = driver.core.ledger.policy, driver.core.ledger.fair_share
-    assert isinstance(policy, JustitiaPolicy)
+    assert isinstance(policy, GuardedPolicy)
     assert isinstance(share, TenantShare)
     assert {"T", "U"} == set(policy.state()["tenants"]) == set(share._watched)
 
@@ -155,7 +155,7 @@ def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
     driver = _loaded(GUARD)
     driver.pull(kv=60, seats=3)
     policy = driver.core.ledger.policy
-    assert isinstance(policy, JustitiaPolicy)
+    assert isinstance(policy, GuardedPolicy)
     x0 = driver.lease_of("x0")
     driver.pull(kv=60, seats=3, progress={x0: 1})
 
