@@ -1,10 +1,10 @@
 """Granting: which replica an inference goes to, who may pass one that fits nowhere, and leases.
 
-Replicas are matched by memory, then by locality (a replica that has finished an inference of the
-application may hold prefixes of its prompts, the last one the whole context), then by free KV.
-Locality decides between replicas that have the memory only: nobody waits for a certain replica, and
-nobody is passed for one. What an application submits at once before anything of it is finished
-spreads over the replicas.
+Replicas are matched by memory, then by locality (`locality`: where the prompt's computing delays
+least, by the contexts that lie in prefix caches), then by free KV. Locality decides between
+replicas that have the memory only: nobody waits for a certain replica, and nobody is passed for
+one. What an application submits at once before anything of it is finished spreads over the
+replicas.
 
 An inference *avoids* the replicas that its ingress could not reach: it is neither leased to them
 nor in line for them, and others start there, those of its application first. Every two seconds the
@@ -35,6 +35,7 @@ from justitia_ray.core.entities import (
 )
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.locality import leave_context, rank, take_context
 from justitia_ray.core.queue import Key
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.suspects import Suspects
@@ -117,7 +118,7 @@ class Placement:
         holder = None if len(line) else self._holder_between_pulls(application)
         if holder is not None:
             may_fit.append(holder)
-        ranked: Sequence[KnownReplica] = _ranked(may_fit, application)
+        ranked: Sequence[KnownReplica] = rank(may_fit, application, inference)
         if self._suspects.known and len(ranked) > 1:
             ranked = self._suspects.ranked(ranked, inference)
         for replica in ranked:
@@ -502,12 +503,15 @@ class Leases:
         assert inference.lease_id is not None
         self._state.headroom_changes += 1
         lease = self._state.leases.pop(inference.lease_id)
-        leases = self._state.replicas[lease.replica_id].leases
+        replica = self._state.replicas[lease.replica_id]
+        leases = replica.leases
         self.shares.release(lease.lease_id)
         if inference.prefixes:
             for heir, tokens in leases.heirs(lease.lease_id):
                 self.shares.hold_more(heir, tokens)
         leases.pop(lease.lease_id)
+        if replica.capacity.caches_prefixes or lease.uncomputed_tokens:
+            leave_context(replica, inference, lease)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
         inference.lease_id = None
         return lease
@@ -561,10 +565,11 @@ class Leases:
         move(inference, InferenceState.LEASED)
         inference.lease_id = lease_id
         inference.attempts += 1
-        state.leases[lease_id] = Lease(
-            lease_id, inference.request_id, replica.replica_id, state.now, priority
-        )
+        lease = Lease(lease_id, inference.request_id, replica.replica_id, state.now, priority)
+        state.leases[lease_id] = lease
         inference.found_tokens = None
+        if replica.capacity.caches_prefixes:
+            take_context(replica, inference, lease)
         if inference.shares and replica.capacity.caches_prefixes:
             tokens = replica.footprint_beside(inference).full_tokens
             if inference.prefixes:
@@ -579,26 +584,6 @@ class Leases:
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
         if self._suspects.known:
             self._suspects.keep_apart()
-
-
-def _ranked(replicas: list[KnownReplica], application: Application) -> list[KnownReplica]:
-    """Sort replicas: those that served the application, then by free KV, by name.
-
-    Where nothing of the application runs, its next prompt goes on from its last answer: the replica
-    that finished that is first.
-    """
-    if len(replicas) > 1:
-        served = application.replicas
-        last = None if application.in_flight else next(reversed(served), None)
-        replicas.sort(
-            key=lambda replica: (
-                replica.replica_id != last,
-                replica.replica_id not in served,
-                replica.context_tokens - replica.leasable_tokens,
-                replica.replica_id,
-            )
-        )
-    return replicas
 
 
 def _avoids(application: Application, replicas: set[ReplicaId]) -> bool:

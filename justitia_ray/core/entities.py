@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.footprints import Extension, Footprint, Footprints
 from justitia_ray.core.prefixes import Prefix
 from justitia_ray.core.queue import WaitingLine
@@ -353,6 +354,10 @@ class Lease:
     priority: int
     """For the engine: lower is served first."""
     state: LeaseState = LeaseState.GRANTED
+    context: Context | None = None
+    """What lay on its replica of its application's context, as far as is known (`locality`)."""
+    uncomputed_tokens: Tokens = 0
+    """Prompt tokens that its engine has to compute for its first token; 0 from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,11 +423,20 @@ class KnownReplica:
     granted: if its process has crashed, that is heard later than this."""
     refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
     """The inferences that it was found to have no memory for."""
+    contexts: Contexts = field(default_factory=Contexts)
+    """Contexts that lie idle in its prefix cache; none if it has no cache."""
+    uncomputed_tokens: Tokens = 0
+    """Sum of its leases'; 0 if it has no prefix cache."""
 
     @property
     def leasable_tokens(self) -> Tokens:
         """KV that its leases may use, all together."""
         return self.capacity.kv_tokens - self.unaccounted_tokens - self.grown_tokens
+
+    @property
+    def idle_tokens(self) -> Tokens:
+        """KV that no lease holds, which its prefix cache has room in."""
+        return self.leasable_tokens - self.context_tokens
 
     @property
     def context_tokens(self) -> Tokens:

@@ -141,6 +141,21 @@ def memory_counts_once(core: SchedulerCore) -> Findings:
             yield from _beginnings_are_of_leases(core, replica, leases.beginnings)
 
 
+def caches_agree(core: SchedulerCore) -> Findings:
+    """A replica waits for the prompts that its leases wait for; its contexts have their sum."""
+    state = core.state
+    for replica in state.replicas.values():
+        names = (replica.replica_id,)
+        awaited = sum(state.leases[lease_id].uncomputed_tokens for lease_id in replica.leases)
+        told = replica.uncomputed_tokens
+        yield told == awaited, names, f"waits for {told} tokens, its leases for {awaited}"
+        contexts = replica.contexts
+        summed = sum(contexts.tokens_of(name) for name in contexts)
+        yield contexts.tokens == summed, names, f"contexts: told {contexts.tokens}, summed {summed}"
+        idle = replica.capacity.caches_prefixes or not (told or summed)
+        yield idle, names, "has contexts, and no cache"
+
+
 def _beginnings_are_of_leases(
     core: SchedulerCore, replica: KnownReplica, beginnings: Beginnings
 ) -> Findings:
@@ -436,6 +451,7 @@ RULES: tuple[Rule, ...] = (
     waiting_inferences_are_in_order,
     leases_agree,
     memory_counts_once,
+    caches_agree,
     open_suspects_are_apart,
     queue_holds_what_waits,
     accounts_are_of_live_applications,

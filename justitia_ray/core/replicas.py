@@ -18,6 +18,7 @@ from justitia_ray.core.entities import (
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.lifecycle import Inferences
 from justitia_ray.core.liveness import Recovery
+from justitia_ray.core.locality import note_first_token, recall_contexts
 from justitia_ray.core.policies import Delivery
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.suspects import Suspects
@@ -229,6 +230,8 @@ class Replicas:
         if replica is None:
             replica = KnownReplica(event.replica_id, event.capacity, state.now)
             state.replicas[event.replica_id] = replica
+            if event.capacity.caches_prefixes:
+                recall_contexts(replica, state.applications.values())
             due = state.now + state.timeouts.replica_s
             state.deadlines.set(due, DeadlineKind.REPLICA, event.replica_id)
             self._ledger.capacity_changed()
@@ -415,6 +418,8 @@ class Replicas:
         replica = self._state.replicas[lease.replica_id]
         if inference.found_tokens is not None and inference.shares:
             replica.note_found(lease.lease_id, inference)
+        if lease.uncomputed_tokens and report.output_tokens:
+            note_first_token(replica, inference, lease)
         if inference.copies == 1:
             footprint = inference.expected_footprint(report.output_tokens)
         else:

@@ -149,7 +149,9 @@ class CoreArm:
         )
         for replica in replicas:
             profile = replica.profile
-            capacity = ReplicaCapacity(profile.kv_tokens, profile.block_size, profile.max_num_seqs)
+            capacity = ReplicaCapacity(
+                profile.kv_tokens, profile.block_size, profile.max_num_seqs, caches_prefixes=True
+            )
             self.core.handle(ev.ReplicaPulled(replica.name, capacity, profile.kv_tokens), 0.0)
 
     def open(self, session: Session, now: Seconds) -> None:
@@ -182,7 +184,11 @@ class CoreArm:
         """Report the ends on a replica, and how far its other leases are."""
         finished = tuple(
             ev.LeaseFinished(
-                call.lease_id, call.turn.prompt_tokens, call.turn.output_tokens, Outcome.FINISHED
+                call.lease_id,
+                call.turn.prompt_tokens,
+                call.turn.output_tokens,
+                Outcome.FINISHED,
+                cached_tokens=call.sequence.cached_tokens if call.sequence else None,
             )
             for call in calls
         )
@@ -191,7 +197,11 @@ class CoreArm:
             del leased[call.lease_id]
         progress = tuple(
             ev.LeaseProgress(
-                lease_id, call.turn.prompt_tokens, call.sequence.generated, running=True
+                lease_id,
+                call.turn.prompt_tokens,
+                call.sequence.generated,
+                running=True,
+                cached_tokens=call.sequence.cached_tokens if call.sequence.generated else None,
             )
             for lease_id, call in leased.items()
             if call.sequence is not None

@@ -177,6 +177,10 @@ def _overfill(d: CoreDriver) -> None:
     d.core.state.replicas["r0"].leases["1-1"] = Footprint(5, 2, 10, "a")
 
 
+def _await_a_prompt_twice(driver: CoreDriver) -> None:
+    next(iter(driver.core.state.replicas.values())).uncomputed_tokens += 1
+
+
 def _count_memory_twice(d: CoreDriver) -> None:
     d.core.state.replicas["r0"].leases.context_tokens += 8
 
@@ -297,6 +301,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("leases_agree", _lose_lease),
     ("leases_agree", _rename_lease),
     ("memory_counts_once", _count_memory_twice),
+    ("caches_agree", _await_a_prompt_twice),
     ("open_suspects_are_apart", _suspect_two_on_one_replica),
     ("queue_holds_what_waits", _leave_queue),
     ("queue_holds_what_waits", _queue_idle),

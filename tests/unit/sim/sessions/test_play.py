@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from justitia_ray.core.contexts import Contexts
+from justitia_ray.engine_model.block_pool import Beginning, BlockPool
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.sessions.arms import ARMS
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
@@ -74,6 +76,34 @@ def test_lmetric_shares_the_work_where_pinning_does_not(tmp_path: Path) -> None:
     results = {arm: play(arm, sessions, load=1.0) for arm in ("pinned", "lmetric")}
 
     assert all(22 == result.turns for result in results.values())
+
+
+def test_contexts_that_are_never_where_the_core_takes_them_to_be_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that forget all at once, against a core that knows of no cache: a tenth at most."""
+    monkeypatch.setattr(BlockPool, "find", lambda *_: Beginning([], 0, 0))
+    sessions = read(tmp_path, *(growing(f"s{k}", turns=8, more=150) for k in range(30)))
+    misled = mean_s(play("justitia", sessions, load=1.0))
+    monkeypatch.setattr(Contexts, "put", lambda *_: None)
+    unaware = mean_s(play("justitia", sessions, load=1.0))
+
+    assert unaware != misled
+    assert misled <= 1.1 * unaware
+
+
+def test_core_keeps_contexts_where_they_lie_and_shares_the_work(tmp_path: Path) -> None:
+    """What fits is found again, as on pinned servers; the mean is better than theirs."""
+    sessions = read(tmp_path, *(growing(f"s{k}", turns=2 + k % 20, more=100) for k in range(40)))
+    ours, pinned = (play(arm, sessions, load=0.5) for arm in ("justitia", "pinned"))
+
+    assert share(ours) > share(pinned) - 0.02
+    assert mean_s(ours) < mean_s(pinned)
+
+
+def mean_s(result: SessionResult) -> float:
+    """Return the mean completion time, without gaps."""
+    return sum(row.served_s for row in result.sessions) / len(result.sessions)
 
 
 def test_arm_that_is_not_known_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,184 @@
+"""Where contexts lie, and which replica an inference delays least; replicas cache prompts."""
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import (
+    Application,
+    Inference,
+    KnownReplica,
+    Outcome,
+    ReplicaCapacity,
+)
+from justitia_ray.core.footprints import Footprint
+from justitia_ray.core.locality import rank
+from justitia_ray.core.prefixes import Prefix
+from justitia_ray.core.scheduler import SchedulerCore
+from tests.core_driver import PATIENT, CoreDriver
+
+KV = 10_000
+CACHING = ReplicaCapacity(KV, caches_prefixes=True)
+
+
+def replica(
+    name: str, *, runs: int = 0, computes: int = 0, context: int = 0, caches: bool = True
+) -> KnownReplica:
+    """Return a replica that runs so many, computes so many tokens, and has a context of `a`."""
+    known = KnownReplica(name, ReplicaCapacity(KV, caches_prefixes=caches), 0.0)
+    for number in range(runs):
+        known.leases[f"{name}/{number}"] = Footprint(10, 1, 10, "others")
+    known.uncomputed_tokens = computes
+    if context:
+        known.contexts.put("a", context, KV)
+    return known
+
+
+def application(*served: str) -> Application:
+    opened = Application("a", "class", "tenant", 1.0, 100, "i0", 0.0, 0)
+    opened.replicas = dict.fromkeys(served)
+    return opened
+
+
+def inference(prompt: int, *prefixes: Prefix) -> Inference:
+    return Inference("a1", "a", "a1", "i0", prompt, 10, 10, 1, 0.0, 0, prefixes=prefixes)
+
+
+def best(prompt: int, *replicas: KnownReplica, served: tuple[str, ...] = ()) -> str:
+    return rank([*replicas], application(*served), inference(prompt))[0].replica_id
+
+
+def test_turn_goes_where_its_context_lies_though_more_runs_there() -> None:
+    """100 new tokens delay four, 1,100 tokens one."""
+    assert "r0" == best(1100, replica("r0", runs=3, context=1000), replica("r1"))
+
+
+def test_turn_leaves_its_context_where_too_many_would_wait_for_it() -> None:
+    """100 new tokens delay twelve, 1,100 one."""
+    assert "r1" == best(1100, replica("r0", runs=11, context=1000), replica("r1"))
+
+
+def test_turn_waits_for_no_long_prompt_that_is_being_computed() -> None:
+    assert "r1" == best(1100, replica("r0", computes=2000, context=1000), replica("r1"))
+
+
+def test_new_prompt_goes_where_least_runs() -> None:
+    assert "r1" == best(500, replica("r0", runs=2), replica("r1", runs=1))
+
+
+def test_new_prompt_goes_where_it_displaces_no_context() -> None:
+    """9,000 tokens of another application lie idle on the one, of which 1,510 would go."""
+    full, empty = replica("r0"), replica("r1", computes=1000)
+    full.contexts.put("b", 9000, KV)
+
+    assert "r1" == best(2500, full, empty)
+    assert "r0" == best(900, full, empty)  # there is room beside
+
+
+def test_where_all_is_equal_the_last_replica_comes_first_and_then_the_freest() -> None:
+    assert "r1" == best(500, replica("r0"), replica("r1"), served=("r0", "r1"))
+    assert "r0" == best(500, replica("r1", runs=1), replica("r0", runs=1))
+
+
+def test_context_in_use_is_known_by_its_name() -> None:
+    """A sub-agent goes on from what another one has read, while that runs."""
+    named = Prefix(2000, b"context")
+    busy, idle = replica("r0"), replica("r1")
+    busy.leases.join("l", (named,))
+    busy.leases["l"] = Footprint(10, 1, 2010, "a")
+
+    ranked = rank([idle, busy], application(), inference(2020, named))
+    assert ["r0", "r1"] == [one.replica_id for one in ranked]
+
+
+def test_replicas_without_a_cache_are_ranked_as_ever() -> None:
+    """By who served it, and then by free memory: there is no context anywhere."""
+    one, other = replica("r0", runs=3, caches=False), replica("r1", caches=False)
+
+    assert "r0" == best(1000, one, other, served=("r0",))
+    assert "r1" == best(1000, one, other)
+
+
+def pull(driver: CoreDriver, name: str, *, caches: bool = True) -> None:
+    capacity = ReplicaCapacity(KV, caches_prefixes=caches)
+    driver.handle(ev.ReplicaPulled(name, capacity, KV))
+
+
+def a_core(*, caches: bool = True) -> CoreDriver:
+    driver = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
+    pull(driver, "r0", caches=caches)
+    driver.open("a")
+    return driver
+
+
+def lying(driver: CoreDriver, name: str = "r0") -> dict[str, int]:
+    known = driver.core.state.replicas[name].contexts
+    return {one: known.tokens_of(one) for one in known}
+
+
+def first_token(driver: CoreDriver, request: str, *, found: int) -> None:
+    progress = ev.LeaseProgress(driver.lease_of(request), 0, 1, running=True, cached_tokens=found)
+    driver.handle(ev.ReplicaReported("r0", (progress,), (), asks=True))
+
+
+def end(driver: CoreDriver, request: str, prompt: int) -> None:
+    ended = ev.LeaseFinished(driver.lease_of(request), prompt, 10, Outcome.FINISHED)
+    driver.handle(ev.ReplicaReported("r0", (), (ended,), asks=True))
+
+
+def test_prompt_is_awaited_until_its_first_token_and_its_context_stays_behind() -> None:
+    driver = a_core()
+    driver.submit("a1", prompt=1000)
+    known = driver.core.state.replicas["r0"]
+    assert 1000 == known.uncomputed_tokens
+    first_token(driver, "a1", found=0)
+    assert 0 == known.uncomputed_tokens
+    end(driver, "a1", 1000)
+    assert {"a": 1010} == lying(driver)
+
+    driver.submit("a2", prompt=1200)
+    assert 190 == known.uncomputed_tokens
+    assert {} == lying(driver)
+    end(driver, "a2", 1200)
+    assert {"a": 1210} == lying(driver)
+
+
+def test_inference_that_is_cancelled_before_its_first_token_leaves_what_was_there() -> None:
+    driver = a_core()
+    driver.submit("a1", prompt=1000)
+    end(driver, "a1", 1000)
+    driver.submit("a2", prompt=1200)
+    driver.handle(ev.InferenceCancelled("a2"))
+
+    assert {"a": 1010} == lying(driver)
+    assert 0 == driver.core.state.replicas["r0"].uncomputed_tokens
+
+
+def test_context_that_the_engine_did_not_find_and_older_ones_are_forgotten() -> None:
+    driver = a_core()
+    for name in ("a", "b", "c"):
+        if name != "a":
+            driver.open(name)
+        driver.submit(f"{name}1", name, prompt=1000)
+        end(driver, f"{name}1", 1000)
+    driver.submit("b2", "b", prompt=1100)
+    first_token(driver, "b2", found=16)
+
+    assert {"c": 1010} == lying(driver)
+
+
+def test_replica_without_a_cache_keeps_no_context() -> None:
+    driver = a_core(caches=False)
+    driver.submit("a1", prompt=1000)
+    end(driver, "a1", 1000)
+
+    assert {} == lying(driver)
+
+
+def test_new_scheduler_takes_contexts_to_lie_where_they_ran_last() -> None:
+    driver = a_core()
+    driver.submit("a1", prompt=1000)
+    end(driver, "a1", 1000)
+    driver.hand_over(SchedulerCore("fcfs", timeouts=PATIENT))
+    pull(driver, "r1")
+    pull(driver, "r0")
+
+    assert {} == lying(driver, "r1")
+    assert {"a": 1000} == lying(driver, "r0")
