@@ -286,6 +286,8 @@ class QuotaGate:
         else:
             name = item.application_id
         queue = None if name is None else self._queues.get(name)
+        if queue and _drop_repeated(item, queue):
+            return
         claim = self._claim_of(item)
         if claim is None and queue is None:
             self._pass_on(item, quiet)
@@ -940,6 +942,27 @@ class QuotaGate:
         if claim.asks or more or is_again:
             claim.asks = False
             yield _ask(claim, is_granted=claim.has_run or bool(more))
+
+
+def _drop_repeated(item: Submission, queue: deque[tuple[Submission, Claim | None]]) -> bool:
+    """Return whether an inference is held back that its ingress submits once more.
+
+    Its batch came twice: an opening that came with it now, last in the queue, is dropped, for it
+    opened its application before.
+    """
+    if not isinstance(item, ev.InferenceSubmitted):
+        return False
+    is_held = any(
+        isinstance(held, ev.InferenceSubmitted)
+        and (held.request_id, held.ingress_id) == (item.request_id, item.ingress_id)
+        for held, _ in queue
+    )
+    last, claim = queue[-1]
+    is_opening = isinstance(last, ev.ApplicationArrived) and last.ingress_id == item.ingress_id
+    opens_again = claim is None or sum(one is claim for _, one in queue) > 1
+    if is_held and is_opening and opens_again:
+        queue.pop()
+    return is_held
 
 
 def _ask(claim: Claim, *, is_granted: bool) -> Ask:

@@ -210,6 +210,25 @@ async def test_cancelled_application_that_is_opened_again_counts_once_more(
     assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(opened("b"))).refusal
 
 
+async def test_call_that_came_twice_and_is_left_while_it_is_held_back_leaves_nothing(
+    services: Services, accounts: Accounts
+) -> None:
+    """Its second copy waited for ever, and with it what ingresses had submitted again."""
+    service = await _serving(services, accounts, "inferences", 5)
+    gate, epoch = service.term.gate, service.term.epoch
+    accounts.answering.clear()
+    call = (opened("a"), inference("q", "a"), ev.ApplicationClosed("a"))
+    for items in (call, call, (ev.InferenceCancelled("q"),)):
+        await service.submit_many("i", epoch, 0, items)
+    accounts.answering.set()
+    await eventually(lambda: not gate.held_back, "nothing is held back")
+
+    assert [] == _live(service)
+    used = service.term.driver.core.state.usage.totals
+    assert [1] == [of["t"].applications for of in used.values()]
+    await eventually(lambda: accounts.remaining() == 5, "its claim comes back")
+
+
 async def test_claims_are_known_to_whoever_comes_after(
     services: Services, accounts: Accounts
 ) -> None:
