@@ -89,14 +89,9 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 async def test_capacity_is_what_the_engine_was_given(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
-    """The scheduler fills replicas by these numbers; a token too many is a grant that waits.
-
-    The fake engine has no token ids by which memory could be counted once.
-    """
-    caches = not isinstance(engine, FakeEngine)
-
+    """The scheduler fills replicas by these numbers; a token too many is a grant that waits."""
     assert capacity == EngineCapacity(
-        2048, block_size=32, max_num_seqs=16, max_model_len=2048, caches_prefixes=caches
+        2048, block_size=32, max_num_seqs=16, max_model_len=2048, caches_prefixes=True
     )
 
 

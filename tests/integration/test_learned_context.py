@@ -1,10 +1,13 @@
-"""The model's context is that of its engines, once one has started."""
+"""The model's context is that of its engines, once one has started, and so is their cache."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
 
+from justitia_ray.protocol.endpoints import WAITED_HEADER
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.service import Service, Serving
@@ -12,12 +15,14 @@ from tests.integration.service import Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _DECLARED, _KV_TOKENS = 4_096, 512
+_PROMPT, _OUTPUT, _ITERATION_S = 300, 60, 0.05
+"""Two calls of so many tokens fit the memory if their prompts are counted once, and else not."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
     """A replica whose memory holds less than the declared context."""
-    fake = {"kv_tokens": _KV_TOKENS, "max_model_len": _DECLARED}
+    fake = {"kv_tokens": _KV_TOKENS, "max_model_len": _DECLARED, "iteration_s": _ITERATION_S}
     async with serving.deployed_service("learned", replicas=1, fake=fake) as service:
         yield service
 
@@ -37,3 +42,22 @@ async def test_context_is_learned_from_the_replicas(service: Service) -> None:
         beyond.status_code,
         beyond.json()["error"]["code"],
     )
+
+
+async def test_memory_of_a_common_beginning_is_counted_once(service: Service) -> None:
+    """By the names that the ingress gives beginnings; prompts of other words wait for memory."""
+    beginning = "word " * (_PROMPT - 1)
+    async with service.http() as http:
+
+        async def ran_at_once(*prompts: str) -> bool:
+            bodies = [completion(prompt, max_tokens=_OUTPUT) for prompt in prompts]
+            answers = await asyncio.gather(*(http.post(COMPLETIONS, json=b) for b in bodies))
+            waited_s = [float(answer.headers[WAITED_HEADER]) for answer in answers]
+            return max(waited_s) < _OUTPUT * _ITERATION_S / 2
+
+        # The ingress asks for the cache of the engines once they answer.
+        both = partial(ran_at_once, beginning + "a", beginning + "b")
+        await eventually(both, "two that begin alike run at once", 90.0)
+
+        assert not await ran_at_once(beginning + "a", "other " * _PROMPT)
+    assert (await service.status())["cached_prompt_tokens"] >= _PROMPT - 1

@@ -9,12 +9,11 @@ from justitia_ray.protocol.inference_body import (
     CountPrompt,
     InferenceBody,
     Prompt,
-    PromptCount,
     PromptCounting,
 )
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.fake_engine import FakeEngine
-from justitia_ray.serve.engines.fake_openai import count_tokens
+from justitia_ray.serve.engines.fake_openai import count_prompt
 from justitia_ray.serve.engines.prompt_counts import load_model_counter
 from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.serve.engines.vllm_variables import drop_unwanted
@@ -67,4 +66,4 @@ def load_prompt_counter(config: AppConfig) -> CountPrompt:
 
 def _count_fake(prompt: Prompt, body: InferenceBody, most: Tokens | None) -> PromptCounting:
     yield from ()
-    return PromptCount(count_tokens(prompt))
+    return count_prompt(prompt, wants_ids=body.wants_ids)

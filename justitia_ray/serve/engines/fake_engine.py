@@ -226,6 +226,7 @@ class FakeEngine:
             block_size=self._scheduler.block_size,
             max_num_seqs=self._scheduler.max_num_seqs,
             max_model_len=self._max_model_len,
+            caches_prefixes=self._scheduler.pool.caching,
         )
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:

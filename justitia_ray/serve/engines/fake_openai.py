@@ -6,7 +6,8 @@ service is vLLM's own, see `vllm_engine`; this is no second implementation of it
 
 import json
 import zlib
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from justitia_ray.errors import (
     UnknownModel,
     UnsupportedOperation,
 )
+from justitia_ray.protocol.cache_scope import reads_cache
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, parse_chat, parse_completion
 from justitia_ray.protocol.inference_body import (
@@ -23,6 +25,7 @@ from justitia_ray.protocol.inference_body import (
     Conversation,
     InferenceBody,
     Prompt,
+    PromptCount,
     boolean,
     read_object,
     text_of,
@@ -57,35 +60,62 @@ class FakeRequest:
 
     @property
     def reads_cache(self) -> bool:
-        """False if every token of its prompts has to be computed: their probabilities are asked."""
-        fields = self.body.fields
-        echoed = fields.get("echo") and fields.get("logprobs") is not None
-        return fields.get("prompt_logprobs") is None and not echoed
+        """False if every token of its prompts has to be computed."""
+        return reads_cache(self.body)
 
 
 FakeWords = Callable[[int, int], Iterable[str]]
 """Returns the tokens of an answer from one position to before another, as prompts have them."""
 
 
-def count_tokens(prompt: Prompt) -> Tokens:
+def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
     """Return the tokens of a prompt, as `usage` counts them.
 
     The rule of all fake models: one token for each word between white space, and 4 for each chat
     message; a prompt of token ids has as many tokens as ids.
 
+    Args:
+        prompt: The prompt.
+        wants_ids: Whether ids of its tokens are wanted: equal ones for equal words.
+
     Raises:
         RequestError: If the prompt is empty, or a message has no role.
     """
-    return len(_tokens(prompt))
+    tokens, ends = _tokens_and_ends(prompt)
+    if not wants_ids:
+        return PromptCount(len(tokens))
+    ids = array("I", map(zlib.crc32, map(str.encode, tokens)))
+    cuts = _chat_cuts(prompt.messages, ends) if isinstance(prompt, Conversation) else ()
+    return PromptCount(len(tokens), ids=ids, cuts=cuts)
+
+
+def _chat_cuts(messages: Sequence[dict[str, Any]], ends: list[Tokens]) -> tuple[Tokens, ...]:
+    """Return the ends of the system prompt, of the last answer, and of all before the last message.
+
+    Args:
+        messages: Messages of a chat.
+        ends: Tokens up to the end of each.
+    """
+    roles = [message["role"] for message in messages]
+    first = next((n for n, role in enumerate(roles) if role != "system"), len(roles))
+    answers = [n + 1 for n, role in enumerate(roles) if role == "assistant"]
+    said = {first, *answers[-1:], len(roles) - 1}
+    return tuple(sorted(ends[n - 1] for n in said if 0 < n < len(roles)))
 
 
 def _tokens(prompt: Prompt) -> list[str]:
-    """Return the tokens of a prompt; those of a message's frame come after its words.
+    return _tokens_and_ends(prompt)[0]
 
-    So an answer and the prompt before it are the beginning of the conversation that goes on.
+
+def _tokens_and_ends(prompt: Prompt) -> tuple[list[str], list[Tokens]]:
+    """Return the tokens of a prompt, and how many there are up to the end of each message.
+
+    The tokens of a message's frame come after its words. So an answer and the prompt before it are
+    the beginning of the conversation that goes on.
     """
+    ends: list[Tokens] = []
     if isinstance(prompt, Conversation):
-        tokens = []
+        tokens: list[str] = []
         for message in prompt.messages:
             role = message.get("role")
             if not isinstance(role, str):
@@ -94,11 +124,12 @@ def _tokens(prompt: Prompt) -> list[str]:
                 )
             tokens += text_of(message.get("content"), "messages").split()
             tokens += [f"\0{role}"] * _TOKENS_PER_MESSAGE
+            ends.append(len(tokens))
     else:
         tokens = _words(prompt)
     if not tokens:
         raise RequestError("prompt must not be empty", "prompt")
-    return tokens
+    return tokens, ends
 
 
 def _words(prompt: Prompt) -> list[str]:
@@ -274,7 +305,7 @@ def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
         return json.dumps({"prompt": text_of_tokens(_ids(fields))}).encode()
     parse = parse_chat if "messages" in fields else parse_completion
     prompts = parse(path, fields, max_model_len).prompts
-    count = sum(map(count_tokens, prompts))
+    count = sum(len(_tokens(prompt)) for prompt in prompts)
     words = [word for prompt in prompts for word in _words(prompt)]
     # The frame of a chat has tokens but no words.
     tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]

@@ -17,7 +17,7 @@ from justitia_ray.core.prefixes import (
     Prefix,
     pack_prefixes,
 )
-from justitia_ray.protocol.cache_scope import Isolation, cache_scope
+from justitia_ray.protocol.cache_scope import Isolation, cache_scope, reads_cache
 from justitia_ray.protocol.inference_body import InferenceBody, PromptCount
 from justitia_ray.serve.transport.handshake import Keyring
 from justitia_ray.units import Tokens
@@ -41,16 +41,11 @@ class PrefixNames:
         """Tokens of a block of the engines' caches; 0: they have none, or that is not known."""
 
     def shares(self, body: InferenceBody) -> bool:
-        """Return whether prompts of a request may find anything in a cache.
+        """Return whether prompts of a request may share the memory of their beginnings.
 
-        vLLM reads no cache where a token of the prompt needs its probability, and for inputs that
-        are only read.
+        Of a truncated prompt it is not known where it begins.
         """
-        fields = body.fields
-        reads_all = body.pools or fields.get("prompt_logprobs") is not None
-        # A chat that is echoed has them computed whatever else it asks for.
-        reads_all = reads_all or bool(fields.get("echo"))
-        return bool(self.block_size) and not (reads_all or body.keeps is not None)
+        return bool(self.block_size) and body.keeps is None and reads_cache(body)
 
     def names(self, count: PromptCount, body: InferenceBody, tenant: str) -> bytes:
         """Return the packed names of a prompt's beginnings, at most four, its longest the last.

@@ -11,9 +11,10 @@ import pytest
 from justitia_ray.errors import ConfigError, EngineError, RequestError
 from justitia_ray.protocol.engine import EngineCall, Progress, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
+from justitia_ray.protocol.inference_body import Conversation
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.fake_engine import FakeEngine
-from justitia_ray.serve.engines.fake_openai import parse_request
+from justitia_ray.serve.engines.fake_openai import count_prompt, parse_request
 from tests.eventually import eventually
 
 
@@ -204,6 +205,7 @@ def chat(messages: list[dict[str, str]]) -> bytes:
         ({"cache_salt": "s"}, 0),
         ({"prompt_logprobs": 1}, 0),
         ({"echo": True, "logprobs": 1}, 0),
+        ({"echo": True}, 8),
         ({"n": 3}, 8),
     ],
 )
@@ -275,3 +277,22 @@ async def test_engine_without_the_cache_computes_every_prompt() -> None:
 
     assert (engine.cache_queries, engine.cache_hits) == (0, 0)
     assert 400 == engine.free_kv_tokens()
+
+
+def test_count_has_ids_and_places_of_a_chat_where_they_are_wanted() -> None:
+    """By them the queue counts the memory of common beginnings once."""
+    said = [("system", "be brief"), ("user", "a b"), ("assistant", "c"), ("tool", "d e f")]
+    messages = tuple({"role": role, "content": text} for role, text in said)
+    known = count_prompt(Conversation(messages), wants_ids=True)
+    other = count_prompt(
+        Conversation((*messages[:3], {"role": "tool", "content": "g"})), wants_ids=True
+    )
+    plain = count_prompt(Conversation(messages))
+
+    assert (24, None, ()) == (plain.tokens, plain.ids, plain.cuts)
+    assert (24, (6, 17)) == (known.tokens, known.cuts)
+    assert known.ids is not None
+    assert other.ids is not None
+    assert known.ids[:17] == other.ids[:17]
+    assert known.ids[17] != other.ids[17]
+    assert () == count_prompt("a b", wants_ids=True).cuts

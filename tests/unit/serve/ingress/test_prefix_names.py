@@ -109,11 +109,12 @@ def test_callers_share_as_far_as_the_isolation_says() -> None:
     [
         {"prompt_logprobs": 0},
         {"echo": True, "logprobs": 1},
-        {"echo": True},
+        {"echo": True, "messages": []},
     ],
 )
 def test_request_that_reads_no_cache_shares_nothing(fields: dict[str, Any]) -> None:
     assert names_of().shares(body())
+    assert names_of().shares(body(echo=True))
     assert not names_of().shares(body(**fields))
     assert not names_of().shares(replace(body(), pools=True))
     assert not names_of().shares(replace(body(), keeps=8))
