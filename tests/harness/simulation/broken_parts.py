@@ -102,6 +102,13 @@ class _ServiceThatBlamesNothing(WatchedService):
         super().note_lead()
 
 
+class _ServiceThatHearsOfNoCrash(WatchedService):
+    """Takes replicas whose processes have crashed for killed ones."""
+
+    async def replica_crashed(self, replica_id: str) -> None:
+        pass
+
+
 class _ServiceThatKeepsNothingApart(WatchedService):
     """Leases suspects of one death to one engine again."""
 
@@ -291,6 +298,9 @@ BROKEN: dict[str, Broken] = {
     ),
     "nothing is blamed for dead engines": Broken(
         Parts(service=_ServiceThatBlamesNothing), 0, "every_call_has_its_answer", _with_killer
+    ),
+    "nothing is said of crashes": Broken(
+        Parts(service=_ServiceThatHearsOfNoCrash), 0, "every_call_has_its_answer", _with_killer
     ),
     "suspects run together": Broken(
         Parts(service=_ServiceThatKeepsNothingApart), 0, "core_invariants", _with_killer

@@ -6,6 +6,7 @@ A test puts a broken part in the place of one.
 import asyncio
 import json
 import random
+import zlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -216,9 +217,11 @@ class WatchedEngine(FakeEngine):
 
     recorder: Recorder
     replica_id: str
+    crash: Callable[[], None]
+    """Ends its process as SIGSEGV does."""
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
-        """Run a call; die of one that kills, before it has made a token."""
+        """Run a call; die of one that kills, before it has made a token, or crash the process."""
         prompt = json.loads(call.body)["prompt"]
         if prompt.endswith(KILLER):
             name = prompt.partition(" ")[0]
@@ -233,7 +236,10 @@ class WatchedEngine(FakeEngine):
 
     def _killed_by(self, name: str) -> None:
         self.recorder.killed[name] += 1
-        self.die()
+        if zlib.crc32(name.encode()) % 2:
+            self.crash()
+        else:
+            self.die()
 
     def release(self, lease_id: LeaseId) -> Progress:
         """Forget a lease, and say what it has used."""
@@ -580,8 +586,10 @@ class ReplicaHost:
         connections: Connections,
         scheduler: DetachedHandle,
         on_died: Callable[["ReplicaHost"], None],
+        on_crash: Callable[["ReplicaHost"], None],
     ) -> None:
         """Start the engine and pull."""
+        self.engine.crash = lambda: on_crash(self)
         self.answers = ReplicaWithoutServe(
             self._config, self.replica_id, self.engine, lambda: on_died(self)
         )

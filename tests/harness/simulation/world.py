@@ -26,6 +26,8 @@ _MIDNIGHT_S: Seconds = 20 * 86_400.0
 """A midnight of UTC, in seconds since 1970."""
 _ENGINE_LAST_WORDS_S: Seconds = 2.0
 _REPLACED_S: Seconds = 3.0
+_CRASHING_S: Seconds = 0.05
+"""From the fault of a process to its end; the scheduler is told in twice as long at most."""
 _ENDED_S: Seconds = 2.0
 """Serve ends a replica that is to leave after so long at most; it counts none of our calls."""
 
@@ -201,6 +203,20 @@ class World:
         self.recorder.add_event(host.process.name, "engine is dead")
         self.network.later(_ENGINE_LAST_WORDS_S, lambda: self.crash_replica(host))
 
+    def process_crashed(self, host: ReplicaHost) -> None:
+        """The process of a replica ends by a fault of its own; another one tells the scheduler."""
+        self.recorder.add_event(host.process.name, "crashes")
+        host.process.paused = True  # what handles the signal runs, and nothing else
+        told_s = random.Random(f"crash {host.replica_id}").uniform(0.0, 2 * _CRASHING_S)
+
+        def tell() -> None:
+            scheduler = self.scheduler
+            if scheduler.in_charge:
+                scheduler.process.start(scheduler.answers.replica_crashed(host.replica_id))
+
+        self.network.later(told_s, tell)
+        self.network.later(_CRASHING_S, lambda: self.crash_replica(host))
+
     def _replace_replica(self, host: ReplicaHost, down_s: Seconds) -> None:
         def start() -> None:
             if not self.over and self.seats[host.slot] is host:
@@ -212,7 +228,13 @@ class World:
         replica_id = f"r{slot}.{len(self.replicas)}"
         host = ReplicaHost(slot, replica_id, self.config, self.recorder)
         self.replicas[replica_id] = host
-        host.begin(self._parts, self.connections, self.scheduler_handle, self.engine_died)
+        host.begin(
+            self._parts,
+            self.connections,
+            self.scheduler_handle,
+            self.engine_died,
+            self.process_crashed,
+        )
         self.recorder.add_event(host.process.name, f"starts as {replica_id}")
         return host
 
