@@ -191,7 +191,7 @@ def _elements(kind: type[BaseModel], name: str, value: memoryview) -> Iterator[t
 
 def _most_elements(kind: type[BaseModel], name: str) -> int:
     limits = kind.model_fields[name].metadata
-    return min(limit.max_length for limit in limits if hasattr(limit, "max_length"))
+    return min(int(limit.max_length) for limit in limits if hasattr(limit, "max_length"))
 
 
 @cache
