@@ -523,8 +523,9 @@ class IngressSection(Section):
     keepalive: Literal["event", "chunk", "comment", "none"] = "event"
     """What a silent stream gets; a call's `X-Justitia-Keepalive` goes before it. `event`: the API's
     own event, which clients count as activity (`ping` of Messages, `response.queued` and
-    `keepalive` of Responses), and a comment on chats and completions, which have none. `chunk`: on
-    these a chunk without text, and no comments, for clients that take each line for `data: JSON`.
+    `keepalive` of Responses), and a comment on chats and completions, which have none, but a chunk
+    for harnesses that count no comments (Qwen Code). `chunk`: on these a chunk without text, and no
+    comments, for clients that take each line for `data: JSON`.
     `comment`: comments everywhere. `none`: nothing."""
     submit_interval_s: NotNegative = 0.0
     """Submissions are joined over this time, and while a batch is on its way in any case."""

@@ -48,6 +48,8 @@ class Harness:
     """First words of its system prompt, which are a mark, too."""
     converses: bool = False
     """Whether calls without a session are put together by what was said."""
+    counts_chunks: bool = False
+    """Whether its idle timer counts only chunks of a chat: comments do not keep it waiting."""
 
     def is_marked(self, headers: Mapping[str, str]) -> bool:
         """Return whether a call's headers have a mark of the harness.
@@ -132,6 +134,7 @@ HARNESSES = (
         marks=(("user-agent", "qwencode/"),),
         openings=("You are Qwen Code,",),
         converses=True,
+        counts_chunks=True,  # of 240 s; then it sends the turn again
     ),
     Harness(
         "dynamo",
@@ -142,3 +145,12 @@ HARNESSES = (
     Harness("litellm", run=("x-litellm-trace-id",)),
 )
 """The harnesses that are known, in the order in which they are tried."""
+
+
+def counts_chunks(headers: Mapping[str, str]) -> bool:
+    """Return whether a call's client is a harness whose idle timer counts no comments.
+
+    Args:
+        headers: Names in lower case, and values that are not empty.
+    """
+    return any(one.counts_chunks and one.is_marked(headers) for one in HARNESSES)

@@ -23,6 +23,7 @@ from justitia_ray.protocol.endpoints import (
 )
 from justitia_ray.protocol.inference_body import read_object
 from justitia_ray.protocol.stream_forms import Keepalive, stream_form
+from justitia_ray.recognition.harnesses import counts_chunks
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.ingress.body_room import HeldBody
 from justitia_ray.serve.ingress.door import context_of
@@ -114,6 +115,13 @@ async def _close_elsewhere(
     await asyncio.gather(*others, return_exceptions=True)
 
 
+def _keepalive_of(context: RequestContext, configured: Keepalive) -> Keepalive:
+    """Return the form of signs of life that a call's client counts as activity."""
+    if configured is Keepalive.EVENT and counts_chunks(context.headers):
+        return Keepalive.CHUNK
+    return configured
+
+
 def _declared_length(scope: Message) -> str:
     return next(iter(_header_values(scope, b"content-length")), "")
 
@@ -154,7 +162,7 @@ def inference_endpoints(
                 context = replace(context, tier=read_tier(fields))
                 if body.stream:
                     form = stream_form(reply.path, body.payload)
-                    chosen = asked or Keepalive(section.keepalive)
+                    chosen = asked or _keepalive_of(context, Keepalive(section.keepalive))
                     reply.keep_alive(form, KeepaliveTerms(section.keepalive_s, chosen), since)
                     reply.on_failure = gateway.note_failed_stream
                 body = await gateway.counted(context, body)

@@ -246,6 +246,31 @@ async def test_caller_and_operator_choose_the_form_of_a_sign_of_life(
     assert caller.chunks[0].startswith(first)
 
 
+@pytest.mark.parametrize(
+    ("agent", "asked", "configured", "first"),
+    [
+        ("QwenCode/0.24.4 (linux; x64)", None, "event", b'data: {"id": "chatcmpl-'),
+        ("QwenCode/0.24.4 (linux; x64)", None, "comment", b": "),
+        ("QwenCode/0.24.4 (linux; x64)", "event", "event", b": "),
+        ("OpenAI/JS 6.1.0", None, "event", b": "),
+    ],
+)
+async def test_harness_whose_idle_timer_counts_no_comments_gets_chunks(
+    gateway: StandInGateway, agent: str, asked: str | None, configured: str, first: bytes
+) -> None:
+    """In place of comments alone: the call and the operator may say otherwise."""
+    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
+    gateway.source = source
+    caller.headers |= {"user-agent": agent}
+    caller.headers |= {} if asked is None else {"x-justitia-keepalive": asked}
+    call = asyncio.create_task(_post(gateway, CHAT, caller, keepalive_s=0.01, keepalive=configured))
+    await caller.until_chunks(1)
+    caller.leaves.set()
+    await call
+
+    assert caller.chunks[0].startswith(first)
+
+
 @pytest.mark.parametrize("refusal", [None, ContextLengthExceeded("too long")])
 async def test_stream_is_kept_alive_while_its_prompt_is_counted(
     gateway: StandInGateway, refusal: Exception | None
