@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,12 @@ class Client:
     """Variables with which it takes a stream of five silent seconds for lost."""
     impatient_lines: tuple[tuple[str, str], ...] = ()
     """Lines of its files, and those with which it does so."""
+    impatient_files: Mapping[str, str] | None = None
+    """Files that the page does not have with which it does so."""
+    variant: str = ""
+    """Part of its section whose lines it has; empty: the section's own."""
+    asks_for: str = "MODEL"
+    """Beginning of the models' names in its calls."""
 
     def command(
         self, installed: Path, model: str, prompt: str, *, resume: bool = False
@@ -47,7 +53,7 @@ class Client:
         return [str(program), *(one.replace("MODEL", model) for one in arguments), prompt]
 
     def __str__(self) -> str:
-        return self.program
+        return "-".join((self.program, *self.variant.lower().split()[-1:]))
 
     def prepare(
         self, home: Path, *, url: str, key: str, model: str, impatient: bool = False
@@ -56,10 +62,11 @@ class Client:
 
         It reaches this machine alone: to all others leads a proxy that is not there.
         """
-        settings = settings_of(self.name, url=url, key=key, model=model)
-        for path, text in settings.files.items():
+        settings = settings_of(self.name, self.variant, url=url, key=key, model=model)
+        files = settings.files | (dict(self.impatient_files or {}) if impatient else {})
+        for path, text in files.items():
             for line, other in self.impatient_lines if impatient else ():
-                assert line in text
+                assert line in text, f"{self}: {path} has no {line}"
                 text = text.replace(line, other)
             file = home / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -130,6 +137,7 @@ CLIENTS = (
         ("--yolo", "--output-format=json", "--continue"),
         _call("run_shell_command", "command", is_background=False),
         _call("agent", "prompt", description="Look", subagent_type="Explore"),
+        impatience={"QWEN_STREAM_IDLE_TIMEOUT_MS": "5000"},
     ),
     Client(
         "pi",
@@ -139,5 +147,15 @@ CLIENTS = (
         ("--print", "--mode", "json", "--model", "justitia/MODEL"),
         ("--print", "--mode", "json", "--continue"),
         _call("bash", "command"),
+        impatient_files={".pi/agent/settings.json": '{"httpIdleTimeoutMs": 5000}'},
     ),
 )
+_CLAUDE, _, _OPENCODE, _, _PI = CLIENTS
+VARIANTS = (
+    replace(_CLAUDE, variant="Without names of models", asks_for="claude-"),
+    replace(_OPENCODE, variant="OpenCode with Responses"),
+    replace(_OPENCODE, variant="OpenCode with Messages"),
+    replace(_PI, variant="pi with Responses"),
+    replace(_PI, variant="pi with Messages"),
+)
+"""Clients with the lines of another part of their section."""

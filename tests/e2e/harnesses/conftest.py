@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harnesses.clients import CLIENTS, Client
+from tests.e2e.harnesses.clients import CLIENTS, VARIANTS, Client
 from tests.e2e.harnesses.installed import CACHE, installed
 from tests.e2e.harnesses.known import unknown_parts
 from tests.e2e.harnesses.model import LENIENT, STRICT, build_model
@@ -18,6 +18,8 @@ from tests.e2e.harnesses.service import SPENT, ScriptedService, scripted_service
 from tests.harness.key_ring import KeyRing
 
 OPERATOR = "operator"
+WAITS, DIES = "waits", "dies"
+"""Ends of the names of tenants whose call waits long, or whose engine dies."""
 _SENT = pytest.StashKey[dict[str, set[str]]]()
 
 
@@ -47,7 +49,8 @@ def _served(
 ) -> Iterator[Guarded]:
     installed(CLIENTS[0].package)  # without npm nothing has to be started
     keys = KeyRing(directory / "keys.yaml")
-    tenants = [f"{client}-{name}" for client in CLIENTS for name in (LENIENT, STRICT, "busy")]
+    names = (LENIENT, STRICT, WAITS, DIES)
+    tenants = [f"{client}-{name}" for client in (*CLIENTS, *VARIANTS) for name in names]
     for tenant in (*tenants, *(f"{SPENT}/{client}" for client in CLIENTS), HOG):
         keys.add(tenant, tenant, "infer", "own")
     keys.add(OPERATOR, None, "operate")

@@ -1,8 +1,11 @@
-"""The lines of `deployments/harnesses.md`: what a client's section sets, for one service."""
+"""The lines of `deployments/harnesses.md`: what each section sets, for one service."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 PAGE = Path(__file__).parents[3] / "deployments" / "harnesses.md"
 _BLOCK = re.compile(r"(?:`~/(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<text>.*?)```\n", re.DOTALL)
@@ -17,19 +20,17 @@ class Settings:
     """Texts by path below the home directory."""
 
 
-def settings_of(section: str, *, url: str, key: str, model: str) -> Settings:
+def settings_of(section: str, variant: str, *, url: str, key: str, model: str) -> Settings:
     """Return a client's settings, as the page gives them.
 
     Args:
         section: Heading of its section.
+        variant: Heading of the part whose `diff` changes the section's lines; empty: none.
         url: In place of the page's service.
         key: In place of `KEY`.
         model: In place of `MODEL`.
     """
-    page = PAGE.read_text(encoding="utf-8")
-    _, _, rest = page.partition(f"\n## {section}\n")
-    assert rest, f"{PAGE.name} has no section {section!r}"
-    told = rest.partition("\n## ")[0]
+    told = _lines_of(section, variant)
     for placeholder, value in (
         (r"https://llm\.example\.org", url),
         (r"\bKEY\b", key),
@@ -47,3 +48,30 @@ def settings_of(section: str, *, url: str, key: str, model: str) -> Settings:
                 assert equals, f"{PAGE.name}: no export: {line}"
                 settings.variables[name] = value.partition(" #")[0].strip()
     return settings
+
+
+def served_model(name: str) -> dict[str, Any]:
+    """Return the page's section of a served model.
+
+    Args:
+        name: In place of `MODEL`.
+    """
+    (block,) = _BLOCK.finditer(_lines_of("The service", ""))
+    found: dict[str, Any] = yaml.safe_load(re.sub(r"\bMODEL\b", name, block["text"]))
+    return found
+
+
+def _lines_of(section: str, variant: str) -> str:
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")
+    assert rest, f"{PAGE.name} has no section {section!r}"
+    told, *parts = rest.partition("\n## ")[0].split("\n### ")
+    told += "\n"
+    if not variant:
+        return told
+    (part,) = (part for part in parts if part.startswith(f"{variant}\n"))
+    (change,) = _BLOCK.finditer(f"{part}\n")
+    assert "diff" == change["kind"]
+    lines = change["text"].splitlines(keepends=True)
+    before, after = ("".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
+    assert 1 == told.count(before), f"{PAGE.name}: {variant}: no such lines: {before}"
+    return told.replace(before, after)

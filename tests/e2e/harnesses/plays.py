@@ -1,11 +1,16 @@
 """What a client plays, and what is held of its calls."""
 
 from collections import Counter
+from pathlib import Path
 
-from tests.e2e.harnesses.conftest import OPERATOR, Guarded
+from tests.e2e.harnesses.clients import Client
+from tests.e2e.harnesses.conftest import OPERATOR, Guarded, Noted
+from tests.e2e.harnesses.metering import Tokens, counted, sum_of, told_use, used
 from tests.e2e.harnesses.scenarios import AGAIN, AGENTS, BELOW, ENDS, FILES, TOOLS
-from tests.e2e.harnesses.session import Session, class_of, told_use, used
+from tests.e2e.harnesses.session import Session, class_of, session
 from tests.eventually import eventually
+
+_METERED_WITHIN_S = 60.0
 
 
 def check_calls(played: Session) -> None:
@@ -16,6 +21,8 @@ def check_calls(played: Session) -> None:
     assert not repeated
     named = {call.application for call in calls if call.application is not None}
     assert 1 == len(named), [call.application for call in calls]  # None: begun before it was read
+    asked = {str(call.fields["model"]) for call in calls}
+    assert all(name.startswith(played.asks_for) for name in asked), asked
 
 
 async def play(played: Session, *, agents: bool = True) -> None:
@@ -33,18 +40,68 @@ async def play(played: Session, *, agents: bool = True) -> None:
     check_calls(played)
 
 
-async def check_application(played: Session, guarded: Guarded, tenant: str) -> None:
-    """Hold that its application has the class of the client, and every token is metered."""
+async def check_application(played: Session, guarded: Guarded, tenant: str) -> Tokens:
+    """Hold that its application has the class of the client, and every token is metered.
+
+    Returns:
+        The tokens, as its answers tell them.
+    """
     calls = played.calls
     application = next(filter(None, (call.application for call in calls)))
     found = await class_of(guarded.url, played.key, application)
     told = [told_use(call) for call in calls]
-    prompt, output = map(sum, zip(*told, strict=True))
-    expected = (1, len(calls), prompt, output)
+    expected = (1, len(calls), sum_of(told))
+    metered = None
 
     async def is_metered() -> bool:
-        return expected == await used(guarded.url, guarded.secrets[OPERATOR], tenant)
+        nonlocal metered
+        metered = await used(guarded.url, guarded.secrets[OPERATOR], tenant)
+        return metered == expected
 
     assert played.client.application_class == found
-    assert all(prompt and output for prompt, output in told)
-    await eventually(is_metered, f"{expected} of {tenant} are metered", 30.0)
+    assert all(one.prompt and one.output for one in told), told
+    try:
+        await eventually(is_metered, "every token is metered", _METERED_WITHIN_S, every_s=0.2)
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {metered} of {tenant}, not {expected}") from None
+    return expected[2]
+
+
+async def play_whole(
+    guarded: Guarded,
+    client: Client,
+    model: str,
+    directory: Path,
+    note_sent: Noted,
+    *,
+    agents: bool = True,
+) -> None:
+    """Play a session of a client; hold that the service and the engine count the same tokens.
+
+    Args:
+        guarded: The service; no other call runs on the model meanwhile.
+        client: The client.
+        model: Name of the model.
+        directory: An empty directory.
+        note_sent: Takes note of what the client sent.
+        agents: Whether it sends a sub-agent, if it has any.
+    """
+    tenant = f"{client}-{model}"
+    exporter, key = guarded.service.exporter, guarded.secrets[tenant]
+    before = await counted(exporter, model)
+    async with session(client, guarded.url, directory, model=model, key=key) as played:
+        await play(played, agents=agents)
+        note_sent(client, played.recorder.exchanges)
+        told = await check_application(played, guarded, tenant)
+    expected = sum_of((before, told))
+    found = None
+
+    async def is_counted() -> bool:
+        nonlocal found
+        found = await counted(exporter, model)
+        return found == expected
+
+    try:
+        await eventually(is_counted, "the engine has counted it", _METERED_WITHIN_S, every_s=0.5)
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {found}, not {expected}") from None

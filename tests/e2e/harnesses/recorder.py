@@ -44,6 +44,26 @@ class Exchange:
         return read if isinstance(read, dict) else {}
 
     @property
+    def events(self) -> list[dict[str, Any]]:
+        """The answer's whole events so far."""
+        whole = self.answer.rpartition(b"\n\n")[0]
+        lines = (line.removeprefix(b"data: ") for line in whole.splitlines())
+        return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+    @property
+    def said(self) -> str:
+        """What the model has said in the answer so far."""
+        texts: list[str] = []
+        for event in self.events:
+            delta = event.get("delta")
+            if event.get("type") == "response.output_text.delta":
+                texts.append(str(delta))
+            elif isinstance(delta, dict):
+                texts.append(delta.get("text") or "")
+            texts += (one["delta"].get("content") or "" for one in event.get("choices") or ())
+        return "".join(texts)
+
+    @property
     def application(self) -> str | None:
         """The application that the service took it for."""
         return self.answer_headers.get("x-justitia-application")

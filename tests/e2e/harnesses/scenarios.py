@@ -14,8 +14,10 @@ ENDS = {
     AGENTS: "The agents are done.",
     AGAIN: "The resumed work is done.",
 }
-LONG_WORDS = " ".join(f"word{number}" for number in range(300))
-_ENDLESS = "word " * 20_000
+LONG_WORDS = " ".join(f"word{number}" for number in range(1200))
+"""Long enough for an answer to be cut in the middle while others begin."""
+ENDLESS = 60_000
+"""Words of an answer that takes a seat until its caller leaves."""
 
 
 def scripts_of(client: Client) -> dict[str, Sequence[Turn]]:
@@ -40,7 +42,7 @@ def scripts_of(client: Client) -> dict[str, Sequence[Turn]]:
 
 def all_scripts(clients: Sequence[Client]) -> dict[str, Sequence[Turn]]:
     """Return the scripts for all clients, and an endless one."""
-    found: dict[str, Sequence[Turn]] = {HOG: (Turn(_ENDLESS),)}
+    found: dict[str, Sequence[Turn]] = {HOG: (Turn("word " * ENDLESS),)}
     for client in clients:
         found |= scripts_of(client)
     return found

@@ -1,6 +1,7 @@
 """The service on scripted engines, in a process of its own, behind HAProxy or Serve's own proxy.
 
-As a program it serves until its input ends: it says its port, or why it does not come up.
+As a program it serves until its input ends: it says its port and that of Ray's metrics, or why it
+does not come up.
 """
 
 import json
@@ -16,11 +17,13 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from tests.e2e.harnesses.model import CONTEXT, STRICT
+from tests.e2e.harnesses.pages import served_model
 from tests.e2e.harnesses.script import SCRIPTS
 
 _ROOT = Path(__file__).parents[3]
 _CPUS = 16
 _ENDS_WITHIN_S = 120.0
+_OF_RAY = {"RAY_worker_niceness": "0", "RAY_metrics_report_interval_ms": "1000"}
 SEATS = 6
 """Of an engine: so few that a test can take all of them."""
 KEEPALIVE_S = 1.0
@@ -33,6 +36,8 @@ class ScriptedService:
     """A running service."""
 
     url: str
+    exporter: str
+    """URL of Ray's metrics, vLLM's own among them."""
     pid: int
 
     def engines(self, model: str) -> list[int]:
@@ -100,25 +105,24 @@ def serve_config(
 
 
 def _model(name: str, model: Path, scripts: Path) -> dict[str, Any]:
+    told = served_model(name)
     return {
-        "name": name,
+        **told,
         "path": str(model),
-        "aliases": ["claude-*"] if name == STRICT else [],
+        "aliases": told["aliases"] if name == STRICT else [],
         "engine": {
             "kind": "vllm",
             "vllm_args": {
+                **told["engine"]["vllm_args"],
                 "chat_template": str(model / f"{name}.jinja"),
                 "logits_processors": "tests.e2e.harnesses.processor:ScriptedWords",
-                "enable_auto_tool_choice": True,
-                "tool_call_parser": "hermes",
                 "dtype": "float32",
-                "max_model_len": CONTEXT,
                 "enforce_eager": True,
                 "distributed_executor_backend": (
                     "vllm.v1.executor.uniproc_executor.UniProcExecutor"
                 ),
                 "block_size": 32,
-                "num_gpu_blocks_override": 4 * CONTEXT // 32,
+                "num_gpu_blocks_override": 8 * CONTEXT // 32,
                 "max_num_seqs": SEATS,
             },
             "env": {
@@ -148,7 +152,7 @@ def scripted_service(
     with subprocess.Popen(
         [sys.executable, "-m", __name__, *words],
         cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT), "RAY_worker_niceness": "0"},
+        env={**os.environ, "PYTHONPATH": str(_ROOT), **_OF_RAY},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -157,8 +161,11 @@ def scripted_service(
         assert process.stdout is not None
         try:
             said = json.loads(process.stdout.readline() or '"the service has ended"')
-            assert isinstance(said, int), said
-            yield ScriptedService(f"http://127.0.0.1:{said}", process.pid)
+            assert isinstance(said, list), said
+            port, exporter = said
+            yield ScriptedService(
+                f"http://127.0.0.1:{port}", f"http://127.0.0.1:{exporter}/metrics", process.pid
+            )
         finally:
             process.stdin.close()
             process.wait(_ENDS_WITHIN_S)
@@ -167,6 +174,8 @@ def scripted_service(
 def _serve_until_told(
     model: str, scripts: str, keys: str, engines: dict[str, int], haproxy: bool
 ) -> None:
+    import ray
+
     from justitia_ray.errors import JustitiaError
     from tests.harness.local_cluster import LocalCluster
 
@@ -179,7 +188,9 @@ def _serve_until_told(
     cluster.values = serve_config(Path(model), Path(scripts), Path(keys), cluster.data_dir, engines)
     try:
         with cluster:
-            print(json.dumps(cluster.port), file=answers, flush=True)
+            (node,) = ray.nodes()
+            told = [cluster.port, node["MetricsExportPort"]]
+            print(json.dumps(told), file=answers, flush=True)
             sys.stdin.read()
     except JustitiaError as error:
         print(json.dumps(str(error)), file=answers, flush=True)

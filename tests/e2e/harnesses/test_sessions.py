@@ -7,27 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harnesses.clients import CLIENTS, Client
+from tests.e2e.harnesses.clients import CLIENTS, VARIANTS, Client
 from tests.e2e.harnesses.conftest import Guarded, Noted
 from tests.e2e.harnesses.model import LENIENT, STRICT
-from tests.e2e.harnesses.plays import check_application, play
-from tests.e2e.harnesses.session import session
+from tests.e2e.harnesses.plays import play_whole
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.vllm,
-    pytest.mark.harness,
-    pytest.mark.parametrize("client", CLIENTS, ids=str),
-]
+pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
 
 
 @pytest.mark.parametrize("model", [LENIENT, STRICT])
+@pytest.mark.parametrize("client", CLIENTS, ids=str)
 async def test_session_is_one_application_from_the_first_call_to_the_resume(
     guarded: Guarded, client: Client, model: str, tmp_path: Path, note_sent: Noted
 ) -> None:
-    tenant = f"{client}-{model}"
-    key = guarded.secrets[tenant]
-    async with session(client, guarded.url, tmp_path, model=model, key=key) as played:
-        await play(played)
-        note_sent(client, played.recorder.exchanges)
-        await check_application(played, guarded, tenant)
+    await play_whole(guarded, client, model, tmp_path, note_sent)
+
+
+@pytest.mark.parametrize("client", VARIANTS, ids=str)
+async def test_session_over_another_api_or_name_is_one_application(
+    guarded: Guarded, client: Client, tmp_path: Path, note_sent: Noted
+) -> None:
+    await play_whole(guarded, client, STRICT, tmp_path, note_sent)

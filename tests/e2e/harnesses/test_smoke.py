@@ -7,8 +7,7 @@ import pytest
 from tests.e2e.harnesses.clients import CLIENTS, Client
 from tests.e2e.harnesses.conftest import Guarded, Noted
 from tests.e2e.harnesses.model import STRICT
-from tests.e2e.harnesses.plays import check_application, play
-from tests.e2e.harnesses.session import session
+from tests.e2e.harnesses.plays import play_whole
 
 pytestmark = [pytest.mark.vllm, pytest.mark.harness, pytest.mark.slow]
 
@@ -20,9 +19,4 @@ _SMOKE = [client for client in CLIENTS if client.program in ("pi", "claude")]
 async def test_session_is_one_application_from_the_first_call_to_the_resume(
     strict: Guarded, client: Client, tmp_path: Path, note_sent: Noted
 ) -> None:
-    tenant = f"{client}-{STRICT}"
-    key = strict.secrets[tenant]
-    async with session(client, strict.url, tmp_path, model=STRICT, key=key) as played:
-        await play(played, agents=False)
-        note_sent(client, played.recorder.exchanges)
-        await check_application(played, strict, tenant)
+    await play_whole(strict, client, STRICT, tmp_path, note_sent, agents=False)

@@ -1,0 +1,198 @@
+"""A long wait, an engine's death and a spent quota: all clients are in the same one at once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from tests.e2e.harnesses.clients import CLIENTS, Client
+from tests.e2e.harnesses.conftest import DIES, OPERATOR, WAITS, Guarded
+from tests.e2e.harnesses.installed import installed
+from tests.e2e.harnesses.model import LENIENT, STRICT
+from tests.e2e.harnesses.plays import check_application, check_calls
+from tests.e2e.harnesses.scenarios import ENDLESS, ENDS, HOG, LONG, LONG_WORDS, TOOLS
+from tests.e2e.harnesses.service import SEATS, SPENT
+from tests.e2e.harnesses.session import Run, Session, session
+from tests.eventually import eventually
+
+pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
+
+_SILENT_S = 12
+"""Signs of life, a second apart, in which a client that waits for five would have given up."""
+_COME_WITHIN_S = 240.0
+"""Five clients start on two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """A client that runs."""
+
+    session: Session
+    tenant: str
+    run: asyncio.Task[Run]
+
+    def __str__(self) -> str:
+        return str(self.session.client)
+
+    async def check(self, said: str, guarded: Guarded) -> None:
+        """Hold that it ends well, is one application, and is metered."""
+        ended = await self.run
+        assert 0 == ended.status, ended
+        assert said in ended.output, ended
+        check_calls(self.session)
+        await check_application(self.session, guarded, self.tenant)
+
+
+@asynccontextmanager
+async def all_playing(
+    guarded: Guarded,
+    directory: Path,
+    tenant_of: Callable[[Client], str],
+    *,
+    model: str,
+    script: str,
+    impatient: bool = False,
+) -> AsyncIterator[list[Playing]]:
+    """All clients, which begin a script side by side."""
+    for client in CLIENTS:
+        installed(client.package)
+    async with AsyncExitStack() as stack:
+        playing = []
+        for client in CLIENTS:
+            own, tenant = directory / str(client), tenant_of(client)
+            own.mkdir()
+            key = guarded.secrets[tenant]
+            begun = await stack.enter_async_context(
+                session(client, guarded.url, own, model=model, key=key, impatient=impatient)
+            )
+            run = asyncio.create_task(begun.run(f"{client.program}-{script}"))
+            stack.push_async_callback(_end, run)
+            playing.append(Playing(begun, tenant, run))
+        yield playing
+
+
+async def _end(run: asyncio.Task[Run]) -> None:
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
+async def each(playing: list[Playing], check: Callable[[Playing], Awaitable[None]]) -> None:
+    """Hold something of each client, and say of which it does not hold."""
+    found = await asyncio.gather(*map(check, playing), return_exceptions=True)
+    failed = []
+    for one, error in zip(playing, found, strict=True):
+        if isinstance(error, Exception):
+            error.add_note(f"client: {one}")
+            failed.append(error)
+    if failed:
+        raise ExceptionGroup("not of each client", failed)
+
+
+@asynccontextmanager
+async def seats_taken(guarded: Guarded, model: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Another tenant's endless answers in all seats of a model's engine; yields their end."""
+    hog = {"authorization": f"Bearer {guarded.secrets[HOG]}"}
+    operator = {"authorization": f"Bearer {guarded.secrets[OPERATOR]}"}
+    endless = {
+        "model": model,
+        "stream": True,
+        "max_tokens": ENDLESS,
+        "messages": [{"role": "user", "content": f"@@{HOG}@@"}],
+        "tools": [{"type": "function", "function": {"name": "none", "parameters": {}}}],
+    }
+    async with (
+        httpx.AsyncClient(base_url=guarded.url, timeout=None, headers=hog) as http,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(SEATS):
+            await stack.enter_async_context(
+                http.stream("POST", "/v1/chat/completions", json=endless)
+            )
+
+        async def are_taken() -> bool:
+            answer = await http.get("/v1/status", headers=operator, params={"model": model})
+            replicas = answer.json()["replicas"].values()
+            return SEATS <= sum(int(replica["running"]) for replica in replicas)
+
+        await eventually(are_taken, "the seats are taken", 120.0, every_s=0.5)
+        yield stack.aclose
+
+
+def check_still_running(playing: list[Playing]) -> None:
+    """Hold that no client has ended."""
+    early = {str(one): str(one.run.result()) for one in playing if one.run.done()}
+    assert not early, early
+
+
+async def until_all_wait(playing: list[Playing], signs: int) -> None:
+    """Return when a call of each client has had signs of life."""
+
+    def have_waited() -> bool:
+        check_still_running(playing)
+        return all(any(call.pieces >= signs for call in one.session.calls) for one in playing)
+
+    await eventually(have_waited, f"{signs} signs of life", _COME_WITHIN_S, every_s=0.5)
+
+
+async def test_long_wait_in_the_queue_breaks_no_call(guarded: Guarded, tmp_path: Path) -> None:
+    """Each client takes five silent seconds for a lost stream here."""
+    async with (
+        seats_taken(guarded, LENIENT) as leave_seats,
+        all_playing(
+            guarded,
+            tmp_path,
+            lambda client: f"{client}-{WAITS}",
+            model=LENIENT,
+            script=TOOLS,
+            impatient=True,
+        ) as playing,
+    ):
+        await until_all_wait(playing, _SILENT_S)
+        await leave_seats()
+        await each(playing, lambda one: one.check(ENDS[TOOLS], guarded))
+
+
+async def test_death_of_an_engine_is_not_seen(guarded: Guarded, tmp_path: Path) -> None:
+    """Of the only one, in the middle of each answer: they go on when it is back."""
+    async with (
+        seats_taken(guarded, LENIENT) as leave_seats,
+        all_playing(
+            guarded,
+            tmp_path,
+            lambda client: f"{client}-{DIES}",
+            model=LENIENT,
+            script=LONG,
+            impatient=True,
+        ) as playing,
+    ):
+        await until_all_wait(playing, 1)
+        await leave_seats()
+
+        def are_answered() -> bool:
+            check_still_running(playing)
+            return all(any("word50" in call.said for call in one.session.calls) for one in playing)
+
+        await eventually(are_answered, "each is being answered", 120.0)
+        (engine,) = guarded.service.engines(LENIENT)
+        psutil.Process(engine).kill()
+        await each(playing, lambda one: one.check(LONG_WORDS, guarded))
+
+
+async def test_spent_quota_is_told_once(guarded: Guarded, tmp_path: Path) -> None:
+    """It ends the session: nothing comes back by waiting."""
+    async with all_playing(
+        guarded, tmp_path, lambda client: f"{SPENT}/{client}", model=STRICT, script=TOOLS
+    ) as playing:
+
+        async def check(one: Playing) -> None:
+            run, calls = await one.run, one.session.calls
+            assert {429} == {call.status for call in calls}, run
+            assert len(calls) <= one.session.client.tries, [call.body[-200:] for call in calls]
+            assert "quota" in run.output + run.errors, run
+
+        await each(playing, check)
