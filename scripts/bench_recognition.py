@@ -1,4 +1,7 @@
-"""Serve one load as single calls, as conversations and as applications: simulated, and live."""
+"""Serve one load as single calls, as conversations and as applications: simulated, and live.
+
+And say how often time and key would tell which application a call beside its conversation is of.
+"""
 
 import argparse
 import asyncio
@@ -11,6 +14,7 @@ from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.sim.suites.inputs import data_directory
 from scripts.bench.output import print_machine, progress_printer, write_json
 from scripts.bench.recognition import MIXES, ORACLE, SimulatedLoad, simulate_load, ways
+from scripts.bench.recognition_beside import beside_table, read_timelines
 from scripts.bench.recognition_cost import cost_table, measure_cost
 from scripts.bench.recognition_live import (
     ARMS,
@@ -29,7 +33,7 @@ from scripts.bench.serve_arms import BenchArms, RunningArms
 SEEDS, QUICK_SEEDS = (11, 12, 13, 14, 15), (11,)
 DENSITIES, QUICK_DENSITIES = (2.0, 3.0), (3.0,)
 COUNT, QUICK_COUNT = 300, 60
-PARTS = ("cost", "simulated", "live")
+PARTS = ("cost", "beside", "simulated", "live")
 COST, QUICK_COST = (15, 200), (3, 5)
 """Repeats, and calls of each."""
 _FILE = Path("deployments/local-fake.yaml")
@@ -38,7 +42,7 @@ _FILE = Path("deployments/local-fake.yaml")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
     options = parse_arguments(arguments)
-    data_dir = data_directory(options.data, required=False)
+    data_dir = data_directory(options.data, required=options.only == "beside")
     seeds = tuple(options.seeds or (QUICK_SEEDS if options.quick else SEEDS))
     about = print_machine(("ray",))
     print(
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     costs = measure_cost(*(QUICK_COST if options.quick else COST)) if "cost" in parts else {}
     if costs:
         print(f"\n{cost_table(costs)}\n", flush=True)
+    if "beside" in parts and data_dir is not None:
+        print(f"\n{beside_table(read_timelines(data_dir))}\n", flush=True)
     loads = simulate(options, seeds, data_dir) if "simulated" in parts else []
     plays = None
     if "live" in parts:

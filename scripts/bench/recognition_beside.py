@@ -1,0 +1,189 @@
+"""Calls beside a conversation: how often would time tell which application they belong to?
+
+A client that names no session asks for titles and the like in calls that repeat nothing of the
+conversation. What could be known of one is its key, and which applications of the key had a call
+just before. Sessions of real agents, several under one key, say how often that is right.
+"""
+
+import gzip
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, product
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from justitia_ray.cli.text_table import text_table
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.sessions.trace import SESSIONS_FILE
+from justitia_ray.units import Seconds
+
+SESSIONS = (1, 2, 4, 8)
+"""Of one key, at work at once."""
+WITHIN_S = (0.1, 1.0, 5.0, 30.0)
+_IDLE_S: Seconds = 600.0
+"""Gap after which an application has ended: what follows is another one."""
+
+
+class Timeline:
+    """The calls of one application, which follow on each other."""
+
+    def __init__(self, calls: Sequence[tuple[Seconds, Seconds, bool]]) -> None:
+        """Keep the calls: begin, end, and whether that is the end of a turn."""
+        self._begins = [begin for begin, _, _ in calls]
+        self._ends = [end for _, end, _ in calls]
+        self.length_s = self._ends[-1]
+        self.moments = {
+            "session": (0.0,),
+            "turn": tuple(end for _, end, ends_turn in calls if ends_turn),
+        }
+
+    def quiet_s(self, at: Seconds) -> Seconds:
+        """Return the time since it had a call in flight; infinite before its first."""
+        last = bisect_right(self._begins, at) - 1
+        return inf if last < 0 else max(0.0, at - self._ends[last])
+
+    def since_s(self, at: Seconds) -> Seconds:
+        """Return the time since a call of it began or ended; infinite before its first."""
+        last = bisect_right(self._begins, at) - 1
+        if last < 0:
+            return inf
+        return at - (self._ends[last] if self._ends[last] <= at else self._begins[last])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Calls of a kind that repeat nothing of a conversation."""
+
+    name: str
+    lags_s: tuple[Seconds, ...]
+    """Times after the moment that they follow, as clients of `tests/e2e/harnesses` made them."""
+    follows: str
+    """`session`: its first call begins; `turn`: a turn ends."""
+
+    def places(self, timelines: Sequence[Timeline]) -> list[tuple[Timeline, Seconds]]:
+        """Return the moments that such calls follow."""
+        return [(one, at) for one in timelines for at in one.moments[self.follows]]
+
+
+KINDS = (
+    # Nothing tells it from the others, and it belongs to no application that is there.
+    Kind("first of a session", (-1e-6,), "session"),
+    Kind("title", (0.02,), "session"),
+    Kind("memory", (0.02,), "turn"),
+)
+
+Rule = tuple[str, Seconds]
+"""`only`: the only application with a call in flight within that time before; `latest`: the one
+where a call began or ended last within it."""
+RULES: tuple[Rule, ...] = tuple(product(("only", "latest"), WITHIN_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Joins:
+    """What a rule does with calls, in shares of them."""
+
+    joined: float
+    right: float
+    """That are put with their own application."""
+
+    def __str__(self) -> str:
+        if not self.joined:
+            return "none"
+        return f"{self.right / self.joined:.1%} of {self.joined:.0%}"
+
+
+def read_timelines(data_dir: Path) -> list[Timeline]:
+    """Read the timelines of recorded sessions.
+
+    Raises:
+        ConfigError: If the directory has none that can be read.
+    """
+    path = data_dir / SESSIONS_FILE
+    try:
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+        return [found for line in lines for found in timelines_of(json.loads(line)["turns"])]
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+def timelines_of(turns: Sequence[dict[str, Any]]) -> list[Timeline]:
+    """Return the timelines of a session's turns: a new one after each long gap."""
+    calls: list[tuple[Seconds, Seconds, bool]] = []
+    found = [calls]
+    for turn in turns:
+        gap_s = turn["gap_s"] or 0.0
+        if calls and gap_s >= _IDLE_S:
+            calls = []
+            found.append(calls)
+        begin = calls[-1][1] + gap_s if calls else 0.0
+        calls.append((begin, begin + (turn["api_s"] or 0.0), turn["stop"] == "end_turn"))
+    return [Timeline(one) for one in found if one and one[-1][1]]
+
+
+def judge(
+    timelines: Sequence[Timeline], kind: Kind, sessions: int, draws: int = 20_000
+) -> dict[Rule, Joins]:
+    """Return what each rule does with calls of a kind.
+
+    Args:
+        timelines: Applications; the others are at a random moment of theirs when one has the call.
+        kind: The kind of calls.
+        sessions: Applications of one key at work at once.
+        draws: Calls that are judged.
+    """
+    random = Random(f"{kind.name} {sessions}")
+    places = kind.places(timelines)
+    weights = [*accumulate(one.length_s for one in timelines)]
+    joined: Counter[Rule] = Counter()
+    right: Counter[Rule] = Counter()
+    for _ in range(draws):
+        own, moment = random.choice(places)
+        at = moment + random.choice(kind.lags_s)
+        others = random.choices(timelines, cum_weights=weights, k=sessions - 1)
+        seen = [(own, at), *((one, random.uniform(0.0, one.length_s)) for one in others)]
+        quiet = [one.quiet_s(now) for one, now in seen]
+        since = [one.since_s(now) for one, now in seen]
+        latest = min(since)
+        for rule in RULES:
+            name, within_s = rule
+            if name == "only":
+                near = [place for place, quiet_s in enumerate(quiet) if quiet_s <= within_s]
+                joins, is_own = len(near) == 1, near == [0]
+            else:
+                joins, is_own = latest <= within_s, latest == since[0]
+            joined[rule] += joins
+            right[rule] += joins and is_own
+    return {rule: Joins(joined[rule] / draws, right[rule] / draws) for rule in RULES}
+
+
+def together(judged: Sequence[tuple[int, Joins]]) -> Joins:
+    """Return what a rule does with calls of several kinds, given how many there are of each."""
+    calls = sum(number for number, _ in judged)
+    return Joins(
+        sum(number * one.joined for number, one in judged) / calls,
+        sum(number * one.right for number, one in judged) / calls,
+    )
+
+
+def beside_table(
+    timelines: Sequence[Timeline], kinds: Sequence[Kind] = KINDS, draws: int = 20_000
+) -> str:
+    """Return what each rule does, by kind and by sessions of a key, and with all calls."""
+    numbers = [len(kind.places(timelines)) for kind in kinds]
+    found = [[judge(timelines, kind, count, draws) for count in SESSIONS] for kind in kinds]
+    rows = [["calls", "joins", "within s", *(f"{count} of a key" for count in SESSIONS)]]
+    for rule in RULES:
+        name, within_s = rule
+        for kind, judged in zip(kinds, found, strict=True):
+            rows.append([kind.name, name, f"{within_s:g}", *(str(one[rule]) for one in judged)])
+        all_kinds = [
+            together([(n, judged[rule]) for n, judged in zip(numbers, column, strict=True)])
+            for column in zip(*found, strict=True)
+        ]
+        rows.append(["all", name, f"{within_s:g}", *map(str, all_kinds)])
+    return text_table(rows, numbers_from=2)

@@ -1,0 +1,94 @@
+"""How often time and key would tell which application a call beside its conversation is of."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from scripts.bench.recognition_beside import (
+    KINDS,
+    Joins,
+    Kind,
+    Timeline,
+    beside_table,
+    judge,
+    read_timelines,
+    timelines_of,
+    together,
+)
+
+LATEST, ONLY = ("latest", 1.0), ("only", 1.0)
+BUSY = Timeline([(0.0, 100.0, True)])
+"""One call, in flight all the time."""
+FIRST, _, MEMORY = KINDS
+
+
+def turn(api_s: float, gap_s: float | None = 1.0, stop: str = "tool_use") -> dict[str, Any]:
+    return {"api_s": api_s, "gap_s": gap_s, "stop": stop}
+
+
+def test_session_is_another_application_after_a_gap_of_ten_minutes() -> None:
+    one, other = timelines_of([turn(2.0, 5.0), turn(3.0, None, "end_turn"), turn(4.0, 600.0)])
+
+    assert (5.0, 4.0) == (one.length_s, other.length_s)
+    assert ((0.0,), (5.0,)) == (one.moments["session"], one.moments["turn"])
+    assert () == other.moments["turn"]
+
+
+def test_application_is_quiet_since_its_last_end_and_new_since_its_last_event() -> None:
+    line = Timeline([(0.0, 2.0, False), (5.0, 9.0, True)])
+
+    assert [0.0, 1.0, 0.0] == [line.quiet_s(at) for at in (1.0, 3.0, 6.0)]
+    assert [1.0, 1.0, 1.0] == [line.since_s(at) for at in (1.0, 3.0, 6.0)]
+    assert float("inf") == line.quiet_s(-0.1) == line.since_s(-0.1)
+
+
+def test_single_session_of_a_key_has_all_its_calls() -> None:
+    found = judge([BUSY], MEMORY, sessions=1, draws=100)
+
+    assert Joins(1.0, 1.0) == found[LATEST] == found[ONLY]
+
+
+def test_first_call_of_a_session_is_joined_wrongly_while_another_is_at_work() -> None:
+    """It repeats nothing either."""
+    found = judge([BUSY], FIRST, sessions=2, draws=100)
+
+    assert Joins(1.0, 0.0) == found[ONLY]
+    assert 0.0 == found[LATEST].right
+
+
+def test_call_of_one_of_two_that_are_at_work_joins_neither_or_the_latest() -> None:
+    """The other one's call began more than 0.5 s before in 99.5 of 100 s."""
+    late = Kind("late", (0.5,), "turn")
+    found = judge([BUSY], late, sessions=2, draws=4_000)
+
+    assert Joins(0.0, 0.0) == found[ONLY]
+    assert 1.0 == found[LATEST].joined
+    assert 0.995 == pytest.approx(found[LATEST].right, abs=0.005)
+
+
+def test_all_kinds_count_by_their_calls() -> None:
+    found = together([(1, Joins(1.0, 0.0)), (3, Joins(0.5, 0.5))])
+
+    assert Joins(0.625, 0.375) == found
+    assert "60.0% of 62%" == str(found)
+    assert "none" == str(Joins(0.0, 0.0))
+
+
+def test_table_has_every_kind_and_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "sessions" / "sessions.jsonl.gz"
+    path.parent.mkdir()
+    session = {"turns": [turn(2.0), turn(3.0, stop="end_turn")]}
+    path.write_bytes(gzip.compress(json.dumps(session).encode()))
+    table = beside_table(read_timelines(tmp_path), draws=10)
+
+    for name in (*(kind.name for kind in KINDS), "all"):
+        assert any(line.startswith(name) for line in table.splitlines())
+
+
+def test_data_that_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sessions\.jsonl\.gz: cannot be read"):
+        read_timelines(tmp_path)
