@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.harnesses.beside import beside
 from tests.e2e.harnesses.clients import CLIENTS, VARIANTS, Client
 from tests.e2e.harnesses.installed import CACHE, installed
 from tests.e2e.harnesses.known import unknown_parts
 from tests.e2e.harnesses.model import LENIENT, STRICT, build_model
-from tests.e2e.harnesses.recorder import Exchange
+from tests.e2e.harnesses.recorder import Recorder
 from tests.e2e.harnesses.scenarios import HOG, all_scripts
 from tests.e2e.harnesses.script import write_scripts
 from tests.e2e.harnesses.service import SPENT, ScriptedService, scripted_service
@@ -20,7 +21,7 @@ from tests.harness.key_ring import KeyRing
 OPERATOR = "operator"
 WAITS, DIES = "waits", "dies"
 """Ends of the names of tenants whose call waits long, or whose engine dies."""
-_SENT = pytest.StashKey[dict[str, set[str]]]()
+_NOTED = pytest.StashKey["Noted"]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +84,34 @@ def strict(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
 @pytest.fixture
 def note_sent(pytestconfig: pytest.Config) -> "Noted":
     """Takes note of what a client sent."""
-    return Noted(pytestconfig.stash.setdefault(_SENT, {}))
+    return pytestconfig.stash.setdefault(_NOTED, Noted({}, {}))
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What clients sent that is not known, by client."""
+    """What clients sent that is not known, and calls beside their conversations, by client."""
 
     unknown: dict[str, set[str]]
+    beside: dict[str, list[str]]
 
-    def __call__(self, client: Client, calls: list[Exchange]) -> None:
+    def __call__(self, client: Client, recorder: Recorder) -> None:
         found = self.unknown.setdefault(client.name, set())
-        for call in calls:
+        for call in recorder.exchanges:
             found |= unknown_parts(client.program, call)
+        self.beside.setdefault(client.name, []).extend(beside(recorder.inferences))
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Say what each client sent that is not known: a new release shows itself."""
-    sent = config.stash.get(_SENT, {})
-    if sent:
-        terminalreporter.section("what harnesses sent that is not known")
-        for name, parts in sorted(sent.items()):
-            terminalreporter.write_line(f"{name}: {', '.join(sorted(parts)) or 'nothing'}")
+    noted = config.stash.get(_NOTED, None)
+    if noted is None:
+        return
+    for title, found in (
+        ("what harnesses sent that is not known", noted.unknown),
+        ("calls of harnesses beside their conversations", noted.beside),
+    ):
+        terminalreporter.section(title)
+        for name, parts in sorted(found.items()):
+            terminalreporter.write_line(f"{name}: {', '.join(sorted(parts)) or 'none'}")

@@ -91,7 +91,7 @@ async def play_whole(
     before = await counted(exporter, model)
     async with session(client, guarded.url, directory, model=model, key=key) as played:
         await play(played, agents=agents)
-        note_sent(client, played.recorder.exchanges)
+        note_sent(client, played.recorder)
         told = await check_application(played, guarded, tenant)
     expected = sum_of((before, told))
     found = None

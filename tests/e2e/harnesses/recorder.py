@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import aiohttp
@@ -33,6 +35,8 @@ class Exchange:
     """In which the answer came."""
     is_whole: bool = False
     """Whether the answer ended before the client hung up."""
+    begun_at: float = field(default_factory=time.monotonic)
+    ended_at: float = inf
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -134,4 +138,6 @@ class Recorder:
             except (ConnectionError, asyncio.CancelledError):
                 answered.close()
                 raise
+            finally:
+                exchange.ended_at = time.monotonic()
         return answer

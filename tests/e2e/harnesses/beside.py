@@ -1,0 +1,21 @@
+"""Calls beside a client's conversation: titles and the like, which have no tools."""
+
+from collections.abc import Sequence
+
+from tests.e2e.harnesses.recorder import Exchange
+
+
+def beside(calls: Sequence[Exchange]) -> list[str]:
+    """Return of each such call how long after the last begin or end of another one it came."""
+    found = []
+    for call in calls:
+        if call.fields.get("tools"):
+            continue
+        others = [other for other in calls if other is not call]
+        moments = [
+            *((call.begun_at - other.begun_at, "began") for other in others),
+            *((call.begun_at - other.ended_at, "ended") for other in others),
+        ]
+        since_s, what = min((one for one in moments if one[0] >= 0), default=(0.0, ""))
+        found.append(f"{1000 * since_s:.0f} ms after one {what}" if what else "the first")
+    return found
