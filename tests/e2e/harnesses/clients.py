@@ -29,8 +29,9 @@ class Client:
     """The call that runs a command."""
     spawn: Callable[[str], Call] | None = None
     """The call that gives a sub-agent a prompt; None: it has no sub-agents."""
-    tries: int = 1
-    """Calls that it makes where each is answered that nothing comes back by waiting."""
+    gives_up: bool = True
+    """Whether it ends where a call is answered that nothing comes back by waiting; else it calls
+    again after each such answer, with growing pauses."""
     leaves_agents: bool = False
     """Whether its program ends before sub-agents do, unless it has more to do."""
     impatience: Mapping[str, str] | None = None
@@ -126,6 +127,7 @@ CLIENTS = (
         ("run", "--format=json", "--continue"),
         _call("bash", "command", description="Run a command"),
         _call("task", "prompt", description="Look", subagent_type="explore"),
+        gives_up=False,
         impatient_lines=(('"timeout": 3600000', '"chunkTimeout": 5000'),),
     ),
     Client(
@@ -137,6 +139,7 @@ CLIENTS = (
         ("--yolo", "--output-format=json", "--continue"),
         _call("run_shell_command", "command", is_background=False),
         _call("agent", "prompt", description="Look", subagent_type="Explore"),
+        gives_up=False,
         impatience={"QWEN_STREAM_IDLE_TIMEOUT_MS": "5000"},
     ),
     Client(

@@ -135,7 +135,11 @@ class Recorder:
                     await answer.write(chunk)
                 exchange.is_whole = True
                 await answer.write_eof()
-            except (ConnectionError, asyncio.CancelledError):
+            except (
+                ConnectionError
+            ):  # the client has hung up: some do so when they have read the end
+                answered.close()
+            except asyncio.CancelledError:
                 answered.close()
                 raise
             finally:
