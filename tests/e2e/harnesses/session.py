@@ -1,8 +1,10 @@
 """A client's session against the running service, with what both said."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +53,14 @@ class Session:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
         try:
             output, errors = await asyncio.wait_for(process.communicate(), RUNS_WITHIN_S)
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # programs start themselves anew
+            await process.wait()
         assert process.returncode is not None
         return Run(process.returncode, output.decode(), errors.decode())
 
