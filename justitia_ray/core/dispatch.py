@@ -19,7 +19,7 @@ lets it pass.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
@@ -73,10 +73,10 @@ class Placement:
 
     def has_seat(self) -> bool:
         """Return whether any replica that asks for work has a seat left; an empty one has."""
-        return any(
-            not replica.leases or replica.leases.sequences < replica.capacity.max_num_seqs
-            for replica in self.asking()
-        )
+        for replica in self.asking():
+            if not replica.leases or replica.leases.sequences < replica.capacity.max_num_seqs:
+                return True
+        return False
 
     def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
         """Return whether an inference could run to its end on a replica that it has alone.
@@ -199,9 +199,9 @@ class Placement:
         """Return the replicas that ask for work and may be given some."""
         return {replica.replica_id for replica in self.asking()}
 
-    def asking(self) -> Iterator[KnownReplica]:
-        """Yield the replicas that ask for work and may be given some."""
-        return (r for r in self._state.asking.values() if r.takes_leases)
+    def asking(self) -> list[KnownReplica]:
+        """Return the replicas that ask for work and may be given some."""
+        return [r for r in self._state.asking.values() if r.takes_leases]
 
 
 class Line:

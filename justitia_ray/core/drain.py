@@ -248,4 +248,7 @@ class Drain:
         return top if is_known else _OTHER
 
     def _tenant(self, name: ClientId) -> _Tenant:
-        return self._tenants.setdefault(name, _Tenant())
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Tenant()
+        return tenant

@@ -25,6 +25,7 @@ from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.queue import Key, Queue, WaitingLine
 from justitia_ray.core.state import State
 from justitia_ray.core.tenants import TenantTree
+from justitia_ray.core.usage import UsageTotals
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 Place = tuple[Key, Key, Key]
@@ -270,11 +271,17 @@ class Ledger:
     def book(self, deliveries: Iterable[Delivery]) -> None:
         """Book one report's service: rules 1 and 2 of the clock, and the policy's own charges."""
         state, booked = self._state, []
+        usage: dict[ClientId, UsageTotals] = {}
+        services: list[tuple[ClientId, KvTokenTime]] = []
         for delivery in deliveries:
             application = state.applications[delivery.application_id]
-            state.counters.count_service(application.tenant, delivery.amount)
+            tenant = application.tenant
+            services.append((tenant, delivery.amount))
             if delivery.amount > 0:
-                state.usage.of(application.tenant, state.now).kv_token_time += delivery.amount
+                totals = usage.get(tenant)
+                if totals is None:
+                    totals = usage[tenant] = state.usage.of(tenant, state.now)
+                totals.kv_token_time += delivery.amount
             if state.caps:
                 state.served[delivery.application_id] = None
             application.kv_token_time += delivery.amount
@@ -282,6 +289,7 @@ class Ledger:
             if delivery.amount > 0:
                 state.changed[delivery.application_id] = None
                 booked.append(delivery)
+        state.counters.count_services(services)
         if not booked:
             return
         recharged = self.fair_share.deliver(self._charges(booked))
@@ -407,12 +415,14 @@ class Ledger:
             self.queue.reopen(client)
 
     def _join(self, application: Application, inference: Inference) -> None:
-        counting = self.counting
-        clients = () if counting is None else counting.submitted(application, inference)
+        counting, clients = self.counting, None
+        if counting is not None:
+            clients = counting.submitted(application, inference)
         application.waiting.add_inference(inference, self.policy.inference_key(inference))
         self._state.counters.count_waiting(inference, 1)
         self.queue.touch(application)
-        self._rekey(clients)
+        if clients:
+            self._rekey(clients)
 
     def _retag(self, application_ids: Iterable[ApplicationId]) -> None:
         """Sort applications anew whose tag changed."""

@@ -280,13 +280,14 @@ class Queue:
         if first is None or client in self._left_out:
             self._order.set_aside(client)
             return
-        eligible_at = self._policy.eligible_at(client)
-        if eligible_at > self._now:
-            self._parked.put(client, (eligible_at,))
-            self._order.drop(client)
-        else:
+        if self._policy.holds_back:
+            eligible_at = self._policy.eligible_at(client)
+            if eligible_at > self._now:
+                self._parked.put(client, (eligible_at,))
+                self._order.drop(client)
+                return
             self._parked.drop(client)
-            self._order.put(client, self._policy.key(client, self._applications[first]))
+        self._order.put(client, self._policy.key(client, self._applications[first]))
 
     def reopen(self, client: ClientId) -> None:
         """Let the policy make the order of a client's applications anew. O(N)."""

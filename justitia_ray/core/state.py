@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -207,9 +207,14 @@ class Counters:
         self.waiting_kv_tokens += sign * inference.kv_need_tokens()
         self.waiting_kv_token_time += sign * max(0, total - inference.attained)
 
-    def count_service(self, tenant: str, amount: KvTokenTime) -> None:
-        """Add service that was booked for an application of a tenant."""
-        self._add(self.served, tenant, amount)
+    def count_services(self, services: Iterable[tuple[str, KvTokenTime]]) -> None:
+        """Add the service of a report: (tenant, amount) of each of its applications."""
+        served = self.served
+        for tenant, amount in services:
+            if tenant in served:
+                served[tenant] += amount
+            else:
+                self._add(served, tenant, amount)
 
     def count_tokens(self, tenant: str, prompt: Tokens, output: Tokens, cached: Tokens = 0) -> None:
         """Add the tokens of an inference of a tenant that has ended.

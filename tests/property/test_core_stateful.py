@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
-from justitia_ray.core.policies import LAB_POLICIES, POLICIES
+from justitia_ray.core.policies import LAB_POLICIES, POLICIES, policy_path
 from justitia_ray.core.prefixes import Prefix, pack_prefixes
 from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
 from tests.fake_replica import FakeReplica
@@ -21,7 +21,9 @@ _CAPACITIES = ((60, 2, 1, False), (150, 3, 4, True), (400, 5, 1, True))
 """KV tokens, seats and block size of the replica in each slot, and whether it has a cache."""
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
-_POLICIES = st.sampled_from(sorted((*POLICIES, *LAB_POLICIES.values())))
+_NAMES = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
+"""The guarded one is justitia with an order of its own, below."""
+_POLICIES = st.sampled_from([policy_path(name) for name in _NAMES])
 _ACCOUNTS = st.sampled_from(
     ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
 )
@@ -45,6 +47,7 @@ _TIERS = st.sampled_from(
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
 _ORDERS = st.sampled_from(
     (
+        {},
         {"order": "sgps", "guard_iterations": 0},
         {"order": "sgps", "guard_iterations": 2},
         {"order": "finish", "guard_iterations": 50},
@@ -56,11 +59,9 @@ def _chosen(
     policy: str, accounts: dict[str, str], order: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
     """Return a policy and its options; only where there is slack may any pass."""
-    if policy != "justitia-guarded":
-        return policy, {**accounts}
-    if accounts["clock"] != "served":
-        return "justitia", {**accounts}
-    return policy, {**accounts, **order}
+    if policy == "justitia" and order and accounts["clock"] == "served":
+        return "justitia-guarded", {**accounts, **order}
+    return policy, {**accounts}
 
 
 class CoreMachine(RuleBasedStateMachine):

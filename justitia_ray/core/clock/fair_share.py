@@ -115,11 +115,13 @@ class ServedShare:
         """Book the service of applications that are under one clock."""
         total: KvTokenTime = 0
         recharged: list[ApplicationId] = []
+        moved = self._moved
         for application_id, amount in deliveries:
             account = self.accounts[application_id]
             account.attained += amount
             total += amount
-            self._note_move(application_id)
+            if moved is not None:
+                moved[application_id] = None
             while account.attained > account.charged:
                 self._charge(application_id, account, account.charged)
                 account.charged *= 2

@@ -22,9 +22,9 @@ def test_flood_of_names_leaves_others_their_usage() -> None:
     book, counters = UsageBook(), Counters()
     for number in range(20_000):
         book.of(f"acme/{number}", 0.0).applications += 1
-        counters.count_service(f"acme/{number}", 1.0)
+        counters.count_services([(f"acme/{number}", 1.0)])
     book.of("beta", 0.0).applications += 1
-    counters.count_service("beta", 1.0)
+    counters.count_services([("beta", 1.0)])
 
     assert (15_000, 1) == (book.totals[0]["acme"].applications, book.totals[0]["beta"].applications)
     assert (20_000 - 512, 1) == (counters.served["acme"], counters.served["beta"])

@@ -55,10 +55,10 @@ def test_use_is_that_of_the_lowest_described_node() -> None:
     source, counters = measures("scheduler"), Counters()
     metrics = TenantMetrics(source)
     for tenant in ("acme/search/alice", "acme/x", "acme", "bare"):
-        counters.count_service(tenant, 10)
+        counters.count_services([(tenant, 10)])
         counters.count_tokens(tenant, 3, 4)
     metrics.measure_usage(counters, TREE)
-    counters.count_service("bare", 5)
+    counters.count_services([("bare", 5)])
     metrics.measure_usage(counters, TenantTree({"bare": TenantNode()}))
     told = exported(source).counts
 
@@ -75,7 +75,7 @@ def test_nodes_are_bounded_as_tenants_are() -> None:
     source, counters = measures("scheduler", max_tenants=2), Counters()
     tree = TenantTree({name: TenantNode() for name in "abcd"})
     for tenant in "abcd":
-        counters.count_service(tenant, 1)
+        counters.count_services([(tenant, 1)])
     TenantMetrics(source).measure_usage(counters, tree)
     told = exported(source).counts
 

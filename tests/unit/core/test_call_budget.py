@@ -1,0 +1,84 @@
+"""What a decision costs, in calls of functions of the package: unlike seconds, the same anywhere.
+
+A figure that falls is written down here; it does not rise again.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import justitia_ray
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import ReplicaCapacity
+
+PACKAGE = str(Path(justitia_ray.__file__).parent)
+LEASES = 15
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """Return how many calls of functions of the package an action takes."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+class Load:
+    """Applications that each have an inference running on one replica, which has room for more."""
+
+    def __init__(self, policy: str) -> None:
+        self.core = SchedulerCore(policy)
+        self.now = 100.0
+        for number in range(LEASES):
+            self._open(f"a{number}")
+            self.submit(f"r{number}", f"a{number}")
+        self.report({})
+        self.leases = dict.fromkeys(self.core.state.leases, 0)
+        self.report(self.leases)
+
+    def _open(self, name: str) -> None:
+        event = ev.ApplicationArrived(name, "class", "tenant", 1, 10_000, "i0")
+        self.core.handle(event, self.now)
+
+    def submit(self, request_id: str, name: str) -> object:
+        """Submit an inference."""
+        event = ev.InferenceSubmitted(request_id, name, request_id, "i0", 100, 50, 100)
+        return self.core.handle(event, self.now)
+
+    def report(self, made: dict[str, int]) -> object:
+        """Let the replica report the tokens made under each lease, and ask for work."""
+        self.now += 0.25
+        progress = [ev.LeaseProgress(name, 100, n, running=True) for name, n in made.items()]
+        capacity = ReplicaCapacity(100_000, 16, 256)
+        event = ev.ReplicaPulled("r0", capacity, 50_000, tuple(progress))
+        return self.core.handle(event, self.now)
+
+
+@pytest.mark.parametrize(("policy", "most"), [("justitia", 1), ("fcfs", 1)])
+def test_submission_that_is_granted_takes_no_more_calls(policy: str, most: int) -> None:
+    load = Load(policy)
+
+    assert calls_of(lambda: load.submit("next", "a0")) <= most
+    assert "next" in {lease.request_id for lease in load.core.state.leases.values()}
+
+
+@pytest.mark.parametrize(("policy", "most"), [("justitia", 1), ("fcfs", 1)])
+def test_report_of_fifteen_leases_takes_no_more_calls(policy: str, most: int) -> None:
+    load = Load(policy)
+    made = dict.fromkeys(load.leases, 8)
+
+    assert calls_of(lambda: load.report(made)) <= most
+    assert {8} == {i.output_tokens for i in load.core.state.inferences.values()}
