@@ -114,7 +114,7 @@ def _assert_jumps_change_nothing(
 
 
 _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
-"""Time alone makes an application urgent to a guard, at an iteration that the simulator jumps over."""
+"""Time alone makes an application urgent to a guard, in an iteration that is jumped over."""
 
 
 @pytest.mark.parametrize("policy", _ORDERED_BY_EVENTS)
