@@ -154,10 +154,21 @@ def _check_response(fields: Fields) -> None:
 
 
 def _check_message(fields: Fields) -> None:
-    """Check choice and thinking (anthropic/protocol.py:155, :332)."""
+    """Check choice and thinking.
+
+    They are in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484.
+    """
     choice = fields.get("tool_choice")
-    if isinstance(choice, dict) and choice.get("type") == "tool" and not choice.get("name"):
-        raise RequestError("tool_choice.name is missing: type 'tool' needs it", "tool_choice.name")
+    if isinstance(choice, dict) and choice.get("type") == "tool":
+        name, tools = choice.get("name"), fields.get("tools")
+        if not name:
+            raise RequestError(
+                "tool_choice.name is missing: type 'tool' needs it", "tool_choice.name"
+            )
+        if isinstance(tools, list) and tools and not _changes_tools(fields.get("messages")):
+            names = [tool.get("name") for tool in tools if isinstance(tool, dict)]
+            if name not in names:
+                raise _wrong("tool_choice.name", name, f"one of tools is allowed: {_listed(names)}")
     thinking, most = fields.get("thinking"), fields.get("max_tokens")
     if isinstance(thinking, dict) and thinking.get("type") == "enabled":
         budget = thinking.get("budget_tokens")
@@ -165,6 +176,18 @@ def _check_message(fields: Fields) -> None:
             raise _wrong(
                 "thinking.budget_tokens", budget, f"less than max_tokens, {most}, is allowed"
             )
+
+
+def _changes_tools(messages: Any) -> bool:
+    """Return whether blocks of messages add tools, or take some away."""
+    listed = messages if isinstance(messages, list) else []
+    contents = [one.get("content") for one in listed if isinstance(one, dict)]
+    return any(
+        isinstance(block, dict) and block.get("type") in ("tool_addition", "tool_removal")
+        for content in contents
+        if isinstance(content, list)
+        for block in content
+    )
 
 
 _OF_PATH: dict[str, Callable[[Fields], None]] = {

@@ -109,6 +109,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "choice any": _hi(tools=[_TOOL], tool_choice={"type": "any"}, max_tokens=20),
     "choice auto": _hi(tools=[_TOOL], tool_choice={"type": "auto"}),
     "choice a word": _hi(tools=[_TOOL], tool_choice="auto"),
+    "choice of another tool": _hi(tools=[_TOOL], tool_choice={"type": "tool", "name": "other"}),
     "choice of a tool without a name": _hi(tools=[_TOOL], tool_choice={"type": "tool"}),
     "choice without tools": _hi(tool_choice={"type": "auto"}),
     "thinking": _hi(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2_000),

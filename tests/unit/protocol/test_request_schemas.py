@@ -144,6 +144,14 @@ def test_what_the_models_forbid_is_named(
         ),
         (message(tool_choice={"type": "tool"}), "tool_choice.name", "'tool' needs it"),
         (
+            message(
+                tools=[{"name": "f", "input_schema": {"type": "object"}}],
+                tool_choice={"type": "tool", "name": "g"},
+            ),
+            "tool_choice.name",
+            "'g': one of tools is allowed: 'f'",
+        ),
+        (
             message(thinking={"type": "enabled", "budget_tokens": 2048}, max_tokens=2048),
             "thinking.budget_tokens",
             "less than max_tokens, 2048",
