@@ -129,6 +129,8 @@ class SimulatedAccounts:
         """By the name that a scheduler has at the accounts."""
         self.forgot_at: list[Seconds] = []
         """When accounts died that knew something which no store did, by the loop's time."""
+        self.untold_at: list[Seconds] = []
+        """When accounts died while their store was away: schedulers tell the next ones."""
         self.are_struck = False
         """Whether a fault has struck them, of whichever model's plan."""
         self.over = False
@@ -188,9 +190,11 @@ class SimulatedAccounts:
         if service is None:
             return
         emptied_at = self.redis.emptied_at
-        is_stored = self.redis.epoch == service.book.epoch and service.trouble is None
-        if not is_stored or (emptied_at is not None and now - emptied_at < _STORED_AGAIN_S):
+        is_theirs = self.redis.epoch == service.book.epoch
+        if not is_theirs or (emptied_at is not None and now - emptied_at < _STORED_AGAIN_S):
             self.forgot_at.append(now)
+        elif service.trouble is not None:
+            self.untold_at.append(now)
 
 
 class WatchedAccountsLink(AccountsLink):

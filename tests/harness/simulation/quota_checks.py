@@ -60,8 +60,7 @@ def limits_hold(worlds: Sequence[World]) -> None:
     accounts = first.accounts
     if accounts is None:
         return
-    began_at = first.network.now - first.recorder.now
-    forgot_at = [at - began_at for at in accounts.forgot_at]
+    forgot_at = _forgot_at(worlds)
     tree = first.scheduler.answers.term.driver.settings.tenant_tree
     for path in tree.described:
         used = [
@@ -75,6 +74,28 @@ def limits_hold(worlds: Sequence[World]) -> None:
             if quota.on_exhausted is OnExhausted.REJECT:
                 of_unit = [pair for pair in used if pair[0].unit is quota.unit]
                 _check_windows(worlds, path, quota, of_unit, forgot_at)
+
+
+def _forgot_at(worlds: Sequence[World]) -> list[Seconds]:
+    """Return when accounts died with what their successors cannot know, by the recorders' time.
+
+    While their store is away, that is what a scheduler knew which died soon after or before.
+    """
+    first, accounts = worlds[0], worlds[0].accounts
+    if accounts is None:
+        return []
+    began_at = first.network.now - first.recorder.now
+    begins = [
+        begin
+        for world in worlds
+        for begin in sorted(term.began_at for term in world.recorder.use.terms.values())[1:]
+    ]
+    untold_at = [
+        at - began_at
+        for at in accounts.untold_at
+        if any(abs(begin - at + began_at) < _HANDED_OVER_S for begin in begins)
+    ]
+    return [at - began_at for at in accounts.forgot_at] + untold_at
 
 
 def _check_windows(
@@ -126,11 +147,11 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
     """The accounts have counted all that was let in, and nothing twice.
 
     A claim whose scheduler died counts as used, whether it was or not; and accounts that die while
-    their store is away may forget.
+    their store is away may forget what a scheduler knew that died, too.
     """
     first = worlds[0]
     accounts = first.accounts
-    if accounts is None or accounts.forgot_at or not accounts.newest.in_charge:
+    if accounts is None or _forgot_at(worlds) or not accounts.newest.in_charge:
         return
     if _fault_kinds(worlds) & {FaultKind.STORE_EMPTIED}:
         return  # who has lost its applications may count one of them again: seed 14381

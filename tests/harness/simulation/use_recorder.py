@@ -184,7 +184,9 @@ class UseRecorder:
                 self._over.discard(ask.name)
             for unit in verdict.holds.keys() & set(METERED):
                 self._cover(ask.name, unit, verdict.holds[unit])
-                self._needs.setdefault((ask.name, unit), ask.needs.get(unit, ask.wants[unit]))
+                self._needs.setdefault(
+                    (ask.name, unit), ask.needs.get(unit, ask.wants.get(unit, 0))
+                )
             for unit in (Unit.APPLICATIONS, Unit.INFERENCES):
                 if unit in verdict.holds:
                     self.granted_names[ask.name] = (ask.tenant, unit)
