@@ -64,11 +64,12 @@ def test_bench_core_times_a_tree_of_tenants(
     """The arm of `--leaves`: tenants at depth four, fair at each level."""
     tiny = Plan((20,), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
     monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
-    tree = ("--leaves", "16", "--option", "fairness=tenant", "--option", "guard_iterations=300")
-    found = run(bench_core.main, tmp_path, "--policy", "justitia", *tree)
+    tree = ("--leaves", "16", "--option", "fairness=tenant", "--option", "order=finish")
+    found = run(bench_core.main, tmp_path, "--policy", "justitia-guarded", *tree)
 
     assert found["leaves"] == 16
-    assert any(cell["policy"] == "justitia" for cell in cast(list[dict[str, Any]], found["cells"]))
+    cells = cast(list[dict[str, Any]], found["cells"])
+    assert any(cell["policy"] == "justitia-guarded" for cell in cells)
 
 
 def test_bench_scheduler_counts_what_one_scheduler_serves(

@@ -71,7 +71,8 @@ def parse_options(policy: str, values: Mapping[str, object]) -> PolicyOptions:
     known = {option.name: option for option in (*COMMON, *declared)}
     for name in values:
         if name not in known:
-            raise ConfigError(f"policy_options: {name!r} is not one of {', '.join(known)}")
+            moved = advice(policy, values)
+            raise ConfigError(moved or f"policy_options: {name!r} is not one of {', '.join(known)}")
     parsed = {}
     for name, option in known.items():
         parsed[name] = option.default

@@ -1,5 +1,6 @@
 """What an earlier version called a policy and its options goes on for one release."""
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -7,8 +8,17 @@ from typing import Any
 import pytest
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.policies import Durable, Observer, Order, Policy, advice, in_force
+from justitia_ray.core.policies import (
+    Durable,
+    Observer,
+    Order,
+    Policy,
+    advice,
+    in_force,
+    parse_options,
+)
 from justitia_ray.core.snapshot import restore
+from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver
 
 
@@ -44,6 +54,9 @@ def test_options_that_justitia_had_mean_the_guarded_one(
     core = SchedulerCore("justitia", options)
     assert meant[0] == core.ledger.policy_name
     assert in_force(*meant) == meant
+    if meant != ("justitia", options):  # a driver that does not translate is told what to write
+        with pytest.raises(ConfigError, match=re.escape(str(said))):
+            parse_options("justitia", options)
     assert advice(*meant) is None
 
 
