@@ -118,9 +118,11 @@ class Placement:
         holder = None if len(line) else self._holder_between_pulls(application)
         if holder is not None:
             may_fit.append(holder)
-        ranked: Sequence[KnownReplica] = rank(may_fit, application, inference)
-        if self._suspects.known and len(ranked) > 1:
-            ranked = self._suspects.ranked(ranked, inference)
+        ranked: Sequence[KnownReplica] = may_fit
+        if len(may_fit) > 1:
+            ranked = rank(may_fit, application, inference)
+            if self._suspects.known:
+                ranked = self._suspects.ranked(ranked, inference)
         for replica in ranked:
             passed = line.at(replica)
             if not line.lets_pass(replica) or (

@@ -71,8 +71,6 @@ def rank(
     application; then by free KV, by name. Where nothing of the application runs, its next prompt
     goes on from its last answer: the replica that finished that is first of those.
     """
-    if len(replicas) < 2:
-        return replicas
     served = application.replicas
     last = None if application.in_flight else next(reversed(served), None)
     caching = any(replica.capacity.caches_prefixes for replica in replicas)
