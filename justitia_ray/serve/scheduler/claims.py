@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Protocol
 
 from justitia_ray.accounts.messages import Amounts, Answer, Ask, ClaimName, Exchange, Use
@@ -281,7 +282,11 @@ class LatelyTold:
     """
 
     def __init__(self) -> None:
-        self._told: dict[ClaimName, _Told] = {}
+        self._ends = count()
+        self._told: dict[int, _Told] = {}
+        """By place in the order of the ends: a name may be used again before an end is stored."""
+        self._last: dict[ClaimName, int] = {}
+        """The last end of each name."""
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -289,45 +294,102 @@ class LatelyTold:
 
     def add(self, claim: Claim, use: Use, number: int, now: Seconds) -> None:
         """Note the end of a claim, if something was used of it, and the exchange that tells it."""
-        self._told.pop(claim.name, None)
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:
-            self._told[claim.name] = _Told(claim.tenant, claimed, use, number, now)
+            self._put(_Told(claim.tenant, claimed, use, number, now))
             if len(self._told) > _MOST_TOLD:
-                del self._told[next(iter(self._told))]
+                self._forget(next(iter(self._told)))
+        else:
+            self._last.pop(use.name, None)  # what is over next is this one, of which none is here
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
         """Note that an exchange tells that a claim is over whose end was told before."""
-        told = self._told.pop(use.name, None)
-        if told is not None:
-            self._told[use.name] = _Told(told.tenant, told.claimed, use, number, now)
+        place = self._last.get(use.name)
+        if place is not None:
+            told = self._forget(place)
+            self._put(_Told(told.tenant, told.claimed, use, number, now))
 
     def note_stored(self, number: int, now: Seconds) -> None:
         """Forget what was stored some time ago; all exchanges up to this one are stored."""
         while self._told:
-            name, oldest = next(iter(self._told.items()))
+            place, oldest = next(iter(self._told.items()))
             if oldest.number > number or now - oldest.at <= _TOLD_KEPT_S:
                 return
-            del self._told[name]
+            self._forget(place)
 
     def after(self, number: int) -> list[Use]:
-        """Return the ends that were told after this exchange."""
-        return [told.use for told in self._told.values() if told.number > number]
+        """Return the ends that were told after this exchange; those of one name are one."""
+        return list({told.use.name: told.use for told in self._merged(number)}.values())
 
-    def asks(self, uses: Iterable[Use]) -> tuple[Ask, ...]:
-        """Return what makes claims of what these ends say was used."""
-        told = ((use.name, self._told[use.name]) for use in uses)
-        return tuple(Ask(name, of.tenant, of.claimed, is_granted=True) for name, of in told)
+    def asks(self, number: int) -> tuple[Ask, ...]:
+        """Return what makes claims of what was used by the ends that `after` returns.
 
-    def renumber(self, uses: Iterable[Use], number: int) -> None:
-        """Note that another exchange tells of these ends."""
-        for use in uses:
-            self._told[use.name].number = number
+        Of a name that another tenant has used since, that is counted as the name changes hands.
+        """
+        return tuple(
+            Ask(told.use.name, told.tenant, told.claimed, is_granted=True)
+            for told in self._merged(number)
+        )
+
+    def renumber(self, after: int, number: int) -> None:
+        """Note that another exchange tells of what was told after this one."""
+        for told in self._after(after):
+            told.number = number
+
+    def _after(self, number: int) -> list[_Told]:
+        return [told for told in self._told.values() if told.number > number]
+
+    def _merged(self, number: int) -> list[_Told]:
+        """Return what was told after this exchange, one for each name and tenant that follow."""
+        merged: list[_Told] = []
+        places: dict[ClaimName, int] = {}
+        for told in self._after(number):
+            place = places.get(told.use.name)
+            if place is None or merged[place].tenant != told.tenant:
+                places[told.use.name] = len(merged)
+                merged.append(told)
+                continue
+            claimed = _sum(merged[place].claimed, told.claimed)
+            use = replace(told.use, used=_sum(merged[place].use.used, told.use.used))
+            merged[place] = replace(told, claimed=claimed, use=use)
+        return merged
+
+    def _put(self, told: _Told) -> None:
+        place = self._last[told.use.name] = next(self._ends)
+        self._told[place] = told
+
+    def _forget(self, place: int) -> _Told:
+        told = self._told.pop(place)
+        if self._last.get(told.use.name) == place:
+            del self._last[told.use.name]
+        return told
 
     def clear(self) -> None:
         """Forget all."""
         self._told.clear()
+        self._last.clear()
+
+
+def retold(
+    told: Exchange, number: int, lost: Iterable[Use], live: Container[ClaimName]
+) -> Exchange:
+    """Return an exchange that had no answer as it is told to accounts that have lost these ends.
+
+    Args:
+        told: The exchange.
+        number: Its number from now on.
+        lost: The ends, with all that they had of it.
+        live: Claims of its asks that have not ended since.
+    """
+    ends = {use.name: use for use in lost}
+    uses = (*ends.values(), *(use for use in told.uses if use.name not in ends))
+    asks = tuple(ask for ask in told.asks if ask.name not in ends or ask.name in live)
+    return replace(told, number=number, uses=uses, asks=asks)
+
+
+def _sum(one: Amounts, other: Amounts) -> Amounts:
+    return {unit: one.get(unit, 0) + other.get(unit, 0) for unit in one.keys() | other.keys()}
 
 
 def limit_of(decision: Decision) -> LimitStanding | None:

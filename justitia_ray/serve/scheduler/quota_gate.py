@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -52,6 +52,7 @@ from justitia_ray.serve.scheduler.claims import (
     claim_of_running,
     limit_of,
     outrun_by,
+    retold,
     units_of,
     used_by,
 )
@@ -286,7 +287,7 @@ class QuotaGate:
         else:
             name = item.application_id
         queue = None if name is None else self._queues.get(name)
-        if queue and _drop_repeated(item, queue):
+        if queue and _drop_repeated(item, queue, self._requests):
             return
         claim = self._claim_of(item)
         if claim is None and queue is None:
@@ -818,11 +819,10 @@ class QuotaGate:
                 if told is None:
                     self._over[:0] = lost
                 else:
-                    again = {use.name for use in told.uses}
-                    uses = (*(use for use in lost if use.name not in again), *told.uses)
-                    told = self._told = replace(told, number=self._number, uses=uses)
-                self._lately_told.renumber(lost, self._number + (told is None))
-                asks = self._lately_told.asks(lost)
+                    live = {n for n, one in self._asked.items() if self._claims.get(n) is one}
+                    told = self._told = retold(told, self._number, lost, live)
+                asks = self._lately_told.asks(answer.began_with)
+                self._lately_told.renumber(answer.began_with, self._number + (told is None))
                 claims = Exchange(
                     self._scheduler, self._epoch, number, (), asks, self._accounts_epoch
                 )
@@ -944,13 +944,17 @@ class QuotaGate:
             yield _ask(claim, is_granted=claim.has_run or bool(more))
 
 
-def _drop_repeated(item: Submission, queue: deque[tuple[Submission, Claim | None]]) -> bool:
-    """Return whether an inference is held back that its ingress submits once more.
+def _drop_repeated(
+    item: Submission,
+    queue: deque[tuple[Submission, Claim | None]],
+    requests: Container[RequestId],
+) -> bool:
+    """Return whether an inference is held back, as `requests` are, that is submitted once more.
 
     Its batch came twice: an opening that came with it now, last in the queue, is dropped, for it
     opened its application before.
     """
-    if not isinstance(item, ev.InferenceSubmitted):
+    if not isinstance(item, ev.InferenceSubmitted) or item.request_id not in requests:
         return False
     is_held = any(
         isinstance(held, ev.InferenceSubmitted)

@@ -1,9 +1,12 @@
 """What inferences claim of quotas, and what they have used, by unit."""
 
+from justitia_ray.accounts.messages import Ask, Use
 from justitia_ray.core.entities import Inference
 from justitia_ray.core.events import InferenceSubmitted
 from justitia_ray.core.tenants import Period, Quota, TenantNode, TenantTree, Unit
-from justitia_ray.serve.scheduler.claims import claim_of_inference, used_by
+from justitia_ray.serve.scheduler.claims import Claim, LatelyTold, claim_of_inference, used_by
+
+_UNIT = Unit.APPLICATIONS
 
 
 def _tree(limit: float) -> TenantTree:
@@ -31,3 +34,39 @@ def test_computed_tokens_are_used_without_what_was_cached() -> None:
     assert (1_003, 43) == tuple(
         used_by(inference)[unit] for unit in (Unit.TOKENS, Unit.COMPUTED_TOKENS)
     )
+
+
+def test_ends_of_one_name_that_were_lost_are_told_as_one() -> None:
+    """The accounts know a claim by its name: asked for twice it would be one."""
+    told = LatelyTold()
+    for number in (1, 2, 3):
+        told.add(_claim("b"), Use("b", {_UNIT: 1.0}, is_final=True), number, 0.0)
+        told.note_over(Use("b", {_UNIT: 1.0}, is_over=True), number, 0.0)
+    told.add(_claim("b"), Use("b", {}, is_over=True), 4, 0.0)
+
+    assert [Use("b", {_UNIT: 2.0}, is_over=True)] == told.after(1)
+    assert (Ask("b", "t", {_UNIT: 2.0}, is_granted=True),) == told.asks(1)
+    assert [] == told.after(3)
+
+
+def test_end_of_a_claim_of_which_nothing_was_used_changes_no_other() -> None:
+    told = LatelyTold()
+    told.add(_claim("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
+    told.add(_claim("b"), Use("b", {}, is_final=True), 5, 0.0)
+    told.note_over(Use("b", {}, is_over=True), 6, 0.0)
+
+    assert [] == told.after(1)
+    assert [Use("b", {_UNIT: 1.0}, is_over=True)] == told.after(0)
+
+
+def test_name_that_another_tenant_has_used_since_is_counted_for_both() -> None:
+    told = LatelyTold()
+    told.add(_claim("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
+    told.add(_claim("b", "u"), Use("b", {_UNIT: 1.0}, is_over=True), 2, 0.0)
+
+    assert ["t", "u"] == [ask.tenant for ask in told.asks(0)]
+    assert [Use("b", {_UNIT: 1.0}, is_over=True)] == told.after(0)
+
+
+def _claim(name: str, tenant: str = "t") -> Claim:
+    return Claim(name, name, tenant, {_UNIT: 1.0})

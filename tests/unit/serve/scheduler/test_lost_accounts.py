@@ -1,9 +1,11 @@
 """Accounts that know less than those before: a scheduler that lives tells them what they lack."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from justitia_ray.accounts.messages import Answer, Exchange
 from justitia_ray.core.actions import Refusal
 from justitia_ray.serve.scheduler.actor import SchedulerService
 from tests.eventually import eventually
@@ -117,3 +119,60 @@ async def test_accounts_that_die_as_they_are_told_what_they_lack_are_told_again(
 
     assert (await opening).refusal is None
     assert ["d"] == await _let_in(service, "d", "e")
+
+
+async def test_name_that_was_used_again_is_counted_each_time(
+    services: Services, accounts: Accounts
+) -> None:
+    service = await _serving(services, accounts, "applications", 6)
+    await _served(service, accounts, "a")
+    accounts.redis.away = True
+    for _ in range(3):
+        await _served(service, accounts, "b")
+    await _lose(accounts)
+
+    assert ["c", "d"] == await _let_in(service, "c", "d", "e")
+
+
+async def test_end_goes_with_the_exchange_that_is_noted_as_telling_it(
+    services: Services, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it is held as stored, or as lost, where it is not."""
+    service = await _serving(services, accounts, "applications", 5)
+    gate = service.term.gate
+    await _served(service, accounts, "a")
+    accounts.redis.away = True
+    assert (await service.open_application(opened("b"))).refusal is None
+    accounts.answering.clear()
+    opening = asyncio.create_task(service.open_application(opened("c")))
+    await eventually(lambda: accounts.remaining() == 2, "it is claimed")
+    assert gate._told is not None
+    assert ["b"] == [use.name for use in gate._told.uses]  # that it is open
+    await service.close_application("b")
+    told: dict[int, set[str]] = {}
+    exchange = accounts.exchange
+
+    async def note(one: Exchange) -> Answer:
+        told.setdefault(one.number, set()).update(
+            use.name for use in one.uses if use.is_over or use.is_final
+        )
+        return await exchange(one)
+
+    monkeypatch.setattr(accounts, "exchange", note)
+    noted = gate._lately_told.renumber
+    numbers: list[int] = []
+
+    def renumber(after: Any, number: int) -> None:
+        numbers.append(number)
+        noted(after, number)
+
+    monkeypatch.setattr(gate._lately_told, "renumber", renumber)
+    await _lose(accounts)
+    accounts.away = True
+    accounts.answering.set()
+    accounts.away = False
+
+    assert (await opening).refusal is None
+    assert ["d", "e"] == await _let_in(service, "d", "e", "f")
+    assert numbers
+    assert "b" in told[numbers[0]]

@@ -1,6 +1,7 @@
 """Quotas in a scheduler: who waits, who is refused, and what the accounts are told, over deaths."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -424,3 +425,34 @@ async def test_exchanges_and_waiting_claims_are_counted(
     assert (1, 1) == waiting
     assert 1 <= answered == len(gate.meter.take_durations())
     assert [] == gate.meter.take_durations()
+
+
+class Searched(deque[Any]):
+    """A queue that counts how often it is searched."""
+
+    searches = 0
+
+    def __iter__(self) -> Any:
+        self.searches += 1
+        return super().__iter__()
+
+
+async def test_inference_that_is_held_back_searches_not_through_those_before_it(
+    services: Services, accounts: Accounts
+) -> None:
+    """Thousands of one application, while the accounts are away, kept the scheduler for seconds."""
+    service = await _serving(services, accounts, "inferences", 100)
+    gate = service.term.gate
+    await service.submit_many("i", service.term.epoch, 0, (opened("a"),))
+    await eventually(lambda: "a" in _live(service), "it is open")
+    accounts.away = True
+    gate.admit_submission(_inference("q0", "a", 20, 20))
+    queue = gate._queues["a"] = Searched(gate._queues["a"])
+    queue.searches = 0
+    for number in range(1, 10):
+        gate.admit_submission(_inference(f"q{number}", "a", 20, 20))
+    assert (10, 0) == (len(queue), queue.searches)
+
+    gate.admit_submission(_inference("q3", "a", 20, 20))  # its batch came twice
+    assert 10 == len(queue)
+    assert queue.searches
