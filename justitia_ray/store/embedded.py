@@ -213,7 +213,7 @@ class EmbeddedRedis:
                 started.set_exception(StoreError(f"{command[0]} does not start: {error}"))
                 return
             ended = threading.Event()
-            syncs = partial(keep_synced, self._data_dir, ended)
+            syncs = partial(keep_synced, self._data_dir, ended, self._rewrite)
             threading.Thread(target=syncs, name="embedded-redis-sync", daemon=True).start()
             started.set_result(process)
             process.wait()
@@ -231,6 +231,16 @@ class EmbeddedRedis:
                 return int(client.info("server")["process_id"])
         except (RedisError, OSError):
             return None
+
+    def _rewrite(self) -> bool:
+        """Have the server write all of its data to a new file; return whether it does."""
+        try:
+            with self._client(_ANSWER_TIMEOUT_S) as client:
+                client.bgrewriteaof()
+        except (RedisError, OSError):
+            return False
+        logger.warning("store.embedded_rewritten", extra={"data_dir": str(self._data_dir)})
+        return True
 
     def _ask_to_end(self) -> None:
         """Ask the server on the socket, if there is one, to save its data and end."""

@@ -1,11 +1,43 @@
-"""Which files of an embedded Redis are put on the disk, and when again."""
+"""Which files of an embedded Redis are put on the disk, and what happens when the disk fails."""
 
+import errno
+import logging
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from justitia_ray.store.synced_log import sync_log
+from justitia_ray.store import synced_log
+from justitia_ray.store.synced_log import SyncedLog, keep_synced
+
+
+class Rewrites:
+    """A server that writes its data to a new file, when it can."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_up = True
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.is_up
+
+
+@pytest.fixture
+def rewrites() -> Rewrites:
+    """The server."""
+    return Rewrites()
+
+
+@pytest.fixture
+def log(tmp_path: Path, rewrites: Rewrites) -> Iterator[SyncedLog]:
+    """The files of a server."""
+    log = SyncedLog(tmp_path, rewrites)
+    yield log
+    log.close()
 
 
 @pytest.fixture
@@ -17,40 +49,102 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_files_are_put_on_the_disk_when_they_have_grown_or_are_new(
-    tmp_path: Path, synced: list[int]
+    tmp_path: Path, log: SyncedLog, rewrites: Rewrites, synced: list[int]
 ) -> None:
-    log = tmp_path / "appendonly.aof"
-    log.write_bytes(b"x" * 10)
-    known = sync_log(tmp_path, {})
-    known = sync_log(tmp_path, known)
-    log.write_bytes(b"x" * 20)
-    known = sync_log(tmp_path, known)
+    file = tmp_path / "appendonly.aof"
+    file.write_bytes(b"x" * 10)
+    log.sync()
+    log.sync()
+    file.write_bytes(b"x" * 20)
+    log.sync()
     (tmp_path / "rewritten").write_bytes(b"y" * 20)
-    (tmp_path / "rewritten").rename(log)
-    known = sync_log(tmp_path, known)
+    (tmp_path / "rewritten").rename(file)
+    log.sync()
 
     assert [10, 20, 20] == synced
+    assert 0 == rewrites.asked
 
 
-def test_files_of_redis_7_are_put_on_the_disk(tmp_path: Path, synced: list[int]) -> None:
+def test_files_of_redis_7_are_put_on_the_disk(
+    tmp_path: Path, log: SyncedLog, synced: list[int]
+) -> None:
     """It keeps several, in a directory of their own."""
     folder = tmp_path / "appendonlydir"
     folder.mkdir()
     (folder / "appendonly.aof.1.incr.aof").write_bytes(b"x" * 30)
-    sync_log(tmp_path, {})
+    log.sync()
 
     assert [30] == synced
 
 
-def test_disk_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis says what is wrong with it; the thread that syncs goes on."""
+def test_files_stay_open_until_they_are_gone(
+    tmp_path: Path, log: SyncedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux says to those that have it open that a file could not be put on the disk."""
+    numbers: list[int] = []
+    monkeypatch.setattr(os, "fsync", numbers.append)
+    file = tmp_path / "appendonly.aof"
+    for size in (1, 2):
+        file.write_bytes(b"x" * size)
+        log.sync()
+    os.fstat(numbers[0])
+    file.unlink()
+    log.sync()
+
+    assert numbers[0] == numbers[1]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(numbers[0])
+
+
+def test_disk_that_has_failed_is_given_all_data_once_it_takes_something(
+    tmp_path: Path,
+    log: SyncedLog,
+    rewrites: Rewrites,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it has not taken counts as written from then on."""
     (tmp_path / "appendonly.aof").write_bytes(b"x")
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", _fail)
-        known = sync_log(tmp_path, {})
+        for _ in range(5):
+            log.sync()
+    assert 0 == rewrites.asked
+    failed = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert ["store.embedded_not_synced"] * 3 == [record.getMessage() for record in failed]
+    assert [1, 2, 4] == [vars(record)["failed_so_far"] for record in failed]
+    assert "input/output error" in vars(failed[0])["reason"]
 
-    assert {} == known
+    rewrites.is_up = False
+    log.sync()
+    rewrites.is_up = True
+    log.sync()
+    log.sync()
+    assert 2 == rewrites.asked
+
+
+def test_process_without_descriptors_goes_on_to_put_files_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[int]
+) -> None:
+    """The thread would have ended for good, and said so in a traceback alone."""
+    monkeypatch.setattr(synced_log, "_EVERY_S", 0.0)
+    (tmp_path / "appendonly.aof").write_bytes(b"x" * 10)
+    ended, glob, rounds = threading.Event(), Path.glob, 0
+
+    def fail_at_first(path: Path, pattern: str) -> Any:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise OSError(errno.EMFILE, "too many open files")
+        if rounds > 5:
+            ended.set()
+        return glob(path, pattern)
+
+    monkeypatch.setattr(Path, "glob", fail_at_first)
+    keep_synced(tmp_path, ended, lambda: True)
+
+    assert [10] == synced
 
 
 def _fail(number: int) -> None:
-    raise OSError(5, "input/output error")
+    raise OSError(errno.EIO, "input/output error")
