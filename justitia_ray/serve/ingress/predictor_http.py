@@ -1,10 +1,11 @@
 """The predictor over HTTP: its classes, going back to an earlier model, a user's own history."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray.exceptions import RayError, RayTaskError
 
 from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, StoreError
@@ -36,6 +37,27 @@ class HistoryBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     samples: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_SAMPLES)]
+
+    @field_validator("samples", mode="after")
+    @classmethod
+    def _refuse_no_numbers(cls, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Refuse NaN, Infinity and 1e400 as a large body's reader does, for which they are none."""
+        for number, sample in enumerate(samples):
+            for name, value in sample.items():
+                if not _is_finite(value):
+                    raise ValueError(f"{name} of sample {number}: only finite numbers are allowed")
+        return samples
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether all numbers in a value of JSON are finite."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return True
+    return all(map(_is_finite, value))
 
 
 def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> None:

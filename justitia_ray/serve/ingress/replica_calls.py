@@ -8,6 +8,7 @@ first is sure to be routed.
 import asyncio
 import contextvars
 import logging
+import math
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
@@ -20,7 +21,6 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.errors import (
     ConnectionLost,
     EngineError,
-    KillsEngines,
     LeaseError,
     LeaseSuperseded,
     NoReplicaAnswers,
@@ -59,7 +59,7 @@ _PATHS_S: Seconds = 2.0
 """Time that the lookup of paths may take: it saves rare requests a wait in the queue."""
 _AGAIN_S: Seconds = 0.1
 _MOST_DEATHS = 2
-"""Replicas whose processes end under a call without a lease, before it is refused."""
+"""Replicas whose processes end under a caller's call without a lease, before it is refused."""
 
 
 class ReplicaCalls:
@@ -132,10 +132,12 @@ class ReplicaCalls:
         """Return any replica's answer to a call that needs no lease.
 
         Raises:
-            KillsEngines: If the processes of two replicas have ended under it.
-            NoReplicaAnswers: If no replica answers in time.
+            NoReplicaAnswers: If no replica answers in time, or the processes of two have ended
+                under it.
         """
-        answer: Answer = await self._ask_any(_UNSCHEDULED_S, "aside", path, _HEADERS, body)
+        answer: Answer = await self._ask_any(
+            _UNSCHEDULED_S, "aside", path, _HEADERS, body, most_deaths=_MOST_DEATHS
+        )
         return answer
 
     async def paths(self) -> frozenset[str]:
@@ -165,12 +167,17 @@ class ReplicaCalls:
         answer: Tokens = await self._ask_any(_PATHS_S, "cache_block")
         return answer
 
-    async def _ask_any(self, within_s: Seconds, method: str, *arguments: Any) -> Any:
+    async def _ask_any(
+        self, within_s: Seconds, method: str, *arguments: Any, most_deaths: float = math.inf
+    ) -> Any:
         """Return the answer of a replica of Serve's choice; one that dies meanwhile is replaced.
 
-        It is not asked of a third one, for the call may be the reason. While none answers, a caller
-        is to come back after as long again as that has lasted: how long a replica takes to start is
-        known to nobody here.
+        What a caller has sent may be the reason, so that no more replicas are asked than
+        `most_deaths`. It may as well be a drain, a lost node or a kill: Ray tells an ingress of all
+        of them in the same words, so that the caller is to come back, later.
+
+        While none answers, a caller is to come back after as long again as that has lasted: how
+        long a replica takes to start cannot be known here.
         """
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -186,10 +193,10 @@ class ReplicaCalls:
                         reason = type(error).__name__
                         log_event(logger, logging.WARNING, "replica.unusable", reason=reason)
                         deaths += isinstance(error, ActorDiedError)
-                        if deaths == _MOST_DEATHS:
-                            raise KillsEngines(
-                                f"{deaths} replicas have died while they answered this call; it is"
-                                " not made again"
+                        if deaths >= most_deaths:
+                            raise NoReplicaAnswers(
+                                f"{deaths} replicas have ended while they answered this call",
+                                _UNSCHEDULED_S,
                             ) from None
                         await asyncio.sleep(_AGAIN_S)
         except TimeoutError:

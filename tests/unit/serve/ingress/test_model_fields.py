@@ -75,6 +75,17 @@ def test_lists_of_a_model_that_has_them_are_kept() -> None:
     assert {"samples": samples} == _read(HistoryBody, json.dumps({"samples": samples}).encode())
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e400", "[[NaN]]", '{"b":Infinity}'])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_number_that_is_none_is_refused_at_every_length(value: str, is_large: bool) -> None:
+    """A small body was taken with them."""
+    more = "a" * (70_000 if is_large else 10)
+    told = _read(HistoryBody, f'{{"samples":[{{"more":"{more}","k":{value}}}]}}'.encode())
+
+    assert isinstance(told, str)
+    assert is_large or "only finite numbers are allowed" in told
+
+
 @pytest.mark.parametrize(
     ("samples", "reason"),
     [

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from ray.exceptions import ActorDiedError
 
-from justitia_ray.errors import EngineError, KillsEngines, NoReplicaAnswers
+from justitia_ray.errors import EngineError, NoReplicaAnswers
 from justitia_ray.serve.ingress import replica_calls
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
 
@@ -56,13 +56,22 @@ async def test_replica_that_dies_is_asked_in_vain_and_the_next_answers() -> None
     assert ("/tokenize", b"body") == (handle.aside.calls[1][0], handle.aside.calls[1][2])
 
 
-async def test_call_under_which_two_replicas_have_died_is_not_made_again() -> None:
-    """One text for `/tokenize` would take all of them."""
+async def test_call_under_which_two_replicas_have_ended_asks_no_third_one() -> None:
+    """One text for `/tokenize` would take all of them; a drain is no fault of the caller."""
     handle = Handle(EngineError("dead"), ActorDiedError(), ActorDiedError(), (200, {}, b""))
 
-    with pytest.raises(KillsEngines, match="2 replicas have died"):
+    with pytest.raises(NoReplicaAnswers, match="2 replicas have ended") as refused:
         await calls_to(handle).unscheduled("/tokenize", b"body")
     assert 3 == len(handle.aside.calls)
+    assert (refused.value.retry_after_s or 0.0) > 0
+
+
+async def test_lookup_goes_on_while_replicas_end_under_it() -> None:
+    """It sends nothing of a caller's, whose own call has run nowhere."""
+    found = frozenset({"/tokenize"})
+    handle = Handle(*[ActorDiedError() for _ in range(4)], found)
+
+    assert found == await calls_to(handle).paths()
 
 
 async def test_when_no_replica_answers_the_caller_hears_of_it() -> None:
