@@ -26,24 +26,27 @@ _TRY_S = 2.0
 def main() -> None:
     """Read until the replica's process has ended; send the notice once, if that crashes."""
     order: dict[str, Any] | None = None
-    encryption: Any = None
     text, has_crashed = b"", False
     while chunk := os.read(0, _READ_BYTES):
         text += chunk
         while not has_crashed and text.startswith(b"{") and b"\n" in text:
             line, _, text = text.partition(b"\n")
             order = json.loads(line)
-            encryption = _encryption(order)
+            if order["tls"] is not None:
+                import ssl  # noqa: F401  # there is little time for that later
         if text and not text.startswith(b"{"):
             os.write(2, text)
             text = b""
             if not has_crashed and order is not None:
-                _send(order, encryption)
+                _send(order)
             has_crashed = True
 
 
 def _encryption(order: dict[str, Any]) -> Any:
-    """Return the certificates of an order as Python's `ssl` has them; None without."""
+    """Return the certificates of an order as Python's `ssl` has them; None without.
+
+    They are read as they are needed: they may be others by then, or be written at this moment.
+    """
     if order["tls"] is None:
         return None
     import ssl
@@ -55,12 +58,12 @@ def _encryption(order: dict[str, Any]) -> Any:
     return context
 
 
-def _send(order: dict[str, Any], encryption: Any) -> None:
+def _send(order: dict[str, Any]) -> None:
     ends_at, said = time.monotonic() + _TRIES_S, ""
     while time.monotonic() < ends_at:
         try:
-            said = _ask(order, encryption)
-        except OSError as error:
+            said = _ask(order)
+        except OSError as error:  # `ssl.SSLError` is one
             said = str(error)
         else:
             if " 503 " not in said:  # of a scheduler that does not lead yet
@@ -70,10 +73,11 @@ def _send(order: dict[str, Any], encryption: Any) -> None:
         os.write(2, f"the scheduler was not told of the crash: {said}\n".encode())
 
 
-def _ask(order: dict[str, Any], encryption: Any) -> str:
+def _ask(order: dict[str, Any]) -> str:
     """Send the notice; return the first line of the answer."""
     host, _, port = order["address"].rpartition(":")
     address = (host.strip("[]"), int(port))
+    encryption = _encryption(order)
     with socket.create_connection(address, timeout=_TRY_S) as opened:
         way = opened if encryption is None else encryption.wrap_socket(opened)
         way.sendall(base64.b64decode(order["request"]))

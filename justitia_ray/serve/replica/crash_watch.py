@@ -14,7 +14,6 @@ import logging
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from justitia_ray.config import TransportSection
@@ -26,6 +25,8 @@ logger = logging.getLogger("ray.serve")
 
 _SENDER = Path(__file__).with_name("crash_sender.py")
 _STDERR = 2
+_MOST_STARTS = 4
+"""Processes that are started, one after the other, as the one before was killed."""
 
 
 class CrashWatch:
@@ -37,6 +38,7 @@ class CrashWatch:
         self._tls = None if tls is None else (tls.certificate, tls.key, tls.authority)
         self._pipe: int | None = None
         self._sender: subprocess.Popen[bytes] | None = None
+        self._starts = 0
 
     def start(self) -> None:
         """Start the process; without it the replica serves all the same."""
@@ -54,20 +56,31 @@ class CrashWatch:
             return
         finally:
             os.close(read_end)
+        self._starts += 1
         self._pipe = write_end
         faulthandler.enable(file=write_end, all_threads=False)
-        os.register_at_fork(after_in_child=self._release)
+        if self._starts == 1:
+            os.register_at_fork(after_in_child=self._release)
 
     def take_offer(self, offer: Offer) -> None:
         """Tell that scheduler, and no other one, from now on."""
-        if self._pipe is not None:
-            order = {
-                "address": offer.address,
-                "tls": self._tls,
-                "request": base64.b64encode(crash_notice(offer, self._me)).decode(),
-            }
-            with suppress(BrokenPipeError):  # the sender was killed
-                os.write(self._pipe, json.dumps(order).encode() + b"\n")
+        order = {
+            "address": offer.address,
+            "tls": self._tls,
+            "request": base64.b64encode(crash_notice(offer, self._me)).decode(),
+        }
+        line = json.dumps(order).encode() + b"\n"
+        while self._pipe is not None:
+            try:
+                os.write(self._pipe, line)
+            except BrokenPipeError:  # the sender was killed
+                self.stop()
+                if self._starts < _MOST_STARTS:
+                    self.start()
+                    continue
+                reason = f"it has ended {self._starts} times"
+                log_event(logger, logging.WARNING, "replica.crash_sender_failed", reason=reason)
+            return
 
     def stop(self) -> None:
         """Let the process end. Safe to call twice."""

@@ -1,18 +1,27 @@
 """A process that crashes is told of by the one beside it; one that is killed is not."""
 
 import asyncio
+import base64
+import faulthandler
+import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 
 from justitia_ray.config import TlsSection, TransportSection
 from justitia_ray.errors import StoreError
+from justitia_ray.serve.replica import crash_sender
+from justitia_ray.serve.replica.crash_watch import CrashWatch
+from justitia_ray.serve.transport.crash_notice import crash_notice
 from justitia_ray.serve.transport.endpoint import listen
-from justitia_ray.serve.transport.handshake import Key, Keyring, Peer
+from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
 from justitia_ray.serve.transport.listener import Listener
 from tests.certificates import Authority
 from tests.eventually import eventually
@@ -145,3 +154,61 @@ async def test_scheduler_that_does_not_lead_yet_is_told_again(
 
     assert [_REPLICA] == told.crashed
     assert "was not told" not in errors
+
+
+@pytest.mark.parametrize("section", ["plain"], indirect=True)
+async def test_certificates_that_are_rotated_keep_no_scheduler_from_being_told(
+    told: Told, port: Listener, section: TransportSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read again for each try; the process that was to tell it had ended of them."""
+    notice = crash_notice(Offer(port.address, _NAME, _KEY), _REPLICA)
+    order = {
+        "address": port.address,
+        "tls": ["no certificate", "no key", "no authority"],
+        "request": base64.b64encode(notice).decode(),
+    }
+    pieces = [json.dumps(order).encode() + b"\n", b"Fatal Python error", b""]
+    errors: list[bytes] = []
+    found: list[Any] = [FileNotFoundError("no certificate"), None]
+
+    def encryption(_: Any) -> Any:
+        one = found.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    monkeypatch.setattr(crash_sender, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(crash_sender, "_encryption", encryption)
+    system = SimpleNamespace(
+        read=lambda *_: pieces.pop(0), write=lambda _, text: errors.append(text)
+    )
+    monkeypatch.setattr(crash_sender, "os", system)
+    await asyncio.to_thread(crash_sender.main)
+
+    assert [_REPLICA] == told.crashed
+    assert [b"Fatal Python error"] == errors
+
+
+def test_sender_that_was_killed_is_started_again_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is missed as the next scheduler is to be told."""
+    monkeypatch.setattr(faulthandler, "enable", lambda **_: None)
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    watch = CrashWatch(_REPLICA, TransportSection())
+    watch.start()
+    offer = Offer("127.0.0.1:9", _NAME, _KEY)
+    senders = []
+    while (sender := watch._sender) is not None:
+        senders.append(sender)
+        watch.take_offer(offer)
+        sender.kill()
+        sender.wait()
+        watch.take_offer(offer)
+
+    assert 4 == len(senders)
+    failed = [one.getMessage() for one in caplog.records]
+    assert 1 == len(failed)
+    assert "it has ended 4 times" in failed[0]
+    watch.take_offer(offer)
+    watch.stop()
