@@ -156,7 +156,9 @@ def _check_response(fields: Fields) -> None:
 def _check_message(fields: Fields) -> None:
     """Check choice and thinking.
 
-    They are in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484.
+    They are in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484. That last
+    one, a tool that is not listed, is refused there only with parsers that can bring about a call
+    of a tool by its name; here it always is, as OpenAI's and Anthropic's services do.
     """
     choice = fields.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "tool":

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import WSMsgType, hdrs, web
 
 from justitia_ray.errors import ConfigError, ConnectionLost, JustitiaError
 from justitia_ray.observability.log_events import is_logged, log_event
@@ -120,7 +120,8 @@ class Listener:
         Raises:
             ConfigError: If none of the ports can be opened.
         """
-        self._http = web.Server(self._accept, access_log=None)
+        # What is sent here is not compressed: nothing that a stranger sends is unpacked.
+        self._http = web.Server(self._accept, access_log=None, auto_decompress=False)
         loop = asyncio.get_running_loop()
         handshake_s, close_s = (None, None) if self._tls is None else (HANDSHAKE_S, CLOSE_S)
         tried: OSError | None = None
@@ -193,11 +194,14 @@ class Listener:
     ) -> web.Response:
         if (request.content_length or MAX_NOTICE_BYTES + 1) > MAX_NOTICE_BYTES:
             return web.Response(status=413)
+        if hdrs.CONTENT_ENCODING in request.headers:
+            self._note_refused(ConnectionLost("a notice of a crash is not compressed"))
+            return web.Response(status=415)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 body = await request.read()
             await on_crashed(read_crash_notice(body, self._name, self._keyring))
-        except (ConnectionLost, TimeoutError, OSError) as error:
+        except (ConnectionLost, TimeoutError, OSError, web.RequestPayloadError) as error:
             self._note_refused(error)
             return web.Response(status=403)
         except JustitiaError as error:

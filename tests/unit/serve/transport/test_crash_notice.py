@@ -70,6 +70,26 @@ async def test_notice_for_another_or_of_a_stranger_is_refused(
     assert not crashed
 
 
+async def test_notice_that_is_compressed_is_refused_unread(
+    port: Listener, crashed: list[Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was no gzip was a 500, and two tracebacks for each."""
+    url, headers = f"http://{port.address}{CRASH_PATH}", {"Content-Encoding": "gzip"}
+    statuses = []
+    for _ in range(3):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, data=b"no gzip", headers=headers) as answer,
+        ):
+            statuses.append(answer.status)
+
+    assert [415] * 3 == statuses
+    assert not [record for record in caplog.records if record.exc_info]
+    refused = [one for one in caplog.records if one.getMessage().startswith("connection.refused")]
+    assert 2 == len(refused)
+    assert not crashed
+
+
 async def test_process_that_takes_no_notices_does_not_know_their_path() -> None:
     async with listening(Served()) as port:
         assert 404 == await status_of(port, body_of(_REPLICA))
