@@ -1,88 +1,175 @@
-"""Contexts that lie idle in the prefix cache of one replica, as far as its leases tell.
+"""Contexts that lie in the prefix cache of one replica, as far as its leases tell.
 
-The engine evicts the blocks first that were freed first. So the contexts that are left are those
-used last, as many as fit into the memory that no lease holds. Where a context turns out to be gone,
-all that were used before it are gone, too. What is wrong here costs prefills and nothing else.
+A context is the longest prompt of an application that was computed there, with its answer. Leases
+of the application *hold* it; when none does it is idle. The engine evicts the blocks first that
+were freed first: the idle contexts that are left are those used last, as many as fit into the
+memory that no lease has. What is wrong here costs prefills and nothing else.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import islice
 
 from justitia_ray.units import ApplicationId, Tokens
 
 _MOST = 4096
-"""Contexts of one replica: an application of few tokens costs more to remember than to compute."""
+_LOOKED_AT = 16
+"""Of the contexts used first the shortest of so many goes where there are too many."""
 
 
-class Context(NamedTuple):
-    """The context of an application that lies in a replica's cache."""
+@dataclass(slots=True, eq=False)
+class Context:
+    """The context of an application on a replica."""
 
+    prompt_tokens: Tokens
+    """Prompt of the inference that left it: one with a longer prompt goes on from it."""
     tokens: Tokens
-    used: int
-    """Its place in the order of use: greater is later."""
+    """Those that lie in the cache."""
+    used: int = 0
+    """Rank of its last use; 0: not known, it is recalled from an earlier scheduler."""
+    leases: int = 0
+    """Leases that hold it."""
+    is_live: bool = True
+    """Whether its application may go on."""
 
 
 class Contexts:
-    """Contexts that no lease uses, in the order of their last use. Changes are O(1), amortised."""
+    """The contexts of one replica. Changes are O(1), amortised."""
 
     def __init__(self) -> None:
-        self._contexts: dict[ApplicationId, Context] = {}
+        self._idle: dict[ApplicationId, Context] = {}
+        """In the order of their last use."""
+        self._held: dict[ApplicationId, Context] = {}
         self._uses = 0
         self.tokens: Tokens = 0
-        """Tokens of all of them."""
+        """Tokens of the idle ones."""
+        self.live_tokens: Tokens = 0
+        """Tokens of those of them whose applications may go on."""
 
     def __len__(self) -> int:
-        return len(self._contexts)
+        return len(self._idle)
 
-    def __iter__(self) -> Iterator[ApplicationId]:
-        """Yield the applications, that of the context used first before the others."""
-        return iter(self._contexts)
+    def idle(self) -> Iterator[tuple[ApplicationId, Context]]:
+        """Yield the contexts that no lease holds, that used first before the others."""
+        return iter(self._idle.items())
 
-    def tokens_of(self, application_id: ApplicationId) -> Tokens:
-        """Return the tokens of an application's context that lie in the cache; 0: none."""
-        context = self._contexts.get(application_id)
-        return 0 if context is None else context.tokens
+    def get(self, application_id: ApplicationId) -> Context | None:
+        """Return the context of an application, held or idle."""
+        return self._held.get(application_id) or self._idle.get(application_id)
 
-    def put(self, application_id: ApplicationId, tokens: Tokens, room: Tokens) -> None:
-        """Note that a lease has left a context behind. A longer one of its application stays.
+    def held(self) -> Iterator[tuple[ApplicationId, Context]]:
+        """Yield the contexts that leases hold."""
+        return iter(self._held.items())
+
+    def hold(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
+        """Let one more lease hold the context that its prompt goes on from; return that."""
+        context = self.get(application_id)
+        if context is None or prompt_tokens < context.prompt_tokens:
+            return None
+        if application_id in self._idle:
+            self._take(application_id)
+            self._held[application_id] = context
+            context.is_live = True
+        context.leases += 1
+        return context
+
+    def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
+        """Let a lease that holds nothing hold its own prompt, which was computed; return that.
+
+        None if there is a longer context of its application.
+        """
+        context = self.hold(application_id, prompt_tokens)
+        if context is None and self.get(application_id) is None:
+            context = self._held[application_id] = Context(prompt_tokens, prompt_tokens, leases=1)
+        return context
+
+    def release(
+        self, application_id: ApplicationId, context: Context, left: Context | None, room: Tokens
+    ) -> None:
+        """Let a lease end; the context is idle if no other holds it.
 
         Args:
             application_id: The application of the lease.
-            tokens: Prompt and output of the lease.
-            room: KV tokens that no lease holds.
+            context: What the lease held.
+            left: Its prompt and what is in the cache with its answer, if it has read that.
+            room: KV tokens that no lease has.
         """
-        former = self.take(application_id)
-        if former is not None:
-            tokens = max(tokens, former.tokens)
+        context.leases -= 1
+        if left is not None and left.prompt_tokens >= context.prompt_tokens:
+            context.prompt_tokens, context.tokens = left.prompt_tokens, left.tokens
+        if not context.leases and self._held.get(application_id) is context:
+            del self._held[application_id]
+            self.put(application_id, context, room)
+
+    def put(self, application_id: ApplicationId, context: Context, room: Tokens) -> None:
+        """Note an idle context, the last used."""
         self._uses += 1
-        self._contexts[application_id] = Context(tokens, self._uses)
-        self.tokens += tokens
-        if len(self._contexts) > _MOST:
-            self.take(next(iter(self._contexts)))
+        context.used = self._uses
+        self._add(application_id, context)
+        if len(self._idle) > _MOST:
+            names = islice(self._idle, _LOOKED_AT)
+            self._take(min(names, key=lambda name: self._idle[name].tokens))
         self.shrink(room)
 
-    def take(self, application_id: ApplicationId) -> Context | None:
-        """Remove the context of an application, which a lease uses from now on, and return it."""
-        context = self._contexts.pop(application_id, None)
-        if context is not None:
-            self.tokens -= context.tokens
-        return context
+    def recall(self, application_id: ApplicationId, prompt_tokens: Tokens, room: Tokens) -> None:
+        """Note a context of an earlier scheduler's time, of which no more is known."""
+        if self.get(application_id) is None:
+            self._add(application_id, Context(prompt_tokens, prompt_tokens))
+            self.shrink(room)
+
+    def forget(self, application_id: ApplicationId) -> None:
+        """Forget what an engine did not find."""
+        self._held.pop(application_id, None)  # its leases hold it until they end
+        if application_id in self._idle:
+            self._take(application_id)
+
+    def forget_before(self, context: Context) -> None:
+        """Forget what was used before a context that has been evicted."""
+        while self._idle:
+            name, oldest = next(iter(self._idle.items()))
+            if oldest.used >= context.used:
+                return
+            self._take(name)
+
+    def end(self, application_id: ApplicationId) -> None:
+        """Note that an application has ended: it is in the cache, and nothing goes on from it."""
+        context = self.get(application_id)
+        if context is not None and context.is_live:
+            context.is_live = False
+            if application_id in self._idle:
+                self.live_tokens -= context.tokens
 
     def shrink(self, room: Tokens) -> None:
-        """Evict the contexts used first, the last of them in part, until all fit into some room."""
-        while self._contexts and self.tokens > room:
-            name, context = next(iter(self._contexts.items()))
-            left = context.tokens - (self.tokens - max(0, room))
-            if left > 0:
-                self._contexts[name] = context._replace(tokens=left)
-                self.tokens -= context.tokens - left
-            else:
-                self.take(name)
+        """Evict the idle contexts used first, the last of them in part, until all fit."""
+        while self._idle and self.tokens > room:
+            name, context = next(iter(self._idle.items()))
+            evicted = min(context.tokens, self.tokens - max(0, room))
+            if evicted == context.tokens:
+                self._take(name)
+                continue
+            context.tokens -= evicted
+            self.tokens -= evicted
+            self.live_tokens -= evicted * context.is_live
 
-    def note_missing(self, context: Context) -> None:
-        """Evict what was used before a context that a lease has not found."""
-        while self._contexts:
-            name, oldest = next(iter(self._contexts.items()))
-            if oldest.used > context.used:
-                return
-            self.take(name)
+    def displaced(self, application_id: ApplicationId, wanted: Tokens, room: Tokens) -> Tokens:
+        """Return the tokens of other live applications' contexts that a start would evict.
+
+        Those of ended applications are taken to be spread evenly among them.
+        """
+        own = self._idle.get(application_id)
+        all_tokens, live = self.tokens, self.live_tokens
+        if own is not None:
+            all_tokens -= own.tokens
+            live -= own.tokens * own.is_live
+        excess = min(all_tokens, all_tokens + wanted - room)
+        return excess * live // all_tokens if excess > 0 else 0
+
+    def _add(self, application_id: ApplicationId, context: Context) -> None:
+        self._idle[application_id] = context
+        self.tokens += context.tokens
+        self.live_tokens += context.tokens * context.is_live
+
+    def _take(self, application_id: ApplicationId) -> None:
+        context = self._idle.pop(application_id)
+        self.tokens -= context.tokens
+        self.live_tokens -= context.tokens * context.is_live

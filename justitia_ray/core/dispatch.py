@@ -512,7 +512,7 @@ class Leases:
             for heir, tokens in leases.heirs(lease.lease_id):
                 self.shares.hold_more(heir, tokens)
         leases.pop(lease.lease_id)
-        if replica.capacity.caches_prefixes or lease.uncomputed_tokens:
+        if lease.uncomputed_tokens or lease.context is not None:
             leave_context(replica, inference, lease)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
         inference.lease_id = None
@@ -569,9 +569,10 @@ class Leases:
         inference.attempts += 1
         lease = Lease(lease_id, inference.request_id, replica.replica_id, state.now, priority)
         state.leases[lease_id] = lease
+        application = state.applications[inference.application_id]
         inference.found_tokens = None
         if replica.capacity.caches_prefixes:
-            take_context(replica, inference, lease)
+            take_context(replica, application, inference, lease)
         if inference.shares and replica.capacity.caches_prefixes:
             tokens = replica.footprint_beside(inference).full_tokens
             if inference.prefixes:
@@ -580,7 +581,8 @@ class Leases:
         else:
             footprint = replica.leases[lease_id] = inference.expected_footprint()
             tokens = footprint.full_tokens
-        application = state.applications[inference.application_id]
+        if replica.capacity.caches_prefixes:
+            replica.contexts.shrink(replica.unleased_tokens)
         application.in_flight.add(inference.request_id)
         self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)

@@ -314,6 +314,8 @@ class Application:
     """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
     is_deprioritised: bool = False
     """Whether it runs beyond a quota that deprioritises."""
+    reuse: int = 0
+    """Of its contexts that engines were to have, those found less those missed, within bounds."""
 
     @property
     def share_weight(self) -> float:
@@ -355,7 +357,7 @@ class Lease:
     """For the engine: lower is served first."""
     state: LeaseState = LeaseState.GRANTED
     context: Context | None = None
-    """What lay on its replica of its application's context, as far as is known (`locality`)."""
+    """The context on its replica that it goes on from, or has made (`locality`)."""
     uncomputed_tokens: Tokens = 0
     """Prompt tokens that its engine has to compute for its first token; 0 from then on."""
 
@@ -424,7 +426,7 @@ class KnownReplica:
     refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
     """The inferences that it was found to have no memory for."""
     contexts: Contexts = field(default_factory=Contexts)
-    """Contexts that lie idle in its prefix cache; none if it has no cache."""
+    """Contexts in its prefix cache; none if it has no cache."""
     uncomputed_tokens: Tokens = 0
     """Sum of its leases'; 0 if it has no prefix cache."""
 
@@ -434,9 +436,9 @@ class KnownReplica:
         return self.capacity.kv_tokens - self.unaccounted_tokens - self.grown_tokens
 
     @property
-    def idle_tokens(self) -> Tokens:
-        """KV that no lease holds, which its prefix cache has room in."""
-        return self.leasable_tokens - self.context_tokens
+    def unleased_tokens(self) -> Tokens:
+        """KV that no lease has, for the contexts of its prefix cache."""
+        return self.capacity.kv_tokens - self.context_tokens
 
     @property
     def context_tokens(self) -> Tokens:

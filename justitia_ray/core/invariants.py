@@ -150,10 +150,20 @@ def caches_agree(core: SchedulerCore) -> Findings:
         told = replica.uncomputed_tokens
         yield told == awaited, names, f"waits for {told} tokens, its leases for {awaited}"
         contexts = replica.contexts
-        summed = sum(contexts.tokens_of(name) for name in contexts)
-        yield contexts.tokens == summed, names, f"contexts: told {contexts.tokens}, summed {summed}"
-        idle = replica.capacity.caches_prefixes or not (told or summed)
-        yield idle, names, "has contexts, and no cache"
+        idle = [context for _, context in contexts.idle()]
+        summed = sum(context.tokens for context in idle)
+        live = sum(context.tokens for context in idle if context.is_live)
+        told_idle = contexts.tokens, contexts.live_tokens
+        yield told_idle == (summed, live), names, f"contexts: {told_idle}, summed {summed}, {live}"
+        holders = Counter(
+            id(state.leases[lease_id].context)
+            for lease_id in replica.leases
+            if state.leases[lease_id].context is not None
+        )
+        for name, context in contexts.held():
+            held = holders[id(context)]
+            yield held == context.leases > 0, (name,), f"held by {held}, told {context.leases}"
+        yield not any(context.leases for context in idle), names, "an idle context is held"
 
 
 def _beginnings_are_of_leases(

@@ -27,6 +27,7 @@ from justitia_ray.core.entities import (
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
+from justitia_ray.core.locality import end_contexts
 from justitia_ray.core.prefixes import read_prefixes
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
@@ -238,6 +239,7 @@ class Applications:
     def end(self, application: Application, outcome: Outcome) -> None:
         """Settle the account of an application (rule 3) and report what it took."""
         state, ledger, application_id = self._state, self._ledger, application.application_id
+        end_contexts(state.replicas, application)
         ledger.application_ended(application)
         settlements = ledger.fair_share.accounts[application_id].settlements
         final_tag, lag = ledger.settle(application_id)

@@ -7,39 +7,65 @@ LMetric's rule (arXiv 2603.15202: uncached tokens times requests) with each toke
 that wait for it, and with the idle contexts that the start displaces, which are computed again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease
 from justitia_ray.units import ReplicaId, Tokens
 
+_NO_REUSE, _MOST_REUSE = -2, 4
+"""Bounds of `Application.reuse`; at the lower one its prompts are taken to share nothing."""
 
-def take_context(replica: KnownReplica, inference: Inference, lease: Lease) -> None:
-    """Let a lease use what lies on its replica of its application's context."""
-    lease.uncomputed_tokens = missing_tokens(replica, inference)
+
+def take_context(
+    replica: KnownReplica, application: Application, inference: Inference, lease: Lease
+) -> None:
+    """Let a lease hold what it goes on from on its replica; before it is among its leases."""
+    lease.uncomputed_tokens = missing_tokens(replica, application, inference)
     replica.uncomputed_tokens += lease.uncomputed_tokens
-    lease.context = replica.contexts.take(inference.application_id)
+    lease.context = replica.contexts.hold(application.application_id, _prompt(inference))
 
 
-def leave_context(replica: KnownReplica, inference: Inference, lease: Lease) -> None:
-    """Leave what a lease had in its replica's cache, for the next of its application."""
-    replica.uncomputed_tokens -= lease.uncomputed_tokens
-    tokens = 0 if lease.context is None else lease.context.tokens
-    if inference.output_tokens:
-        own = inference.prompt_tokens // inference.copies
-        tokens = own + inference.output_tokens // inference.choices
-    if tokens:
-        replica.contexts.put(inference.application_id, tokens, replica.idle_tokens)
-
-
-def note_first_token(replica: KnownReplica, inference: Inference, lease: Lease) -> None:
+def note_first_token(
+    replica: KnownReplica, application: Application, inference: Inference, lease: Lease
+) -> None:
     """Note that the prompt of a lease was computed, and whether its context was there."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     lease.uncomputed_tokens = 0
-    context, found = lease.context, inference.found_tokens
+    contexts, name, context = replica.contexts, application.application_id, lease.context
+    found = inference.found_tokens
     if context is not None and found is not None:
-        expected = min(context.tokens, inference.prompt_tokens // inference.copies)
-        if found < expected / 2:
-            replica.contexts.note_missing(context)
+        found -= inference.repeated_tokens(replica.capacity.block_size)
+        if found >= min(context.tokens, _prompt(inference)) / 2:
+            application.reuse = min(_MOST_REUSE, application.reuse + 1)
+        else:
+            if application.reuse > 0:  # it was evicted, with all that were used before it
+                contexts.forget_before(context)
+            application.reuse = max(_NO_REUSE, application.reuse - 1)
+            contexts.forget(name)
+            lease.context = None
+    if lease.context is None:
+        lease.context = contexts.begin(name, _prompt(inference))
+
+
+def leave_context(replica: KnownReplica, inference: Inference, lease: Lease) -> None:
+    """Leave what a lease had in its replica's cache; after it is among its leases no more."""
+    replica.uncomputed_tokens -= lease.uncomputed_tokens
+    if lease.context is None:
+        return
+    left = None
+    if not lease.uncomputed_tokens:
+        own = _prompt(inference)
+        left = Context(own, own + inference.output_tokens // inference.choices)
+    room = replica.unleased_tokens
+    replica.contexts.release(inference.application_id, lease.context, left, room)
+
+
+def end_contexts(replicas: Mapping[ReplicaId, KnownReplica], application: Application) -> None:
+    """Note that nothing goes on from an application's contexts."""
+    for name in application.replicas:
+        if name in replicas:
+            replicas[name].contexts.end(application.application_id)
 
 
 def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) -> None:
@@ -51,15 +77,18 @@ def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) 
         last = next(reversed(application.replicas), None)
         if last == replica.replica_id and application.inferences:
             tokens = application.prompt_tokens // application.inferences
-            replica.contexts.put(application.application_id, tokens, replica.idle_tokens)
+            replica.contexts.recall(application.application_id, tokens, replica.unleased_tokens)
 
 
-def missing_tokens(replica: KnownReplica, inference: Inference) -> Tokens:
+def missing_tokens(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
     """Return the prompt tokens of an inference that a replica would have to compute; at least 1."""
-    there = replica.contexts.tokens_of(inference.application_id)
+    prompt, there = _prompt(inference), 0
+    context = replica.contexts.get(application.application_id)
+    if context is not None and prompt >= context.prompt_tokens and application.reuse > _NO_REUSE:
+        there = context.tokens
     if inference.prefixes:
         there = max(there, replica.leases.shared_with(inference.prefixes))
-    return max(1, inference.prompt_tokens // inference.copies - there)
+    return max(1, prompt - there)
 
 
 def rank(
@@ -77,7 +106,7 @@ def rank(
 
     def key(replica: KnownReplica) -> tuple[Tokens, bool, bool, Tokens, ReplicaId]:
         return (
-            _delay(replica, inference) if caching else 0,
+            _delay(replica, application, inference) if caching else 0,
             replica.replica_id != last,
             replica.replica_id not in served,
             replica.context_tokens - replica.leasable_tokens,
@@ -88,15 +117,19 @@ def rank(
     return replicas
 
 
-def _delay(replica: KnownReplica, inference: Inference) -> Tokens:
+def _delay(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
     """Return the prompt tokens by which a start delays inferences here, in sum over them.
 
     What it displaces is computed again later, and counted as if that were now.
     """
-    contexts, idle = replica.contexts, replica.idle_tokens
-    contexts.shrink(idle)
-    others = contexts.tokens - contexts.tokens_of(inference.application_id)
-    wanted = inference.prompt_tokens + inference.expected_remaining()
-    displaced = min(others, max(0, others + wanted - idle))
-    missing = missing_tokens(replica, inference) + displaced
+    missing, contexts = missing_tokens(replica, application, inference), replica.contexts
+    if contexts.live_tokens:
+        wanted = replica.footprint_beside(inference).full_tokens
+        name, room = application.application_id, replica.unleased_tokens
+        missing += contexts.displaced(name, wanted, room)
     return replica.uncomputed_tokens + missing * (replica.leases.sequences + 1)
+
+
+def _prompt(inference: Inference) -> Tokens:
+    """Return the length of one of an inference's prompts."""
+    return inference.prompt_tokens // inference.copies

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Refusal, Refuse
+from justitia_ray.core.contexts import Contexts
 from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
     FailureCause,
@@ -236,6 +237,8 @@ class Replicas:
             state.deadlines.set(due, DeadlineKind.REPLICA, event.replica_id)
             self._ledger.capacity_changed()
         elif replica.capacity != event.capacity:
+            if replica.capacity.caches_prefixes != event.capacity.caches_prefixes:
+                replica.contexts = Contexts()
             replica.capacity = event.capacity
             self._ledger.capacity_changed()
         state.headroom_changes += 1
@@ -386,6 +389,9 @@ class Replicas:
             received = inference.begun_prompt_tokens
         amount = max(0, received - inference.attained)
         application = self._state.applications[inference.application_id]
+        if lease is not None and lease.uncomputed_tokens and report.output_tokens:
+            replica = self._state.replicas[lease.replica_id]
+            note_first_token(replica, application, inference, lease)
         if isinstance(report, ev.LeaseFinished):
             if self._was_counted(report, inference):
                 amount = 0
@@ -418,8 +424,6 @@ class Replicas:
         replica = self._state.replicas[lease.replica_id]
         if inference.found_tokens is not None and inference.shares:
             replica.note_found(lease.lease_id, inference)
-        if lease.uncomputed_tokens and report.output_tokens:
-            note_first_token(replica, inference, lease)
         if inference.copies == 1:
             footprint = inference.expected_footprint(report.output_tokens)
         else:
@@ -503,6 +507,8 @@ class Replicas:
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
+        if inference.lease_id is not None:  # it may run elsewhere by now
+            self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True
 

@@ -12,6 +12,7 @@ from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, ApplicationState
 from justitia_ray.core.policies import Durable
+from justitia_ray.core.policies.names import policy_path
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.stages import read_stages
@@ -201,7 +202,7 @@ def restore(
     core.ledger.reorder()  # when V reached tags below it is not known
     policy = core.ledger.policy
     known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
-    if fields["policy"] in known and isinstance(policy, Durable):
+    if policy_path(str(fields["policy"])) in known and isinstance(policy, Durable):
         try:
             policy.restore(RecordReader(clock, ("counted",), None).mapping("counted"))
         except (KeyError, TypeError, ValueError) as error:

@@ -217,6 +217,7 @@ class Durable:
 class Policy(Order, Observer, Durable):
     """An order that counts, and whose counts outlive the scheduler; for policies with charges."""
 
-    def __init__(self, context: PolicyContext) -> None:
-        super().__init__(context)
-        self.moves_with_service = type(self).served is not Observer.served
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "served" in cls.__dict__ and "moves_with_service" not in cls.__dict__:
+            cls.moves_with_service = True

@@ -1,50 +1,76 @@
-"""What is known to lie idle in a replica's prefix cache: the engine's order of eviction."""
+"""What is known to lie in a replica's prefix cache: the engine's order of eviction."""
 
-from justitia_ray.core.contexts import Contexts
+from justitia_ray.core.contexts import Context, Contexts
 
 
 def contexts(*names: str, tokens: int = 100, room: int = 1000) -> Contexts:
     known = Contexts()
     for name in names:
-        known.put(name, tokens, room)
+        known.put(name, Context(tokens, tokens), room)
     return known
 
 
 def lying(known: Contexts) -> dict[str, int]:
-    return {name: known.tokens_of(name) for name in known}
-
-
-def test_context_lies_where_its_last_lease_ended() -> None:
-    known = contexts("a")
-
-    assert 100 == known.tokens_of("a")
-    assert 0 == known.tokens_of("b")
+    return {name: context.tokens for name, context in known.idle()}
 
 
 def test_contexts_used_first_make_room_for_those_used_last() -> None:
     known = contexts("a", "b", "c", room=250)
 
     assert {"a": 50, "b": 100, "c": 100} == lying(known)
-    known.put("d", 100, 250)
+    known.put("d", Context(100, 100), 250)
     assert {"b": 50, "c": 100, "d": 100} == lying(known)
+    assert 250 == known.tokens == known.live_tokens
 
 
-def test_context_in_use_is_taken_out_and_comes_back_as_the_last_used() -> None:
+def test_held_context_is_not_evicted_and_comes_back_as_the_last_used() -> None:
     known = contexts("a", "b")
-    taken = known.take("a")
+    held = known.hold("a", 110)
 
-    assert taken is not None
+    assert held is not None
     assert {"b": 100} == lying(known)
-    known.put("a", 120, 150)
+    assert held is known.get("a")
+    known.release("a", held, Context(110, 120), 150)
     assert {"b": 30, "a": 120} == lying(known)
 
 
-def test_short_call_of_an_application_does_not_hide_its_long_context() -> None:
+def test_two_leases_hold_a_context_until_the_last_ends() -> None:
     known = contexts("a")
-    known.put("a", 10, 1000)
+    first, second = known.hold("a", 100), known.hold("a", 130)
+
+    assert first is second is not None
+    known.release("a", first, Context(130, 140), 1000)
+    assert {} == lying(known)
+    known.release("a", first, Context(110, 115), 1000)
+    assert {"a": 140} == lying(known)
+
+
+def test_short_call_of_an_application_leaves_its_long_context_as_it_is() -> None:
+    """A title, say: it goes on from nothing."""
+    known = contexts("a")
+
+    assert known.hold("a", 10) is None
+    assert known.begin("a", 10) is None
+    assert {"a": 100} == lying(known)
+
+
+def test_first_prompt_of_an_application_is_its_context_from_then_on() -> None:
+    known = Contexts()
+    begun = known.begin("a", 100)
+
+    assert begun is not None
+    assert begun is known.hold("a", 120)
+    assert begun is known.begin("a", 130)
+    assert 3 == begun.leases
+
+
+def test_lease_that_read_nothing_leaves_what_was_there() -> None:
+    known = contexts("a")
+    held = known.hold("a", 500)
+    assert held is not None
+    known.release("a", held, None, 1000)
 
     assert {"a": 100} == lying(known)
-    assert 100 == known.tokens
 
 
 def test_memory_that_leases_took_holds_no_context() -> None:
@@ -54,21 +80,57 @@ def test_memory_that_leases_took_holds_no_context() -> None:
     assert {"b": 100} == lying(known)
     known.shrink(-5)
     assert {} == lying(known)
-    assert 0 == known.tokens
+    assert 0 == known.tokens == known.live_tokens
 
 
-def test_context_that_was_not_found_says_that_older_ones_are_gone() -> None:
+def test_evicted_context_says_that_those_used_before_it_are_gone() -> None:
     known = contexts("a", "b", "c")
-    missed = known.take("b")
+    missed = known.hold("b", 100)
     assert missed is not None
-    known.note_missing(missed)
+    known.forget_before(missed)
 
     assert {"c": 100} == lying(known)
 
 
-def test_names_are_bounded() -> None:
-    known = contexts(*(f"a{n}" for n in range(5000)), tokens=1, room=10**9)
+def test_recalled_contexts_say_nothing_of_each_other() -> None:
+    known = Contexts()
+    for name in ("a", "b"):
+        known.recall(name, 100, 1000)
+    missed = known.hold("b", 100)
+    assert missed is not None
+    known.forget_before(missed)
 
-    assert 4096 == len(known) == known.tokens
-    assert 0 == known.tokens_of("a0")
-    assert 1 == known.tokens_of("a4999")
+    assert {"a": 100} == lying(known)
+
+
+def test_context_that_was_forgotten_while_it_was_held_does_not_come_back() -> None:
+    known = contexts("a")
+    held = known.hold("a", 100)
+    assert held is not None
+    known.forget("a")
+    known.release("a", held, Context(100, 110), 1000)
+
+    assert {} == lying(known)
+
+
+def test_start_displaces_what_is_left_of_live_contexts() -> None:
+    """Half of what lies idle is of an application that has ended, and is missed by none."""
+    known = contexts("a", "b", tokens=400)
+    known.end("a")
+
+    assert 400 == known.live_tokens
+    assert 0 == known.displaced("c", 200, 1000)
+    assert 50 == known.displaced("c", 300, 1000)
+    assert 400 == known.displaced("c", 5000, 1000)
+    assert 0 == known.displaced("b", 600, 1000)  # its own goes with it, and a has ended
+
+
+def test_contexts_are_bounded_and_the_long_ones_stay() -> None:
+    known = contexts("long", room=10**9)
+    for number in range(5000):
+        known.put(f"a{number}", Context(1, 1), 10**9)
+
+    assert 4096 == len(known)
+    assert 100 + 4095 == known.tokens
+    assert known.get("long") is not None
+    assert known.get("a0") is None

@@ -1,6 +1,7 @@
 """Where contexts lie, and which replica an inference delays least; replicas cache prompts."""
 
 from justitia_ray.core import events as ev
+from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import (
     Application,
     Inference,
@@ -27,7 +28,7 @@ def replica(
         known.leases[f"{name}/{number}"] = Footprint(10, 1, 10, "others")
     known.uncomputed_tokens = computes
     if context:
-        known.contexts.put("a", context, KV)
+        known.contexts.put("a", Context(context, context), KV)
     return known
 
 
@@ -66,10 +67,29 @@ def test_new_prompt_goes_where_least_runs() -> None:
 def test_new_prompt_goes_where_it_displaces_no_context() -> None:
     """9,000 tokens of another application lie idle on the one, of which 1,510 would go."""
     full, empty = replica("r0"), replica("r1", computes=1000)
-    full.contexts.put("b", 9000, KV)
+    full.contexts.put("b", Context(9000, 9000), KV)
 
     assert "r1" == best(2500, full, empty)
     assert "r0" == best(900, full, empty)  # there is room beside
+
+
+def test_contexts_of_ended_applications_are_displaced_for_nothing() -> None:
+    full, empty = replica("r0"), replica("r1", computes=1000)
+    full.contexts.put("b", Context(9000, 9000), KV)
+    full.contexts.end("b")
+
+    assert "r0" == best(2500, full, empty)
+
+
+def test_prompts_that_had_nothing_in_common_are_not_drawn_to_each_other() -> None:
+    """A map-reduce, say: its calls are as long as each other, and no context is found."""
+    independent = application("r0")
+    independent.reuse = -2
+    ranked = rank(
+        [replica("r0", runs=1, context=1000), replica("r1")], independent, inference(1000)
+    )
+
+    assert "r1" == ranked[0].replica_id
 
 
 def test_where_all_is_equal_the_last_replica_comes_first_and_then_the_freest() -> None:
@@ -110,7 +130,7 @@ def a_core(*, caches: bool = True) -> CoreDriver:
 
 def lying(driver: CoreDriver, name: str = "r0") -> dict[str, int]:
     known = driver.core.state.replicas[name].contexts
-    return {one: known.tokens_of(one) for one in known}
+    return {one: context.tokens for one, context in known.idle()}
 
 
 def first_token(driver: CoreDriver, request: str, *, found: int) -> None:
@@ -151,17 +171,78 @@ def test_inference_that_is_cancelled_before_its_first_token_leaves_what_was_ther
     assert 0 == driver.core.state.replicas["r0"].uncomputed_tokens
 
 
-def test_context_that_the_engine_did_not_find_and_older_ones_are_forgotten() -> None:
+def three_sessions() -> CoreDriver:
+    """A core with idle contexts of three applications."""
     driver = a_core()
     for name in ("a", "b", "c"):
         if name != "a":
             driver.open(name)
         driver.submit(f"{name}1", name, prompt=1000)
         end(driver, f"{name}1", 1000)
+    return driver
+
+
+def test_context_that_one_did_not_find_says_nothing_of_others() -> None:
+    """Its prompts may have nothing in common: then any caller could make others be forgotten."""
+    driver = three_sessions()
     driver.submit("b2", "b", prompt=1100)
     first_token(driver, "b2", found=16)
 
-    assert {"c": 1010} == lying(driver)
+    assert {"a": 1010, "c": 1010} == lying(driver)
+
+
+def test_context_that_was_found_before_and_is_gone_says_that_older_ones_are() -> None:
+    driver = three_sessions()
+    driver.submit("b2", "b", prompt=1100)
+    first_token(driver, "b2", found=1000)
+    end(driver, "b2", 1100)
+    driver.submit("c2", "c", prompt=1100)
+    end(driver, "c2", 1100)
+    driver.submit("b3", "b", prompt=1200)
+    first_token(driver, "b3", found=16)
+
+    assert {"c": 1110} == lying(driver)
+
+
+def test_call_that_goes_on_from_nothing_leaves_the_context_alone() -> None:
+    """A title of a session: it is charged with all of its prompt, and says nothing of the rest."""
+    driver = a_core()
+    driver.submit("a1", prompt=5000)
+    end(driver, "a1", 5000)
+    driver.submit("title", prompt=300)
+    assert 300 == driver.core.state.replicas["r0"].uncomputed_tokens
+    first_token(driver, "title", found=0)
+    end(driver, "title", 300)
+
+    assert {"a": 5010} == lying(driver)
+
+
+def test_attempt_whose_payload_never_came_leaves_nothing() -> None:
+    """What an earlier attempt made elsewhere is in no cache here."""
+    driver = a_core()
+    driver.submit("a1", prompt=1000, output=50)
+    first_token(driver, "a1", found=0)
+    pull(driver, "r1")
+    driver.handle(ev.ReplicaLost("r0"))
+    assert "r1" == driver.core.state.leases[driver.lease_of("a1")].replica_id
+    driver.handle(ev.InferenceCancelled("a1"))
+
+    assert {} == lying(driver, "r1")
+
+
+def test_cache_that_is_switched_off_has_no_contexts() -> None:
+    driver = three_sessions()
+    pull(driver, "r0", caches=False)
+
+    assert {} == lying(driver)
+
+
+def test_contexts_of_an_application_that_has_ended_are_known_as_such() -> None:
+    driver = three_sessions()
+    driver.handle(ev.ApplicationClosed("a"))
+    known = driver.core.state.replicas["r0"].contexts
+
+    assert (3030, 2020) == (known.tokens, known.live_tokens)
 
 
 def test_replica_without_a_cache_keeps_no_context() -> None:

@@ -674,3 +674,20 @@ def test_crash_of_a_replica_that_is_not_known_changes_nothing() -> None:
 
     assert {"r0": ["a"]} == fleet.on()
     assert 0 == len(fleet.driver.core.suspects.known)
+
+
+def test_killer_that_runs_elsewhere_by_now_is_stopped_there() -> None:
+    """Its ingress lost the connection before anything told that the process had crashed."""
+    fleet = Fleet(1)
+    fleet.submit("poison")
+    for _ in range(2):
+        fleet.start()
+        fleet.wait(1.0)
+        dead = fleet.replica_of("poison")
+        fleet.start()
+        fleet.lose_connection("poison")
+        lease_id = fleet.driver.lease_of("poison")
+        actions = fleet.crash(dead)
+
+    assert [("poison", _KILLER)] == fleet.refused
+    assert [lease_id] == aborted(actions)

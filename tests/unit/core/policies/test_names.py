@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.core import SchedulerCore
+from justitia_ray.core.entities import Application
 from justitia_ray.core.policies import (
     Durable,
     Observer,
@@ -17,6 +18,8 @@ from justitia_ray.core.policies import (
     in_force,
     parse_options,
 )
+from justitia_ray.core.policies.names import policy_path
+from justitia_ray.core.queue import Key
 from justitia_ray.core.snapshot import restore
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver
@@ -128,3 +131,38 @@ def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
     assert set() == {name for name in off if name.startswith((guarded, lab))}
     assert f"{guarded}.shadow" in on
     assert set() == {name for name in on if name.startswith(lab)}
+
+
+class _MovesByItself(Policy):
+    """A user's own, written when the property stood in the base class."""
+
+    def key(self, client: str, first: Application) -> Key:
+        return (first.sequence,)
+
+    @property
+    def moves_with_service(self) -> bool:  # type: ignore[override]
+        return True
+
+
+def test_policy_may_say_by_a_property_whether_service_moves_it() -> None:
+    core = SchedulerCore(f"{__name__}:_MovesByItself")
+
+    assert core.ledger.policy.moves_with_service
+
+
+@pytest.mark.parametrize("name", ["drr", "rpm", "lcf", "mlfq", "plas"])
+def test_counts_that_were_stored_under_a_policys_old_name_are_taken_over(name: str) -> None:
+    """By the same policy, which an import path names now."""
+    path = policy_path(name)
+    driver = CoreDriver(SchedulerCore(path))
+    driver.open("a")
+    driver.pull()
+    driver.submit("a1", "a", prompt=100)
+    driver.pull(progress={driver.lease_of("a1"): 5})
+    record = driver.record()
+    record["clock"]["policy"] = name
+    driver.hand_over(SchedulerCore(path), record=record)
+    policy = driver.core.ledger.policy
+
+    assert isinstance(policy, Durable)
+    assert record["clock"]["counted"] == policy.state()

@@ -85,7 +85,8 @@ def test_contexts_that_are_never_where_the_core_takes_them_to_be_cost_little(
     monkeypatch.setattr(BlockPool, "find", lambda *_: Beginning([], 0, 0))
     sessions = read(tmp_path, *(growing(f"s{k}", turns=8, more=150) for k in range(30)))
     misled = mean_s(play("justitia", sessions, load=1.0))
-    monkeypatch.setattr(Contexts, "put", lambda *_: None)
+    monkeypatch.setattr(Contexts, "hold", lambda *_: None)
+    monkeypatch.setattr(Contexts, "begin", lambda *_: None)
     unaware = mean_s(play("justitia", sessions, load=1.0))
 
     assert unaware != misled
