@@ -369,7 +369,7 @@ class Replicas:
             is_stopped = lease is None or report.outcome is Outcome.CANCELLED
             if not is_cut:
                 inference.read_tokens = None
-            elif report.prompt_tokens or not report.output_tokens:
+            elif is_stopped and (report.prompt_tokens or not report.output_tokens):
                 inference.read_tokens = max(inference.read_tokens or 0, report.prompt_tokens)
         elif report.output_tokens > inference.output_tokens:
             inference.read_tokens = None  # of an earlier lease: this one has read it to its end

@@ -116,3 +116,19 @@ def test_stopped_application_that_is_opened_again_begins_anew(core: CoreDriver) 
     assert [] == refused(actions)
     assert not core.core.state.applications["a"].is_stopped
     assert ["a"] == list(core.core.state.applications)
+
+
+def test_prompt_that_a_dying_engine_had_read_is_not_charged(core: CoreDriver) -> None:
+    """It is read again elsewhere; what is left before that has run nowhere that counts."""
+    core.open("a", 1_000)
+    core.submit("x")
+    core.pull()
+    first = core.lease_of("x")
+    core.pull(finished=[ev.LeaseFinished(first, 8, 0, None)])
+    again = core.lease_of("x")
+    assert again != first
+    core.handle(ev.InferenceCancelled("x"))
+    core.last_word(again)
+
+    application = core.application("a")
+    assert (0, 0) == (application.prompt_tokens, application.kv_token_time)
