@@ -38,7 +38,8 @@ def test_two_leases_hold_a_context_until_the_last_ends() -> None:
     known = contexts("a")
     first, second = known.hold("a", 100), known.hold("a", 130)
 
-    assert first is second is not None
+    assert first is second
+    assert first is not None
     known.release("a", first, Context(130, 140), 1000)
     assert {} == lying(known)
     known.release("a", first, Context(110, 115), 1000)
