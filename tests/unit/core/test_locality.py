@@ -73,6 +73,15 @@ def test_new_prompt_goes_where_it_displaces_no_context() -> None:
     assert "r0" == best(900, full, empty)  # there is room beside
 
 
+def test_long_answer_goes_where_few_contexts_are_read_with_it() -> None:
+    """Ten tokens of prompt are soon computed; a thousand iterations beside others are not."""
+    shared = replica("r0", runs=4, context=9)
+    long_answer = Inference("a1", "a", "a1", "i0", 10, 1000, 1000, 1, 0.0, 0)
+
+    assert "r1" == rank([shared, replica("r1")], application(), long_answer)[0].replica_id
+    assert "r0" == best(10, shared, replica("r1"))
+
+
 def test_contexts_of_ended_applications_are_displaced_for_nothing() -> None:
     full, empty = replica("r0"), replica("r1", computes=1000)
     full.contexts.put("b", Context(9000, 9000), KV)
