@@ -7,6 +7,7 @@ import pytest
 
 from justitia_ray.accounts.messages import Answer, Exchange
 from justitia_ray.core.actions import Refusal
+from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.scheduler.actor import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import Services, opened
@@ -143,36 +144,34 @@ async def test_end_goes_with_the_exchange_that_is_noted_as_telling_it(
     await _served(service, accounts, "a")
     accounts.redis.away = True
     assert (await service.open_application(opened("b"))).refusal is None
-    accounts.answering.clear()
+    ends: dict[int, set[str]] = {}
+    exchange, renumber = accounts.exchange, gate._lately_told.renumber
+    died = asyncio.Event()
+    numbers: list[int] = []
+
+    async def exchange_or_die(told: Exchange) -> Answer:
+        ended = {use.name for use in told.uses if use.is_over or use.is_final}
+        ends.setdefault(told.number, set()).update(ended)
+        answer = await exchange(told)
+        if told.asks and not died.is_set():
+            await died.wait()
+            raise AdmissionError("the accounts have died")
+        return answer
+
+    def note_number(after: Any, number: int) -> None:
+        numbers.append(number)
+        renumber(after, number)
+
+    monkeypatch.setattr(accounts, "exchange", exchange_or_die)
+    monkeypatch.setattr(gate._lately_told, "renumber", note_number)
     opening = asyncio.create_task(service.open_application(opened("c")))
     await eventually(lambda: accounts.remaining() == 2, "it is claimed")
     assert gate._told is not None
     assert ["b"] == [use.name for use in gate._told.uses]  # that it is open
     await service.close_application("b")
-    told: dict[int, set[str]] = {}
-    exchange = accounts.exchange
-
-    async def note(one: Exchange) -> Answer:
-        told.setdefault(one.number, set()).update(
-            use.name for use in one.uses if use.is_over or use.is_final
-        )
-        return await exchange(one)
-
-    monkeypatch.setattr(accounts, "exchange", note)
-    noted = gate._lately_told.renumber
-    numbers: list[int] = []
-
-    def renumber(after: Any, number: int) -> None:
-        numbers.append(number)
-        noted(after, number)
-
-    monkeypatch.setattr(gate._lately_told, "renumber", renumber)
     await _lose(accounts)
-    accounts.away = True
-    accounts.answering.set()
-    accounts.away = False
+    died.set()
 
     assert (await opening).refusal is None
     assert ["d", "e"] == await _let_in(service, "d", "e", "f")
-    assert numbers
-    assert "b" in told[numbers[0]]
+    assert "b" in ends[numbers[0]]
