@@ -107,14 +107,17 @@ async def replica_of(service: Service, stream: OpenStream) -> str:
 async def one_stream_on_each(
     service: Service, http: httpx.AsyncClient, **fields: Any
 ) -> dict[str, OpenStream]:
-    """Begin two streams; the emptier replica is leased first, so that each has one."""
+    """Begin two streams; the emptier replica is leased first, so that each has one.
+
+    With a salt of their own they have no beginning in common that would draw them together.
+    """
     streams = {}
-    for _ in range(2):
+    for salt in ("one", "other"):
         await service.until(
             lambda s: all(r["silent_s"] < _HEARTBEAT_S - 1.0 for r in s["replicas"].values()),
             "all pulls are open for a while",
         )
-        stream = OpenStream(http, _STREAMED | fields)
+        stream = OpenStream(http, _STREAMED | fields | {"cache_salt": salt})
         await eventually(stream.has_begun, "the stream has begun")
         streams[await replica_of(service, stream)] = stream
     assert 2 == len(streams)
