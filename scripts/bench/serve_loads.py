@@ -195,7 +195,7 @@ def path_loads(*, quick: bool) -> tuple[Load, ...]:
             CPU_STREAM,
             _SHORT_STREAM,
             128,
-            256 if quick else 512,
+            384 if quick else 512,
             0.1,
             (*arms, _JOINED_30_MS),
             FLOOR,

@@ -8,7 +8,7 @@ from justitia_ray.errors import JustitiaError
 from scripts.bench.load import Sample
 from scripts.bench.serve import Measured
 from scripts.bench.serve_arms import Arm, release_arm
-from scripts.bench.serve_figures import FIRST_TOKEN_P50, Block
+from scripts.bench.serve_figures import CALLS, FIRST_TOKEN_P50, Block
 from scripts.bench.serve_loads import (
     CONCURRENT,
     IDLE_STREAM,
@@ -109,3 +109,15 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
     assert ["floor", "justitia"] == [arm.name for arm in arms_of(chosen)]
     with pytest.raises(JustitiaError, match=r"--arms: nobody is no arm of path; .*litellm"):
         path.choose_loads(["nobody"], quick=True)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_loads_have_calls_left_between_their_first_and_their_last(quick: bool) -> None:
+    """Rates leave out as many calls as there are callers, at either end."""
+    loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
+    few = [
+        str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1
+    ]
+
+    assert not few
+    assert loads
