@@ -138,6 +138,14 @@ class Inference:
         each, prompts = self.prompt_tokens // self.copies, self.choices // self.copies
         return (self.copies - 1) * max(0, each - prompts * block_size)
 
+    def found_before(self, block_size: Tokens) -> Tokens | None:
+        """Return what its last lease found without what its choices find of each other.
+
+        None: not known yet.
+        """
+        found = self.found_tokens
+        return None if found is None else found - self.repeated_tokens(block_size)
+
     @property
     def begun_prompt_tokens(self) -> Tokens:
         """Prompt tokens to charge: all from the first token on, and what was read if it was cut."""
@@ -465,9 +473,9 @@ class KnownReplica:
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
         """Count what a lease shares less than was assumed, once its first tokens are there."""
-        if inference.prefixes and inference.found_tokens is not None:
-            repeated = inference.repeated_tokens(self.capacity.block_size)
-            self.leases.note_found(lease_id, inference.found_tokens - repeated)
+        found = inference.found_before(self.capacity.block_size)
+        if inference.prefixes and found is not None:
+            self.leases.note_found(lease_id, found)
 
     def extension_by(self, inference: Inference) -> Extension:
         """Return what an inference would keep beyond its end here, of what it would share."""

@@ -28,7 +28,7 @@ def take_context(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
     """Let a lease hold what it goes on from on its replica; before it is among its leases."""
-    lease.uncomputed_tokens = missing_tokens(replica, application, inference)
+    lease.uncomputed_tokens = _missing_tokens(replica, application, inference)
     replica.uncomputed_tokens += lease.uncomputed_tokens
     lease.context = replica.contexts.hold(application.application_id, _prompt(inference))
 
@@ -40,9 +40,8 @@ def note_first_token(
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     lease.uncomputed_tokens = 0
     contexts, name, context = replica.contexts, application.application_id, lease.context
-    found = inference.found_tokens
+    found = inference.found_before(replica.capacity.block_size)
     if context is not None and found is not None:
-        found -= inference.repeated_tokens(replica.capacity.block_size)
         if found >= min(context.tokens, _prompt(inference)) / 2:
             application.reuse = min(_MOST_REUSE, application.reuse + 1)
         else:
@@ -87,7 +86,9 @@ def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) 
             replica.contexts.recall(application.application_id, tokens, replica.unleased_tokens)
 
 
-def missing_tokens(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
+def _missing_tokens(
+    replica: KnownReplica, application: Application, inference: Inference
+) -> Tokens:
     """Return the prompt tokens of an inference that a replica would have to compute; at least 1."""
     prompt, there = _prompt(inference), 0
     context = replica.contexts.get(application.application_id)
@@ -129,9 +130,9 @@ def _delay(replica: KnownReplica, application: Application, inference: Inference
 
     What it displaces is computed again later, and counted as if that were now.
     """
-    missing, contexts = missing_tokens(replica, application, inference), replica.contexts
-    wanted = replica.footprint_beside(inference).full_tokens
+    missing, contexts = _missing_tokens(replica, application, inference), replica.contexts
     if contexts.live_tokens:
+        wanted = replica.footprint_beside(inference).full_tokens
         name, room = application.application_id, replica.unleased_tokens
         missing += contexts.displaced(name, wanted, room)
     sequences, iterations = replica.leases.sequences, inference.expected_remaining()

@@ -181,9 +181,7 @@ class Replicas:
         replica = self._state.replicas.get(replica_id)
         if replica is None:
             return
-        for lease_id in list(replica.leases):
-            lease = self._state.leases[lease_id]
-            self._inferences.requeue(self._state.inferences[lease.request_id])
+        self._requeue_all(replica)
         for lease_id, departure in list(self._state.leaving.items()):
             if departure.replica_id == replica_id:
                 self._inferences.count_departure(lease_id)
@@ -262,13 +260,16 @@ class Replicas:
 
     def _retire(self, replica: KnownReplica) -> None:
         """Requeue what is leased to a replica, and grant it nothing more."""
-        state = self._state
-        for lease_id in list(replica.leases):
-            self._inferences.requeue(state.inferences[state.leases[lease_id].request_id])
+        self._requeue_all(replica)
         replica.takes_leases = False
         if not replica.draining:
             replica.draining = True
-            replica.drains_since = state.now
+            replica.drains_since = self._state.now
+
+    def _requeue_all(self, replica: KnownReplica) -> None:
+        for lease_id in list(replica.leases):
+            lease = self._state.leases[lease_id]
+            self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _part(self, inference: Inference) -> None:
         """Take a suspect that runs already from a replica on which another one runs."""

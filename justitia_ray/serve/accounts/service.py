@@ -158,8 +158,10 @@ class AccountsService:
         if not (names or everything):
             return
         try:
-            records = {name: self.book.record(name) for name in names}
-            if everything or not await self._store.save(epoch, records):
+            if not everything:
+                records = {name: self.book.record(name) for name in names}
+                everything = not await self._store.save(epoch, records)
+            if everything:
                 await self._store.save_all(epoch, self._all_records())
             self.saves += 1
             if self.trouble is not None:

@@ -45,6 +45,16 @@ async def ended(service: SchedulerService, verb: str) -> None:
     assert "a" not in service.term.driver.core.state.applications
 
 
+async def _cancelled_at_the_next(services: Services) -> SchedulerService:
+    """Return a new scheduler, at which an application of the one before has been cancelled."""
+    old = await services.start()
+    await old.open_application(replace(opened("a"), keeps_ends=True))
+    await old.term.checkpointer.save_once()
+    service = await services.start()
+    await end(service, "cancel")
+    return service
+
+
 def refusals(mail: IngressMail) -> list[tuple[type, Refusal]]:
     """Return kind and reason of the refusals in an answer."""
     messages = [message for _, message in mail.messages]
@@ -175,11 +185,7 @@ async def test_id_is_not_opened_again_while_ends_of_what_was_cancelled_may_come(
     services: Services,
 ) -> None:
     """They would count for the new application; and its inferences would be refused."""
-    old = await services.start()
-    await old.open_application(replace(opened("a"), keeps_ends=True))
-    await old.term.checkpointer.save_once()
-    service = await services.start()
-    await end(service, "cancel")
+    service = await _cancelled_at_the_next(services)
     too_early = await service.open_application(opened("a"))
     await service.submit_many("i", service.term.epoch, 0, (Resubmitted("i"),))
     later = await service.open_application(opened("a"))
@@ -192,12 +198,8 @@ async def test_call_that_opens_the_id_is_to_come_again_while_such_ends_may_come(
     services: Services,
 ) -> None:
     """An application that came to another model first is opened here by its first call."""
-    old = await services.start()
-    await old.open_application(replace(opened("a"), keeps_ends=True))
-    await old.term.checkpointer.save_once()
-    service = await services.start()
+    service = await _cancelled_at_the_next(services)
     epoch = service.term.epoch
-    await end(service, "cancel")
     cancelled = await service.submit_many("j", epoch, 0, _call("q0", "j"))
     opening = _call("q1", "j", reopens=True)
     too_early = await service.submit_many("j", epoch, 2, opening)
@@ -248,12 +250,8 @@ async def test_ingress_keeps_the_ends_of_what_was_cancelled_at_a_new_scheduler_b
     services: Services,
 ) -> None:
     """If that one dies unsaved, the next has to hear of them: a refusal would make it forget."""
-    old = await services.start()
-    await old.open_application(replace(opened("a"), keeps_ends=True))
-    await old.term.checkpointer.save_once()
-    service = await services.start()
+    service = await _cancelled_at_the_next(services)
     epoch = service.term.epoch
-    await end(service, "cancel")
     ended = replace(inference("q", "a"), resubmitted=True, lease_id="1-1", outcome=Outcome.FINISHED)
     items = (replace(opened("a"), resubmitted=True, keeps_ends=True), ended, Resubmitted("i"))
     mail = await service.submit_many("i", epoch, 0, items)
