@@ -130,7 +130,7 @@ def timelines_of(turns: Sequence[dict[str, Any]]) -> list[Timeline]:
 def judge(
     timelines: Sequence[Timeline], kind: Kind, sessions: int, draws: int = 5_000
 ) -> dict[Rule, Joins]:
-    """Return what each rule does with calls of a kind.
+    """Return the share of calls of one kind that each rule joins, and joins rightly.
 
     Args:
         timelines: Applications; the others are at a random moment of theirs when one has the call.
@@ -164,7 +164,7 @@ def judge(
 
 
 def together(judged: Sequence[tuple[int, Joins]]) -> Joins:
-    """Return what a rule does with calls of several kinds, given how many there are of each."""
+    """Return the mean over kinds of calls, weighted by the number of calls of each."""
     calls = sum(number for number, _ in judged)
     return Joins(
         sum(number * one.joined for number, one in judged) / calls,

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _DECLARED, _KV_TOKENS = 4_096, 512
 _PROMPT, _OUTPUT, _ITERATION_S = 300, 60, 0.05
-"""Two calls of so many tokens fit the memory if their prompts are counted once, and else not."""
+"""Two calls of this length fit the memory only if their common beginning is counted once."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -53,7 +53,7 @@ def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[s
 
 
 def advice(policy: str, options: Mapping[str, object]) -> str | None:
-    """Return what to write in place of a policy and options of an earlier version; None: nothing.
+    """Return what a policy and options of an earlier version are now; None: they have not changed.
 
     What is written starts as it is meant, in this release.
     """

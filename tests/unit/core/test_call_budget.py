@@ -22,7 +22,7 @@ LEASES = 15
 
 
 def calls_of(act: Callable[[], object]) -> int:
-    """Return how many calls of functions of the package an action takes."""
+    """Count the calls of the package's functions during an action."""
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

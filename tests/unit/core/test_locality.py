@@ -22,7 +22,7 @@ CACHING = ReplicaCapacity(KV, caches_prefixes=True)
 def replica(
     name: str, *, runs: int = 0, computes: int = 0, context: int = 0, caches: bool = True
 ) -> KnownReplica:
-    """Return a replica that runs so many, computes so many tokens, and has a context of `a`."""
+    """Return a replica with `runs` leases, `computes` pending prompt tokens, a context of `a`."""
     known = KnownReplica(name, ReplicaCapacity(KV, caches_prefixes=caches), 0.0)
     for number in range(runs):
         known.leases[f"{name}/{number}"] = Footprint(10, 1, 10, "others")

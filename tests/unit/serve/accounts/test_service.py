@@ -45,7 +45,7 @@ async def _begun(store: AccountsStore) -> AccountsService:
 
 @pytest.fixture
 def redis() -> FakeSchedulerStore:
-    """What is stored, whoever has the accounts."""
+    """The stored records, over several lives of the accounts actor."""
     return FakeSchedulerStore()
 
 
