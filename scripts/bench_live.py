@@ -1,4 +1,4 @@
-"""Play nine classes of agents on real engines under several policies, and simulate the same."""
+"""Play nine classes of agents on real engines under several policies, and simulate them."""
 
 import argparse
 import asyncio
@@ -25,16 +25,16 @@ from scripts.bench.output import print_machine, progress_printer
 APPLICATION = "justitia"
 SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
 PREDICTION = {"minimum_samples": 10_000, "history_per_class": 10_000, "max_classes": 4096}
-"""Settings of the predictor: no models, which would be trained on these cores while loads are
-played, so that an application is predicted by the mean of its class, which is its own with
-`--known`; room for classes of every run's own."""
+"""Predictor settings: no models, because training would use the same cores during plays. An
+application is predicted by the mean of its class, which is individual with `--known`; the limits
+leave room for the separate classes of every run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if an application failed."""
     options = parse_arguments(arguments)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's default of 15 would let anything else on the machine into the figures.
+    # Ray's default niceness of 15 would let other processes distort the figures.
     os.environ.setdefault("RAY_worker_niceness", "0")
     data_dir = data_directory(options.data, required=False)
     check_writable(options.out)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def size_of(options: argparse.Namespace) -> Size:
-    """Return how much is played."""
+    """Return the size of the play that the options select."""
     size = QUICK if options.quick else FULL
     return size if options.window_s is None else replace(size, window_s=options.window_s)
 
@@ -91,7 +91,7 @@ def play(
     data_dir: Path | None,
     say: Any,
 ) -> Plays:
-    """Start the application, play everything, and end it."""
+    """Start the application, play all loads, and stop it."""
     from tests.harness.local_cluster import LocalApp
 
     app = LocalApp(options.config)
@@ -120,7 +120,7 @@ def play(
 
 
 def cpu_by(scheduler: int | None) -> Mapping[str, Seconds]:
-    """Return the CPU time so far of the processes here, by role."""
+    """Return the CPU time so far of this cluster's processes, by role."""
     totals: dict[str, Seconds] = {}
     known = {} if scheduler is None else {scheduler: (APPLICATION, "scheduler")}
     for (_, role), seconds in cpu_by_role(os.getpid(), known).items():
@@ -129,7 +129,7 @@ def cpu_by(scheduler: int | None) -> Mapping[str, Seconds]:
 
 
 def profile_to_start_from(engine: Any, status: Mapping[str, Any]) -> EngineProfile:
-    """Return the engines' memory and rules: vLLM's, which computes again what it preempts."""
+    """Return the engines' memory and vLLM's rules, which recompute a preempted sequence."""
     kv_tokens = max(replica["kv_tokens"] for replica in status["replicas"].values())
     return EngineProfile(
         kv_tokens=kv_tokens,

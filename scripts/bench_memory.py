@@ -1,4 +1,4 @@
-"""Measure what waiting inferences, open applications and large bodies take, each in a process."""
+"""Measure the memory of waiting inferences, open applications and large bodies."""
 
 import argparse
 import asyncio
@@ -23,20 +23,21 @@ SCHEDULER = (
     Case(50_000, 0),
     Case(200_000, 0),
 )
-"""200,000 waiting inferences in few and in many applications; idle ones at the default limit and
-four times that."""
+"""Cases at the scheduler: 200,000 waiting inferences in few and in many applications, and idle
+applications at the default limit and at four times that."""
 INGRESS = (Case(20_000, 1), Case(2_000, 10), Case(50_000, 0))
-"""As many as `ingress.max_outstanding` allows, and idle applications."""
+"""Cases at the ingress: as many inferences as `ingress.max_outstanding` allows, and idle
+applications."""
 BODIES = (1_000,)
-"""Bodies of 1 kB to 16 MB, 20 at a time."""
+"""Number of bodies of 1 kB to 16 MB, sent 20 at a time."""
 QUICK = 20
-"""Cases are so many times smaller with --quick."""
+"""Factor by which --quick reduces the cases."""
 
 Measure = Callable[[Any, Path], Coroutine[Any, Any, Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases and print a table for each side."""
+    """Run the cases and print a table for scheduler, ingress and bodies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} times smaller")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -70,7 +71,7 @@ def _scaled(case: Case, scale: int) -> Case:
 
 
 def _apart(measure: Measure, case: Any) -> dict[str, Any]:
-    """Run one case in a process of its own."""
+    """Run one case in its own process."""
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawning) as process:
         return process.submit(_run, measure, case).result()

@@ -1,4 +1,4 @@
-"""Measure how well starts are foretold on fake engines that are short of memory, and of seats."""
+"""Measure the accuracy of predicted starts on fake engines short of memory, and of seats."""
 
 import argparse
 import asyncio
@@ -24,7 +24,7 @@ _ANSWERED_WITHIN_S: Seconds = 300.0
 
 
 class OutlookCluster(LocalCluster):
-    """Cluster with an application for each cell, of one fake engine each, to be entered."""
+    """Cluster with one application and one fake engine for each cell; a context manager."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         super().__init__(_DECLARED_CPUS)
@@ -40,7 +40,7 @@ class OutlookCluster(LocalCluster):
         args["name"] = cell.name
         args["engine"] = {"kind": "fake", "fake": dict(cell.fake)}
         args["store"] = {"data_dir": f"{self.data_dir}/{cell.name}"}
-        # Where the client shares two cores with everything, silence of seconds is nothing unusual.
+        # Long timeouts: a client that shares two cores with the cluster may be silent for seconds.
         args["scheduler"] = {"replica_timeout_s": 30, "lease_timeout_s": 60}
         for deployment in application["deployments"]:
             if deployment["name"] in ("Replica", "Ingress"):
@@ -49,7 +49,7 @@ class OutlookCluster(LocalCluster):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
+    """Run the benchmark; return 1 if a call failed, otherwise 0 regardless of the figures."""
     options = parse_arguments(arguments)
     cells = [CELLS[name] for name in options.cells]
     about = print_machine(("ray",))

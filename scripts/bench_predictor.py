@@ -1,4 +1,4 @@
-"""Measure the models of application cost: errors, spread, time, learning curve, drift."""
+"""Measure the application cost models: errors, spread, time, learning curve, drift."""
 
 import argparse
 import json
@@ -41,12 +41,12 @@ from scripts.bench.predictor import (
 )
 
 DRIFTS = (("KBQAV", "CC"), ("EV", "PE"))
-"""Pairs of classes taken for one whose applications change: longer inputs, and dearer ones."""
+"""Pairs of classes, joined into one class that drifts: to longer inputs, and to higher costs."""
 CURVE_SETS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 whatever the figures are, 2 if it cannot run."""
+    """Run the benchmark; return 0 regardless of the figures, 2 if it cannot run."""
     options = parse_arguments(arguments)
     try:
         data_dir = data_directory(options.data, required=True)
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure, print and return everything."""
+    """Run, print and return all measurements."""
     started = time.monotonic()
 
     def say(line: str) -> None:

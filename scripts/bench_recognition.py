@@ -1,6 +1,6 @@
 """Serve one load as single calls, as conversations and as applications: simulated, and live.
 
-And say how often time and key would tell which application a call beside its conversation is of.
+In addition, measure how often time and key identify the application of a side call.
 """
 
 import argparse
@@ -35,12 +35,12 @@ DENSITIES, QUICK_DENSITIES = (2.0, 3.0), (3.0,)
 COUNT, QUICK_COUNT = 300, 60
 PARTS = ("cost", "beside", "simulated", "live")
 COST, QUICK_COST = (15, 200), (3, 5)
-"""Repeats, and calls of each."""
+"""Repeats, and calls in each repeat."""
 _FILE = Path("deployments/local-fake.yaml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
+    """Run the benchmark; return 1 if a call failed, otherwise 0 regardless of the figures."""
     options = parse_arguments(arguments)
     data_dir = data_directory(options.data, required=options.only == "beside")
     seeds = tuple(options.seeds or (QUICK_SEEDS if options.quick else SEEDS))
@@ -85,7 +85,7 @@ def simulate(
 
 
 def play(size: LiveSize, seeds: tuple[int, ...], data_dir: Path | None) -> LivePlays:
-    """Start the arms, measure, and end them.
+    """Start the arms, measure, and stop them.
 
     Raises:
         JustitiaError: If an arm does not come up, or a call fails.
@@ -97,7 +97,7 @@ def play(size: LiveSize, seeds: tuple[int, ...], data_dir: Path | None) -> LiveP
 def measure(
     running: RunningArms, size: LiveSize, seeds: tuple[int, ...], data_dir: Path | None
 ) -> LivePlays:
-    """Play to arms that run, print the tables and return the figures."""
+    """Play on running arms, print the tables and return the figures."""
     load_before = os.getloadavg()
     plays = asyncio.run(play_arms(running, size, seeds, data_dir, progress_printer()))
     load_after = os.getloadavg()

@@ -1,4 +1,4 @@
-"""Measure S3, the rival of the papers: what a DistilBERT costs, and how far small ones are off."""
+"""Measure S3, the papers' baseline predictor: cost of DistilBERT, errors of small models."""
 
 import argparse
 import json
@@ -32,9 +32,9 @@ PAPER = {
     "mean_jct_s": 366.7,
     "training": "about 2 h on a V100",
 }
-"""Justitia v1, Table II; 55.7 ms is of an unnamed machine, probably that V100."""
+"""Figures of Justitia v1, Table II; 55.7 ms is of an unnamed machine, probably the same V100."""
 SAMPLES_OF_ALL = 100 * len(CLASSES)
-"""The paper trains on 100 samples of a class (Sec. IV-B)."""
+"""Number of training samples: 100 of each class, as in the paper (Sec. IV-B)."""
 VARIANTS = {
     "ln(cost)": TINY,
     "the cost itself": replace(TINY, target="cost"),
@@ -43,7 +43,7 @@ VARIANTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 whatever the figures are."""
+    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     about = machine(("torch", "transformers", "tokenizers"))
     print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
@@ -75,7 +75,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def inputs(data_dir: Path | None) -> list[str]:
-    """Return the inputs of all classes, mixed; of Python's own texts without a directory."""
+    """Return the inputs of all classes, shuffled; without a directory, Python's own texts."""
     names = [name for name in CLASSES if data_dir is not None] or ["MRS", "CC", "KBQAV"]
     texts = [item.text for name in names for item in load_inputs(data_dir, name)[:60]]
     random.Random(SEED).shuffle(texts)
@@ -85,7 +85,7 @@ def inputs(data_dir: Path | None) -> list[str]:
 def full_size(texts: Sequence[str], weights: str | None, *, quick: bool) -> dict[str, Any]:
     """Return times, memory and size of DistilBERT as the papers use it.
 
-    Times are the CPU's, of one thread: others on the machine do not count.
+    Times are CPU times of one thread, so other load on the machine does not count.
     """
     memory_mb = {"bare": resident_mb()}
     import torch
@@ -133,7 +133,7 @@ def full_size(texts: Sequence[str], weights: str | None, *, quick: bool) -> dict
 
 
 def errors(data_dir: Path, config: S3Config) -> dict[str, Any]:
-    """Return the errors of a small one with random weights, out of fold."""
+    """Return the out-of-fold errors of a small model with random weights."""
     found = predict_out_of_fold(S3, data_dir, config)
     return {
         "config": asdict(config),
@@ -145,7 +145,7 @@ def errors(data_dir: Path, config: S3Config) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any], weights: str) -> str:
-    """Return the lines about full size."""
+    """Return the report on the full-size model."""
     memory, single, batched = found["memory_mb"], found["single_ms"], found["batched_ms"]
     hours = found["extrapolated_training_s"] / 3600
     return (
@@ -167,7 +167,7 @@ def report(found: dict[str, Any], weights: str) -> str:
 
 
 def error_table(found: dict[str, dict[str, Any]]) -> str:
-    """Return mean relative errors by class of the small ones."""
+    """Return a table of the small models' mean relative errors by class."""
     width = max(len(name) for name in found)
     lines = [
         "\nMean relative error of small ones with random weights, trained on the other half, %",
@@ -181,14 +181,14 @@ def error_table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def timed(call: Any) -> float:
-    """Return the CPU time that a call takes, in seconds."""
+    """Return the CPU time of a call, in seconds."""
     started = time.process_time()
     call()
     return time.process_time() - started
 
 
 def resident_mb() -> float:
-    """Return this process's resident memory."""
+    """Return this process's resident memory, in MB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 

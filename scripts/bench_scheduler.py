@@ -1,4 +1,4 @@
-"""Measure where one scheduler ends: inferences a second, its CPU an inference, decision times."""
+"""Measure one scheduler's limits: inferences per second, CPU per inference, decision times."""
 
 import argparse
 import os
@@ -12,12 +12,12 @@ from scripts.bench.scheduler import OUTPUT_TOKENS, PROMPT_TOKENS, SEATS, Load, R
 from scripts.bench.statistics import Verdict, spread
 
 JUDGED = (2, 8)
-"""Ingresses and replicas of the load that has targets."""
+"""Numbers of ingresses and replicas of the load that has targets."""
 _LEAST_PER_S, _MOST_DECISION_S = 2_500.0, 1e-4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 whatever the figures are."""
+    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     about, say = print_machine(("msgspec", "aiohttp")), progress_printer()
     print(
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def loads(options: argparse.Namespace) -> list[Load]:
-    """Return the loads that the options ask for, in their order."""
+    """Return the loads that the options select, in order."""
     return [
         Load(
             ingresses,
@@ -75,7 +75,7 @@ def loads(options: argparse.Namespace) -> list[Load]:
 
 
 def table(readings: dict[Load, list[Reading]]) -> str:
-    """Return a line for each load, medians of its windows with the least and the greatest."""
+    """Return a table row for each load: medians of its windows, with minimum and maximum."""
     lines = [
         "ingresses  replicas  inferences/s           ceiling/s              scheduler ms"
         "             busy  ingresses ms  replicas ms  decision p50, p99 us"
@@ -96,7 +96,7 @@ def table(readings: dict[Load, list[Reading]]) -> str:
 
 
 def verdicts(readings: dict[Load, list[Reading]]) -> list[Verdict]:
-    """Return what came of the targets; none if the load that has them was not asked for."""
+    """Return a verdict for each target; none if the load with targets was not run."""
     judged = []
     for load, windows in readings.items():
         if (load.ingresses, load.replicas) == JUDGED:
@@ -147,7 +147,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def _positive(text: str) -> int:
-    """Return a number of at least 1."""
+    """Parse an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")

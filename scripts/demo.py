@@ -71,7 +71,7 @@ def main() -> int:
 
 
 class ProgressLine:
-    """Tells on the terminal what runs so far: one line that is written over, else one in 10 s."""
+    """Progress on the terminal: one line that is overwritten, or a new line every 10 s."""
 
     _EVERY_S = 10.0
 
@@ -80,7 +80,7 @@ class ProgressLine:
         self._told_at = started
 
     def show(self, running: str) -> None:
-        """Show what runs, after the seconds since the start."""
+        """Show the running applications after the seconds since the start."""
         now = time.monotonic()
         line = f"  {now - self._started:5.0f} s  running: {running}"
         if sys.stdout.isatty():
@@ -93,7 +93,7 @@ class ProgressLine:
 async def run_all(
     app: Any, warm_up: list[PlannedApplication], load: list[PlannedApplication]
 ) -> tuple[Headroom, list[PolicyRun]]:
-    """Warm up, measure where the bottleneck is, then play the load under each policy."""
+    """Warm up, measure the headroom, then play the load under each policy."""
     async with JustitiaClient.connect(app.url) as client:
         transport = HttpTransport(app.url)
         try:
@@ -116,7 +116,7 @@ async def run_all(
 async def play_under(
     policy: str, load: list[PlannedApplication], client: JustitiaClient, transport: HttpTransport
 ) -> PolicyRun:
-    """Play the load under a policy that is in force, showing how far it is."""
+    """Play the load under the policy in force, with progress output."""
     before = await status(transport)
     if before["policy"] != policy:
         raise JustitiaError(f"the running scheduler is under {before['policy']}, not {policy}")
@@ -233,7 +233,7 @@ def parse_arguments() -> argparse.Namespace:
         action="store_true",
         help="40 applications, three quarters as long, in place of 72",
     )
-    # 3: its draws come closest to the mix above, at both sizes
+    # seed 3: its draws come closest to the mix above, at both sizes
     parser.add_argument("--seed", type=int, default=3, help="of the load (default 3)")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument("--json", type=Path, help="write the summary there")

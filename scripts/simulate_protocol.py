@@ -1,4 +1,4 @@
-"""Search for a seed whose simulation breaks a rule, or play one seed again and print its trace."""
+"""Search for a seed whose simulation breaks a rule, or replay one seed and print its trace."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from tests.harness.simulation.run import SearchResult, SimulationRun, play, sear
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Search, or replay; return 1 if a rule was broken."""
+    """Search or replay; return 1 if a rule was broken."""
     options = parse_arguments(arguments)
     if options.replay is not None:
         return replay(options)
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def look(options: argparse.Namespace) -> int:
-    """Play many simulations, print each that fails, and what struck."""
+    """Run many simulations; print each failure, and the number of faults injected."""
     about = print_machine(("ray",))
     result, told = SearchResult(), 0
     for result in search(options.seed, options.count, options.jobs):
@@ -41,7 +41,7 @@ def look(options: argparse.Namespace) -> int:
             "seed": options.seed,
             "jobs": options.jobs,
             **asdict(result),
-            "struck": dict(result.struck),  # of a Counter `asdict` makes another one, of pairs
+            "struck": dict(result.struck),  # `asdict` would turn a Counter into one of pairs
             "per_minute": round(result.per_minute, 1),
         },
     )
@@ -49,7 +49,7 @@ def look(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Play one simulation again, and tell of it."""
+    """Replay one simulation and print it."""
     plan = draw_plan(options.replay)
     if options.shrink:
         plan = shrink(plan).plan
@@ -59,7 +59,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def show(simulated: SimulationRun) -> None:
-    """Print what was planned, what happened and what was wrong."""
+    """Print the plan, the events and the failures of a simulation."""
     plan = simulated.plan
     print(
         f"seed {plan.seed}: {plan.ingresses} ingresses, {plan.replicas} replicas of "
@@ -91,7 +91,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def positive(text: str) -> int:
-    """Return a number of at least 1."""
+    """Parse an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")

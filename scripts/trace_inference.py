@@ -1,4 +1,4 @@
-"""Count the files and functions that one submission and one inference pass, by folder."""
+"""Count the files and functions that one submission and one inference pass through, by folder."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(trace: CallTrace) -> str:
-    """Return a line for each folder, and the sums."""
+    """Return a table with a row for each folder, and the sums."""
     rows: list[tuple[str, ...]] = [("folder", "files", "functions", "calls")]
     folders = trace.by_folder()
     rows += [(name, *map(str, counts)) for name, counts in folders.items()]

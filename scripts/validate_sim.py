@@ -1,4 +1,4 @@
-"""Play the demo's load on a real engine, simulate it, and say how far the simulation errs."""
+"""Play the demo's load on a real engine, simulate it, and print the errors of the simulation."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run("workload", "--suite", "demo", *data, *seed, *size, "--out", str(workload))
     try:
         app = LocalApp(Path("deployments/local-cpu.yaml"), num_replicas=1)
-        # Each chunk of a stream costs this machine as much as its token; the engine is to be timed.
+        # A stream chunk costs this machine as much as a token, and only the engine is to be timed.
         args: dict[str, Any] = app.values["applications"][0]["args"]
         args.setdefault("replica", {})["chunk_interval_s"] = CHUNK_INTERVAL_S
         with app:
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(*arguments: str) -> None:
-    """Run a command of ours as a user would, and stop if it fails."""
+    """Run a `justitia` command as a user would; exit if it fails."""
     print(f"$ justitia {' '.join(arguments)}", flush=True)
     if status := justitia(arguments):
         raise SystemExit(status)
 
 
 def report(options: argparse.Namespace, about: dict[str, str]) -> None:
-    """Print what was measured beside what was simulated, and write both."""
+    """Print measured beside simulated figures, and write both."""
     simulated = read_results(options.out / "simulated").runs
     rows = []
     print(f"\n{'policy':<10}{'':<20}{'live':>10}{'simulated':>11}{'error':>8}")

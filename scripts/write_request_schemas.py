@@ -1,7 +1,7 @@
-"""Write the schemas of the requests that the installed vLLM takes, from its own models.
+"""Write the schemas of the requests that the installed vLLM accepts, from its own models.
 
-A schema is as lenient as pydantic is for these models: whatever it allows may still be refused by
-a validator in code, and nothing that it forbids is accepted by vLLM.
+A schema is as lenient as pydantic is for these models: a request that it allows may still be
+refused by a validator in code; a request that it forbids is never accepted by vLLM.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _DIGITS = r"^\s*[+-]?[0-9_]+(\.0*)?\s*$"
 _NUMBER = r"(?i)^\s*[+-]?([0-9_.]+(e[+-]?[0-9]+)?|nan|inf(inity)?)\s*$"
 _TRUTH = r"(?i)^(t(rue)?|f(alse)?|y(es)?|no?|on|off|0|1)$"
 _FILLED_IN = {
-    # vLLM adds these before its models look (openai/responses/protocol.py:122, :621).
+    # vLLM adds these before validation by its models (openai/responses/protocol.py:122, :621).
     "ResponseInputImageParam": ("detail",),
     "ResponseInputImage": ("detail",),
     "ResponseOutputMessage": ("id", "status"),
@@ -30,23 +30,23 @@ _FILLED_IN = {
     "ResponseReasoningItem": ("id",),
     "ResponseReasoningItemParam": ("id",),
 }
-"""Fields that a model requires and a request may leave out, by definition."""
+"""Fields that a model requires but a request may omit, by definition."""
 _UNREAD = (
     *("default", "deprecated", "description", "discriminator", "examples", "format", "title"),
-    "maxItems",  # an environment variable of the engine's sets it
+    "maxItems",  # set by an environment variable of the engine
 )
-"""Keywords that forbid nothing, or nothing for certain."""
+"""Keywords that forbid nothing, or nothing with certainty."""
 
 
 class LenientSchema(GenerateJsonSchema):
-    """JSON Schema of what pydantic's lax mode reads from the values of a JSON text."""
+    """JSON Schema of the values that pydantic's lax mode accepts in a JSON text."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
-        """Allow texts of digits, floats without a fraction, and booleans."""
+        """Allow strings of digits, floats without a fraction, and booleans."""
         return _any_of(super().int_schema(schema), _text(_DIGITS), {"type": "boolean"})
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
-        """Allow texts of numbers, and booleans."""
+        """Allow strings of numbers, and booleans."""
         return _any_of(super().float_schema(schema), _text(_NUMBER), {"type": "boolean"})
 
     def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
@@ -54,7 +54,7 @@ class LenientSchema(GenerateJsonSchema):
         return _any_of(super().bool_schema(schema), {"enum": [0, 1]}, _text(_TRUTH))
 
     def generator_schema(self, schema: core_schema.GeneratorSchema) -> JsonSchemaValue:
-        """Allow everything that can be iterated: objects by their names, texts by their letters."""
+        """Allow all iterables: objects (their names) and strings (their characters)."""
         return _any_of(super().generator_schema(schema), {"type": ["object", "string"]})
 
 
@@ -67,7 +67,7 @@ def _text(pattern: str) -> JsonSchemaValue:
 
 
 def request_models() -> dict[str, type[BaseModel]]:
-    """Return vLLM's models of requests, by path."""
+    """Return vLLM's request models, by path."""
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -97,7 +97,7 @@ def _schema(model: type[BaseModel]) -> Any:
 
 
 def _stripped(schema: Any) -> Any:
-    """Return a schema without words; what may be one of several may be more of them, too."""
+    """Return a schema without descriptive keywords, and with `oneOf` relaxed to `anyOf`."""
     if isinstance(schema, list):
         return [_stripped(part) for part in schema]
     if not isinstance(schema, dict):
@@ -114,7 +114,7 @@ def _stripped(schema: Any) -> Any:
 
 
 def vllm_version() -> str:
-    """Return the version of the installed vLLM, whichever of its distributions it is."""
+    """Return the version of the installed vLLM, from whichever distribution it is."""
     import vllm
 
     found: str = vllm.__version__
@@ -122,12 +122,12 @@ def vllm_version() -> str:
 
 
 def text_of_schemas() -> str:
-    """Return the file's text."""
+    """Return the text of the schema file."""
     return json.dumps(request_schemas(), separators=(",", ":"), sort_keys=True) + "\n"
 
 
 def main() -> None:
-    """Write the file of the installed vLLM, or compare it."""
+    """Write the schema file of the installed vLLM, or compare it with `--check`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if the file is another")
     check = parser.parse_args().check

@@ -1,10 +1,10 @@
-"""Write the tables of the documentation that follow from the code, each between its two markers.
+"""Write the documentation tables that are derived from the code, each between its two markers.
 
     <!-- table: NAME -->
     <!-- end of table -->
 
-The texts stand below each key in `justitia_ray.config`, and in the rows of the metrics, of the
-attributes of spans and of the doctor's rules.
+The texts stand below each key in `justitia_ray.config`, and in the rows of the metrics, of the span
+attributes and of the doctor's rules.
 """
 
 import argparse
@@ -103,7 +103,7 @@ TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
 
 
 def with_tables(text: str, page: Path) -> str:
-    """Return a page's text with each of its tables as the code has it.
+    """Return a page's text with its tables regenerated from the code.
 
     Raises:
         ValueError: If a table has not exactly one place on its page.
@@ -121,7 +121,7 @@ def with_tables(text: str, page: Path) -> str:
 
 
 def _settings(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield key, default and description of every key of a section and of those below it."""
+    """Yield key, default and description of every key of a section and of its subsections."""
     names = list(schema.model_fields)
     if schema is AppArgs:
         names = [*_FIRST, *(name for name in names if name not in _FIRST)]
@@ -140,7 +140,7 @@ def _settings(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a key holds, be it required or not; None if it holds a value."""
+    """Return the section type of a key, required or optional; None for a key with a value."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return None if get_args(annotation)[1:] == (...,) else kind
@@ -148,14 +148,14 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _written(default: object) -> str:
-    """Return a default as YAML says it."""
+    """Return a default as written in YAML."""
     if default is None:
         return "`null`"
     return f"`{list(default) if isinstance(default, tuple) else default}`"
 
 
 def main() -> int:
-    """Write every page's tables, or with `--check` return 1 if one is not current."""
+    """Write the tables of every page, or with `--check` return 1 if one is outdated."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; 1 if one is old")
     check = parser.parse_args().check

@@ -1,1 +1,4 @@
-"""Measuring a running service from outside: load, CPU time, statistics, reports. No Ray in here."""
+"""Benchmark code that measures a running service from outside: load, CPU time, reports.
+
+Nothing in this package imports Ray.
+"""

@@ -1,7 +1,7 @@
-"""Sessions of agents for scripts/bench_agents: recorded ones at a smaller scale, and drawn ones.
+"""Agent sessions for scripts/bench_agents: scaled-down recordings, and synthetic sessions.
 
-A turn sends all that was said before again, and adds to it. Lengths are in tokens and exact; what
-the tokens are is decided while a session is played.
+Each turn sends the whole conversation so far and adds to it. Lengths are exact token counts; the
+player chooses the token ids.
 """
 
 import gzip
@@ -17,7 +17,7 @@ from justitia_ray.units import Seconds, Tokens
 
 SESSIONS_FILE = Path("sessions/sessions.jsonl.gz")
 _BLOCK: Tokens = 64
-"""Reuse was recorded in whole blocks of this size."""
+"""Block size of the recorded prefix-cache reuse, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,56 +25,56 @@ class Turn:
     """One inference of a session."""
 
     gap_s: Seconds
-    """Time from the answer before, or from the session's arrival."""
+    """Time between the previous answer (or the session's arrival) and this call, in seconds."""
     kept_tokens: Tokens
-    """Beginning of the context that the prompt repeats: of the last prompt and its answer."""
+    """Length of the prefix that this prompt repeats from the previous prompt and its answer."""
     new_tokens: Tokens
     output_tokens: Tokens
 
     @property
     def prompt_tokens(self) -> Tokens:
-        """Length of the prompt."""
+        """Length of the prompt in tokens."""
         return self.kept_tokens + self.new_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSession:
-    """One agent's inferences, each after the answer to the one before."""
+    """Inferences of one agent; each is sent after the answer to the previous one."""
 
     name: str
     arrived_at_s: Seconds
     common_tokens: Tokens
-    """Beginning of the first prompt that all sessions of a play have in common."""
+    """Length of the prefix that the first prompts of all sessions of a play share."""
     turns: tuple[Turn, ...]
 
     @property
     def largest_context(self) -> Tokens:
-        """Largest KV memory that a turn takes: its prompt and its answer."""
+        """Largest KV memory that a turn needs: its prompt and its answer."""
         return max(turn.prompt_tokens + turn.output_tokens for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How recorded sessions are made smaller."""
+    """Factors by which recorded sessions are scaled down."""
 
     lengths: float
-    """Prompts, outputs and the common beginning are multiplied by it."""
+    """Factor on the lengths of prompts, outputs and the shared prefix."""
     gaps: float
-    """Tool times and people's pauses are multiplied by it."""
+    """Factor on tool times and on pauses of the human user."""
     longest_gap_s: Seconds
-    """Of the scaled gaps: a longer one is cut to this."""
+    """Upper limit of a scaled gap, in seconds; longer gaps are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which recorded sessions are played; recorded lengths, before they are scaled."""
+    """Filter that chooses recorded sessions to play, by their lengths before scaling."""
 
     turns: tuple[int, int] = (6, 40)
     most_prompt_tokens: Tokens = 100_000
 
 
 def read_sessions(data_dir: Path, selection: Selection) -> list[Mapping[str, Any]]:
-    """Return the recorded sessions that are selected; what their sub-agents did is left out.
+    """Return the selected recorded sessions, without the calls of their sub-agents.
 
     Raises:
         ConfigError: If the file is missing, or none is selected.
@@ -105,8 +105,8 @@ def scaled_session(
 ) -> AgentSession:
     """Return a recorded session at a smaller scale.
 
-    Where a prompt repeated the whole prompt before it, it repeats the answer to that, too: reuse
-    was recorded between prompts alone.
+    Reuse was recorded between prompts only. Where a prompt repeats the whole previous prompt, the
+    scaled one repeats the previous answer as well.
     """
     turns: list[Turn] = []
     before: Mapping[str, Any] | None = None
@@ -134,9 +134,9 @@ def draw_recorded(
     window_s: Seconds,
     rng: random.Random,
 ) -> list[AgentSession]:
-    """Return so many recorded sessions at a smaller scale, which arrive within the window.
+    """Return `count` recorded sessions, scaled down, that arrive within the window.
 
-    Each is played once before one is played again.
+    Every recorded session is played once before any is played again.
     """
     left: list[Mapping[str, Any]] = []
     drawn: list[AgentSession] = []
@@ -155,7 +155,7 @@ TOOL_S = (0.25, 0.75)
 
 
 def draw_synthetic(count: int, window_s: Seconds, rng: random.Random) -> list[AgentSession]:
-    """Return so many agents of one kind, each of 3 to 13 turns with short tool times."""
+    """Return `count` similar agents, each with 3 to 13 turns and short tool times."""
     drawn: list[AgentSession] = []
     for at_s in _arrivals(count, window_s, rng):
         turns = [Turn(0.0, 0, COMMON_TOKENS + OWN_TOKENS, OUTPUT_TOKENS)]
@@ -167,11 +167,11 @@ def draw_synthetic(count: int, window_s: Seconds, rng: random.Random) -> list[Ag
 
 
 SHARED_TOKENS: Tokens = 1_536
-"""System prompt and tools of agents of one kind."""
+"""Length of the system prompt and tool definitions that similar agents share."""
 
 
 def draw_common(count: int, rng: random.Random) -> list[AgentSession]:
-    """Return agents that come at once, with a long common beginning and two turns each."""
+    """Return `count` agents that arrive at once, share a long prefix and have two turns each."""
     first = Turn(0.0, 0, SHARED_TOKENS + 64, OUTPUT_TOKENS)
     drawn: list[AgentSession] = []
     for _ in range(count):
@@ -181,7 +181,7 @@ def draw_common(count: int, rng: random.Random) -> list[AgentSession]:
 
 
 def agents_that_fit(kv_tokens: Tokens, sessions: Iterable[AgentSession]) -> float:
-    """Return how many of these agents fit into the KV memory, each with its largest context."""
+    """Return how many of these agents fit into the KV memory with their largest contexts."""
     contexts = [session.largest_context for session in sessions]
     return kv_tokens * len(contexts) / sum(contexts)
 

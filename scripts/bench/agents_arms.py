@@ -1,4 +1,4 @@
-"""The arms of scripts/bench_agents: this service, and bare vLLM servers, maybe behind a router."""
+"""Arms of scripts/bench_agents: this service, and vLLM's own servers with and without a router."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +25,15 @@ OURS_OFF = replace(
     name="ours-off",
     vllm_args=(("enable_prefix_caching", False), ("enable_prompt_tokens_details", True)),
 )
-"""The service without prefix caching."""
+"""Arm: this service without prefix caching."""
 UPDATED = replace(OURS, name="ours-updated")
-"""The very service of `ours`, whose engines are replaced by a rolling update during the play."""
+"""Arm: the service of `ours` while a rolling update replaces its engines during the play."""
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
-"""vLLM's own servers, one for each engine of the service; each session stays with one of them."""
+"""Arm: one vLLM server for each engine of the service; each session stays on one server."""
 PRIORITY = Arm("pinned-priority", None)
-"""The same servers; each call has the place of its session in the order of arrival."""
+"""Arm: the servers of `pinned`; a call's priority is its session's place in arrival order."""
 CACHE_AWARE = Arm("router-cache-aware", None)
-"""vLLM's router in front of the same servers."""
+"""Arm: vLLM's cache-aware router in front of the servers of `pinned`."""
 CONSISTENT_HASH = Arm("router-consistent-hash", None)
 ARMS = {
     arm.name: arm
@@ -46,22 +46,22 @@ _BARE = "bare"
 
 @dataclass(frozen=True, slots=True)
 class AgentArm:
-    """An arm that runs."""
+    """Arm whose servers have started."""
 
     name: str
     targets: tuple[Target, ...]
     is_ours: bool
     renew: Callable[[], None] | None = None
-    """Replaces the engines, as a rolling update does; None: nothing does in this arm."""
+    """Replace the engines as a rolling update does; None in arms without an update."""
 
     @property
     def has_priorities(self) -> bool:
-        """Whether calls say their priority."""
+        """Whether calls of this arm carry a priority."""
         return self.name == PRIORITY.name
 
 
 class AgentArms:
-    """Arms that stand side by side on one machine, to be entered.
+    """Context manager that starts arms side by side on one machine.
 
     Args:
         file: A Serve configuration file of this project; its first application is the arms'.
@@ -86,10 +86,10 @@ class AgentArms:
         self._bare = [arm for arm in arms if not arm.import_path]
         self._file = file
         self.engines = _engines(application)
-        """Engines of each arm."""
+        """Number of engines of each arm."""
         self.config = AppConfig.parse(application["args"])
         self.kv_tokens = self.engines * kv_tokens(self.config)
-        """KV memory of each arm."""
+        """Total KV memory of each arm, in tokens."""
         self._servers = AppConfig.parse(arm_args(application["args"], PINNED))
         self._at_once = at_once
         self._stack = ExitStack()
@@ -148,7 +148,7 @@ class AgentArms:
         self._stack.close()
 
     def read_cpu(self, arm: str) -> dict[str, Seconds]:
-        """Return the CPU time so far of an arm, by role; of all on Ray, with what they share."""
+        """Return the CPU time an arm has used, by role; processes that arms share are included."""
         service = OURS.name if arm == UPDATED.name else arm
         owners = (service, SHARED if self.running[arm].is_ours else _BARE)
         used: dict[str, Seconds] = {}
@@ -158,7 +158,7 @@ class AgentArms:
         return used
 
     def _start(self, starts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> list[Any]:
-        """Enter all of them, the first in this thread; all end with `self`."""
+        """Enter all context managers, the first in this thread; all exit together with `self`."""
         with ExitStack() as stack:
 
             def enter(start: Callable[[], AbstractContextManager[Any]]) -> Any:
@@ -167,7 +167,7 @@ class AgentArms:
             if self._at_once:
                 with ThreadPoolExecutor() as pool:
                     others = [pool.submit(enter, start) for start in starts[1:]]
-                    # Ray handles signals, which only the main thread may ask for.
+                    # Ray installs signal handlers, which only the main thread may do.
                     started = [enter(start) for start in starts[:1]]
                     started += [future.result() for future in others]
             else:
@@ -177,7 +177,7 @@ class AgentArms:
 
 
 def kv_tokens(config: AppConfig) -> Tokens:
-    """Return the KV memory of one engine, as its configuration says.
+    """Return the KV memory of one engine in tokens, as configured.
 
     Raises:
         ConfigError: If it does not say.
@@ -191,7 +191,7 @@ def kv_tokens(config: AppConfig) -> Tokens:
         raise ConfigError(
             "engine.vllm_args: num_gpu_blocks_override is needed, to know what fits into memory"
         )
-    return (blocks - 1) * size  # vLLM keeps one for itself
+    return (blocks - 1) * size  # vLLM keeps one block for itself
 
 
 def _engines(application: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""The loads of scripts/bench_agents: sessions that it plays itself, and those that aiperf plays."""
+"""Loads of scripts/bench_agents: sessions played by its own player, and by aiperf."""
 
 import asyncio
 import random
@@ -17,38 +17,39 @@ from scripts.bench.agents_player import AGENT_CLASS, AgentPlayer, Play
 from scripts.bench.aiperf import AiperfPlan, TraceFacts, play_aiperf, scaled_traces
 
 Draw = Callable[[int, random.Random], list[AgentSession]]
-"""Returns a number of sessions."""
+"""Function that draws a number of agent sessions."""
 _SAMPLE = 200
-"""Sessions that say how large one is in the mean."""
+"""Number of sessions drawn to estimate the mean size of a session."""
 
 
 class AgentLoad(Protocol):
-    """A load that every arm of a pair plays alike."""
+    """Load that is played identically against every arm of a pair."""
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
         """Return the number of agents whose largest contexts fit into the KV memory."""
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Play a number of agents at once, drawn by the seed, against an arm."""
+        """Play a number of agents at once against an arm; the seed determines the sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLoad:
-    """Sessions that are drawn, and played by `AgentPlayer`."""
+    """Load of drawn sessions, played by `AgentPlayer`."""
 
     draw: Draw
     tenants: int = 1
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
-        """Return how many of a sample fit."""
+        """Return how many agents fit, estimated from a sample."""
         return agents_that_fit(kv_tokens, self.draw(_SAMPLE, random.Random(seed)))
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Play each agent's session to its end."""
+        """Play every agent's session to its end."""
         player = AgentPlayer(
             arm.targets,
             config.model.name,
-            # Arms share servers: one must not find in their cache what another has left there.
+            # Arms share servers, so a play must not find another play's prompts in the prefix
+            # cache.
             f"{seed.replace(' ', '-')}-{arm.name}",
             is_ours=arm.is_ours,
             has_priorities=arm.has_priorities,
@@ -58,7 +59,7 @@ class OwnLoad:
 
 
 class AiperfLoad:
-    """Recorded sessions that aiperf replays for a time, several at once.
+    """Recorded sessions that aiperf replays concurrently for a fixed time.
 
     Args:
         traces: Their files.
@@ -85,12 +86,12 @@ class AiperfLoad:
         self._plays = 0
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
-        """Return how many fit, by the mean of their largest contexts."""
+        """Return how many agents fit, by the mean of their largest contexts."""
         contexts = [facts.largest_context for facts in self._facts.values()]
         return kv_tokens * len(contexts) / sum(contexts)
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Run aiperf once."""
+        """Play the load by running aiperf once."""
         plan = AiperfPlan(
             self._traces,
             agents,

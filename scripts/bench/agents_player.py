@@ -1,4 +1,4 @@
-"""Plays sessions of agents over HTTP: completions of token ids that repeat the context."""
+"""Player of agent sessions over HTTP: completions of token ids that repeat the context."""
 
 import json
 import random
@@ -21,15 +21,15 @@ from scripts.bench.agents import AgentSession
 from scripts.bench.load import CallFailed, Reply, Target
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
-"""Ordinary words in every tokenizer that is used here; the smallest has 2,048."""
+"""Token ids that are ordinary words in every tokenizer in use; the smallest has 2,048 ids."""
 AGENT_CLASS = "agent"
 SESSION_HEADER = "X-Session-ID"
-"""By which vLLM's router knows a session."""
+"""Header by which vLLM's router recognises a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSample:
-    """A turn that was answered; instants count from the beginning of the play."""
+    """Measurements of one answered turn; times are seconds since the start of the play."""
 
     session: str
     turn: int
@@ -37,27 +37,27 @@ class TurnSample:
     answered_at_s: Seconds
     prompt_tokens: Tokens
     cached_tokens: Tokens
-    """Of the prompt: what the engine had in its prefix cache, by the answer's usage."""
+    """Prompt tokens that the engine found in its prefix cache, from the answer's usage."""
     output_tokens: Tokens
     replica: str = ""
-    """Replica or server that answered."""
+    """Replica or server that answered the call."""
     queued_s: Seconds = 0.0
-    """Wait in this service's queue, as the answer says."""
+    """Time the call waited in this service's queue, from the answer's headers (seconds)."""
     ran_s: Seconds = 0.0
-    """Time that the replica had the call, as the answer says."""
+    """Time the call spent at the replica, from the answer's headers (seconds)."""
 
     @property
     def latency_s(self) -> Seconds:
-        """From the sending of the call to its whole answer."""
+        """Time from sending the call to its complete answer, in seconds."""
         return self.answered_at_s - self.sent_at_s
 
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What one play of sessions against one arm came to."""
+    """Result of one play of sessions against one arm."""
 
     completion_s: Mapping[str, Seconds]
-    """From arrival to the last answer, by session; those that failed are not in it."""
+    """Time from arrival to the last answer, by session; failed sessions are absent."""
     turns: tuple[TurnSample, ...]
     errors: tuple[str, ...]
     cpu_s: Mapping[str, Seconds] = field(default_factory=dict)
@@ -65,12 +65,12 @@ class Play:
 
     @property
     def elapsed_s(self) -> Seconds:
-        """Time from the beginning to the last answer."""
+        """Time from the start of the play to the last answer, in seconds."""
         return max((turn.answered_at_s for turn in self.turns), default=0.0)
 
     @property
     def turns_per_minute(self) -> float:
-        """Turns that were answered, by the time until the last of them."""
+        """Answered turns per minute, until the last answer."""
         return 60.0 * len(self.turns) / self.elapsed_s if self.turns else 0.0
 
     @property
@@ -81,17 +81,17 @@ class Play:
 
     @property
     def moved_turns(self) -> int:
-        """Turns that another replica answered than the session's turn before."""
+        """Number of turns answered by another replica than the session's previous turn."""
         last: dict[str, str] = {}
         moved = 0
-        for turn in self.turns:  # in the order of the answers, and a session's never overlap
+        for turn in self.turns:  # ordered by answer; turns of one session never overlap
             moved += last.setdefault(turn.session, turn.replica) != turn.replica
             last[turn.session] = turn.replica
         return moved
 
 
 class AgentPlayer:
-    """Plays sessions against one arm.
+    """Player of sessions against one arm.
 
     The tokens of a play follow from its name: another play's are others, so that nothing of it is
     in a cache. A prompt repeats the very tokens of the last prompt and of the answer to it; where
@@ -128,7 +128,7 @@ class AgentPlayer:
         self._errors: list[str] = []
 
     async def play(self, sessions: Sequence[AgentSession]) -> Play:
-        """Play them to their ends; a session that fails ends there, and stops no other."""
+        """Play all sessions to their ends; a session that fails does not stop the others."""
         order = sorted(range(len(sessions)), key=lambda i: sessions[i].arrived_at_s)
         places = {sessions[i].name: k for k, i in enumerate(order)}
 
@@ -153,7 +153,7 @@ class AgentPlayer:
         )
 
     async def _play_session(self, session: AgentSession, place: int, clock: LoadClock) -> Seconds:
-        """Return when the last turn was answered; `place` is its own in the order of arrival."""
+        """Return when the last turn was answered; `place` counts sessions in arrival order."""
         target = self._targets[place % len(self._targets)]
         own = random.Random(f"{self._name} {session.name}")
         context = _draw(random.Random(self._name), session.common_tokens)
@@ -229,7 +229,7 @@ class AgentPlayer:
     async def _post(
         self, target: Target, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Reply:
-        # A connection for each call: servers close one that is idle through a tool's time.
+        # Open a connection for each call: servers close connections that idle for a tool's time.
         async with target.open() as connection:
             reply = await connection.post(path, json.dumps(body).encode(), headers)
         if reply.status != 200:

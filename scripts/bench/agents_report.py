@@ -1,4 +1,4 @@
-"""What scripts/bench_agents says of its plays: figures of each, and pairs compared."""
+"""Report of scripts/bench_agents: figures of each play, and comparison of pairs."""
 
 import csv
 import statistics
@@ -14,17 +14,17 @@ from scripts.bench.statistics import percentile, spread
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The plays of one load by all arms, one after the other."""
+    """Plays of one load by all arms, one after the other."""
 
     load: str
     repeat: int
     agents: int
     plays: dict[str, Play]
-    """By arm."""
+    """Plays, by the name of the arm."""
 
 
 def figures(play: Play) -> dict[str, float]:
-    """Return the figures of a play; completion is that of the sessions that ended."""
+    """Return the figures of a play; completion times cover only sessions that ended."""
     ended = list(play.completion_s.values())
     latencies = [turn.latency_s for turn in play.turns]
     return {
@@ -41,7 +41,7 @@ def figures(play: Play) -> dict[str, float]:
 
 
 def worst_against(play: Play, baseline: Play) -> float:
-    """Return the greatest ratio of a session's completion time to the one under the baseline."""
+    """Return the largest ratio of a session's completion time to its time under the baseline."""
     ratios = [
         play.completion_s[name] / s
         for name, s in baseline.completion_s.items()
@@ -51,7 +51,7 @@ def worst_against(play: Play, baseline: Play) -> float:
 
 
 def table(pairs: Sequence[Pair], baseline: str) -> str:
-    """Return medians (least to greatest) over the repeats, by load and arm."""
+    """Return a table of medians (minimum to maximum) over the repeats, by load and arm."""
     rows = [
         (
             "load",
@@ -104,10 +104,10 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
 
 
 def hops_table(pairs: Sequence[Pair]) -> str:
-    """Return where a turn's time goes: medians over the repeats of each play's mean turn.
+    """Return a table of where a turn's time goes: medians over repeats of each play's mean turn.
 
-    `rest` is the time outside queue and replica: HTTP, the ingress and its count
-    of tokens, the way of the lease and of the payload, the way back.
+    The column `rest` is the time outside queue and replica: HTTP, the ingress and its token count,
+    delivery of lease and payload, and the way back.
     """
     rows = [
         (
@@ -137,7 +137,7 @@ def hops_table(pairs: Sequence[Pair]) -> str:
 
 
 def _hops(play: Play) -> tuple[float, ...]:
-    """Return the columns of `hops_table` of one play."""
+    """Return the columns of `hops_table` for one play."""
     turns, count = play.turns, len(play.turns)
     whole = statistics.fmean(turn.latency_s for turn in turns)
     queued = statistics.fmean(turn.queued_s for turn in turns)
@@ -152,7 +152,7 @@ def _hops(play: Play) -> tuple[float, ...]:
 
 
 def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """Return every play for a JSON file, in the order in which they were made."""
+    """Return every play for a JSON file, in the order of execution."""
     return [
         {
             "load": pair.load,
@@ -170,7 +170,7 @@ def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 
 def write_turns(file: Path, pairs: Sequence[Pair]) -> None:
-    """Write every turn of every play as CSV."""
+    """Write every turn of every play to a CSV file."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["load", "repeat", "arm", *(field.name for field in fields(TurnSample))])

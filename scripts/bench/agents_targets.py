@@ -1,4 +1,4 @@
-"""The targets of agents that keep their context; `scripts/bench_agents --targets` measures them."""
+"""Targets for agents that keep their context, measured by `scripts/bench_agents --targets`."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,17 +9,17 @@ from scripts.bench.agents_report import Pair, figures
 from scripts.bench.statistics import Verdict, paired_differences, paired_ratios, spread
 
 PLAN = (("synthetic", 8), ("synthetic", 16), ("synthetic", 32), ("common", 48))
-"""Loads, and how many agents at once."""
+"""Loads, each with the number of concurrent agents."""
 _MOST_MEAN = {8: 1.10, 16: 1.15, 32: 1.0}
-"""Mean completion time over that of the bare, pinned servers."""
+"""Highest allowed mean completion time relative to the pinned vLLM servers, by agents."""
 _MOST_MEAN_ON_GPU = {**_MOST_MEAN, 8: 1.03}
 _MOST_MAKESPAN = 1.10
 _LEAST_CACHED_POINTS = {8: -2.0, 16: 0.0, 32: 0.0}
-"""Cached share less that of the bare, pinned servers, in percentage points."""
+"""Least allowed cached share minus that of the pinned vLLM servers, in percentage points."""
 
 
 def verdicts(pairs: Sequence[Pair], *, on_gpu: bool) -> list[Verdict]:
-    """Return what came of each target: medians over the pairs, least and greatest."""
+    """Return a verdict for each target: median, minimum and maximum over the pairs."""
     found = []
     most_mean = _MOST_MEAN_ON_GPU if on_gpu else _MOST_MEAN
     for name, agents in PLAN:
@@ -49,7 +49,7 @@ def verdicts(pairs: Sequence[Pair], *, on_gpu: bool) -> list[Verdict]:
 
 
 def label(name: str, agents: int) -> str:
-    """Return the name of a load with a number of agents at once."""
+    """Return the name of a load with a number of concurrent agents."""
     return f"{name} of {agents}"
 
 

@@ -1,7 +1,7 @@
-"""aiperf as the player of scripts/bench_agents: it replays recorded sessions with their tool gaps.
+"""aiperf as a player of scripts/bench_agents: replays recorded sessions with their tool gaps.
 
-What is said of a play is read from its own export, a line for each request. Sessions begin at
-their first turn, and a lane of a session that ended plays the next one until the time is over.
+The results of a play are read from aiperf's export, one line per request. Sessions start at their
+first turn; when a session ends, its lane plays the next one until the time is over.
 """
 
 import json
@@ -20,17 +20,17 @@ from scripts.bench.tools import tool
 
 TRACES = Path("sessions/weka_32")
 TRACES_SCALE = 1 / 32
-"""Of the lengths in `TRACES`, to those that were recorded."""
+"""Ratio of the lengths in `TRACES` to the recorded lengths."""
 _STARTS_WITHIN_S: Seconds = 240.0
-"""aiperf's processes and its data set, beside engines on two cores."""
+"""Time aiperf may take to start its processes and load its data beside engines on two cores."""
 _OUTPUT_CHARACTERS = 800
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Variables with which aiperf takes a tokenizer's directory for a name on the hub."""
+"""Environment variables under which aiperf mistakes a tokenizer directory for a hub name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """Length and size of a recorded session."""
+    """Length and size of one recorded session."""
 
     last_turn: int
     largest_context: Tokens
@@ -38,20 +38,20 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class AiperfPlan:
-    """What aiperf plays; the same for every arm of a pair."""
+    """Parameters of an aiperf play, equal for every arm of a pair."""
 
     traces: Path
     agents: int
-    """Sessions at once."""
+    """Number of concurrent sessions."""
     duration_s: Seconds
     longest_gap_s: Seconds
     seed: int
     tokenizer: str
-    """Directory of the model."""
+    """Directory of the model, which holds the tokenizer."""
 
 
 def scaled_traces(source: Path, factor: float, directory: Path) -> dict[str, TraceFacts]:
-    """Write the traces with their lengths multiplied, and return what each is, by its id.
+    """Write the traces with their lengths multiplied; return the facts of each, by its id.
 
     Raises:
         ConfigError: If there is none, or the factor leaves no whole blocks.
@@ -90,7 +90,7 @@ def play_aiperf(
     directory: Path,
     headers: Mapping[str, str],
 ) -> Play:
-    """Play once. With several targets aiperf keeps each session at one of them.
+    """Run aiperf once; with several targets it keeps each session on one of them.
 
     Args:
         targets: Where the arm answers.
@@ -154,10 +154,10 @@ def play_aiperf(
 
 
 def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceFacts]) -> Play:
-    """Return the play that an export tells of.
+    """Return the play that an aiperf export describes.
 
-    A session has ended when the answer to its last recorded turn has come; its sub-agents' calls
-    belong to it. The calls with which aiperf prepares the lanes are in nothing.
+    A session has ended when its last recorded turn is answered; the calls of its sub-agents belong
+    to it. The calls with which aiperf warms up the lanes are excluded.
     """
     played = [one for one in records if one["metadata"]["benchmark_phase"] == "profiling"]
     played.sort(key=lambda one: int(one["metadata"]["request_start_ns"]))
@@ -182,7 +182,7 @@ def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceF
         answered_at_s = (int(about["request_end_ns"]) - zero_ns) / 1e9
         began_at_s.setdefault(session, sent_at_s)
         if record.get("error"):
-            if not about.get("was_cancelled"):  # by the end of the time
+            if not about.get("was_cancelled"):  # cancelled because the time was over
                 errors.append(f"{session} turn {about['turn_index']}: {record['error']}")
             continue
         turns.append(

@@ -1,8 +1,8 @@
-"""Memory of an ingress under mixed large bodies, and what they do to a small one; no Ray.
+"""Memory of an ingress under mixed large bodies, and their effect on a small body; no Ray.
 
-The HTTP application, the room for bodies, the counter and its tokenizer are the real ones; what
-fits the context is answered at once. To be run in a process of its own: memory that was given back
-is kept by Python.
+The HTTP application, the room for bodies, the token counter and its tokenizer are the real ones; a
+body that fits the context is answered at once. The measurement runs in its own process, because
+Python keeps freed memory.
 """
 
 import asyncio
@@ -51,39 +51,39 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class BodiesTaken:
-    """Cost of mixed bodies at an ingress."""
+    """Cost of mixed large bodies at an ingress."""
 
     bodies: int
     sent_mb: float
     peak_mb: float
-    """Most memory above the start."""
+    """Peak memory above the start, in MB."""
     after_mb: float
-    """Memory above the start when all are answered."""
+    """Memory above the start after all answers, in MB."""
     answered: int
     too_long: int
     refused: int
-    """Bodies that found no room."""
+    """Number of bodies refused for lack of room."""
     probe_ms: float
-    """Median time of another tenant's chat of 3,000 characters meanwhile."""
+    """Median latency of another tenant's chat of 3,000 characters during the load, in ms."""
     slowest_probe_ms: float
     seconds: float
 
 
 class _AnsweringGateway(Gateway):
-    """Counts every inference as the real one does, and answers it at once."""
+    """Gateway that counts the tokens of every inference and answers at once."""
 
     async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
-        """Return an empty answer to what fits the context."""
+        """Return an empty answer to a body that fits the context."""
         assert body.size is not None
         output_bound(body, body.size.longest_tokens, self.max_model_len)
         return 200, {"content-type": "application/json"}, b"{}"
 
     async def check_served(self, path: str) -> None:
-        """Serve every path."""
+        """Accept every path."""
 
 
 class _Memory:
-    """The process's memory above that of the start, watched in a thread."""
+    """Memory of the process above its value at the start, sampled in a thread."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -95,7 +95,7 @@ class _Memory:
         self._watcher.start()
 
     def now_mb(self) -> float:
-        """Return the memory now."""
+        """Return the current memory above the start, in MB."""
         return float((self._process.memory_info().rss - self._begin) / 2**20)
 
     def _watch(self) -> None:
@@ -103,13 +103,13 @@ class _Memory:
             self.peak_mb = max(self.peak_mb, self.now_mb())
 
     def end(self) -> None:
-        """Stop watching."""
+        """Stop the sampling thread."""
         self._ended.set()
         self._watcher.join()
 
 
 async def measure_bodies(bodies: int, _: Path) -> BodiesTaken:
-    """Send mixed bodies, 20 at a time, and a small chat of another tenant again and again."""
+    """Send mixed bodies, 20 at a time, and repeatedly a small chat of another tenant."""
     give_memory_back()
     app = _app()
     await _ask(app, CHAT, _chat("a " * 3_000), "warm")
@@ -200,7 +200,7 @@ def _chat(text: str) -> bytes:
 
 
 def _mixed(draw: random.Random, texts: dict[str, str]) -> tuple[str, bytes]:
-    """Return a body of 1 kB to 16 MB: a prompt, token ids, a chat of any length, tools."""
+    """Return a kind and a body of 1 kB to 16 MB: a prompt, token ids, a chat, or tools."""
     size = round(_LEAST_BYTES * (_MOST_BYTES / _LEAST_BYTES) ** draw.random())
     kind = draw.choice(tuple(texts))
     width = len(texts[kind][:10_000].encode()) / 10_000

@@ -1,7 +1,7 @@
-"""Agents that a service knows nothing of: a workload's inferences as plain chat calls over HTTP.
+"""Player of a workload as plain chat calls over HTTP, without application headers.
 
-A call that can repeat all that was said in an earlier one sends its messages and the answer again,
-as agents do. Answers name the application that the service has put a call with.
+A call that can repeat the whole conversation of an earlier call sends those messages and the answer
+again, as agents do. Answers name the application to which the service assigned the call.
 """
 
 import asyncio
@@ -21,26 +21,26 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 _TOKENS_PER_MESSAGE: Tokens = 4
-"""As the fake engine counts, beside one for each word."""
+"""Tokens that the fake engine counts for each message beside its words."""
 
 Message = dict[str, str]
 
 
 @dataclass(slots=True)
 class Placed:
-    """Calls, and where the service has put them."""
+    """Counts of calls by the correctness of the service's assignment to applications."""
 
     calls: int = 0
     following: int = 0
     repeating: int = 0
-    """Calls of these that send again what was said in an earlier call."""
+    """Number of calls that repeat the conversation of an earlier call."""
     right: int = 0
-    """Calls of these that were put with an earlier call of the same application."""
+    """Number of repeating calls assigned to the application of that earlier call."""
     wrong: int = 0
-    """Calls that were put with another application."""
+    """Number of calls assigned to another application's calls."""
 
     def add(self, other: "Placed") -> None:
-        """Count another play's, too."""
+        """Add the counts of another play."""
         self.calls += other.calls
         self.following += other.following
         self.repeating += other.repeating
@@ -50,17 +50,17 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class PlayedChats:
-    """A play: the applications' completion times, and where their calls belong."""
+    """Result of a play: completion times of applications and assignment of their calls."""
 
     completed: tuple[tuple[str, Seconds], ...]
-    """Class and completion time of those that ended."""
+    """Class and completion time of each application that ended."""
     failures: tuple[str, ...]
     placed: Placed
 
 
 @dataclass(slots=True)
 class _Said:
-    """Messages of a call, and what it was answered."""
+    """Messages of a call, and its answer."""
 
     messages: list[Message]
     answer: str
@@ -68,7 +68,7 @@ class _Said:
 
 
 class ChatPlayer:
-    """Plays applications as chats.
+    """Player of applications as chats.
 
     Args:
         transport: The way to the service.
@@ -88,11 +88,11 @@ class ChatPlayer:
         self._name = name
         self._placed = Placed()
         self._owners: dict[ApplicationId, ApplicationId] = {}
-        """By each application of the service, the one that its first call is of."""
+        """True application of the first call in each application that the service formed."""
         self._failures: list[str] = []
 
     async def play(self, applications: Sequence[WorkloadApplication]) -> PlayedChats:
-        """Play an open load to its end; an application that fails stops no other."""
+        """Play an open load to its end; an application that fails does not stop the others."""
         ends = await play_load(
             applications,
             self._play_application,
@@ -125,7 +125,7 @@ class ChatPlayer:
 
         try:
             async with asyncio.TaskGroup() as group:
-                # No task begins before all of them are known.
+                # Start tasks only after all are registered, so that each finds its predecessors.
                 for inference in planned.inferences:
                     runs[inference.inference_id] = group.create_task(run(inference))
             if self._has_headers:
@@ -141,7 +141,7 @@ class ChatPlayer:
         body = {
             "model": self._model,
             "messages": agent.messages(inference),
-            # The fake engine makes all of them; the service only knows that there are no more.
+            # The fake engine generates all of them; to the service it is only an upper limit.
             "max_tokens": inference.output_tokens,
         }
         planned = agent.planned
@@ -181,7 +181,7 @@ class ChatPlayer:
 
 @dataclass(slots=True)
 class _Agent:
-    """An application that is played, and what was said in it so far."""
+    """Application that is being played, and the conversation so far."""
 
     planned: WorkloadApplication
     play: str
@@ -193,13 +193,13 @@ class _Agent:
         self.by_id = {one.inference_id: one for one in self.planned.inferences}
 
     def earlier(self, inference: WorkloadInference) -> WorkloadInference | None:
-        """Return the call whose messages and answer this one sends again; None: it begins anew."""
+        """Return the call whose conversation this call repeats; None for a new conversation."""
         return goes_on_from(inference, self.by_id)
 
     def messages(self, inference: WorkloadInference) -> list[Message]:
-        """Return what a call sends: as many words as its prompt has tokens, at least what it must.
+        """Return a call's messages, with as many words as its prompt has tokens where possible.
 
-        The first message is that of all applications of the class; no two questions are alike.
+        The first message is shared by all applications of the class; no two questions are equal.
         """
         earlier = self.earlier(inference)
         if earlier is None:

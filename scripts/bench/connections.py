@@ -1,6 +1,7 @@
-"""Waiting callers behind Serve's front: their memory, a drain of an ingress, disconnects.
+"""Measurement of waiting callers behind Serve's proxy: memory, drain of an ingress, disconnects.
 
-Every seat of the engines is held by one call with as many choices, so that all other callers wait.
+One call with as many choices as the engines have seats occupies all of them, so that all other
+callers wait.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from justitia_ray.units import Seconds, Tokens
 from scripts.bench.load import Target
 
 _OPENED_TOGETHER = 200
-"""Connections opened at once: the kernel's queue of a listener is not longer everywhere."""
+"""Number of connections opened at once; some kernels limit a listener's backlog to about this."""
 _WITHIN_S: Seconds = 600.0
 _POLL_S: Seconds = 0.02
 _DISCONNECT_WITHIN_S: Seconds = 1.0
@@ -27,34 +28,34 @@ _DISCONNECT_WITHIN_S: Seconds = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WaitingCallers:
-    """Outcome of callers that waited while an ingress left."""
+    """Result of callers that waited while an ingress drained."""
 
     callers: int
     memory_before_mb: float
     memory_mb: float
     answers: dict[str, int]
-    """Callers by status, or by the error that they saw."""
+    """Number of callers by HTTP status, or by the name of the error."""
 
     @property
     def lost(self) -> int:
-        """Callers without an answer."""
+        """Number of callers without an answer."""
         return self.callers - self.answers.get("200", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnects:
-    """Outcome of callers that left at random instants."""
+    """Result of callers that disconnected at random times."""
 
     callers: int
     idle_after_s: Seconds
-    """From the last disconnect to a scheduler that holds nothing of any."""
+    """Time from the last disconnect until the scheduler holds nothing of these callers."""
 
 
 class WaitingLoad:
-    """Makes the calls to one application."""
+    """Load of waiting calls on one application."""
 
     def __init__(self, target: Target, model: str, seats: int, longest: Tokens) -> None:
-        """Prepare; nothing is called.
+        """Make a load for one application.
 
         Args:
             target: The application.
@@ -70,7 +71,7 @@ class WaitingLoad:
     async def hold_callers(
         self, callers: int, pids: Callable[[], Iterable[int]], drain: Callable[[], None]
     ) -> WaitingCallers:
-        """Let callers wait, take an ingress away, serve them, and return what became of them.
+        """Let callers wait, drain an ingress, serve the callers, and return the outcome.
 
         Args:
             callers: How many.
@@ -89,7 +90,7 @@ class WaitingLoad:
             await self._until("waiting", len(waiting), waiting)
         held = memory_mb(pids())
         draining = asyncio.create_task(asyncio.to_thread(drain))
-        await asyncio.sleep(_DISCONNECT_WITHIN_S)  # the front hears of the change
+        await asyncio.sleep(_DISCONNECT_WITHIN_S)  # give the proxy time to learn of the change
         blocker.cancel()
         answers = Counter(await asyncio.wait_for(asyncio.gather(*waiting), _WITHIN_S))
         await asyncio.gather(blocker, return_exceptions=True)
@@ -98,7 +99,7 @@ class WaitingLoad:
         return WaitingCallers(callers, before, held, dict(answers))
 
     async def disconnect_callers(self, callers: int, seed: int) -> Disconnects:
-        """Let callers leave at random, some running and some waiting, unary or streaming.
+        """Make callers disconnect at random times: running or waiting, unary or streaming.
 
         Raises:
             JustitiaError: If something of them is left after ten minutes.
@@ -144,13 +145,13 @@ class WaitingLoad:
     async def _until(
         self, name: str, count: int, callers: Sequence["asyncio.Task[str]"] = ()
     ) -> None:
-        """Wait until a count of the scheduler's status is reached: at least that, or none."""
+        """Wait until a counter of the scheduler's status reaches `count`, or falls to it if 0."""
         deadline = time.monotonic() + _WITHIN_S
         found: int | None = None
         while time.monotonic() < deadline:
             with suppress(
                 ConnectionError
-            ):  # as an application comes up, HAProxies follow each other
+            ):  # HAProxy processes replace each other while an application starts
                 async with self._target.open() as connection:
                     reply = await connection.get(f"{self._target.route_prefix}/v1/status")
                 found = json.loads(reply.body).get(name)
@@ -167,7 +168,7 @@ class WaitingLoad:
 
 
 def memory_mb(pids: Iterable[int]) -> float:
-    """Return the memory of processes in MB, of which shared pages count once in all (PSS)."""
+    """Return the memory of processes in MB; pages they share count once (PSS)."""
     total = 0
     for pid in pids:
         try:

@@ -1,6 +1,6 @@
-"""The measurements of scripts/bench_core: time per event at several sizes, memory, a linear scan.
+"""Measurements of scripts/bench_core: time per event at several sizes, memory, a linear scan.
 
-The garbage collector stays on, as it is in the service; its pauses are counted apart.
+The garbage collector stays on, as in the service; its pauses are counted separately.
 """
 
 import gc
@@ -17,7 +17,7 @@ from justitia_ray.lab.core_load import ARRIVAL, GRANT, SUBMIT, WAITING_EACH, Cor
 from scripts.bench.statistics import percentile
 
 _SEATS = 20
-"""Grants of a batch: about what one pull of a full replica brings."""
+"""Grants in a batch: about as many as one pull of a full replica gets."""
 _INPUT_PRICE, _OUTPUT_PRICE = 1.0, 2.0
 _OUTPUT_TOKENS = 110
 _LAST_GRANT = 0.1
@@ -31,12 +31,12 @@ class LinearScan:
         self._waiting: dict[str, deque[int]] = {}
 
     def add(self, client: str, counter: float, prompt_tokens: Iterable[int]) -> None:
-        """Put a client in as it is, without a lift: a scan for each would take minutes."""
+        """Add a client without lifting its counter: a scan for each client would take minutes."""
         self.counters[client] = counter
         self._waiting[client] = deque(prompt_tokens)
 
     def submit(self, client: str, prompt_tokens: int) -> None:
-        """Let a request wait; the counter of a client that had none is lifted. O(clients)."""
+        """Queue a request; lift the counter of a client that had none waiting. O(clients)."""
         line = self._waiting.setdefault(client, deque())
         line.append(prompt_tokens)
         if len(line) > 1:
@@ -46,7 +46,7 @@ class LinearScan:
         self.counters[client] = max(self.counters.get(client, 0.0), lifted)
 
     def grant(self, seats: int) -> list[str]:
-        """Grant so many requests, each of the client with the least counter. O(clients) each."""
+        """Grant `seats` requests, each of the client with the least counter. O(clients) each."""
         granted: list[str] = []
         counters = dict(self.counters)
         while counters and len(granted) < seats:
@@ -62,22 +62,22 @@ class LinearScan:
         return granted
 
     def serve(self, client: str, output_tokens: int) -> None:
-        """Charge what a client's request has made."""
+        """Charge a client for the output tokens of its request."""
         self.counters[client] += _OUTPUT_PRICE * output_tokens
 
     def leave(self, client: str) -> None:
-        """Forget a client and what waits of it."""
+        """Remove a client and its waiting requests."""
         del self.counters[client]
         del self._waiting[client]
 
 
 class LinearLoad:
-    """A steady crowd like that of `core_load`: ten waiting each, one grant in ten the last."""
+    """Steady load like `core_load`: each client has ten waiting, and ends at one grant in ten."""
 
     def __init__(
         self, clients: int, seed: int, clock_ns: Callable[[], int] = time.perf_counter_ns
     ) -> None:
-        """Make a full queue of so many clients, to be timed by `clock_ns`."""
+        """Make a full queue of `clients` clients; `clock_ns` times its operations."""
         self._clock_ns = clock_ns
         self.queue = LinearScan()
         self.timings = {kind: Timings() for kind in (ARRIVAL, SUBMIT, GRANT)}
@@ -88,7 +88,7 @@ class LinearLoad:
         self._named = clients
 
     def run(self, batches: int) -> None:
-        """Time so many batches of grants, and the arrivals and submissions that answer them."""
+        """Time batches of grants and the arrivals and submissions that follow them."""
         for _ in range(batches):
             started = self._clock_ns()
             granted = self.queue.grant(_SEATS)
@@ -106,7 +106,7 @@ class LinearLoad:
                 self._arrive()
 
     def forget(self) -> None:
-        """Drop what was timed so far."""
+        """Drop all timings."""
         self.timings = {kind: Timings() for kind in self.timings}
 
     def _arrive(self) -> None:
@@ -130,35 +130,35 @@ CLOCKS: dict[str, Callable[[], int]] = {
     "wall": time.perf_counter_ns,
     "cpu": time.thread_time_ns,
 }
-"""`cpu` leaves out what other processes take from a busy machine; each reading of it costs more."""
+"""Clocks for timing. `cpu` excludes other processes on a busy machine; reading it costs more."""
 
 LINEAR = "linear scan"
-"""The name under which the loop to compare with is reported."""
+"""Name of the linear scan in reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Sizes and repeats of a measurement."""
 
     sizes: tuple[int, ...]
-    """Live applications."""
+    """Numbers of live applications to measure at."""
     repeats: int
-    """Windows of each policy at each size."""
+    """Number of timed windows for each policy and size."""
     steps: int
-    """Pulls of a full replica in a window."""
+    """Number of pulls of a full replica in a window."""
     completions: int
-    """Pulls of a one-seat replica after each of them."""
+    """Number of pulls of a one-seat replica after each pull of a full one."""
     warm_up_steps: int
     memory_applications: int
-    """Live applications of the pass that counts memory of the policy with a target."""
+    """Number of live applications when the memory of the policy with a target is measured."""
     clock: str = "wall"
-    """A name from `CLOCKS`."""
+    """Key of `CLOCKS`."""
 
 
 def default_plan(
     sizes: Sequence[int] | None, repeats: int | None, *, quick: bool, clock: str = "wall"
 ) -> Plan:
-    """Return the sizes and repeats asked for, or the usual ones."""
+    """Return the plan with the requested sizes and repeats, or the defaults."""
     usual = (100, 1_000, 10_000) if quick else (100, 1_000, 10_000, 100_000)
     return Plan(
         sizes=tuple(sorted(set(sizes or usual))),
@@ -173,7 +173,7 @@ def default_plan(
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Microseconds a decision of one kind of event in one window."""
+    """Microseconds per decision of one kind of event in one window."""
 
     events: int
     decisions: int
@@ -185,15 +185,15 @@ class Figures:
 
 @dataclass(slots=True)
 class Cell:
-    """Windows of one policy at one size."""
+    """Timed windows of one policy at one size."""
 
     policy: str
     applications: int
     windows: dict[str, list[Figures]] = field(default_factory=dict)
-    """By kind of event, one a repeat."""
+    """Figures by kind of event, one for each repeat."""
 
     def add(self, timings: Mapping[str, Timings]) -> None:
-        """Add a window; a kind that did not happen in it is left out."""
+        """Add a window; kinds without events in it are left out."""
         for kind, timed in timings.items():
             if timed.elapsed_ns:
                 self.windows.setdefault(kind, []).append(figures(timed))
@@ -201,14 +201,14 @@ class Cell:
 
 @dataclass(slots=True)
 class Pauses:
-    """Collections of garbage while events were timed, by generation, in milliseconds."""
+    """Garbage collections while events were timed: durations in ms, by generation."""
 
     ms: dict[int, list[float]] = field(default_factory=lambda: {0: [], 1: [], 2: []})
     freed: int = 0
-    """Objects in cycles that they found. None, and the pauses are for nothing."""
+    """Objects freed from reference cycles; 0 means that the pauses freed nothing."""
 
     def __str__(self) -> str:
-        """Name each generation with its count and its longest pause."""
+        """Return the count and the longest pause of each generation."""
         counted = ", ".join(
             f"{len(ms)} of generation {generation}" + (f" (longest {max(ms):.1f} ms)" if ms else "")
             for generation, ms in self.ms.items()
@@ -218,16 +218,16 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Live bytes of a core in which everything waits."""
+    """Live bytes of a core in which every inference waits."""
 
     policy: str
     applications: int
     bytes_per_inference: float
-    """Bytes of one more waiting inference."""
+    """Bytes for each additional waiting inference."""
     bytes_per_application: float
-    """Bytes of one more application with nothing waiting."""
+    """Bytes for each additional application without waiting inferences."""
     bytes_after_churn: float
-    """Bytes of the whole core for each waiting inference, after a window of events."""
+    """Bytes of the whole core per waiting inference, after a window of events."""
 
 
 def figures(timed: Timings) -> Figures:
@@ -260,16 +260,16 @@ def measure_core(
 ) -> tuple[list[Cell], dict[int, Pauses]]:
     """Time every policy at every size.
 
-    A core is filled once for each size, then ordered by one policy after the other with the event
-    that does so in service, and warmed up under each. With `leaves`, its applications are of so
-    many tenants, at depth four of a tree.
+    For each size a core is filled once. The service's own event then switches it from policy to
+    policy, with a warm-up under each. With `leaves`, its applications belong to that number of
+    tenants at depth four of a tree.
     """
     cells: list[Cell] = []
     pauses: dict[int, Pauses] = {}
     for size in plan.sizes:
         load = CoreLoad(size, seed, clock_ns=CLOCKS[plan.clock], leaves=leaves)
         load.build()
-        gc.collect()  # what was measured before, so that none of it is found in the windows
+        gc.collect()  # collect garbage of earlier measurements outside the timed windows
         say(f"{size:,} live applications, {load.waiting():,} waiting inferences")
         with _pauses_counted() as pauses[size]:
             for policy in policies:
@@ -302,7 +302,7 @@ def measure_linear(plan: Plan, seed: int) -> list[Cell]:
 def measure_memory(
     plan: Plan, policy: str, options: Mapping[str, object], applications: int, seed: int
 ) -> Memory:
-    """Count the live bytes of a core as it fills and after a window of events."""
+    """Measure the live bytes of a core while it fills and after a window of events."""
     tracemalloc.start()
     try:
         load = CoreLoad(applications, seed, policy, options)
@@ -327,7 +327,7 @@ def measure_memory(
 
 
 def _live_bytes(load: CoreLoad) -> int:
-    """Return what is allocated, without the timings, which are no part of the core."""
+    """Return the allocated bytes without the timings, which are not part of the core."""
     load.forget()
     gc.collect()
     return tracemalloc.get_traced_memory()[0]

@@ -1,4 +1,4 @@
-"""The figures of scripts/bench_core: tables, growth, verdicts on the targets, JSON."""
+"""Report of scripts/bench_core: tables, growth, verdicts on the targets, JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ WHAT = {
 
 
 def slope(points: Sequence[tuple[int, float]]) -> float | None:
-    """Return d log(time) / d log(size), by least squares; None of fewer than two sizes."""
+    """Return d log(time) / d log(size) by least squares; None for fewer than two sizes."""
     if len(points) < 2:
         return None
     xs = [math.log(size) for size, _ in points]
@@ -42,12 +42,12 @@ def slope(points: Sequence[tuple[int, float]]) -> float | None:
 
 
 def logarithmic_slope(sizes: Sequence[int]) -> float | None:
-    """Return the slope that log N itself has over these sizes; None of fewer than two."""
+    """Return the slope of log N itself over these sizes; None for fewer than two."""
     return slope([(size, math.log(size)) for size in sizes])
 
 
 def p50_slope(cells: Sequence[Cell], kind: str) -> float | None:
-    """Return the slope of one policy's median time of one kind of event."""
+    """Return the slope of one policy's median time for one kind of event."""
     return slope(
         [
             (cell.applications, median(f.p50 for f in cell.windows[kind]))
@@ -58,9 +58,9 @@ def p50_slope(cells: Sequence[Cell], kind: str) -> float | None:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """Return a table for each policy: mean, p50 and p99 in µs a decision, at each size.
+    """Return a table for each policy: mean, p50 and p99 in µs per decision, at each size.
 
-    Each is the median of the repeats; the p99 with its least and greatest.
+    Each figure is the median of the repeats; p99 also has minimum and maximum.
     """
     sizes = sorted({cell.applications for cell in cells})
     lines = []
@@ -79,7 +79,7 @@ def table(cells: Sequence[Cell]) -> str:
 
 
 def memory_table(found: Sequence[Memory]) -> str:
-    """Return the bytes of each policy."""
+    """Return a table of the bytes of each policy."""
     lines = [
         f"{'bytes':14}{'applications':>13}{'an inference':>14}{'an application':>16}"
         f"{'all, for each inference, after a window':>41}"
@@ -93,10 +93,10 @@ def memory_table(found: Sequence[Memory]) -> str:
 
 
 def comparison(cells: Sequence[Cell]) -> str:
-    """Return what a grant costs by a linear scan, against the whole grant of the core's policies.
+    """Return a table of a grant's cost by linear scan beside the core's whole grant.
 
-    The core's is that of an empty replica's first pull, with lease, accounts and placement in it;
-    the scan's is the scan alone.
+    The core's figure is for an empty replica's first pull and includes lease, accounts and
+    placement; the scan's figure is the scan only.
     """
     lines = [f"{'a grant, mean µs':16}{LINEAR:>14}{'policy':>14}{'core':>10}{'scan / core':>14}"]
     for scan in cells:
@@ -113,7 +113,7 @@ def comparison(cells: Sequence[Cell]) -> str:
 
 
 def verdicts(cells: Sequence[Cell], memory: Sequence[Memory]) -> list[Verdict]:
-    """Return one verdict for each target that was measured."""
+    """Return a verdict for each measured target."""
     ours = [cell for cell in cells if cell.policy == JUDGED]
     judged = []
     for cell in ours:
@@ -141,7 +141,7 @@ def verdicts(cells: Sequence[Cell], memory: Sequence[Memory]) -> list[Verdict]:
 def document(
     cells: Sequence[Cell], memory: Sequence[Memory], judged: Sequence[Verdict]
 ) -> Mapping[str, Any]:
-    """Return everything as JSON."""
+    """Return all results as a JSON object."""
     return {
         "waiting_inferences_each": WAITING_EACH,
         "unit": "microseconds a decision",

@@ -1,4 +1,4 @@
-"""The figures of scripts/demo: one load under several policies, and what the engines lack."""
+"""Figures of scripts/demo: one load under several policies, and the throughput the engines lack."""
 
 import asyncio
 import json
@@ -25,22 +25,22 @@ class PolicyRun:
     policy: str
     records: tuple[ApplicationRecord, ...]
     kv_utilization: float
-    """KV memory held by sequences over KV memory there, from the first arrival to the last end."""
+    """KV memory used by sequences over KV memory available, from first arrival to last end."""
     preemptions: int
     wall_s: Seconds
 
     @property
     def failed(self) -> int:
-        """Applications that failed."""
+        """Number of failed applications."""
         return sum(record.outcome == "failed" for record in self.records)
 
     def of_class(self, application_class: str | None) -> list[ApplicationRecord]:
-        """Return the records of a class, or all."""
+        """Return the records of a class; None returns all."""
         return [r for r in self.records if application_class in (None, r.application_class)]
 
 
 def summarise(runs: Sequence[PolicyRun]) -> dict[str, dict[str, Any]]:
-    """Return, by policy: applications, failed, mean_jct_s, p90_jct_s, kv_utilization and more."""
+    """Return by policy: applications, failed, mean_jct_s, p90_jct_s, kv_utilization and more."""
     return {
         run.policy: {
             "applications": len(run.records),
@@ -66,11 +66,11 @@ def summarise(runs: Sequence[PolicyRun]) -> dict[str, dict[str, Any]]:
 
 
 def fair_sharing_jcts(run: PolicyRun) -> list[Seconds]:
-    """Return the completion times that ideal fair sharing would have given, in the run's order.
+    """Return the completion times under ideal fair sharing, in the order of the run's records.
 
-    GPS (Justitia Sec. IV-B) serves every application that is there in equal parts at every instant,
-    at the mean rate of this run, and can use all of it for any one: no application waits for its
-    own stages, nor do prompts have to fit. Failed applications cost what was answered of them.
+    GPS (Justitia Sec. IV-B) serves all present applications in equal parts at every instant, at the
+    mean rate of this run. It may give the whole rate to one application: stages and prompt sizes do
+    not limit it. A failed application costs what was answered of it.
     """
     costs = [true_cost(record) for record in run.records]
     order = sorted(range(len(costs)), key=lambda index: run.records[index].arrived_at_s)
@@ -80,7 +80,7 @@ def fair_sharing_jcts(run: PolicyRun) -> list[Seconds]:
     ended_at = [record.arrived_at_s for record in run.records]
 
     def share_until(instant: Seconds) -> None:
-        """Serve until the instant, departure by departure."""
+        """Serve until `instant`, departure by departure."""
         nonlocal now
         while active := [(s.finish, int(name)) for name, s in clock.sessions().items() if s.active]:
             finish, index = min(active)
@@ -104,7 +104,7 @@ def fair_sharing_jcts(run: PolicyRun) -> list[Seconds]:
 
 
 def closing_table(ours: PolicyRun, other: PolicyRun, fair: Sequence[Seconds]) -> str:
-    """Return what a user feels under two policies, beside what fair sharing would have given.
+    """Return a table of completion times under two policies and under ideal fair sharing.
 
     The largest tenth are the applications of the greatest KV token-time.
 
@@ -138,12 +138,12 @@ def closing_table(ours: PolicyRun, other: PolicyRun, fair: Sequence[Seconds]) ->
 
 
 def true_cost(record: ApplicationRecord) -> KvTokenTime:
-    """Return the KV token-time of the inferences that an application had."""
+    """Return the KV token-time of an application's inferences."""
     return sum(kv_token_time(call.prompt_tokens, call.output_tokens) for call in record.calls)
 
 
 def table(runs: Sequence[PolicyRun]) -> str:
-    """Return class x policy: count, mean and p90 JCT, failures."""
+    """Return a table by class and policy: count, mean and p90 JCT, failures."""
     columns = ("class", "policy", "count", "mean JCT s", "p90 JCT s", "failed")
     header = "{:<8} {:<10} {:>5} {:>11} {:>10} {:>6}".format(*columns)
     lines = [header, "-" * len(header)]
@@ -159,7 +159,7 @@ def table(runs: Sequence[PolicyRun]) -> str:
 
 
 def draw(runs: Sequence[PolicyRun], title: str, file: Path) -> None:
-    """Write a figure: mean JCT by class, and the share of applications done within a time."""
+    """Write a figure: mean JCT by class, and the distribution of completion times."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -206,31 +206,31 @@ def ratios(ours: PolicyRun, other: PolicyRun) -> Mapping[str, float]:
 
 
 def classes_of(records: Sequence[ApplicationRecord]) -> list[str]:
-    """Return the classes there are, in alphabetical order."""
+    """Return the classes of the records in alphabetical order."""
     return sorted({record.application_class for record in records})
 
 
 def mean_jct(records: Sequence[ApplicationRecord]) -> Seconds:
-    """Return the mean completion time; not a number if there are none."""
+    """Return the mean completion time in seconds; NaN for no records."""
     return statistics.fmean(r.jct_s for r in records) if records else float("nan")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the least value that `share` of the values do not exceed."""
+    """Return the least value that a share of at least `share` of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)]
 
 
 _OUTPUT_TOKENS = 120
 _NARROW = 10
-"""Sequences a replica: about what the prompts of applications leave room for."""
+"""Sequences per replica: about as many as fit with the prompts of applications."""
 _WIDE = 40
 _ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """Decode throughput of a replica, with few and with many short sequences in its batch."""
+    """Decode throughput of a replica with few and with many short sequences in its batch."""
 
     narrow_sequences: int
     narrow_tokens_per_s: float
@@ -238,7 +238,7 @@ class Headroom:
     wide_tokens_per_s: float
 
     def describe(self) -> str:
-        """Return one sentence for people."""
+        """Return one sentence that describes the headroom."""
         factor = self.wide_tokens_per_s / self.narrow_tokens_per_s
         return (
             f"{self.narrow_sequences} sequences, about as many as fit at this load's lengths, make"
@@ -248,9 +248,9 @@ class Headroom:
 
 
 async def measure_headroom(client: JustitiaClient, transport: Transport) -> Headroom:
-    """Measure an idle service, all replicas at once; takes some seconds.
+    """Measure an idle service, all replicas at once; this takes some seconds.
 
-    A batch is one call with that many choices, so that the calls themselves cost nothing.
+    Each batch is one call with that number of choices, so that call overhead does not count.
     """
     answer = await transport.request("GET", "/v1/status", {})
     replicas = len(json.loads(answer.body)["replicas"])
@@ -262,7 +262,7 @@ async def measure_headroom(client: JustitiaClient, transport: Transport) -> Head
 
 
 async def _tokens_per_s(client: JustitiaClient, sequences: int, replicas: int) -> float:
-    """Return the throughput of one replica while all are equally busy."""
+    """Return the throughput of one replica while all replicas are equally busy."""
     async with client.application("probe", input="") as app:
         started = time.monotonic()
         await asyncio.gather(

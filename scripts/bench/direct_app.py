@@ -1,10 +1,10 @@
-"""The baseline of scripts/bench_serve: the same HTTP application and engines, nothing between them.
+"""Baseline of scripts/bench_serve: the same HTTP application and engines without the queue.
 
-The ingress calls the Replica deployment through Serve's own router (power of two choices): no
-scheduler, no lease, no queue of ours; what the engine cannot run yet waits inside it. Everything
-else is the real thing, inherited: HTTP surface, body parsing, token counts, calls in a fresh
-context, cancellation. What is measured against it is thus the cost of the queue.
-Not for serving: first come, first served.
+The ingress calls the Replica deployment through Serve's own router (power of two choices): there is
+no scheduler, no lease and no queue; calls that the engine cannot run yet wait inside it. Everything
+else is inherited: HTTP surface, body parsing, token counts, calls in a fresh context, cancellation.
+The difference to this baseline is therefore the cost of the queue. Not for serving: calls run first
+come, first served.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ _UNBOUNDED = 100_000
 
 
 class DirectCalls(ReplicaCalls):
-    """Calls to a replica of Serve's choice, over its handle."""
+    """Calls to a replica that Serve's router chooses, over its handle."""
 
     def __init__(self, replicas: DeploymentHandle) -> None:
-        """Prepare.
+        """Wrap a handle of the Replica deployment.
 
         Args:
             replicas: Handle of the DirectReplica deployment.
@@ -61,7 +61,7 @@ class DirectCalls(ReplicaCalls):
         self._streams = replicas.options(stream=True)
 
     async def whole(self, path: str, body: bytes) -> Answer:
-        """Return the whole answer of a call; cancelled, cancel it at the replica."""
+        """Return the whole answer of a call; if cancelled, cancel the call at the replica."""
         answer: Answer = await call_remote(self._replicas, "whole", path, body)
         return answer
 
@@ -74,11 +74,11 @@ class DirectCalls(ReplicaCalls):
             try:
                 async for item in response:
                     await items.put(item)
-            except Exception as error:  # of whatever kind: the reader gets it in its place
+            except Exception as error:  # the reader receives any error in its place
                 await items.put(error)
                 return
             finally:
-                # Dropping the generator would not cancel what runs at the other end.
+                # Dropping the generator would not cancel the call at the replica.
                 response.cancel()
             await items.put(None)
 
@@ -93,10 +93,10 @@ class DirectCalls(ReplicaCalls):
 
 
 class DirectGateway(Gateway):
-    """Sends each inference to whichever replica Serve picks, at once."""
+    """Gateway that sends each inference at once to a replica of Serve's choice."""
 
     def __init__(self, config: AppConfig, calls: DirectCalls, counter: TokenCounter) -> None:
-        """Build a gateway whose queue client and estimates are never started, nor asked.
+        """Build a gateway whose queue client and estimates are never started or used.
 
         Args:
             config: The application's arguments.
@@ -124,7 +124,7 @@ class DirectGateway(Gateway):
         body: InferenceBody,
         on_submitted: Callable[[ApplicationId], None] = lambda application_id: None,
     ) -> AsyncGenerator[StreamItem]:
-        """Run one inference: (status, headers), then bytes; a lost replica is an error."""
+        """Yield (status, headers), then bytes of an inference; a lost replica is an error."""
         await self._check_size(body)
         async with aclosing(self._direct.parts(path, body.payload)) as items:
             async for item in items:
@@ -136,7 +136,7 @@ class DirectGateway(Gateway):
 
 
 class DirectReplica(EngineReplica):
-    """An engine that runs whatever it is sent."""
+    """Replica that runs every call it receives without a lease."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
         """Start the engine.
@@ -149,7 +149,7 @@ class DirectReplica(EngineReplica):
         self._capacity = await self._engine.start()
 
     def check_health(self) -> None:
-        """Ask the engine.
+        """Check the engine's health.
 
         Raises:
             EngineError: If it is dead.
@@ -157,7 +157,7 @@ class DirectReplica(EngineReplica):
         self._engine.check()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return nothing: there is no queue to scale by."""
+        """Return no statistics: there is no queue to scale by."""
         return {}
 
     async def __del__(self) -> None:
@@ -175,13 +175,13 @@ class DirectReplica(EngineReplica):
         return status, headers, b"".join(chunks)
 
     async def parts(self, path: str, body: bytes) -> AsyncGenerator[StreamItem]:
-        """Run a call: yield (status, headers), then its chunks."""
+        """Run a call; yield (status, headers), then its chunks."""
         async with aclosing(self._run(path, body)) as items:
             async for item in items:
                 yield (item.status, dict(item.headers)) if isinstance(item, ResponseHead) else item
 
     async def _run(self, path: str, body: bytes) -> AsyncGenerator[ResponseHead | bytes]:
-        name = uuid.uuid4().hex  # in place of a lease: the engine counts tokens under it
+        name = uuid.uuid4().hex  # stands for the lease id, under which the engine counts tokens
         try:
             async with aclosing(
                 self._engine.call(EngineCall(name, 0, path, _HEADERS, body))
@@ -193,7 +193,7 @@ class DirectReplica(EngineReplica):
 
 
 class DirectIngress(Ingress):
-    """The HTTP side, without a scheduler to talk to."""
+    """Ingress deployment without a connection to a scheduler."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], replicas: DeploymentHandle
@@ -217,10 +217,10 @@ class DirectIngress(Ingress):
         )
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
-        """Ignore settings: there is nothing to schedule."""
+        """Ignore the settings: there is no scheduler to configure."""
 
     async def __del__(self) -> None:
-        """Serve calls this when nothing runs any more."""
+        """Close the token counter; Serve calls this when the replica is idle."""
         self._counter.close()
 
 
@@ -244,10 +244,10 @@ def build(args: dict[str, Any]) -> Application:
 
 
 class _NoScheduler(SchedulerCalls):
-    """Knows no application, and is always ready."""
+    """Scheduler stub without applications that is always ready."""
 
     def __init__(self) -> None:
-        """Begin."""
+        pass
 
     async def _ask(self, method: str, *arguments: str | int | list[int] | None) -> Any:
         if method == "status":

@@ -1,7 +1,7 @@
-"""How long an engine's iterations take: by new tokens, by context and by batch, from outside.
+"""Iteration times of an engine by new tokens, context and batch, measured over HTTP.
 
-Calls go to an idle vLLM server with prefix caching on. What is cached is not computed again, so
-that a call repeated with more output differs by iterations that decode, and by nothing else.
+Calls go to an idle vLLM server with prefix caching on. Cached tokens are not computed again, so a
+call repeated with more output differs only by decode iterations.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
 
 @dataclass(frozen=True, slots=True)
 class StepGrid:
-    """What is measured."""
+    """Prompt lengths, contexts and batches to measure."""
 
     prompts: tuple[Tokens, ...] = (64, 256, 1_024, 4_096, 16_384, 32_768)
-    """Lengths of prompts that are read whole, one at a time."""
+    """Lengths of uncached prompts, sent one at a time."""
     contexts: tuple[Tokens, ...] = (1_024, 8_192, 32_768)
-    """Cached contexts that a prompt adds to."""
+    """Lengths of cached contexts that a prompt extends."""
     added: tuple[Tokens, ...] = (64, 512, 2_048)
     decodes: tuple[tuple[int, Tokens], ...] = (
         (1, 256),
@@ -42,9 +42,9 @@ class StepGrid:
         (64, 1_024),
         (128, 256),
     )
-    """Sequences at once, and the context of each."""
+    """Batches to decode: number of sequences and the context of each."""
     decoded: Tokens = 64
-    """Tokens that each sequence makes."""
+    """Tokens that each sequence decodes."""
     repeats: int = 2
 
 
@@ -58,25 +58,26 @@ class StepRow:
     repeat: int
     sequences: int
     context_tokens: Tokens
-    """Of each sequence: what was cached; of `decode`, before the first new token."""
+    """Context of each sequence: cached tokens, or for `decode` the tokens before the first
+    output."""
     new_tokens: Tokens
-    """Of each sequence, by iteration for `decode`."""
+    """New tokens of each sequence; for `decode` per iteration."""
     steps: int
-    """Iterations that decode; 0: as many as the engine took."""
+    """Number of decode iterations; 0 if the engine chose the number."""
     seconds: Seconds
-    """From sending to the last answer; of `decode` less the same with one token of output."""
+    """Time from sending to the last answer; for `decode` minus the time of a one-token output."""
     cached_tokens: Tokens
-    """Of all sequences, as the answers have it."""
+    """Cached tokens of all sequences, from the answers' usage."""
 
 
 async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -> list[StepRow]:
-    """Measure all of the grid on one idle server.
+    """Measure the whole grid on one idle server.
 
     Raises:
         CallFailed: If a call fails.
     """
     probe = _Probe(target, model, random.Random(seed))
-    await probe.time([probe.draw(64)], 8)  # whatever the first call compiles
+    await probe.time([probe.draw(64)], 8)  # warm up: compilation on the first call
     rows: list[StepRow] = []
     for repeat in range(grid.repeats):
         for tokens in grid.prompts:
@@ -104,7 +105,7 @@ async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -
 
 
 class _Probe:
-    """Sends calls of exact sizes."""
+    """Client that sends calls with exact token counts."""
 
     def __init__(self, target: Target, model: str, rng: random.Random) -> None:
         self._target = target
@@ -112,13 +113,13 @@ class _Probe:
         self._rng = rng
 
     def draw(self, tokens: Tokens) -> list[int]:
-        """Return a prompt that nothing has said before."""
+        """Return a prompt of random tokens that is not in the prefix cache."""
         return self._rng.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=tokens)
 
     async def time(
         self, prompts: Sequence[list[int]], output_tokens: Tokens
     ) -> tuple[Seconds, Tokens]:
-        """Call with all prompts at once; return the time to the last answer, and cached tokens."""
+        """Send all prompts at once; return the time to the last answer, and the cached tokens."""
         bodies = [
             json.dumps(
                 {
@@ -157,7 +158,7 @@ def write_steps(file: Path, rows: Sequence[StepRow]) -> None:
 
 
 def steps_table(rows: Sequence[StepRow]) -> str:
-    """Return the median of each measurement, in ms: of the whole call, of `decode` an iteration."""
+    """Return a table of medians in ms: of the whole call, for `decode` per iteration."""
     kinds: dict[tuple[str, int, Tokens, Tokens], list[float]] = {}
     for row in rows:
         key = (row.kind, row.sequences, row.context_tokens, row.new_tokens)

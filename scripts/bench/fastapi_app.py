@@ -1,7 +1,7 @@
-"""A rival of scripts/bench_serve: what a team writes in an hour with FastAPI on Ray Serve.
+"""Competitor in scripts/bench_serve: a plain FastAPI application on Ray Serve.
 
-A FastAPI ingress that hands each completion to a deployment of engines by its Serve handle. No
-queue, no order, no continuation: whatever the engine cannot run yet waits inside it.
+Its FastAPI ingress passes each completion to a deployment of engines by a Serve handle. It has no
+queue, no order and no continuation; calls that the engine cannot run yet wait inside it.
 """
 
 import uuid
@@ -24,7 +24,7 @@ app = FastAPI()
 
 
 class EngineDeployment:
-    """An engine behind a Serve handle."""
+    """Deployment of one engine, called by a Serve handle."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
         """Start the engine.
@@ -56,10 +56,9 @@ class EngineDeployment:
 
 @serve.ingress(app)
 class FastApiFront:
-    """The HTTP side."""
+    """FastAPI ingress that forwards completions to the engines."""
 
     def __init__(self, engines: DeploymentHandle) -> None:
-        """Keep the handle of the engines."""
         self._engines = engines
 
     @app.post(COMPLETIONS)
@@ -74,7 +73,7 @@ class FastApiFront:
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the rival for the arguments of `justitia_ray.serve.app:build`.
+    """Return the FastAPI competitor for the arguments of `justitia_ray.serve.app:build`.
 
     Raises:
         ConfigError: If a key is unknown or a value is not allowed.

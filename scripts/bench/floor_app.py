@@ -1,8 +1,8 @@
-"""The floor of scripts/bench_serve: the fake engine in the HTTP front's own process, nothing else.
+"""Lower bound for scripts/bench_serve: the fake engine inside the HTTP server's own process.
 
-No service that stands between callers and engines can be cheaper. On Serve it is an application
-like the others, behind the same proxy; as a program it is a server of its own, which LiteLLM's
-proxy stands in front of. Not for serving: nobody checks a size or waits for a turn.
+No service between callers and engines can be cheaper. On Serve it is an application behind the same
+proxy as the others; run as a program it is a server that LiteLLM's proxy stands in front of. Not
+for serving: it neither checks sizes nor queues calls.
 """
 
 import argparse
@@ -25,14 +25,14 @@ UNBOUNDED = 100_000
 
 
 async def start_engine(config: dict[str, Any]) -> Engine:
-    """Return the configured engine, started."""
+    """Build and start the configured engine, and return it."""
     engine = await build_engine(AppConfig.parse(config))
     await engine.start()
     return engine
 
 
 def engine_app(engine: Engine) -> AsgiApp:
-    """Return an ASGI application that hands every POST to the engine as it is."""
+    """Return an ASGI application that passes every POST to the engine unchanged."""
 
     async def answer(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,7 +42,7 @@ def engine_app(engine: Engine) -> AsgiApp:
             body += message["body"]
         body += message.get("body", b"")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if scope["method"] != "POST":  # whoever asks whether the server is up
+        if scope["method"] != "POST":  # a health check of the server
             await send(_start(200, {"content-length": "0"}))
             await send({"type": "http.response.body"})
             return
@@ -56,7 +56,7 @@ def engine_app(engine: Engine) -> AsgiApp:
 
 
 async def _send_answer(engine: Engine, call: EngineCall, send: Send) -> None:
-    """Send a stream chunk by chunk, and another answer with its length."""
+    """Send a stream chunk by chunk, and any other answer with its length."""
     async with aclosing(engine.call(call)) as items:
         head = await anext(items)
         assert isinstance(head, ResponseHead)
@@ -90,11 +90,11 @@ class EngineFront:
         self._engine = await start_engine(config)
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
-        """Return the HTTP application; Serve asks for it after the constructor."""
+        """Return the HTTP application; Serve calls this after the constructor."""
         return engine_app(self._engine)
 
     def check_health(self) -> None:
-        """Ask the engine.
+        """Check the engine's health.
 
         Raises:
             EngineError: If it is dead.
@@ -107,7 +107,7 @@ class EngineFront:
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the floor for the arguments of `justitia_ray.serve.app:build`.
+    """Return the lower-bound application for the arguments of `justitia_ray.serve.app:build`.
 
     Raises:
         ConfigError: If a key is unknown or a value is not allowed.
@@ -120,7 +120,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 async def serve_engine(port: int, config: dict[str, Any]) -> None:
-    """Answer on a port of the loopback address until the process is ended."""
+    """Serve on a port of the loopback address until the process ends."""
     app = engine_app(await start_engine(config))
     options = uvicorn.Config(app, "127.0.0.1", port, log_level="warning", lifespan="off")
     await uvicorn.Server(options).serve()

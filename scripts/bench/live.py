@@ -1,4 +1,4 @@
-"""The plays of scripts/bench_live: nine classes of agents, an elephant among mice, calibrations."""
+"""Plays of scripts/bench_live: nine classes of agents, one large among small ones, calibrations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,39 +16,41 @@ from scripts.bench.live_records import as_history
 from scripts.bench.live_session import ARMS, FCFS, JUSTITIA, SRJF, Arm, LiveRun, Session, shuffled
 
 MICE = ("KBQAV", "CC", "ALFWI")
-"""As in the simulated one: Justitia v1, Sec. V-C."""
+"""Classes of the small applications ("mice"), as in the simulated experiment (Justitia v1, Sec.
+V-C)."""
 LENGTH_SCALE = 1.0
-"""On recorded lengths, as far as the model's context of 2,048 tokens goes: DM is cut to it. With a
-third of them calls cost these engines more than tokens do, and memory is not what is scarce."""
+"""Factor on recorded lengths; prompts of DM are cut to the model's context of 2,048 tokens. At a
+third of the lengths, call overhead would cost these engines more than tokens, and memory would not
+be scarce."""
 GAP_SCALE = 0.3
-"""On tool time: at its full length the last applications wait for their tools and for nothing else.
-"""
+"""Factor on tool times; at full length the last applications would wait only for their tools."""
 SC_SAMPLES = 8
-"""Samples of SC, 40 in the paper: each is a call, and 13 of 100 applications are of this class."""
+"""Samples of SC, each a call: 40 in the paper, but here 13 of 100 applications are of SC."""
 MOST_FAN_OUT = 20
-"""Most calls of a stage. DM, which scores 40 times in two of six, would take half of the time."""
+"""Most calls in a stage; DM with its 40 scoring calls would otherwise take half of the time."""
 _CALIBRATION_SEED = 1000
-"""Added to the first seed: the engine profile is fitted on draws that are not predicted."""
+"""Offset from the first seed, so that the profile is fitted on draws that are not predicted."""
 _MICE_LOAD = 0.8
-"""Share of the engines that the mice fill. More, and fair sharing itself starves the elephant."""
+"""Share of the engines that small applications fill; above it fair sharing starves the large
+one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is played."""
+    """Size of a play."""
 
     mix: Mapping[str, int]
-    """How many of each class: every seed has as many."""
+    """Number of applications by class, equal for every seed."""
     window_s: Seconds
-    """Seconds in which the applications arrive, on average."""
+    """Mean length of the arrival window, in seconds."""
     elephant: str
-    """Class of the elephant."""
+    """Class of the large application ("elephant")."""
     mice_s: Seconds
-    """For so long mice come."""
+    """Time during which small applications arrive, in seconds."""
 
     @property
     def applications(self) -> int:
-        """Applications of one run."""
+        """Number of applications in one run."""
         return sum(self.mix.values())
 
 
@@ -58,14 +60,14 @@ FULL = Size(
     elephant="DM",
     mice_s=35.0,
 )
-"""About half of the paper's 100; of each class one at least."""
+"""Size of a full run: about half of the paper's 100 applications, at least one of each class."""
 QUICK = Size(
     {"CC": 6, "KBQAV": 6, "ALFWI": 5, "EV": 1, "FV": 1, "MRS": 1, "PE": 3, "SC": 3},
     window_s=5.0,
     elephant="MRS",
     mice_s=12.0,
 )
-"""Without DM: one has a hundred times the cost of a small application."""
+"""Size of a quick run, without DM: one costs a hundred times a small application."""
 
 
 def nine_classes(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
@@ -74,21 +76,21 @@ def nine_classes(seed: int, size: Size, data_dir: Path | None) -> list[PlannedAp
 
 
 def calibration(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
-    """Draw the load that the profile is fitted on, and that the predictor learns from."""
+    """Draw the load that the profile is fitted on and the predictor learns from."""
     return nine_classes(seed + _CALIBRATION_SEED, size, data_dir)
 
 
 @dataclass(frozen=True, slots=True)
 class ElephantLoad:
-    """A large application, and small ones that come evenly."""
+    """One large application, and small ones that arrive at equal intervals."""
 
     applications: list[PlannedApplication]
-    """The elephant first."""
+    """Applications; the large one is first."""
     seed: int
     mouse_every_s: Seconds
 
     def document(self) -> dict[str, Any]:
-        """Return what it is, as JSON."""
+        """Return the parameters of the load as JSON."""
         return {
             "elephant": self.applications[0].application_class,
             "mice": len(self.applications) - 1,
@@ -101,7 +103,7 @@ class ElephantLoad:
 def elephant_and_mice(
     seed: int, size: Size, data_dir: Path | None, mouse_takes_s: Seconds
 ) -> ElephantLoad:
-    """Draw an elephant, and mice that come as fast as they nearly fill the engines.
+    """Draw one large application and small ones that nearly fill the engines.
 
     Args:
         seed: Of the draws.
@@ -130,7 +132,7 @@ def elephant_and_mice(
 def calibration_elephant(
     seed: int, size: Size, data_dir: Path | None, mouse_takes_s: Seconds
 ) -> ElephantLoad:
-    """Draw an elephant and mice that the profile is fitted on; see `elephant_and_mice`."""
+    """Draw a large application and small ones to fit the profile on; see `elephant_and_mice`."""
     return elephant_and_mice(seed + _CALIBRATION_SEED, size, data_dir, mouse_takes_s)
 
 
@@ -151,7 +153,7 @@ def _draw(
 
 
 CALIBRATION_ARMS = (FCFS, SRJF)
-"""Under the one all sorts of calls run side by side, under the other small ones and then large."""
+"""Arms of the calibration: `fcfs` mixes calls of all sizes, `srjf` runs small ones first."""
 ELEPHANT_ARMS = (SRJF, JUSTITIA)
 _CALIBRATION = "calibration"
 _CALIBRATION_ELEPHANT = "calibration elephant"
@@ -160,21 +162,22 @@ _ELEPHANT = "elephant"
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """All plays of a run of the benchmark."""
+    """All plays of a benchmark run."""
 
     calibration: tuple[LiveRun, ...]
-    """Plays that the model is fitted on: a load under each of `CALIBRATION_ARMS`."""
+    """Plays that the model is fitted on: one load under each of `CALIBRATION_ARMS`."""
     calibration_elephant: LiveRun
-    """And an elephant among mice: their calls are shorter, and fewer run side by side."""
+    """Calibration play with a large application among small ones: shorter calls, less
+    concurrency."""
     history: tuple[Observation, ...]
-    """Lessons for the predictor: those of the first play for every class, and those of the play
-    before each seed's if each application is to be known."""
+    """Observations for the predictor: from the first play for every class; if applications are to
+    be known individually, also from the play before each seed's."""
     runs: dict[int, list[LiveRun]]
-    """By seed, in the order in which they were played."""
+    """Plays by seed, in the order of execution."""
     elephant_load: ElephantLoad
     elephant_runs: list[LiveRun]
     model: LiveModel
-    """Fitted on the calibrations."""
+    """Engine model fitted on the calibration plays."""
 
 
 async def play_all(
@@ -264,7 +267,7 @@ def own_classes(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str
 
 
 def _suffix(load: str, arm: Arm) -> str:
-    """Return what is put after the classes of a run."""
+    """Return the suffix for the class names of a run."""
     return f".{load.replace(' ', '-')}.{arm.name}"
 
 

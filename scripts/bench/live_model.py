@@ -1,9 +1,9 @@
-"""The simulator's model of the engines that a load was played on, and its word on a play.
+"""The simulator's model of the engines that played a load, and its prediction of a play.
 
-A machine that others share is not always equally fast: the same load cost its engines between 20
-and 31 s of CPU time within minutes. How fast it was during a play is read from a speedometer, so
-that nothing of the engines enters what is said of them. The mean completion time is the integral
-of how many applications are open, so that a reading counts for as many as are open at it.
+A shared machine varies in speed: the same load cost its engines between 20 and 31 s of CPU time
+within minutes. A speedometer beside the engines measures the speed during a play, so that the
+prediction uses nothing measured in the engines. The mean completion time is the integral of the
+number of open applications; each reading is therefore weighted by that number.
 """
 
 import math
@@ -22,56 +22,56 @@ from scripts.bench.live_session import FCFS, Arm, LiveRun
 from scripts.bench.residence import CallAtReplica, ResidenceFit, fit_residence
 
 REPORT_INTERVAL_S: Seconds = 0.25
-"""`replica.report_interval_s`: how old what the scheduler knows of running inferences may be."""
+"""Age limit of the scheduler's data on running inferences (`replica.report_interval_s`)."""
 _PACE_ROUNDS = 6
 _PACE_TOLERANCE = 0.01
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
-"""Slopes of a completion time over the times of iterations: above 1 where work waits."""
+"""Allowed slopes of completion time over iteration time; above 1 where work waits."""
 _ANSWER_SHARE = 0.5
-"""Share of the answer in the time that a call is on its ways with no lease; the rest is before the
-queue. A call's times do not tell them apart."""
+"""Share of the overhead outside lease and queue that falls on the answer; the other part precedes
+the queue. A call's recorded times do not separate the two."""
 _UNDISTURBED = 0.1
-"""Share of all calls that are taken for such that met no other on their ways."""
+"""Share of calls assumed to have met no other call in the front end."""
 _MOST_FRONT_END_S: Seconds = 0.2
 _FRONT_END_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The simulator's word on one play."""
+    """The simulator's prediction of one play."""
 
     usual: RunResult
-    """At the speed of the play that the model was fitted on."""
+    """Result at the machine speed of the play that the model was fitted on."""
     slowness: float
-    """How much slower the machine was than then."""
+    """Ratio of the machine's iteration times to those during the fit."""
     result: RunResult
-    """At the speed that the machine had."""
+    """Result at the machine speed measured during the play."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveModel:
-    """Two or more engines that share a machine with all that serves them."""
+    """Model of several engines that share a machine with the processes that serve them."""
 
     engine: EngineProfile
-    """All times as they are while every engine is busy."""
+    """Engine profile with the times that hold while every engine is busy."""
     replicas: int
     call_latency_s: Seconds
-    """Seconds of a call besides queue, front end, engine and `dispatch_s`."""
+    """Seconds of a call outside queue, front end, engine and `dispatch_s`."""
     dispatch_s: Seconds
-    """How long a lease is held before its prompt is in the engine's hands."""
+    """Time between the grant of a lease and the prompt's arrival in the engine, in seconds."""
     front_end_s: Seconds
-    """How long each call occupies the front end, each way."""
+    """Time for which each call occupies the front end, in each direction (seconds)."""
     hold_up_s: Seconds
-    """How long a call holds up all engines when it comes to one, and again when it ends."""
+    """Time for which a call blocks all engines on its arrival, and again at its end (seconds)."""
     fit: ResidenceFit
     pace: float
-    """Factor on the fitted times, so that the mean completion times of the loads that
-    they were fitted on come out right, in the mean."""
+    """Factor on the fitted times that makes the mean completion times of the fitted loads right on
+    average."""
     usual_reading_s: Seconds | None
-    """Reading of a speedometer at that pace; None: there was none."""
+    """Speedometer reading at that pace, in seconds; None without a speedometer."""
 
     def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
-        """Simulate what was played, under its policy.
+        """Simulate a play under its policy.
 
         Args:
             run: What came, how long it was, which costs the service predicted, and how fast the
@@ -85,7 +85,7 @@ class LiveModel:
         return Prediction(usual, slowness, self._paced(slowness)._simulate(run, history))
 
     def takes_s(self, played: Sequence[PlayedApplication]) -> Seconds:
-        """Return how long one of these applications takes all engines if they come at once."""
+        """Return the time all engines need per application if all arrive at once."""
         at_once = [replace(one, arrived_at_s=0.0) for one in as_workload(played)]
         return simulate(at_once, self._settings(FCFS, played, ())).makespan_s / len(at_once)
 
@@ -93,7 +93,8 @@ class LiveModel:
         load = as_workload(run.played, self.call_latency_s)
         result = simulate(load, self._settings(run.arm, run.played, history))
         planned = {one.name: one.record.application_class for one in run.played}
-        for row in result.applications:  # known by a class of its own, shown by the planned one
+        # simulated under an individual class, reported under the planned one
+        for row in result.applications:
             row.application_class = planned[row.application_id]
         return result
 
@@ -120,7 +121,7 @@ class LiveModel:
         )
 
     def _paced(self, by: float) -> "LiveModel":
-        """Return the model with all its times multiplied."""
+        """Return the model with all times multiplied by a factor."""
         return replace(
             self,
             engine=replace(self.engine, iteration=self.engine.iteration.scaled(by)),
@@ -138,7 +139,7 @@ def fit_model(
     start: EngineProfile,
     replicas: int,
 ) -> LiveModel:
-    """Fit a model on plays under which all engines were busy; deterministic.
+    """Fit a model on plays in which all engines were busy; deterministic.
 
     Args:
         plays: At least one; none that predictions are to be tried on. Policies that put different
@@ -174,7 +175,7 @@ def fit_model(
     model = _with_front_end(model, plays, history, meetings_s)
 
     def error(pace: float) -> float:
-        """Return how much too late the model is at a pace, as a logarithm."""
+        """Return the logarithm of predicted over measured completion time at a pace."""
         return statistics.fmean(
             _lateness(run, model._paced(pace * slow)._simulate(run, history))
             for run, slow in zip(plays, slowness, strict=True)
@@ -184,9 +185,9 @@ def fit_model(
 
 
 def reading_s(run: LiveRun) -> Seconds | None:
-    """Return what the speedometer read during a play; None if it read nothing while any was open.
+    """Return the speedometer reading of a play; None without one while an application was open.
 
-    The geometric mean; a reading counts for as many applications as are open.
+    The result is a geometric mean, weighted by the number of open applications.
     """
     spans = [(one.record.arrived_at_s, one.record.finished_at_s) for one in run.played]
     readings = [
@@ -206,7 +207,7 @@ def _slowness(run: LiveRun, usual_s: Seconds | None) -> float:
 
 
 def _lateness(run: LiveRun, simulated: RunResult) -> float:
-    """Return how much too large a simulated mean completion time is, as a logarithm."""
+    """Return the logarithm of simulated over measured mean completion time."""
     live = statistics.fmean(one.record.jct_s for one in run.played if one.is_whole)
     said = mean_jct_s(simulated.applications)
     assert said is not None
@@ -219,9 +220,9 @@ def _with_front_end(
     history: Sequence[Observation],
     passing_s: Seconds,
 ) -> LiveModel:
-    """Return the model with a front end that calls take so long to pass, one way, in the mean.
+    """Return the model with a front end that calls take `passing_s` to pass, on average.
 
-    By bisection: who meets whom depends on it.
+    The time is found by bisection, because it determines which calls meet each other.
     """
     low, high = 0.0, _MOST_FRONT_END_S
     for _ in range(_FRONT_END_ROUNDS):
@@ -238,7 +239,7 @@ def _with_front_end(
 def calls_at_replicas(
     played: Sequence[PlayedApplication], slowness: float = 1.0
 ) -> list[CallAtReplica]:
-    """Return when the calls of a play were at their replicas, of those that say it.
+    """Return the intervals of a play's calls at their replicas, for calls that report them.
 
     Args:
         played: The play.
@@ -262,21 +263,21 @@ def calls_at_replicas(
 
 
 def _dispatch_s(row: RecordedInference) -> Seconds:
-    """Return how long a call had its lease and was not at its replica."""
+    """Return how long a call had its lease before it reached its replica, in seconds."""
     return max(0.0, row.leased_s - row.ran_s)
 
 
 def _on_its_ways_s(row: RecordedInference) -> Seconds:
-    """Return how long a call was on its ways, to the queue or back, without a lease."""
+    """Return how long a call was under way without a lease, to the queue or back, in seconds."""
     took_s = row.finished_at_s - row.submitted_at_s
     return max(0.0, took_s - row.waited_s - row.ran_s - _dispatch_s(row))
 
 
 def _zero_of(error: Callable[[float], float]) -> float:
-    """Return where an increasing function of the pace is zero, nearly, by secants in logarithms.
+    """Return an approximate zero of an increasing function of the pace, by log-space secants.
 
-    Batches form otherwise with every change of the times, so that it is not smooth: the best of
-    some rounds is taken.
+    The function is not smooth, because batches form differently whenever times change; the best of
+    several rounds is returned.
     """
     tried = [(0.0, error(1.0))]
     at = -tried[0][1] / 2

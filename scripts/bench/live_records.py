@@ -1,4 +1,4 @@
-"""Records of a live play: as the client saw it, as rows, as a workload, as observations."""
+"""Records of a live play as the client saw it: rows, workload, observations."""
 
 import json
 import time
@@ -34,7 +34,7 @@ _INFERENCES = ("/v1/chat/completions", "/v1/completions")
 
 @dataclass(frozen=True, slots=True)
 class RecordedInference:
-    """Inference that was answered. Instants are seconds from the start of the recording."""
+    """Answered inference; times are seconds from the start of the recording."""
 
     submitted_at_s: Seconds
     finished_at_s: Seconds
@@ -42,29 +42,30 @@ class RecordedInference:
     output_tokens: Tokens
     replica: ReplicaId | None
     waited_s: Seconds
-    """In the scheduler's queue, from its submission there to its lease."""
+    """Time in the scheduler's queue, from submission to lease (seconds)."""
     ran_s: Seconds
-    """At its replica, from its payload's arrival to the whole answer."""
+    """Time at the replica, from the payload's arrival to the whole answer (seconds)."""
     leased_s: Seconds
-    """There, from its lease's arrival to the whole answer; if that came first, it is `ran_s`."""
+    """Time at the replica from the lease's arrival to the whole answer; equal to `ran_s` if the
+    payload came first."""
 
 
 @dataclass(slots=True)
 class RecordedApplication:
-    """Application as the service took it."""
+    """Application as the service recorded it."""
 
     application_id: ApplicationId
     known_class: str
-    """Class that it was opened under, less the suffix."""
+    """Class under which the application was opened, without the suffix."""
     predicted_kv_token_time: KvTokenTime
     inferences: list[RecordedInference] = field(default_factory=list)
-    """In the order of their ends."""
+    """Inferences in the order of their ends."""
     lateness: Lateness | None = None
-    """Behind fair sharing, as the scheduler said when all of it had run."""
+    """Delay behind fair sharing, as reported by the scheduler after the last inference."""
 
 
 class Recorder:
-    """Takes the place of a transport, and passes everything on.
+    """Transport wrapper that records requests and forwards them.
 
     Args:
         transport: The way to the service.
@@ -88,12 +89,12 @@ class Recorder:
         self._started_at = clock()
         self.applications: dict[ApplicationId, RecordedApplication] = {}
         self.left_open: dict[ApplicationId, str | None] = {}
-        """Applications whose end the service has not confirmed, with the tenants they named."""
+        """Applications whose end the service has not confirmed, with their tenants."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
-        """Send a request and write down what it says of an application; see `Transport`."""
+        """Send a request and record what it states about an application; see `Transport`."""
         if path == _APPLICATIONS:
             return await self._open(method, headers, body)
         if path in _INFERENCES:
@@ -108,7 +109,7 @@ class Recorder:
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Pass a streamed call on, unrecorded: the agents here make none."""
+        """Forward a streamed call without recording it: the agents here make none."""
         return self._transport.stream(method, path, headers, body)
 
     async def aclose(self) -> None:
@@ -172,22 +173,22 @@ class Recorder:
 
 
 def _application_of(path: str) -> ApplicationId:
-    """Return the application that `/v1/applications/ID`, or `…/close` of it, is about."""
+    """Return the application id in the path `/v1/applications/ID` or `…/ID/close`."""
     return unquote(path.removesuffix("/close").rpartition("/")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedApplication:
-    """Application of a play: the plan, its outcome, the recording."""
+    """Application of a play: its plan, its outcome and its recording."""
 
     planned: PlannedApplication
     record: ApplicationRecord
     recorded: RecordedApplication | None
-    """None: it was never opened."""
+    """Recording of the application; None if it was never opened."""
 
     @property
     def name(self) -> str:
-        """Name in result files: the place in the load, equal in every arm."""
+        """Name in result files: the application's number in the load, equal in every arm."""
         return f"a{self.planned.number:03d}"
 
     @property
@@ -204,7 +205,7 @@ class PlayedApplication:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it completed and all of it was recorded."""
+        """Whether the application completed and all of its inferences were recorded."""
         return (
             self.record.outcome == "completed"
             and 0 < len(self.inferences) == self.record.inferences
@@ -214,7 +215,7 @@ class PlayedApplication:
 def as_workload(
     played: Sequence[PlayedApplication], call_latency_s: Seconds = 0.0
 ) -> list[WorkloadApplication]:
-    """Return what was played, for the simulator: same arrivals, sizes, order and tool times.
+    """Return a play as a workload for the simulator: same arrivals, sizes, order, tool times.
 
     Args:
         played: Those that are not whole are left out.
@@ -227,7 +228,7 @@ def as_workload(
 def as_result(
     played: Sequence[PlayedApplication], kv_utilization: float | None, preemptions: int
 ) -> RunResult:
-    """Return the rows of a play, as a simulation has them."""
+    """Return the rows of a play in the format of a simulation result."""
     result = RunResult(kv_utilization=kv_utilization, preemptions=preemptions)
     for one in played:
         record, recorded = one.record, one.recorded
@@ -260,9 +261,9 @@ def as_result(
 
 
 def as_history(played: Sequence[PlayedApplication]) -> list[Observation]:
-    """Return what a predictor learns of those that are whole: costs by class and stage, no texts.
+    """Return what a predictor learns from whole applications: costs by class and stage, no texts.
 
-    Without features of the input no models are trained of it: predictions are the class's.
+    Without input features no models are trained, so predictions are those of the class.
     """
     return [_observation(one) for one in played if one.is_whole]
 
@@ -292,7 +293,7 @@ def _workload_application(one: PlayedApplication, latency_s: Seconds) -> Workloa
 
 
 def _predecessors(rows: Sequence[RecordedInference], number: int) -> list[int]:
-    """Return those that had ended when one was submitted, less those that others of them follow."""
+    """Return the inferences ended before one was submitted, without their own predecessors."""
     at = rows[number].submitted_at_s
     ended = [i for i in range(number) if rows[i].finished_at_s <= at]
     latest_start = max((rows[i].submitted_at_s for i in ended), default=at)
@@ -336,7 +337,7 @@ def _observation(one: PlayedApplication) -> Observation:
 
 
 def _happenings(rows: Sequence[RecordedInference]) -> list[tuple[str, int]]:
-    """Return submissions and ends in the order of time; an end comes before what follows it."""
+    """Return submissions and ends in time order; at one instant, ends come first."""
     moments = [(row.submitted_at_s, 1, "submit", i) for i, row in enumerate(rows)]
     moments += [(row.finished_at_s, 0, "finish", i) for i, row in enumerate(rows)]
     return [(kind, number) for _, _, kind, number in sorted(moments)]

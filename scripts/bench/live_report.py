@@ -1,4 +1,4 @@
-"""The figures of scripts/bench_live: by arm and seed, over the seeds, written and printed."""
+"""Figures of scripts/bench_live by arm and seed and over the seeds, as files and as text."""
 
 import json
 import statistics
@@ -28,10 +28,11 @@ from scripts.bench.statistics import Spread, paired_ratios, spread
 
 REFERENCES = ("vtc", "fcfs", "justitia")
 MOST_ERROR = 0.15
-"""Largest error of the simulated mean completion time; beyond it something is to be mended."""
+"""Largest acceptable relative error of the simulated mean completion time; above it the model is
+wrong."""
 
 Outcomes = Mapping[str, RunResult]
-"""By arm."""
+"""Results by the name of the arm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class SeedFigures:
     live: dict[str, Summary]
     simulated: dict[str, Summary]
     classes: dict[str, dict[str, dict[str, float | int | None]]]
-    """By class and arm: applications, live mean and p90, simulated mean."""
+    """Applications, live mean and p90, and simulated mean, by class and arm."""
     machine: dict[str, dict[str, Any]]
-    """By arm: decisions, CPU time by role, seconds, failed applications; how slow the machine was,
-    and what is simulated without that."""
+    """Decisions, CPU time by role, seconds, failed applications, slowness of the machine and the
+    result simulated without that slowness, by arm."""
 
     @property
     def arms(self) -> list[str]:
@@ -53,28 +54,28 @@ class SeedFigures:
         return sorted(self.live)
 
     def error(self, arm: str) -> float | None:
-        """Return how far the simulated mean completion time is off, as a share of the live one."""
+        """Return the relative error of the simulated mean completion time."""
         return self._off(arm, self.simulated[arm]["mean_jct_s"])
 
     def error_at_usual_speed(self, arm: str) -> float | None:
-        """Return the same of what is simulated as if the machine were always equally fast."""
+        """Return the relative error of the simulation that ignores the machine's slowness."""
         return self._off(arm, self.machine[arm]["simulated_at_usual_speed_jct_s"])
 
     def _off(self, arm: str, simulated: float | None) -> float | None:
         return off_by(simulated, self.live[arm]["mean_jct_s"])
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the figures as JSON."""
         return {**asdict(self), "error": {arm: self.error(arm) for arm in self.arms}}
 
 
 def off_by(simulated: float | None, live: float | None) -> float | None:
-    """Return how far a simulated figure is off, as a share of the live one; None of nothing."""
+    """Return the relative error of a simulated figure; None without a live or simulated one."""
     return simulated / live - 1 if live and simulated is not None else None
 
 
 def live_results(runs: Sequence[LiveRun]) -> dict[str, RunResult]:
-    """Return the rows of each arm's run."""
+    """Return the rows of each arm's run, by arm."""
     return {
         run.arm.name: as_result(run.played, run.kv_utilization, run.preemptions) for run in runs
     }
@@ -118,7 +119,7 @@ def seed_figures(
 
 
 def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
-    """Return, by arm, the median and spread of each figure, and paired ratios to the references."""
+    """Return the median and spread of each figure, and ratios to the references, by arm."""
     table: dict[str, dict[str, Any]] = {}
     for arm in [name for name in seeds[0].live if all(name in s.live for s in seeds)]:
         row = {
@@ -143,7 +144,7 @@ def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
         for other in REFERENCES:
             for kind, part in (("", "live"), ("simulated_", "simulated")):
                 over = f"{kind}mean_jct_over_{other}"
-                row[over] = None  # where only some arms are played, the reference may not be
+                row[over] = None  # the reference is absent where only some arms are played
                 if other in seeds[0].live:
                     ours, theirs = (
                         [getattr(s, part)[a]["mean_jct_s"] for s in seeds] for a in (arm, other)
@@ -154,15 +155,15 @@ def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
 
 
 def order_of(table: Mapping[str, Mapping[str, Any]], figure: str) -> list[str]:
-    """Return the arms by the median of a figure, the smallest first; without the control.
+    """Return the arms without the control, ordered by the median of a figure, smallest first.
 
-    Two plays of one policy come in either order, whatever the simulator says.
+    The control repeats the policy of `vtc`, so the order of those two is noise.
     """
     return sorted(_judged(table), key=lambda arm: table[arm][figure]["median"])
 
 
 def printed(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table over the seeds as text: median (least to greatest)."""
+    """Return the table over the seeds as text: median (minimum to maximum)."""
     heads = (
         *("arm", "mean JCT s", "p90 JCT s", *(f"over {other}" for other in REFERENCES)),
         *("no later than vtc", "worst to vtc", "KV", "preempted", "decision p50/p99 µs"),
@@ -192,7 +193,7 @@ def printed(table: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def class_table(seeds: Sequence[SeedFigures]) -> str:
-    """Return the median over the seeds of each class's mean completion time, by arm, as text."""
+    """Return as text each class's mean completion time by arm: medians over the seeds."""
     arms = list(seeds[0].live)
     names = sorted({name for s in seeds for name in s.classes})
     lines = [("class", "count", *arms)]
@@ -205,9 +206,9 @@ def class_table(seeds: Sequence[SeedFigures]) -> str:
 
 
 def cpu_line(seeds: Sequence[SeedFigures]) -> str:
-    """Return where the CPU time of a run goes: the median over all runs, by role, and its length.
+    """Return a line with the CPU time of a run by role and its duration: medians over all runs.
 
-    What these engines lack besides memory can be read from it: they share the cores.
+    The engines share the cores, so the line shows what limits them besides memory.
     """
     runs = [run for s in seeds for run in s.machine.values()]
     roles = {role: [run["cpu_s"].get(role, 0.0) for run in runs] for role in runs[0]["cpu_s"]}
@@ -221,12 +222,12 @@ def cpu_line(seeds: Sequence[SeedFigures]) -> str:
 
 
 def control_in(arms: Iterable[str]) -> str | None:
-    """Return the name of the control; None if it was not played, or `vtc` was not."""
+    """Return the name of the control arm; None if it or `vtc` was not played."""
     return CONTROL.name if {VTC.name, CONTROL.name} <= set(arms) else None
 
 
 def noise_line(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return how to read the control; empty if there is none."""
+    """Return an explanation of the control arm; empty if it was not played."""
     control = control_in(table)
     if control is None:
         return ""
@@ -239,7 +240,7 @@ def noise_line(table: Mapping[str, Mapping[str, Any]]) -> str:
 def off_beyond_limit(
     table: Mapping[str, Mapping[str, Any]], elephants: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Return the arms whose simulated mean is off by more than `MOST_ERROR`, with the error.
+    """Return the arms whose simulated mean errs by more than `MOST_ERROR`, with the error.
 
     Args:
         table: Over the seeds, by arm; the control is left out.
@@ -255,7 +256,7 @@ def off_beyond_limit(
 
 
 def _judged(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the arms of a table without the control, whose policy is one of them."""
+    """Return the arms of a table without the control, whose policy is already among them."""
     control = control_in(table)
     return [arm for arm in table if arm != control]
 
@@ -283,7 +284,7 @@ def _p90(rows: Sequence[ApplicationResult]) -> float | None:
 
 
 def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
-    """Return the figures under one arm.
+    """Return the figures of the large application's play under one arm.
 
     Args:
         live: The rows of the play, the elephant's first.
@@ -340,12 +341,12 @@ def _seconds(value: Seconds | None) -> str:
 
 LIVE = "live.json"
 _Compared: TypeAlias = tuple[dict[str, RunResult], dict[str, Prediction]]
-"""By arm, what was played, and the simulator's word on it."""
+"""Rows of each play, and the simulator's prediction of it, by arm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Figures as written, and those for the table."""
+    """Figures as written to files, and as needed for the tables."""
 
     seeds: list[SeedFigures]
     table: dict[str, dict[str, Any]]
@@ -383,7 +384,7 @@ def write_all(
         write_results(out / "calibration" / name, live_results(fitted_on), dict(about))
 
     def simulated(name: str, seed: int, runs: Sequence[LiveRun]) -> _Compared:
-        """Simulate the runs of one load, and write their rows beside the simulated ones."""
+        """Simulate the runs of one load; write the measured and the simulated rows."""
         live = _in_order(live_results(runs))
         predictions = {run.arm.name: model.predict(run, plays.history) for run in runs}
         said = _in_order({arm: p.result for arm, p in predictions.items()})
@@ -446,7 +447,7 @@ def write_all(
 
 
 def report(written: Written, model: LiveModel) -> str:
-    """Return what is printed in the end."""
+    """Return the report that is printed at the end."""
     cost = model.engine.iteration
     elephants = written.elephant["arms"]
     missed = off_beyond_limit(written.table, elephants)
@@ -475,5 +476,5 @@ def report(written: Written, model: LiveModel) -> str:
 
 
 def _in_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
-    """Return results in the order of the arms, however they were played."""
+    """Return results in the order of `ARMS`, regardless of the order of play."""
     return {arm.name: results[arm.name] for arm in ARMS if arm.name in results}

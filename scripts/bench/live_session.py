@@ -1,4 +1,4 @@
-"""Sessions of scripts/bench_live: a load on a live service, one policy after the other."""
+"""Sessions of scripts/bench_live: one load on a live service under one policy after another."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from scripts.bench.machine import Speedometer
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy and its options; hashable."""
+    """Policy with its options; hashable."""
 
     name: str
     policy: str
@@ -33,38 +33,39 @@ class Arm:
 
 
 NOMINAL = Arm("justitia-nominal", "justitia", (("clock", "nominal"),))
-"""The paper's clock, which moves at the rate of full engines."""
+"""Arm with the paper's clock, which always advances at the rate of full engines."""
 JUSTITIA = Arm("justitia", "justitia", (("clock", "served"),))
 GUARD = Arm(
     "justitia-guard",
     "justitia-guarded",
     (("backfill", 8), ("clock", "served"), ("guard_iterations", 300), ("order", "sgps")),
 )
-"""Shortest first inside the promise, and nobody much later than under VTC."""
+"""Arm with bounded delay: shortest first as long as no application ends much later than under
+VTC."""
 FCFS, VTC, SRJF = Arm("fcfs", "fcfs"), Arm("vtc", "vtc"), Arm("srjf", "srjf")
 CONTROL = Arm("vtc-again", VTC.policy, VTC.options)
-"""The policy of `VTC` once more: how far it is from `VTC` is the noise of the measurement."""
+"""Control arm: the policy of `VTC` again; its distance from `VTC` is the measurement noise."""
 ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), VTC, CONTROL, SRJF, NOMINAL, JUSTITIA, GUARD)
 
 
 def shuffled(arms: Sequence[Arm], seed: int) -> list[Arm]:
-    """Return the arms in an order drawn for a seed: none is always before another."""
+    """Return the arms in an order drawn from the seed, so that no arm is always first."""
     return random.Random(f"order {seed}").sample(arms, len(arms))
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Events that the scheduling core handled, by how long they took."""
+    """Events handled by the scheduling core, by duration."""
 
     count: int
     p50_s: Seconds | None
-    """An upper end: durations are counted in steps of a quarter of their size."""
+    """Upper bound of the median: durations are counted in steps of a quarter of their size."""
     p99_s: Seconds | None
     total_s: Seconds
 
 
 def decisions_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Decisions:
-    """Return what was decided between two `decisions` of `/v1/status`."""
+    """Return the decisions made between two readings of `decisions` in `/v1/status`."""
     earlier = {float(at_most): int(count) for at_most, count in before["at_most_s"]}
     counts = [
         (float(at_most), int(count) - earlier.get(float(at_most), 0))
@@ -89,13 +90,13 @@ def _percentile(counts: list[tuple[Seconds, int]], total: int, share: float) -> 
 
 
 Configure = Callable[[Arm], Awaitable[None]]
-"""Puts an arm's policy in force on the running service."""
+"""Function that puts an arm's policy in force on the running service."""
 
 _POLL_S: Seconds = 0.25
 _IDLE_WITHIN_S: Seconds = 60.0
 _SAMPLES_A_CALL = 200
 TABLE_COPIED_S: Seconds = 11.0
-"""The ingress copies what the predictor has learned every 10 s."""
+"""Time until the ingress has the predictor's new tables, which it copies every 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +106,23 @@ class LiveRun:
     arm: Arm
     played: tuple[PlayedApplication, ...]
     kv_utilization: float | None
-    """KV memory held over KV memory there, from the first arrival to the last end."""
+    """KV memory used over KV memory available, from the first arrival to the last end."""
     preemptions: int
     decisions: Decisions
     cpu_s: Mapping[str, Seconds]
-    """CPU time by the role of the process."""
+    """CPU time by the role of the process, in seconds."""
     wall_s: Seconds
     speed: tuple[tuple[Seconds, Seconds], ...] = ()
-    """Readings of the machine's speed: seconds from the start, CPU seconds of a fixed work."""
+    """Readings of the machine's speed: seconds since the start, CPU seconds of a fixed task."""
 
     @property
     def failed(self) -> int:
-        """Applications that failed."""
+        """Number of failed applications."""
         return sum(one.record.outcome == "failed" for one in self.played)
 
 
 class Session:
-    """A service, and a clock for what is played on it.
+    """Running service on which loads are played.
 
     Args:
         url: Where the service is.
@@ -148,7 +149,7 @@ class Session:
         self._calls = JsonCalls(self._transport)
 
     async def aclose(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._transport.aclose()
 
     async def play(
@@ -158,7 +159,7 @@ class Session:
         class_suffix: str = "",
         own_classes: Mapping[tuple[str, str], str] | None = None,
     ) -> LiveRun:
-        """Put an arm in force, play a load, and wait until nothing of it is left.
+        """Put an arm in force, play a load, and wait until the service is idle.
 
         Args:
             arm: The policy.
@@ -225,15 +226,15 @@ class Session:
         await asyncio.sleep(TABLE_COPIED_S)
 
     async def _end(self, left_open: Mapping[ApplicationId, str | None]) -> None:
-        """Cancel applications whose close did not come through: they would stay for minutes."""
+        """Cancel applications whose close was not confirmed; they would stay open for minutes."""
         for name, tenant in sorted(left_open.items()):
             headers = {} if tenant is None else {TENANT_HEADER: tenant}
             path = f"/v1/applications/{quote(name, safe='')}"
-            with suppress(ResponseError):  # the service may have taken it after all
+            with suppress(ResponseError):  # the service may have processed the close after all
                 await self._calls.call("DELETE", path, headers=headers)
 
     async def until_idle(self) -> None:
-        """Wait until nothing waits and nothing runs.
+        """Wait until no inference waits or runs and no application is open.
 
         Raises:
             JustitiaError: If that does not happen.

@@ -1,4 +1,4 @@
-"""Seeded HTTP calls of a benchmark, closed loops of callers, and a connection that costs little."""
+"""Seeded HTTP calls of a benchmark, closed loops of callers, and a cheap HTTP connection."""
 
 import asyncio
 import json
@@ -18,25 +18,25 @@ _LONGEST_HEAD_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer, and when its parts came."""
+    """HTTP answer with the arrival times of its parts."""
 
     status: int
     body: bytes
     chunks: int
-    """Pieces in which the body was sent; 1 if it was not chunked."""
+    """Number of chunks in which the body was sent; 1 if it was not chunked."""
     sent_at: Seconds
     first_byte_at: Seconds
-    """Arrival of the first byte of the body."""
+    """Arrival time of the first byte of the body (monotonic seconds)."""
     ended_at: Seconds
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By their names in lower case."""
+    """Headers by lower-case name."""
 
 
 class HttpConnection:
-    """Connection to one host, for one request at a time; opened again where the host ends it.
+    """Connection to one host for one request at a time; reopened after the host closes it.
 
-    HAProxy ends a connection with its next answer when Serve starts another one in its place, as it
-    does when an application or an ingress comes or goes.
+    HAProxy closes connections after their next answer when Serve replaces its process, as it does
+    whenever an application or an ingress is added or removed.
     """
 
     def __init__(self, host: str, port: int, credential: str = "") -> None:
@@ -46,7 +46,7 @@ class HttpConnection:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._has_ended = False
-        """Whether the host ended it with its last answer."""
+        """Whether the host closed the connection with its last answer."""
 
     async def __aenter__(self) -> "HttpConnection":
         await self._open()
@@ -61,13 +61,13 @@ class HttpConnection:
         await self._close()
 
     async def get(self, path: str) -> Reply:
-        """Send a GET and return its answer; raises as `post`."""
+        """Send a GET and return its answer; raises like `post`."""
         return await self._ask(b"GET", path, b"", {})
 
     async def post(
         self, path: str, body: bytes, headers: Mapping[str, str] = MappingProxyType({})
     ) -> Reply:
-        """Send a JSON body, with headers beside those of every call, and return its answer.
+        """Send a JSON body with additional headers, and return the answer.
 
         Raises:
             ConnectionError: If the service closes the connection before the answer is complete.
@@ -142,17 +142,17 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
-"""Ordinary words in every tokenizer that is used here; the smallest has 2,048."""
+"""Token ids that are ordinary words in every tokenizer in use; the smallest has 2,048 ids."""
 _END_OF_STREAM = b"data: [DONE]\n\n"
 
 
 class CallFailed(JustitiaError):
-    """A call of the benchmark got no complete answer, so that its figures mean nothing."""
+    """A call got no complete answer, so the benchmark's figures are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the calls of one measure, uniform between both ends."""
+    """Ranges of the sizes of calls; sizes are uniform within them."""
 
     stream: bool
     prompt_tokens: tuple[Tokens, Tokens]
@@ -165,7 +165,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Completion to ask for."""
+    """Completion call to send."""
 
     body: bytes
     stream: bool
@@ -177,7 +177,7 @@ class Sample:
     """Times and sizes of one call."""
 
     ttft_s: Seconds
-    """From sending to the first byte of the body; of a unary call, to its only one."""
+    """Time from sending to the first byte of the body; a unary call's body comes at once."""
     latency_s: Seconds
     ended_at: Seconds
     output_tokens: Tokens
@@ -186,21 +186,21 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an application answers."""
+    """Address at which an application answers."""
 
     port: int
     route_prefix: str
     host: str = "127.0.0.1"
     credential: str = ""
-    """API key or token that goes with every call."""
+    """API key or token sent with every call; empty for none."""
 
     def open(self) -> HttpConnection:
-        """Return a connection to enter."""
+        """Return a new connection, to be entered."""
         return HttpConnection(self.host, self.port, self.credential)
 
     @property
     def completions(self) -> str:
-        """Path of its completions."""
+        """Path of the application's completions."""
         return f"{self.route_prefix}/v1/completions"
 
 
@@ -222,7 +222,7 @@ def make_calls(shape: Shape, count: int, rng: random.Random, model: str) -> list
 
 
 async def make_call(connection: HttpConnection, path: str, call: Call) -> Sample:
-    """Make one call.
+    """Send one call and return its sample.
 
     Raises:
         CallFailed: If its answer is an error or incomplete.
@@ -248,7 +248,7 @@ async def run_closed_loop(
     most_think_s: Seconds,
     rng: random.Random,
 ) -> list[Sample]:
-    """Make all calls, so many at a time, and return their samples in the order in which they ended.
+    """Send all calls with fixed concurrency; return samples in the order of their ends.
 
     Args:
         target: Whom to call.

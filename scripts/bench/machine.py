@@ -1,4 +1,4 @@
-"""The machine under a benchmark: its description, its speed by the moment, CPU time by role."""
+"""Machine under a benchmark: description, current speed, CPU time by role."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from justitia_ray.units import Seconds
 
 
 def machine(packages: Sequence[str] = ()) -> dict[str, str]:
-    """Return date, processor, cores, Python, and the versions of those packages that there are."""
+    """Return date, processor, cores, Python, and the versions of the installed packages."""
     about = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cpu": cpu_model(),
@@ -41,21 +41,21 @@ def cpu_model() -> str:
 
 
 SHARED = ""
-"""The application of what serves all applications: proxy, controller, raylet, GCS."""
+"""Application name for processes that all applications share: proxy, controller, raylet, GCS."""
 
 Role = tuple[str, str]
-"""Application and role, e.g. `("direct", "ingress")`."""
+"""Application and role of a process, e.g. `("direct", "ingress")`."""
 
 _REPLICA_TITLE = "ray::ServeReplica:"
 _PROXY_TITLES = ("ray::ProxyActor", "ray::HAProxyManager")
-"""Serve's proxy; HAProxy itself is a child of its manager."""
+"""Titles of Serve's proxy processes; HAProxy itself is a child of its manager."""
 _ROLES_OF_RAY_LLM = {"openaiingress": "ingress", "fakellmserver": "replica"}
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """A line of /proc."""
+    """Process as read from /proc."""
 
     pid: int
     parent: int
@@ -64,7 +64,7 @@ class ProcessEntry:
 
 
 def processes(proc: Path = Path("/proc")) -> list[ProcessEntry]:
-    """Return all processes that can be read; one that ends meanwhile is left out."""
+    """Return all readable processes; a process that ends meanwhile is omitted."""
     found = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
@@ -74,7 +74,7 @@ def processes(proc: Path = Path("/proc")) -> list[ProcessEntry]:
             title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        fields = stat[stat.rindex(")") + 2 :].split()  # proc(5), from the third field on
+        fields = stat[stat.rindex(")") + 2 :].split()  # proc(5): the third field and the following
         ticks = int(fields[11]) + int(fields[12])
         found.append(ProcessEntry(int(entry.name), int(fields[1]), title, ticks / _TICKS_PER_S))
     return found
@@ -85,7 +85,7 @@ def cpu_by_role(
     known: Mapping[int, Role],
     read: Callable[[], list[ProcessEntry]] = processes,
 ) -> dict[Role, Seconds]:
-    """Return the CPU time so far of the processes of Ray clusters and other servers.
+    """Return the CPU time used so far by Ray clusters and other servers, by role.
 
     Args:
         root: Process whose descendants they are, itself left out.
@@ -129,14 +129,14 @@ def _role(process: ProcessEntry, above: Role | None, known: Mapping[int, Role]) 
 
 
 INTERVAL_S: Seconds = 0.25
-"""Between two readings; each takes some milliseconds of one core."""
+"""Interval between two readings; each takes some milliseconds of one core."""
 _NUMBERS = 6_000
-"""To sort: branches, and more memory than the first cache holds."""
+"""Count of numbers to sort: exercises branches, and more memory than the first-level cache."""
 _SEED = 1
 
 
 class Speedometer:
-    """Takes readings in a thread of its own while it is entered.
+    """Thread that measures the machine's speed while the object is entered.
 
     Args:
         clock: Tells the instants of readings, in seconds.
@@ -163,7 +163,7 @@ class Speedometer:
 
     @property
     def readings(self) -> tuple[tuple[Seconds, Seconds], ...]:
-        """When each was taken, and what CPU time the work took."""
+        """Readings so far: time, and CPU time of the fixed task (both in seconds)."""
         return tuple(self._readings)
 
     def _read(self) -> None:

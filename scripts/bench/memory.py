@@ -1,7 +1,7 @@
-"""Memory of waiting inferences and open applications, the loop's longest gap; real parts, no Ray.
+"""Memory of waiting inferences and open applications, and the event loop's longest gap; no Ray.
 
-A scheduler's service with its Redis, and an ingress's client before it. Each case is to be run in
-a process of its own: memory that was given back is kept by Python.
+A scheduler's service with its Redis, and an ingress's queue client, are the real parts. Each case
+runs in its own process, because Python keeps freed memory.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ _BEAT_S: Seconds = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How much there is."""
+    """Numbers of applications and inferences in a measurement."""
 
     applications: int
     inferences: int
-    """Inferences of each application; none leaves it open and idle."""
+    """Inferences of each application; 0 leaves the applications open and idle."""
 
     @property
     def waiting(self) -> int:
-        """Inferences that wait in all."""
+        """Total number of waiting inferences."""
         return self.applications * self.inferences
 
 
@@ -50,22 +50,22 @@ class Taken:
     applications: int
     waiting: int
     memory_mb: float
-    """Memory of the scheduler, above that of an empty one."""
+    """Memory of the scheduler above that of an empty one, in MB."""
     bytes_each: float
-    """For each waiting inference; for each application where none waits."""
+    """Bytes per waiting inference, or per application if no inference waits."""
     redis_mb: float
     submission_us: float
-    """Mean time of a submission in a batch."""
+    """Mean time of a submission in a batch, in µs."""
     change_gap_s: float
-    """The loop's longest gap while settings change: everything is put in order anew, and saved.
-    Decisions that come then are as late."""
+    """Longest gap of the event loop while settings change, in seconds: everything is reordered and
+    saved. Decisions due in that time are delayed by as much."""
     restart_s: float
-    """Until another scheduler has read it and is in office."""
+    """Time until another scheduler has loaded the state and become leader, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenAtIngress:
-    """Cost of outstanding inferences, or open applications, at an ingress's queue client."""
+    """Cost of outstanding inferences or open applications at an ingress's queue client."""
 
     applications: int
     outstanding: int
@@ -74,9 +74,9 @@ class TakenAtIngress:
 
 
 class _Gaps:
-    """The longest time for which the loop worked on without turning, in CPU time of its thread.
+    """Longest time the event loop ran without turning, in CPU time of its thread.
 
-    By the clock it would depend on who else uses the machine.
+    Wall-clock time would include the load of other processes on the machine.
     """
 
     def __init__(self) -> None:
@@ -90,18 +90,18 @@ class _Gaps:
 
 
 class _Calls:
-    """A service as a queue client calls it."""
+    """Scheduler service with the interface that a queue client calls."""
 
     def __init__(self, service: SchedulerService) -> None:
         self._service = service
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method."""
+        """Call a method of the service and return its answer."""
         return await getattr(self._service, method)(*arguments)
 
 
 async def measure_scheduler(case: Case, directory: Path) -> Taken:
-    """Let a scheduler take a case.
+    """Measure a scheduler that takes a case.
 
     Args:
         case: How much.
@@ -160,7 +160,7 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
 
 
 async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
-    """Let a client have a case outstanding; the memory of the scheduler before it is left out.
+    """Measure a queue client with a case outstanding, without the scheduler's own memory.
 
     Args:
         case: How much.
@@ -174,7 +174,8 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
     )
     await service.term.begin()
     await service.configure({})
-    await _submit(service, case)  # what the client tells it then, it knows
+    # submit before the client does, so that its own submissions are known
+    await _submit(service, case)
     client = QueueClient(_Calls(service), _unexpected, _nothing, max(1, case.waiting), 0.0)
     client.session.start()
     before = _memory()
@@ -214,7 +215,7 @@ def _config(directory: Path, case: Case) -> AppConfig:
 
 
 def _load(case: Case, ingress_id: str) -> list[tuple[ApplicationArrived, list[InferenceSubmitted]]]:
-    """Return each application and its inferences, with ids as long as those that ingresses make."""
+    """Return each application and its inferences, with ids as long as those of real ingresses."""
     numbers = iter(range(1, 2 + case.applications + 2 * case.waiting))
     load = []
     for i in range(case.applications):
@@ -258,7 +259,7 @@ async def _submit(service: SchedulerService, case: Case) -> None:
 
 
 async def _next_saves(service: SchedulerService) -> None:
-    """Wait until all that has changed is saved: one save may have begun before."""
+    """Wait for two saves, because one may have begun before the last change."""
     saves = (await service.status())["saves"]
     while (await service.status())["saves"] < saves + 2:  # noqa: ASYNC110  # it tells nobody
         await asyncio.sleep(_BEAT_S)
@@ -275,7 +276,7 @@ def _memory_of_children() -> int:
 
 
 async def _nothing() -> None:
-    """Do nothing: no other scheduler follows."""
+    """Do nothing: no other scheduler takes over."""
 
 
 def _unexpected(what: Any) -> None:

@@ -1,4 +1,4 @@
-"""Expected starts against true ones on a live service: a load that waits, and keeps asking."""
+"""Expected against true starts on a live service: calls that wait, and repeated queries."""
 
 import asyncio
 import random
@@ -15,9 +15,9 @@ from justitia_ray.lab.outlook import Score, Told, by_last_hour, score
 from justitia_ray.units import Seconds, Tokens
 
 ITERATION_S: Seconds = 0.005
-"""A sixth of the paper's: what waits minutes there waits some ten seconds here."""
+"""Iteration time of the engine, a sixth of the paper's: minutes of waiting become about 10 s."""
 LENGTHS: tuple[Tokens, ...] = (40, 120, 400)
-"""Output tokens of the classes, drawn evenly."""
+"""Output lengths of the classes, chosen with equal probability."""
 PROMPT: tuple[int, ...] = tuple(range(10))
 HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("up to 1 s ahead", 0.0, 1.0),
@@ -25,24 +25,24 @@ HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("5 to 20 s", 5.0, 20.0),
     ("more than 20 s", 20.0, float("inf")),
 )
-"""Expectations by their p50."""
+"""Bins of the reported figures by the p50 of the expectation: name, lower and upper bound."""
 _ASKS_AFTER_S: Seconds = 0.02
-"""Time from a call to its first question: its application is to be known."""
+"""Time from a call to its first query, in seconds; its application must be known by then."""
 _ASKS_AGAIN_S: Seconds = 0.25
 _LATER = 1.5
-"""A caller asks again when it has waited so many times as long."""
+"""Factor between the waiting times at two successive queries of a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An engine that is short of something, and calls that keep it so."""
+    """Engine that is short of one resource, and calls that keep it short."""
 
     name: str
     about: str
     fake: Mapping[str, float]
     """Settings of the fake engine."""
     gap_s: Seconds
-    """Mean time between two arrivals: about what the engine needs for one call."""
+    """Mean time between two arrivals, about what the engine needs for one call."""
 
 
 MEMORY = Cell(
@@ -63,7 +63,7 @@ CELLS = {cell.name: cell for cell in (MEMORY, SEATS)}
 async def play(
     http: httpx.AsyncClient, model: str, cell: Cell, calls: int, seed: int, prefix: str = ""
 ) -> list[Told]:
-    """Call, ask at once and while it waits, and return what was told in order with what came.
+    """Send calls, query their expected starts while they wait, and return both in order.
 
     Args:
         http: A client of the application.
@@ -117,9 +117,9 @@ async def play(
 async def _ask(
     http: httpx.AsyncClient, name: str, answering: "asyncio.Task[httpx.Response]"
 ) -> AsyncIterator[tuple[Seconds, Quantiles]]:
-    """Yield how long a call has waited, by the scheduler's clock, and its expected start.
+    """Yield how long a call has waited by the scheduler's clock, and its expected start.
 
-    What the way there and back takes is no part of what was foretold.
+    The scheduler's clock excludes the network time of the query.
     """
     pause_s = _ASKS_AFTER_S
     while True:
@@ -129,7 +129,7 @@ async def _ask(
         answer = await http.get(f"/v1/applications/{name}")
         if answer.status_code != 200:
             pause_s = _ASKS_AGAIN_S
-            continue  # it is not known yet, or has ended
+            continue  # the application is not known yet, or has ended
         view = answer.json()
         expected, waited_s = view["outlook"]["expected_start_s"], view["age_s"]
         if expected is None:
@@ -140,7 +140,7 @@ async def _ask(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Scores of what was told, beside those of the last hour's waiting times."""
+    """Scores of the expectations, beside scores of the last hour's waiting times."""
 
     name: str
     own: Score
@@ -148,11 +148,11 @@ class Row:
 
     @property
     def pinball_ratio(self) -> float:
-        """Pinball loss over the last hour's."""
+        """Pinball loss relative to that of the last hour's waiting times."""
         return self.own.pinball_s / self.by_hour.pinball_s if self.by_hour.pinball_s else 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures."""
+        """Return the figures as JSON."""
         return {
             "name": self.name,
             **self.own._asdict(),
@@ -162,7 +162,7 @@ class Row:
 
 
 def rows(told: Sequence[Told]) -> list[Row]:
-    """Return the scores of everything told, and by how far ahead it was; empty ones are left out.
+    """Return the scores of all expectations and of each horizon; empty horizons are omitted.
 
     Args:
         told: As `play` returns it, all with what came.

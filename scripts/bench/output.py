@@ -1,4 +1,4 @@
-"""The frame around a benchmark's figures: what they were taken on, progress, the JSON file."""
+"""Output shared by benchmarks: machine description, progress lines, the JSON file."""
 
 import json
 import time
@@ -12,14 +12,14 @@ from scripts.bench.machine import machine
 
 
 def print_machine(packages: Sequence[str] = ()) -> dict[str, str]:
-    """Print and return this release's version, the machine and the versions of these packages."""
+    """Print and return the release's version, the machine and the versions of these packages."""
     about = machine(packages)
     print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
     return about
 
 
 def progress_printer() -> Callable[[str], None]:
-    """Return a function that prints a line behind the seconds since now."""
+    """Return a function that prints a line with the seconds elapsed since now."""
     started = time.monotonic()
 
     def say(line: str) -> None:
@@ -29,7 +29,7 @@ def progress_printer() -> Callable[[str], None]:
 
 
 def write_json(file: Path | None, values: Mapping[str, Any]) -> None:
-    """Write a result with this release's version, and say where; without a file do nothing."""
+    """Write a result with the release's version and print the path; without a file do nothing."""
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Servers of benchmarks beside their cluster: vLLM's own, routers of others, a release."""
+"""Servers that benchmarks start beside their cluster: vLLM, routers, an earlier release."""
 
 import json
 import os
@@ -30,7 +30,7 @@ _POLL_S: Seconds = 0.2
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """A running server: its port, and the role of each of its processes, by process id."""
+    """Running server: its port, and the role of each of its processes by process id."""
 
     port: int
     roles: Mapping[int, str]
@@ -38,7 +38,7 @@ class OwnServer:
 
 @contextmanager
 def vllm_server(config: AppConfig, engines: int) -> Iterator[OwnServer]:
-    """Run vLLM's own server: one process that answers HTTP, and one engine.
+    """Run vLLM's own server: one HTTP process and one engine.
 
     Raises:
         JustitiaError: If it does not come up.
@@ -51,7 +51,7 @@ def vllm_server(config: AppConfig, engines: int) -> Iterator[OwnServer]:
 
 @contextmanager
 def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
-    """Run LiteLLM's proxy, one worker, before so many servers that are nothing but the fake engine.
+    """Run LiteLLM's proxy with one worker in front of `engines` servers of the fake engine.
 
     Raises:
         JustitiaError: If it does not come up, e.g. because the extra `rivals` is not installed.
@@ -74,14 +74,14 @@ def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
         ]
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="justitia-litellm-")))
         file = directory / "config.yaml"
-        # It listens on the loopback address only, and without a key a call costs least.
+        # The proxy listens on the loopback address only; a call without a key is cheapest.
         general = {"dangerously_permit_weak_or_unset_master_key": True}
         values = {"model_list": models, "general_settings": general}
         file.write_text(yaml.safe_dump(values), encoding="utf-8")
         port = free_port()
         command = [sys.executable, "-m", "litellm.proxy.proxy_cli", "--config", str(file)]
         command += ["--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
-        # It would ask for prices on the network.
+        # The proxy would otherwise fetch prices from the network.
         environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
         pid = stack.enter_context(_process(command, port, "/health/liveliness", environment))
         yield OwnServer(port, {pid: "proxy"} | {engine: "replica" for _, engine in servers})
@@ -89,7 +89,7 @@ def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
 
 @contextmanager
 def vllm_router(policy: str, ports: Sequence[int]) -> Iterator[OwnServer]:
-    """Run vLLM's router in front of servers on these ports.
+    """Run vLLM's router in front of the servers on these ports.
 
     Args:
         policy: One of the router's: `cache_aware`, `consistent_hash`.
@@ -106,7 +106,7 @@ def vllm_router(policy: str, ports: Sequence[int]) -> Iterator[OwnServer]:
         yield OwnServer(port, {pid: "router"})
 
 
-# Passed as text: Ray puts the directory of a driver's file before what an application names.
+# Passed as text, because Ray puts the directory of a driver's file before the application's path.
 _CLUSTER = """
 import json, signal, sys
 import ray
@@ -127,7 +127,7 @@ ray.shutdown()
 
 @contextmanager
 def release_cluster(code: Path, application: Mapping[str, Any]) -> Iterator[OwnServer]:
-    """Run an application with the code of another release, on a Ray cluster with Serve's own proxy.
+    """Run an application with the code of another release, on a Ray cluster with Serve's proxy.
 
     Args:
         code: A worktree of the release.
@@ -155,7 +155,7 @@ def release_cluster(code: Path, application: Mapping[str, Any]) -> Iterator[OwnS
 
 @contextmanager
 def _running(module: str, config: AppConfig) -> Iterator[tuple[int, int]]:
-    """Run a module of ours that serves a configuration; yield its port and process id."""
+    """Run a module of this project that serves a configuration; yield its port and process id."""
     port = free_port()
     values = json.dumps(config.model_dump(mode="json"))
     command = [sys.executable, "-m", module, "--port", str(port), "--config", values]
@@ -171,9 +171,9 @@ def _process(
     environment: Mapping[str, str],
     cwd: str | None = None,
 ) -> Iterator[int]:
-    """Run a server while the block lasts, from when it answers `path` on; yield its process id.
+    """Run a server while the block lasts; yield its process id once it answers at `path`.
 
-    What it has started ends with it, also if it never answers.
+    All processes it has started end with it, even if it never answers.
     """
     with TemporaryDirectory(prefix="justitia-server-") as directory:
         said = Path(directory) / "output"
@@ -196,7 +196,7 @@ def _process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for left in started:  # a scheduler on Ray is detached, and has a Redis
+            for left in started:  # a scheduler on Ray is detached and has its own Redis
                 with suppress(psutil.NoSuchProcess):
                     left.kill()
 

@@ -1,4 +1,4 @@
-"""Held-out runs foretold by the stage table: lengths, gaps, whether another turn comes."""
+"""Predictions of held-out runs by the stage table: lengths, gaps, whether a turn follows."""
 
 import random
 from collections.abc import Sequence
@@ -17,32 +17,32 @@ from justitia_ray.sim.suites.recorded import load_runs
 from justitia_ray.sim.workload import WorkloadInference
 
 TRAINED_SHARE = 0.8
-"""Share of a class's runs that the table learns from; the others are foretold."""
+"""Share of a class's runs that the table is trained on; the others are predicted."""
 
 Run = tuple[WorkloadInference, ...]
 
 
 @dataclass(slots=True)
 class StageErrors:
-    """Errors of one class, over all sets; with the class's own mean, or usual answer, beside."""
+    """Errors of one class over all splits, beside those of the class mean or most common answer."""
 
     application_class: str
     lengths: list[float] = field(default_factory=list)
-    """|foretold − true| output tokens of each inference."""
+    """|predicted − true| output tokens of each inference."""
     lengths_of_class: list[float] = field(default_factory=list)
     true_lengths: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
-    """|foretold − true| seconds of each gap."""
+    """|predicted − true| seconds of each gap."""
     gaps_of_class: list[float] = field(default_factory=list)
     turns: list[bool] = field(default_factory=list)
-    """Whether it was rightly foretold, of each stage reached, that another comes, or none."""
+    """For each stage reached, whether the table predicted correctly that another follows or not."""
     turns_of_class: list[bool] = field(default_factory=list)
 
 
 def measure_stages(
     data_dir: Path, classes: Sequence[str], sets: int, seed: int
 ) -> list[StageErrors]:
-    """Foretell held-out runs of each class, in so many random splits.
+    """Predict held-out runs of each class in `sets` random splits.
 
     Raises:
         ConfigError: If the data directory lacks files or is wrong.
@@ -64,7 +64,7 @@ def measure_stages(
 
 
 def foretell(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[Run]) -> None:
-    """Add the errors of a table of some runs on others."""
+    """Add the errors of a table trained on some runs and tested on others."""
     table, name = StageTable(), errors.application_class
     for run in learned:
         table.observe_stages(name, _served(run))
@@ -72,7 +72,7 @@ def foretell(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[Run
     known_gaps = [gap_s for run in learned for _, gap_s in stages_of(run)[:-1]]
     mean_gap_s = fmean(known_gaps) if known_gaps else 0.0
     goes_on = [len(stages_of(run)) - 1 for run in learned]
-    usually = sum(goes_on) >= len(learned)  # stages that another follows, against those that end
+    usually = sum(goes_on) >= len(learned)  # count stages with a successor against stages without
     for run in held_out:
         stages = stages_of(run)
         for at, (calls, gap_s) in enumerate(stages):
@@ -107,7 +107,7 @@ def _served(run: Run) -> list[StageServed]:
 
 
 def stage_table(found: Sequence[StageErrors]) -> str:
-    """Return the errors by class, each beside that of the class's mean or usual answer."""
+    """Return a table of errors by class, beside those of the class mean or most common answer."""
     head = ["class", "calls", "length off", "by class", "gaps", "gap off s", "by class"]
     rows = [[*head, "turn right", "by class"]]
     for one in found:

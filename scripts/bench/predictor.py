@@ -1,4 +1,4 @@
-"""Measurements of the models of application cost, and their tables; for scripts/bench_predictor."""
+"""Measurements of the application cost models, and their tables, for scripts/bench_predictor."""
 
 import random
 import statistics
@@ -27,20 +27,20 @@ from justitia_ray.units import Seconds
 from scripts.bench.statistics import Verdict
 
 SEVEN = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
-"""Classes whose recorded runs join to inputs; the target is a mean over them."""
+"""Classes whose recorded runs can be matched to inputs; the target is a mean over them."""
 APART = "CG"
-"""Has a heavy tail: retries that nobody can foresee."""
+"""Class with a heavy tail: unpredictable retries."""
 KINDS = ("auto", "mlp", "ridge", "forest", "median", "paper")
 S3 = "s3"
 BATCH = 16
 CURVE = (5, 10, 20, 50, 100)
-"""Training samples of the learning curve."""
+"""Numbers of training samples in the learning curve."""
 WINDOW = 20
-"""Applications over which the drift run's errors are taken."""
+"""Number of applications over which the drift run's errors are averaged."""
 _TRAINING = 100
 _SMALL_SHARE = 0.8
 _PHASE = 100
-"""Applications before the switch of the drift run, and after it."""
+"""Number of applications before, and again after, the switch of the drift run."""
 
 Data = Mapping[str, Sequence[Sample]]
 """Samples by class."""
@@ -48,7 +48,7 @@ Data = Mapping[str, Sequence[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A model tested on applications that it was not trained on."""
+    """Model tested on applications outside its training set."""
 
     application_class: str
     kind: str
@@ -56,21 +56,21 @@ class Trial:
     """Number of the random training set."""
     trained_on: int
     chosen: str
-    """Kind that `auto` chose; else the kind."""
+    """Kind that `auto` chose, or the given kind."""
     mean_error: float
     median_error: float
     covered: float
-    """Share of the tests between p10 and p90."""
+    """Share of the tests whose cost lay between p10 and p90."""
     train_cpu_s: Seconds
-    """CPU time of this process: other load on the machine does not count."""
+    """CPU time of this process for training; load of other processes does not count."""
     tested_on: int
     pinball: float
-    """Mean pinball loss of p10, cost and p90 over that of the quantiles of the training costs."""
+    """Mean pinball loss of p10, cost and p90, relative to the quantiles of the training costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds a prediction of one kind, from the text, over all classes."""
+    """Milliseconds per prediction from text with one kind of model, over all classes."""
 
     kind: str
     p50_ms: float
@@ -78,32 +78,34 @@ class Latency:
     slowest_class: str
     slowest_p50_ms: float
     batched_ms: float
-    """A prediction of a batch of BATCH, median."""
+    """Median time per prediction in a batch of BATCH, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Errors for a class whose applications become another's half-way."""
+    """Errors for a class whose applications are replaced by another class's half-way."""
 
     before: float
     """Mean relative error of the last WINDOW applications before the switch."""
     at: float
     """Mean relative error of the first WINDOW applications after the switch."""
     after: float
-    """Mean relative error of the last WINDOW applications."""
+    """Mean relative error of the last WINDOW applications of the run."""
     frozen: float
-    """Mean relative error of the last, if nothing had been learned since the switch."""
+    """Mean relative error of the last WINDOW applications with a model not trained since the
+    switch."""
     trainings: int
     noticed_after: int | None
-    """Applications from the switch to the alarm; None: there was none."""
+    """Applications from the switch to the drift alarm; None without an alarm."""
 
 
 def training_set(
     samples: Sequence[Sample], application_class: str, number: int, size: int | None = None
 ) -> tuple[list[Sample], list[Sample]]:
-    """Return a random training set and the rest.
+    """Return a random training set and the remaining test samples.
 
-    100 samples, or 80 % of a class that has fewer than 125; the first `size` of them if given.
+    The training set has 100 samples, or 80 % of a class with fewer than 125; only the first `size`
+    of them if given.
     """
     order = list(samples)
     random.Random(f"{number}/{application_class}").shuffle(order)
@@ -114,7 +116,7 @@ def training_set(
 def measure_errors(
     data: Data, kinds: Sequence[str], sets: int, seed: int, say: Callable[[str], None]
 ) -> tuple[list[Trial], dict[tuple[str, str], TrainedModel]]:
-    """Return a trial of each class, kind and training set, and the models of the last set."""
+    """Return a trial for each class, kind and training set, and the models of the last set."""
     trials, models = [], {}
     for name, samples in data.items():
         for number in range(seed, seed + sets):
@@ -127,7 +129,7 @@ def measure_errors(
 
 
 def measure_s3(data: Data, sets: int, seed: int, say: Callable[[str], None]) -> list[Trial]:
-    """Return the trials of S3, tiny with random weights, trained on all classes at once."""
+    """Return trials of S3, tiny and with random weights, trained on all classes at once."""
     from justitia_ray.lab.s3.config import TINY
     from justitia_ray.lab.s3.model import train_s3
 
@@ -163,7 +165,7 @@ def measure_curve(
 def measure_latency(
     data: Data, models: Mapping[tuple[str, str], TrainedModel], kind: str
 ) -> Latency:
-    """Return how long a prediction takes, features included."""
+    """Return the time of a prediction, including features."""
     by_class = {}
     batched: list[Seconds] = []
     for name, samples in data.items():
@@ -187,7 +189,7 @@ def measure_latency(
 
 
 def measure_drift(first: Sequence[Sample], then: Sequence[Sample], kind: str, seed: int) -> Drift:
-    """Return what a switch of the inputs and their costs does to the predictor that learns.
+    """Measure how a switch of inputs and costs affects the learning predictor.
 
     Args:
         first: Applications of the class until half-way.
@@ -276,17 +278,17 @@ OURS, BASELINE = "auto", "median"
 MOST_ERROR = 0.35
 MOST_MS = 0.5
 MOST_OFF = 0.05
-"""Farthest that the share of all tests between p10 and p90 may lie from what is meant."""
+"""Largest deviation of the share of tests between p10 and p90 from its nominal value."""
 LEAST_TESTS = 25
-"""Tests from which on a class's own share says something."""
+"""Least number of tests at which a class's own share is significant."""
 MOST_TRAIN_S = 10.0
 PAPER = "the paper's MLP over its nine classes 53.0 %, 2.16 ms, about 1 min on a V100"
-"""Justitia v1, Table II."""
+"""Results of the paper for comparison (Justitia v1, Table II)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverSeven:
-    """Mean of a figure over the seven classes: mean, least and most of the training sets."""
+    """Mean of a figure over the seven classes: mean, minimum and maximum over training sets."""
 
     mean: float
     low: float
@@ -294,7 +296,7 @@ class OverSeven:
 
 
 def over_seven(trials: Sequence[Trial], kind: str, figure: str) -> OverSeven:
-    """Return the mean over the seven classes of a figure; each class counts once."""
+    """Return a figure's mean over the seven classes; each class has equal weight."""
     sets = sorted({trial.number for trial in trials if trial.kind == kind})
     means = [
         statistics.fmean(
@@ -308,7 +310,7 @@ def over_seven(trials: Sequence[Trial], kind: str, figure: str) -> OverSeven:
 
 
 def of_class(trials: Sequence[Trial], name: str, kind: str, figure: str) -> float:
-    """Return the mean of a figure of a class over the training sets."""
+    """Return a figure of one class, averaged over the training sets."""
     return statistics.fmean(
         getattr(trial, figure)
         for trial in trials
@@ -317,7 +319,7 @@ def of_class(trials: Sequence[Trial], name: str, kind: str, figure: str) -> floa
 
 
 def error_table(trials: Sequence[Trial], figure: str) -> str:
-    """Return one error by class and kind, mean over the sets; over the seven: least to greatest."""
+    """Return a table of one error by class and kind: means over sets, ranges over the seven."""
     kinds = list(dict.fromkeys(trial.kind for trial in trials))
     names = list(dict.fromkeys(trial.application_class for trial in trials))
     seven = [name for name in names if name in SEVEN]
@@ -336,9 +338,9 @@ def error_table(trials: Sequence[Trial], figure: str) -> str:
 
 
 def coverage_table(trials: Sequence[Trial]) -> str:
-    """Return, by class, what p10 to p90 held and lost, the training time and what was chosen.
+    """Return a table by class of coverage, pinball loss, training time and chosen kind.
 
-    `chance` is how far the share of one set's tests may lie from 80 % (`binomial_reach`).
+    `chance` is the expected deviation of one set's share from 80 % (`binomial_reach`).
     """
     ours = [trial for trial in trials if trial.kind == OURS]
     head = ["class", "tests", "p10-p90", "least-most", "chance", "pinball"]
@@ -369,12 +371,12 @@ def tests_of(trials: Sequence[Trial]) -> int:
 
 
 def held_share(trials: Sequence[Trial]) -> float:
-    """Return the share of all sets' tests between p10 and p90; each test of a set counts once."""
+    """Return the share of all tests between p10 and p90; each test has equal weight."""
     return sum(trial.covered * trial.tested_on for trial in trials) / tests_of(trials)
 
 
 def latency_table(latencies: Sequence[Latency]) -> str:
-    """Return milliseconds a prediction by kind."""
+    """Return a table of milliseconds per prediction by kind."""
     rows = [["kind", "p50", "p99", f"each of {BATCH}", "slowest class", "p50"]]
     rows += [
         [
@@ -391,7 +393,7 @@ def latency_table(latencies: Sequence[Latency]) -> str:
 
 
 def curve_table(curve: Mapping[int, Sequence[Trial]]) -> str:
-    """Return the mean error by class and number of samples; at most as many as a class has."""
+    """Return a table of mean error by class and number of samples (limited to the class's own)."""
     names = list(dict.fromkeys(t.application_class for ts in curve.values() for t in ts))
     rows = [["samples", *names, "mean of seven"]]
     for size, trials in curve.items():
@@ -402,7 +404,7 @@ def curve_table(curve: Mapping[int, Sequence[Trial]]) -> str:
 
 
 def drift_line(name: str, drift: Drift) -> str:
-    """Return what the drift run showed, in a sentence."""
+    """Return the result of the drift run as a sentence."""
     noticed = (
         f"noticed after {drift.noticed_after}"
         if drift.noticed_after is not None
@@ -416,7 +418,7 @@ def drift_line(name: str, drift: Drift) -> str:
 
 
 def verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> list[Verdict]:
-    """Return the targets and whether they were met."""
+    """Return a verdict for each target."""
     error = over_seven(trials, OURS, "mean_error").mean
     names = list(dict.fromkeys(trial.application_class for trial in trials))
     worse = [

@@ -1,8 +1,8 @@
-"""A rival of scripts/bench_serve: the ingress and server of `ray.serve.llm` before the fake engine.
+"""Competitor in scripts/bench_serve: ingress and server of `ray.serve.llm` with the fake engine.
 
-`ray.serve.llm` runs any class that answers as its engines do. Its OpenAI ingress, its server and
-its joining of stream chunks (over 50 ms) are as they come. It needs pyarrow and jsonref: extra
-`rivals`.
+`ray.serve.llm` accepts any class with the interface of its engines. Its OpenAI ingress, its server
+and its batching of stream chunks (over 50 ms) are unchanged. pyarrow and jsonref are required:
+extra `rivals`.
 """
 
 import uuid
@@ -24,10 +24,9 @@ _CONFIG = "justitia"
 
 
 class FakeLLMEngine:
-    """The fake engine with the methods that `LLMServer` calls."""
+    """Fake engine with the methods that `LLMServer` calls."""
 
     def __init__(self, config: LLMConfig) -> None:
-        """Keep the engine's configuration; `start` starts the engine."""
         self._config = config.experimental_configs[_CONFIG]
 
     async def start(self) -> None:
@@ -35,7 +34,7 @@ class FakeLLMEngine:
         self._engine = await start_engine(self._config)
 
     async def check_health(self) -> None:
-        """Ask the engine.
+        """Check the engine's health.
 
         Raises:
             EngineError: If it is dead.
@@ -45,7 +44,7 @@ class FakeLLMEngine:
     async def completions(
         self, request: CompletionRequest, raw_request_info: Any = None
     ) -> AsyncGenerator[str | CompletionResponse]:
-        """Yield the chunks of a streamed completion, or the whole of another."""
+        """Yield the chunks of a streamed completion, or the one answer of a unary completion."""
         body = request.model_dump_json(exclude_unset=True).encode()
         call = EngineCall(uuid.uuid4().hex, 0, COMPLETIONS, {}, body)
         try:
@@ -62,18 +61,18 @@ class FakeLLMEngine:
 
 
 class FakeLLMServer(LLMServer):  # type: ignore[misc]  # Ray's classes have no types
-    """`LLMServer` of the fake engine, which asks for no accelerator."""
+    """`LLMServer` with the fake engine, which requires no accelerator."""
 
     _default_engine_cls = FakeLLMEngine
 
     @classmethod
     def get_deployment_options(cls, llm_config: LLMConfig) -> dict[str, Any]:
-        """Return the options of the deployment of engines."""
+        """Return the options of the engine deployment."""
         return {"num_replicas": 1, "max_ongoing_requests": UNBOUNDED, "name": "Replica"}
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the rival for the arguments of `justitia_ray.serve.app:build`.
+    """Return the `ray.serve.llm` application for the arguments of `justitia_ray.serve.app:build`.
 
     Raises:
         ConfigError: If a key is unknown or a value is not allowed.

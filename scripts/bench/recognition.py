@@ -1,4 +1,4 @@
-"""The simulated part of scripts/bench_recognition: one load, served as it may be recognised."""
+"""Simulated part of scripts/bench_recognition: one load under several ways of recognition."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from justitia_ray.units import Seconds
 
 ORACLE = "oracle"
 MIXES = {"paper": "paper", "recorded": "recorded", "agents": "ALFWI=22,FV=22,KBQAV=5,CC=5"}
-"""By name. The first two are the paper's, of which one application in four is an agent that sends
-all again that was said; in the last one four of five are."""
+"""Mixes by name. In the first two, the paper's, one application in four is an agent that resends
+the whole conversation; in the last, four in five are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A policy, what its scheduler takes for an application, and how costs are predicted."""
+    """Policy, unit that its scheduler treats as an application, and method of cost prediction."""
 
     recognised: str = APPLICATION
     prediction: str = ORACLE
@@ -39,7 +39,7 @@ OTHERS = (Way(policy="vtc"), Way(policy="srjf"))
 
 
 def ways(predictions: Sequence[str] = (ORACLE, LEARNED)) -> tuple[Way, ...]:
-    """Return all that is simulated with these predictions; the reference is first."""
+    """Return all simulated combinations for these predictions; the reference is first."""
     found = [Way(recognised, prediction) for prediction in predictions for recognised in WAYS]
     return tuple(dict.fromkeys((REFERENCE, *found, *OTHERS)))
 
@@ -52,11 +52,11 @@ class Times:
     p90_s: Seconds
     worst_s: Seconds
     by_class: dict[str, Seconds]
-    """The mean of each class."""
+    """Mean completion time by class, in seconds."""
 
 
 def times_of(completed: Sequence[tuple[str, Seconds]]) -> Times:
-    """Return the figures of (class, completion time), of at least one application."""
+    """Return the figures of (class, completion time) pairs; at least one is required."""
     jcts = [jct_s for _, jct_s in completed]
     p90_s = percentile(jcts, 90)
     assert p90_s is not None
@@ -71,12 +71,12 @@ def times_of(completed: Sequence[tuple[str, Seconds]]) -> Times:
 
 @dataclass(slots=True)
 class SimulatedLoad:
-    """Runs of one mix at one density, seed by seed."""
+    """Runs of one mix at one density, in the order of seeds."""
 
     mix: str
     density: float
     times: dict[str, list[Times]] = field(default_factory=dict)
-    """By the way's name."""
+    """Completion times by the name of the combination."""
     tallies: list[dict[str, Tally]] = field(default_factory=list)
 
 
@@ -89,7 +89,7 @@ def simulate_load(
     data_dir: Path | None,
     say: Callable[[str], None],
 ) -> SimulatedLoad:
-    """Simulate one mix at one density under every way, with every seed.
+    """Simulate one mix at one density under every combination and seed.
 
     Args:
         mix: A name in `MIXES`.

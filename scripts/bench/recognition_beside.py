@@ -1,8 +1,8 @@
-"""Calls beside a conversation: how often would time tell which application they belong to?
+"""Side calls of a conversation: how often does timing identify their application?
 
-A client that names no session asks for titles and the like in calls that repeat nothing of the
-conversation. What could be known of one is its key, and which applications of the key had a call
-just before. Sessions of real agents, several under one key, say how often that is right.
+A client without session ids requests titles and the like in calls that repeat nothing of the
+conversation. Only the API key and the recent calls under that key are known. Recorded sessions of
+real agents, several under one key, show how often a guess from them is right.
 """
 
 import gzip
@@ -23,17 +23,17 @@ from justitia_ray.sim.sessions.trace import SESSIONS_FILE
 from justitia_ray.units import Seconds
 
 SESSIONS = (1, 2, 4, 8)
-"""Of one key, at work at once."""
+"""Numbers of concurrent sessions under one key."""
 WITHIN_S = (0.1, 1.0, 5.0, 30.0)
 _IDLE_S: Seconds = 600.0
-"""Gap after which an application has ended: what follows is another one."""
+"""Gap after which an application counts as ended; a later call starts another."""
 
 
 class Timeline:
-    """The calls of one application, which follow on each other."""
+    """Calls of one application, each after the one before."""
 
     def __init__(self, calls: Sequence[tuple[Seconds, Seconds, bool]]) -> None:
-        """Keep the calls: begin, end, and whether that is the end of a turn."""
+        """Make a timeline of calls: begin, end, and whether the call ends a turn."""
         self._begins = [begin for begin, _, _ in calls]
         self._ends = [end for _, end, _ in calls]
         self.length_s = self._ends[-1]
@@ -43,12 +43,12 @@ class Timeline:
         }
 
     def quiet_s(self, at: Seconds) -> Seconds:
-        """Return the time since it had a call in flight; infinite before its first."""
+        """Return the time since the last call in flight ended; infinite before the first call."""
         last = bisect_right(self._begins, at) - 1
         return inf if last < 0 else max(0.0, at - self._ends[last])
 
     def since_s(self, at: Seconds) -> Seconds:
-        """Return the time since a call of it began or ended; infinite before its first."""
+        """Return the time since the last begin or end of a call; infinite before the first call."""
         last = bisect_right(self._begins, at) - 1
         if last < 0:
             return inf
@@ -57,41 +57,43 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Calls of a kind that repeat nothing of a conversation."""
+    """Kind of call that repeats nothing of a conversation."""
 
     name: str
     lags_s: tuple[Seconds, ...]
-    """Times after the moment that they follow; negative: before it."""
+    """Offsets of these calls from the event that triggers them, in seconds; negative is before
+    it."""
     follows: str
-    """`session`: its first call begins; `turn`: a turn ends."""
+    """Event that triggers these calls: `session` (its first call begins) or `turn` (a turn
+    ends)."""
 
     def places(self, timelines: Sequence[Timeline]) -> list[tuple[Timeline, Seconds]]:
-        """Return the moments that such calls follow."""
+        """Return the events that trigger such calls, each with its timeline."""
         return [(one, at) for one in timelines for at in one.moments[self.follows]]
 
 
 KINDS = (
-    # Nothing tells it from the others, and it belongs to no application that is there.
+    # The first call of a session looks like the others but belongs to no open application.
     Kind("first of a session", (-1e-6,), "session"),
-    # OpenCode's, whose session is known by a header, in `tests/e2e/harnesses`.
+    # Measured for OpenCode in `tests/e2e/harnesses`, where a header identifies the session.
     Kind("title", (-0.25, -0.59, -0.98, -1.13, -1.39, -1.64), "session"),
-    # Assumed: as a client would ask that remembers something of each turn.
+    # Assumed: a client that stores a memory of each turn.
     Kind("after a turn", (0.02, 0.1, 0.5), "turn"),
 )
 
 Rule = tuple[str, Seconds]
-"""`only`: the only application with a call in flight within that time before; `latest`: the one
-where a call began or ended last within it."""
+"""Rule that assigns a call: `only` chooses the only application with a call in flight within that
+time; `latest` chooses the one with the most recent begin or end of a call within it."""
 RULES: tuple[Rule, ...] = tuple(product(("only", "latest"), WITHIN_S))
 
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """What a rule does with calls, in shares of them."""
+    """Shares of calls that a rule assigns, and assigns correctly."""
 
     joined: float
     right: float
-    """That are put with their own application."""
+    """Share of calls assigned to their own application."""
 
     def __str__(self) -> str:
         if not self.joined:
@@ -114,7 +116,7 @@ def read_timelines(data_dir: Path) -> list[Timeline]:
 
 
 def timelines_of(turns: Sequence[dict[str, Any]]) -> list[Timeline]:
-    """Return the timelines of a session's turns: a new one after each long gap."""
+    """Return the timelines of a session's turns; a long gap starts a new timeline."""
     calls: list[tuple[Seconds, Seconds, bool]] = []
     found = [calls]
     for turn in turns:
@@ -130,7 +132,7 @@ def timelines_of(turns: Sequence[dict[str, Any]]) -> list[Timeline]:
 def judge(
     timelines: Sequence[Timeline], kind: Kind, sessions: int, draws: int = 5_000
 ) -> dict[Rule, Joins]:
-    """Return the share of calls of one kind that each rule joins, and joins rightly.
+    """Return the shares of one kind's calls that each rule assigns, and assigns correctly.
 
     Args:
         timelines: Applications; the others are at a random moment of theirs when one has the call.
@@ -164,7 +166,7 @@ def judge(
 
 
 def together(judged: Sequence[tuple[int, Joins]]) -> Joins:
-    """Return the mean over kinds of calls, weighted by the number of calls of each."""
+    """Return the mean over kinds of calls, weighted by each kind's number of calls."""
     calls = sum(number for number, _ in judged)
     return Joins(
         sum(number * one.joined for number, one in judged) / calls,
@@ -175,7 +177,7 @@ def together(judged: Sequence[tuple[int, Joins]]) -> Joins:
 def beside_table(
     timelines: Sequence[Timeline], kinds: Sequence[Kind] = KINDS, draws: int = 5_000
 ) -> str:
-    """Return what each rule does, by kind and by sessions of a key, and with all calls."""
+    """Return a table of each rule's results, by kind of call and number of sessions per key."""
     numbers = [len(kind.places(timelines)) for kind in kinds]
     found = [[judge(timelines, kind, count, draws) for count in SESSIONS] for kind in kinds]
     rows = [["calls", "joins", "within s", *(f"{count} of a key" for count in SESSIONS)]]

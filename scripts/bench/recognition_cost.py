@@ -1,4 +1,4 @@
-"""CPU that recognition takes of an ingress: a call of a harness, and a long conversation."""
+"""CPU cost of recognition at an ingress: an agent's call, and a long conversation."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ _HARNESS = {
 
 
 class _Here:
-    """The way to a directory in this process: what the connection costs is measured elsewhere."""
+    """Link to a directory in this process; the connection's cost is measured elsewhere."""
 
     def __init__(self) -> None:
         self._directory = Directory()
@@ -47,7 +47,7 @@ class _Here:
 
 
 def long_chat(seed: int) -> dict[str, Any]:
-    """Return a chat of many turns and `BODY_BYTES`."""
+    """Return a chat of many turns with a total size of `BODY_BYTES`."""
     random = Random(seed)
     messages: list[dict[str, str]] = [{"role": "system", "content": "You are an agent."}]
     size = 0
@@ -59,12 +59,12 @@ def long_chat(seed: int) -> dict[str, Any]:
 
 
 def measure_cost(repeats: int, calls: int) -> dict[str, list[float]]:
-    """Return microseconds of CPU a call, for each repeat, of each kind of call."""
+    """Return the CPU microseconds per call, by kind of call, one for each repeat."""
     return asyncio.run(_measure(repeats, calls))
 
 
 def cost_table(costs: Mapping[str, list[float]]) -> str:
-    """Return the median (least to greatest) of each kind of call."""
+    """Return a table of the median (minimum to maximum) for each kind of call."""
     rows = [["CPU of an ingress", "µs a call"]]
     rows += [[name, spread(values).format(0)] for name, values in costs.items()]
     return text_table(rows, numbers_from=1)

@@ -1,4 +1,4 @@
-"""The live part of scripts/bench_recognition: nine classes as plain chats, to three services."""
+"""Live part of scripts/bench_recognition: nine classes as plain chats, sent to three services."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ PLAIN = Arm("plain")
 BY_CONVERSATION = Arm("conversation", rules=(*DEFAULT_RULES, CONVERSATION))
 HEADER = Arm("header")
 ARMS = (PLAIN, BY_CONVERSATION, HEADER)
-"""The service as it is, called without headers; with the rule, called likewise; with our headers.
-Each has a scheduler and a predictor of its own, and learns from what it is called with."""
+"""Arms: the service called without headers; with the recognition rule, also without; with headers.
+Each has its own scheduler and predictor, which learns from its calls."""
 
 SPEED = 6.0
-"""Everything passes so much faster than on the paper's engine, iterations and tool time."""
+"""Factor by which engine iterations and tool times are faster than in the paper."""
 CONTEXT: Tokens = 8_192
-"""No recorded inference is longer."""
+"""Context of the model in tokens; no recorded inference is longer."""
 FAKE: Mapping[str, float] = {
     "kv_tokens": CONTEXT,
     "max_model_len": CONTEXT,
@@ -41,19 +41,19 @@ FAKE: Mapping[str, float] = {
 }
 REPLICAS = 2
 _GAP_S: Seconds = 1.2
-"""Between arrivals in the mean, before they are made faster: the paper's 3x."""
+"""Mean time between arrivals before the speed-up: the paper's 3x density."""
 _EXPORTED_WITHIN_S: Seconds = 20.0
 _POLL_S: Seconds = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSize:
-    """How much is played."""
+    """Size of a live play."""
 
     mix: Mapping[str, int]
-    """How many of each class: every seed has as many."""
+    """Number of applications by class, equal for every seed."""
     sc_samples: int | None = None
-    """Samples of a vote; None: as many as the suite has."""
+    """Samples of a vote; None uses the suite's number."""
 
 
 FULL, QUICK = LiveSize(live.FULL.mix), LiveSize(live.QUICK.mix)
@@ -75,13 +75,13 @@ def chats(size: LiveSize, seed: int, data_dir: Path | None) -> list[WorkloadAppl
 
 @dataclass(slots=True)
 class LivePlays:
-    """Plays of all arms, seed by seed."""
+    """Plays of all arms, in the order of seeds."""
 
     times: dict[str, list[Times]] = field(default_factory=dict)
     placed: dict[str, Placed] = field(default_factory=dict)
-    """Calls of an arm, by where its service has put them."""
+    """Correctness of the service's assignment of calls, by arm."""
     recognised: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Calls of an arm by the rule that its service counted them under."""
+    """Calls by the rule that the service counted them under, by arm."""
 
 
 async def play_arms(
@@ -91,7 +91,7 @@ async def play_arms(
     data_dir: Path | None,
     say: Callable[[str], None],
 ) -> LivePlays:
-    """Play each seed's load to every arm, in changing order; before that one that is not counted.
+    """Play each seed's load on every arm in changing order, after an uncounted warm-up load.
 
     Raises:
         JustitiaError: If a call fails, or the service does not tell how calls were recognised.
@@ -132,7 +132,7 @@ async def play_arms(
 async def _counted_since(
     application: str, before: Mapping[str, int], calls: int
 ) -> Mapping[str, int]:
-    """Return what a service has counted of so many calls, by rule; it is exported late."""
+    """Return the calls a service has counted since `before`, by rule; wait for the late export."""
     for _ in range(round(_EXPORTED_WITHIN_S / _POLL_S)):
         now = await _counted(application)
         counted = {rule: count - before.get(rule, 0) for rule, count in now.items()}
@@ -145,7 +145,7 @@ async def _counted_since(
 
 
 async def _counted(application: str) -> dict[str, int]:
-    """Return what a service has counted so far, by rule, over all its ingresses."""
+    """Return the calls a service has counted so far, by rule, over all its ingresses."""
     found: dict[str, int] = {}
     async with httpx.AsyncClient() as http:
         for node in ray.nodes():

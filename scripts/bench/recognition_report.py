@@ -1,4 +1,4 @@
-"""The tables of scripts/bench_recognition, and its JSON."""
+"""Tables and JSON of scripts/bench_recognition."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,7 +15,7 @@ _HEADS = ("mean s", "p90 s", "worst s")
 
 
 def simulated_tables(load: SimulatedLoad) -> str:
-    """Return completion times of every way, the means of the classes, and what was recognised."""
+    """Return tables of completion times by combination and class, and of recognised calls."""
     title = f"{load.mix}, {load.density:g}x, {len(load.tallies)} seeds, simulated"
     return "\n\n".join(
         (
@@ -28,7 +28,7 @@ def simulated_tables(load: SimulatedLoad) -> str:
 
 
 def live_tables(plays: LivePlays) -> str:
-    """Return completion times of every arm, the means of the classes, and where calls were put."""
+    """Return tables of completion times by arm and class, and of the assignment of calls."""
     rows = [["arm", "calls", "follow one", "repeat it", "put right", "put wrong", "counted as"]]
     for arm, placed in plays.placed.items():
         row = [f"{count:,}" for count in asdict(placed).values()]
@@ -40,7 +40,7 @@ def live_tables(plays: LivePlays) -> str:
 
 
 def document(loads: Sequence[SimulatedLoad], plays: LivePlays | None) -> dict[str, Any]:
-    """Return every figure, as JSON."""
+    """Return all figures as JSON."""
     return {
         "simulated": [asdict(load) for load in loads],
         "live": None if plays is None else asdict(plays),
@@ -48,7 +48,7 @@ def document(loads: Sequence[SimulatedLoad], plays: LivePlays | None) -> dict[st
 
 
 def _times_table(times: Mapping[str, Sequence[Times]], reference: str) -> str:
-    """Return the median (least to greatest), and the median ratio to the reference's own seed."""
+    """Return a table of medians (minimum to maximum) and median ratios to the reference."""
     rows = [["", *(text for head in _HEADS for text in (head, "ratio"))]]
     for name, plays in times.items():
         row = [name]

@@ -1,20 +1,20 @@
-"""Costs of an iteration and of a call, fitted on how long calls were at replicas under load.
+"""Costs of an iteration and of a call, fitted on the times of calls at replicas under load.
 
-Of a call that is not streamed only this is known: on which replica it was, and when. In that time
-lie the computation of its prompt, one iteration for each of its tokens, and what the replica does
-before and after. It is
+For a unary call only its replica and its interval there are recorded. The interval contains the
+computation of its prompt, one iteration per output token, and the replica's work before and after.
+It is modelled as
 
-    latency + Σ over its iterations (base + per_sequence · running + per_context_token · context)
-            + Σ over prompts computed meanwhile (prefill_base + per_prefill_token · prompt tokens)
-            + hold_up · calls that came to any replica meanwhile, or ended on one
+latency + Σ over its iterations (base + per_sequence · running + per_context_token · context) + Σ
+over prompts computed meanwhile (prefill_base + per_prefill_token · prompt tokens) + hold_up · calls
+that arrived at or ended on any replica meanwhile,
 
-with what ran beside it on the same replica known from the times of the others, and its own prompt
-among those computed. A call makes its tokens evenly over its time, a prompt is computed when its
-call begins. The last term is there because engines without cores of their own wait for what brings
-calls and takes answers away. So the coefficients follow by least squares on relative errors, none
-negative.
+where the concurrent calls on the replica follow from the other intervals, and its own prompt is
+among those computed. A call's tokens are spread evenly over its interval; a prompt is computed when
+its call begins. The last term exists because engines without their own cores wait for the processes
+that deliver calls and answers. The coefficients follow by non-negative least squares on relative
+errors.
 
-`regression` does the same for streams, whose first tokens say when decoding began.
+`regression` does the same for streams, whose first tokens show when decoding began.
 """
 
 import math
@@ -29,15 +29,15 @@ from justitia_ray.sim.engine_profile import IterationCost
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LEAST_CALLS = 30
-"""For seven coefficients; fewer say nothing."""
+"""Least number of calls for a fit of seven coefficients."""
 
 _LEAST_ITERATION_S: Seconds = 1e-5
-"""An engine whose iterations take no time cannot be simulated."""
+"""Least time of an iteration; an engine with iterations of zero time cannot be simulated."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallAtReplica:
-    """Call that was answered. Instants are on one clock, in seconds."""
+    """Answered call; times are on one clock, in seconds."""
 
     replica: ReplicaId
     arrived_at_s: Seconds
@@ -48,19 +48,19 @@ class CallAtReplica:
 
 @dataclass(frozen=True, slots=True)
 class ResidenceFit:
-    """Coefficients and what they leave unexplained."""
+    """Fitted coefficients, and the error that remains."""
 
     cost: IterationCost
     call_latency_s: Seconds
-    """Seconds of a call at its replica, besides the engine's iterations."""
+    """Seconds of a call at its replica outside the engine's iterations."""
     hold_up_s: Seconds
-    """How long a call holds up every engine when it comes, and again when it ends."""
+    """Time for which a call blocks every engine on arrival, and again at its end (seconds)."""
     residual: float
     """Root mean square relative error of a call's time at its replica."""
 
 
 def fit_residence(plays: Sequence[Sequence[CallAtReplica]]) -> ResidenceFit:
-    """Fit the cost of an iteration and of a call; deterministic.
+    """Fit the costs of an iteration and of a call; deterministic.
 
     Args:
         plays: Each the calls of all replicas of one service while all of them were busy. Plays
@@ -95,7 +95,7 @@ def fit_residence(plays: Sequence[Sequence[CallAtReplica]]) -> ResidenceFit:
 
 
 def _rows_of_play(calls: Sequence[CallAtReplica]) -> Floats:
-    """Return what each call of one play went through, over its time: `[n, 7]`."""
+    """Return the regressors of each call of one play, over its interval: `[n, 7]`."""
     replicas = sorted({call.replica for call in calls})
     by_replica = [[c for c in calls if c.replica == name] for name in replicas]
     passed = np.sort([t for c in calls for t in (c.arrived_at_s, c.finished_at_s)])
@@ -103,7 +103,7 @@ def _rows_of_play(calls: Sequence[CallAtReplica]) -> Floats:
 
 
 def _rows(calls: Sequence[CallAtReplica], passed: Floats) -> Floats:
-    """Return what each call of one replica went through, over its time: `[n, 7]`.
+    """Return the regressors of each call of one replica, over its interval: `[n, 7]`.
 
     Args:
         calls: Of one replica.

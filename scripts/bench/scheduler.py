@@ -1,9 +1,9 @@
-"""The measurement of scripts/bench_scheduler: one scheduler's process between light fakes.
+"""Measurement of scripts/bench_scheduler: one scheduler process between light fakes.
 
-The scheduler is the actor's own class in a process of its own, with its store, its metrics and its
-log, but for Ray. Ingresses and replicas are fakes over the real connections: an ingress keeps so
-many applications of one inference in the queue, a replica pulls as a real one does and ends what it
-is leased at once. All ingresses share a process, and all replicas another.
+The scheduler is the actor's own class in its own process, with store, metrics and log but without
+Ray. Fake ingresses and replicas use the real connections: an ingress keeps a fixed number of
+one-inference applications in the queue; a replica pulls like a real one and ends its leases at
+once. All ingresses share one process, all replicas another.
 """
 
 import asyncio
@@ -50,21 +50,21 @@ OUTPUT_TOKENS: Tokens = 4
 SEATS = 256
 _KV_TOKENS: Tokens = 1_000_000
 _START_S: Seconds = 120.0
-"""Longest wait for a process to be there: it imports Ray."""
+"""Longest wait for a process to start, in seconds; it imports Ray."""
 _STOP_S: Seconds = 20.0
 _MARK, _STOP = "mark", "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load, and how long it is looked at."""
+    """Load, and the length of its measurement."""
 
     ingresses: int
     replicas: int
     callers: int
-    """Applications of one inference, over all ingresses, that wait or run at every instant."""
+    """Concurrent applications of one inference each, over all ingresses, that wait or run."""
     standing: int
-    """Applications that are open besides, and idle."""
+    """Additional applications that are open and idle."""
     warm_up_s: Seconds
     window_s: Seconds
     durability: str
@@ -76,25 +76,25 @@ class Reading:
 
     inferences_per_s: float
     cpu_ms: float
-    """CPU time of the scheduler an inference."""
+    """CPU time of the scheduler per inference, in ms."""
     busy: float
     """Share of one core that the scheduler used."""
     fakes_cpu_ms: tuple[float, float]
-    """CPU time of all ingresses, and of all replicas, an inference."""
+    """CPU time of all ingresses, and of all replicas, per inference (ms)."""
     decision_p50_s: Seconds
     decision_p99_s: Seconds
-    """Upper end of the step of the histogram that it falls into, by wall clock."""
+    """99th percentile of wall-clock decision times, rounded up to a step of the histogram."""
     live_applications: int
-    """At the end of the window."""
+    """Live applications at the end of the window."""
 
     @property
     def ceiling_per_s(self) -> float:
-        """Inferences a second at which the scheduler would fill one core."""
+        """Inferences per second at which the scheduler would fill one core."""
         return 1e3 / self.cpu_ms
 
 
 def measure(load: Load, profile: Path | None = None) -> Reading:
-    """Run a load, and return what its window showed.
+    """Run a load and return the figures of its window.
 
     Args:
         load: The load.
@@ -145,7 +145,7 @@ def measure(load: Load, profile: Path | None = None) -> Reading:
 def _difference(
     before: Iterable[tuple[Seconds, int]], after: Iterable[tuple[Seconds, int]]
 ) -> list[tuple[Seconds, int]]:
-    """Return how many decisions took at most so long between two readings."""
+    """Return the increase of each count of decisions between two readings, by upper bound."""
     earlier = dict(before)
     return [(at_most_s, count - earlier.get(at_most_s, 0)) for at_most_s, count in after]
 
@@ -163,7 +163,7 @@ def _percentile(durations: Iterable[tuple[Seconds, int]], percent: float) -> Sec
 
 
 class _Process:
-    """A process of the benchmark, and the pipe to it."""
+    """Process of the benchmark, with a pipe to it."""
 
     def __init__(self, run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -183,12 +183,12 @@ class _Process:
             self._process.join()
 
     def ask(self, question: str) -> Any:
-        """Return the answer to a question."""
+        """Send a question to the process and return its answer."""
         self._pipe.send(question)
         return self.receive()
 
     def receive(self) -> Any:
-        """Return what the process sends next.
+        """Return the next message of the process.
 
         Raises:
             RuntimeError: If it ends, or takes too long.
@@ -206,7 +206,7 @@ def _begin(run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> No
 
 
 def _write_errors_to(log: str) -> None:
-    """Write what this process logs to a file, as Ray does with a worker's."""
+    """Redirect this process's log to a file, as Ray does for a worker."""
     with Path(log).open("ab") as lines:
         os.dup2(lines.fileno(), 2)
 
@@ -214,7 +214,7 @@ def _write_errors_to(log: str) -> None:
 async def _answer(
     pipe: Connection, mark: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 ) -> None:
-    """Answer questions until the last."""
+    """Answer each question with this process's figures, until `_STOP`."""
     while await asyncio.to_thread(pipe.recv) != _STOP:
         pipe.send({"cpu_s": time.process_time(), **await mark()})
 
@@ -289,14 +289,14 @@ async def _until_stopped(pipe: Connection, work: list[Coroutine[Any, Any, None]]
     await asyncio.wait([*tasks, answering], return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         if task.done():
-            task.result()  # it ends by its error only
+            task.result()  # the task ends only with an error
 
 
 class FakeIngress:
-    """Keeps so many applications of one inference in the queue."""
+    """Ingress that keeps a fixed number of one-inference applications in the queue."""
 
     def __init__(self, link: Link, ingress_id: str, callers: int) -> None:
-        """Submit nothing yet.
+        """Make an ingress that has submitted nothing.
 
         Args:
             link: Connection to the scheduler.
@@ -313,7 +313,7 @@ class FakeIngress:
         self._callers = callers
 
     async def begin(self, standing: int) -> None:
-        """Learn the epoch, and open applications that stay idle."""
+        """Read the scheduler's epoch, and open applications that stay idle."""
         mail: IngressMail = await self._link.call("submit_many", self._ingress_id, 0, 0, ())
         self._epoch = mail.epoch
         for first in range(0, standing, BATCH):
@@ -321,7 +321,7 @@ class FakeIngress:
             await self._call("submit_many", tuple(self._opened(f"idle-{n}") for n in numbers))
 
     async def run(self) -> None:
-        """Submit for ever: another application for each that is granted."""
+        """Submit without end: a new application after each grant."""
         for _ in range(self._callers):
             self._submit()
         await asyncio.gather(self._keep_submitting(), self._keep_polling())
@@ -372,7 +372,7 @@ class FakeIngress:
 
 
 class _InstantLeases(LeaseTable):
-    """Ends every lease at once, with all its tokens."""
+    """Lease table that ends every lease at once, with all its tokens."""
 
     def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
         for message in messages:
@@ -385,7 +385,7 @@ class _InstantLeases(LeaseTable):
 
 
 class _Meters:
-    """An engine as far as pulls read it."""
+    """Engine with only the attributes that pulls read."""
 
     def progress(self, lease_id: str) -> Progress:
         return Progress(PROMPT_TOKENS, OUTPUT_TOKENS)
@@ -397,7 +397,7 @@ class _Meters:
         return 0
 
     def check(self) -> None:
-        """Find nothing wrong."""
+        """Report a healthy engine."""
 
 
 def _puller(link: Link, replica_id: str) -> Puller:

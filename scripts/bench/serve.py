@@ -1,4 +1,4 @@
-"""The runs of the loads of scripts/bench_serve."""
+"""Execution of the loads of scripts/bench_serve."""
 
 import asyncio
 import random
@@ -19,19 +19,19 @@ from scripts.bench.vllm_client import run_vllm_bench
 
 @dataclass(slots=True)
 class Measured:
-    """All blocks: by load and arm, one for each repeat; and what the idle arms burn."""
+    """All blocks by load and arm, one for each repeat, and the CPU time of idle arms."""
 
     blocks: dict[str, dict[str, list[Block]]] = field(default_factory=dict)
     burn: list[dict[Role, float]] = field(default_factory=list)
-    """CPU time without any call, of each role in s a second, one for each repeat."""
+    """CPU seconds per second of each role without calls, one for each repeat."""
 
     def add_block(self, load: str, arm: str, block: Block) -> None:
-        """Append a repeat."""
+        """Append the block of one repeat."""
         self.blocks.setdefault(load, {}).setdefault(arm, []).append(block)
 
 
 class Bench:
-    """Makes the calls of the loads."""
+    """Runner of the loads."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Bench:
         seed: int,
         say: Callable[[str], None],
     ) -> None:
-        """Prepare; `run` makes the calls.
+        """Make a runner; `run` sends the calls.
 
         Args:
             loads: What to call.
@@ -64,7 +64,7 @@ class Bench:
         self._model = arms.config.model.name
 
     async def run(self) -> Measured:
-        """Warm every arm up, then measure.
+        """Warm up every arm, then measure.
 
         Raises:
             CallFailed: If a call fails.
@@ -89,7 +89,7 @@ class Bench:
                 await run_closed_loop(self._target(arm), calls, load.callers, load.pause_s, rng)
 
     async def _measure_burn(self) -> dict[Role, float]:
-        """Return the CPU time, in s a second, of everything that runs while nobody calls."""
+        """Return the CPU time of all processes without calls, in seconds per second."""
         before, began_at = self._arms.read_cpu(), time.monotonic()
         await asyncio.sleep(self._burn_s)
         elapsed_s = time.monotonic() - began_at
@@ -101,7 +101,7 @@ class Bench:
     async def _run_load(
         self, load: Load, repeat: int, burn: Mapping[Role, float]
     ) -> dict[str, Block]:
-        """Return a block of each arm."""
+        """Return a block for each arm."""
         arms = order_of(load.all_arms, repeat)
         if load.callers == 1 and not load.by_vllm:
             return await self._call_in_turn(load, arms, repeat)
@@ -160,5 +160,5 @@ class Bench:
         return self._arms.targets[arm.name]
 
     def _rng(self, load: Load, repeat: int) -> random.Random:
-        """Return the same numbers for every arm of a repeat."""
+        """Return a generator with the same numbers for every arm of a repeat."""
         return random.Random(f"{self._seed} {load.name} {repeat}")

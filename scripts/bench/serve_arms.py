@@ -1,7 +1,7 @@
-"""The arms of scripts/bench_serve: variants of the service, its rivals and the floor, started.
+"""Arms of scripts/bench_serve: variants of the service, competitors and the lower bound.
 
-Those that are Serve applications stand side by side on one Ray cluster; the others are processes of
-their own. All share the machine, and measures alternate between them; only one is called at a time.
+Arms that are Serve applications share one Ray cluster; the others are separate processes. All share
+the machine; measurements alternate between them, and only one is called at a time.
 """
 
 import copy
@@ -29,48 +29,48 @@ from tests.harness.ray_code import repository_environment
 from tests.harness.token_issuer import running_issuer
 
 _DECLARED_CPUS = 64
-"""Ray places by declared CPUs, and the arms declare more than two cores have."""
+"""CPUs declared to Ray: it places by declared CPUs, and the arms declare more than there are."""
 _AMPLE = 10**15
-"""Limit of a quota that no benchmark spends."""
+"""Quota limit that no benchmark reaches."""
 _SERVICE = "justitia_ray.serve.app:build"
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A variant of the service, or something in its place, that calls are sent to."""
+    """Variant of the service, or a replacement for it, that receives calls."""
 
     name: str
     import_path: str | None = _SERVICE
-    """Builder of a Serve application; None: `server` runs the arm."""
+    """Import path of a Serve application's builder; None: `server` runs the arm."""
     engines: str = "Replica"
     """Name of the deployment of engines."""
     server: Callable[[AppConfig, int], AbstractContextManager[OwnServer]] | None = None
     chunk_interval_s: Seconds | None = None
-    """In place of the file's."""
+    """`replica.chunk_interval_s` in place of the file's; None keeps the file's."""
     cache_fill_s: Seconds | None = None
-    """In place of the file's."""
+    """`replica.cache_fill_s` in place of the file's; None keeps the file's."""
     iteration_s: Seconds | None = None
-    """Iteration of the fake engine, in place of the setting's."""
+    """Iteration time of the fake engine in place of the setting's, in seconds."""
     metrics: bool = True
     vllm_args: tuple[tuple[str, VllmValue], ...] = ()
-    """Options of vLLM's engine, on top of the file's."""
+    """Options of vLLM's engine in addition to the file's."""
     engine_metrics: bool | None = None
-    """Whether vLLM's own metrics are exported, in place of the file's."""
+    """Whether vLLM's own metrics are exported; None keeps the file's setting."""
     tracing_ratio: float | None = None
-    """Share of applications that are traced, to a receiver of ours; None: tracing is off."""
+    """Share of traced applications, sent to a local receiver; None: tracing is off."""
     credential: Literal["key", "token"] | None = None
-    """Kind of its calls' credential: an API key, a JSON Web Token; None: it asks for none."""
+    """Kind of credential sent with calls: API key or JSON Web Token; None: access is open."""
     rules: tuple[str, ...] = ()
-    """Rules by which applications are recognised, in place of the file's."""
+    """Recognition rules of applications, in place of the file's."""
     quotas: tuple[str, ...] = ()
-    """Units that a quota of every tenant counts; it is never spent."""
+    """Units that every tenant's quota counts; the quota is never reached."""
     code: Path | None = None
-    """Worktree of another release of the project; it runs on a cluster of its own."""
+    """Worktree of another release of the project; it runs on its own cluster."""
 
 
 JUSTITIA = Arm("justitia")
 DIRECT = Arm("direct", "scripts.bench.direct_app:build")
-"""The service without its queue: Ray Serve's own router alone."""
+"""Arm without the queue: only Ray Serve's own router."""
 FLOOR = Arm("floor", "scripts.bench.floor_app:build")
 FASTAPI = Arm("fastapi", "scripts.bench.fastapi_app:build")
 RAY_LLM = Arm("ray-llm", "scripts.bench.ray_llm_app:build", "FakeLLMServer:Replica")
@@ -79,7 +79,7 @@ VLLM = Arm("vllm", None, server=vllm_server)
 
 
 def release_arm(code: Path) -> Arm:
-    """Return the service as another release has it, behind the front that this had.
+    """Return an arm that runs another release, with that release's proxy.
 
     Args:
         code: A worktree of the release. Its configuration has to allow what this one's files say.
@@ -132,7 +132,7 @@ def arm_application(
 def arm_args(
     args: Mapping[str, Any], arm: Arm, fake: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return an application's arguments as an arm has them; `fake` as for `arm_application`."""
+    """Return an application's arguments for an arm; `fake` as for `arm_application`."""
     changed: dict[str, Any] = copy.deepcopy(dict(args)) | {"metrics": {"enabled": arm.metrics}}
     if arm.chunk_interval_s is not None:
         changed.setdefault("replica", {})["chunk_interval_s"] = arm.chunk_interval_s
@@ -157,7 +157,7 @@ def arm_args(
 def guarded(
     applications: Iterable[dict[str, Any]], arms: Iterable[Arm], directory: Path
 ) -> Iterator[dict[str, str]]:
-    """Let arms ask for credentials and trace, and yield the credential of each by its name.
+    """Configure credentials and tracing of arms; yield each arm's credential by name.
 
     Args:
         applications: The arms' applications, whose arguments are changed.
@@ -190,7 +190,7 @@ def guarded(
 def scheduler_roles(
     port: int, arms: Iterable[Arm], credentials: Mapping[str, str] | None = None
 ) -> dict[int, Role]:
-    """Return the role of each scheduler actor, by process id: their titles do not tell the arm."""
+    """Return the role of each scheduler actor by process id; process titles omit the arm."""
     roles = {}
     for arm in arms:
         if arm.import_path == _SERVICE:
@@ -206,26 +206,26 @@ def scheduler_roles(
 
 @dataclass(slots=True)
 class RunningArms:
-    """Arms that run: where each answers, and what CPU time each has used."""
+    """Running arms: the address of each and the CPU time it has used."""
 
     config: AppConfig
     """Settings of the application that the arms are variants of."""
     targets: dict[str, Target] = field(default_factory=dict)
     roles: dict[int, Role] = field(default_factory=dict)
-    """Arm and role of processes whose titles do not tell them, by process id."""
+    """Arm and role by process id, for processes whose titles do not show them."""
 
     def add_server(self, arm: Arm, server: OwnServer, path: str) -> None:
-        """Add an arm that runs beside the cluster, and answers under a path."""
+        """Add an arm that runs beside the cluster and answers at a path."""
         self.targets[arm.name] = Target(server.port, path)
         self.roles |= {pid: (arm.name, role) for pid, role in server.roles.items()}
 
     def read_cpu(self) -> dict[Role, Seconds]:
-        """Return the CPU time so far, by arm and role; what all arms share has no arm's name."""
+        """Return the CPU time so far, by arm and role; shared processes have no arm's name."""
         return cpu_by_role(os.getpid(), self.roles)
 
 
 class BenchArms(LocalCluster):
-    """Several arms of the first application of a Serve configuration file, to be entered."""
+    """Context manager that runs several arms of the first application in a Serve file."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class BenchArms(LocalCluster):
         *,
         haproxy: bool = True,
     ) -> None:
-        """Read the file; nothing is started before the block is entered.
+        """Read the file; entering the block starts the arms.
 
         Args:
             file: A Serve configuration file of this project.
@@ -271,13 +271,13 @@ class BenchArms(LocalCluster):
         self.running = RunningArms(AppConfig.parse(application["args"]))
 
     def __enter__(self) -> Self:
-        """Start Ray, deploy the arms on Serve, and start the others.
+        """Start Ray, deploy the arms on Serve, and start the other arms.
 
         Raises:
             JustitiaError: If one fails; the message is Serve's, or the end of its output.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray's default of 15 would let anything else on the machine into the figures.
+        # Ray's default niceness of 15 would let other processes distort the figures.
         os.environ.setdefault("RAY_worker_niceness", "0")
         running = self.running
         with ExitStack() as stack:
@@ -303,7 +303,7 @@ class BenchArms(LocalCluster):
         return self
 
     def renew_engines(self, arm: str) -> None:
-        """Roll out a new version of an arm's engines, and nothing else, until all of it runs.
+        """Roll out a new version of only an arm's engines, and wait until it runs.
 
         Raises:
             JustitiaError: If it does not come up.

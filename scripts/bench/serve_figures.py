@@ -1,4 +1,4 @@
-"""The samples of a load of scripts/bench_serve, and the figures that are made of them."""
+"""Samples of a load of scripts/bench_serve, and the figures computed from them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ from scripts.bench.statistics import percentile, steady
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Samples of one arm under one load, once."""
+    """Samples of one arm under one load in one repeat."""
 
     samples: tuple[Sample, ...]
     callers: int
     cpu_ms: dict[str, float] = field(default_factory=dict)
-    """CPU time of each role for each call, in ms, idle burn taken off; `client` is the caller."""
+    """CPU time per call of each role in ms, without idle use; `client` is the caller."""
 
     @property
     def cpu_ms_per_call(self) -> float:
-        """CPU time of the arm for each call, in ms."""
+        """CPU time of the arm per call, in ms."""
         return sum(ms for role, ms in self.cpu_ms.items() if role != "client")
 
     @property
     def steady_samples(self) -> tuple[tuple[Sample, ...], Seconds]:
-        """The calls that ended while all callers called, and the time in which they did.
+        """Calls that ended while all callers were active, and the length of that period.
 
         Raises:
             ValueError: If the calls are too few.
@@ -34,12 +34,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number of a block, and how two arms are compared by it."""
+    """Figure of a block, and the way two arms are compared by it."""
 
     name: str
     of: Callable[[Block], float]
     comparison: str
-    """`added` (a difference) or `ratio`."""
+    """Kind of comparison: `added` (a difference) or `ratio`."""
     is_better_when_less: bool = True
 
 

@@ -1,4 +1,4 @@
-"""The loads of scripts/bench_serve, and the settings that they are made in."""
+"""Loads of scripts/bench_serve, and the settings under which they run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,29 +32,29 @@ from scripts.bench.serve_figures import (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Calls of one kind by so many callers, to each of these arms."""
+    """Calls of one kind by a number of callers, sent to each of the arms."""
 
     name: str
     shape: Shape
     callers: int
-    """With one caller the arms are called in turn, a call at a time."""
+    """Number of callers; with one, the arms are called alternately, one call at a time."""
     calls: int
-    """To each arm, in each repeat."""
+    """Calls to each arm in each repeat."""
     pause_s: Seconds
-    """Before each call. Of one caller, so that nothing of the last call is left to do; of several
-    callers the longest, drawn anew, to take them out of step with the engine's iterations."""
+    """Pause before each call. With one caller it lets the last call's work finish; with several it
+    is an upper limit, drawn for each call to desynchronise them from the engine's iterations."""
     arms: tuple[Arm, ...]
     baseline: Arm
-    """The arm that the others are compared with."""
+    """Arm that the others are compared with."""
     figures: tuple[Figure, ...]
     by_vllm: bool = False
-    """Whether `vllm bench serve` makes the calls."""
+    """Whether `vllm bench serve` sends the calls."""
     settle_s: Seconds = 0.0
-    """From the last call to the reading of the CPU time: what is done later belongs to no arm."""
+    """Wait from the last call to the CPU reading; later work is attributed to no arm."""
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:
-        """The baseline, and the arms."""
+        """The baseline and the arms."""
         return (self.baseline, *self.arms)
 
     def __str__(self) -> str:
@@ -65,25 +65,25 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Engines, and the loads on them."""
+    """Engine settings, and the loads to run on them."""
 
     name: str
     about: str
     file: Path
     replicas: int
     loads: Callable[..., tuple[Load, ...]]
-    """Loads for `quick: bool`."""
+    """Function that returns the loads for `quick: bool`."""
     fake: Mapping[str, Any] = field(default_factory=dict)
     """Options of the fake engine, in place of the file's."""
     warm_up_calls: int = 128
-    """To each arm, by as many callers as the greatest load has; not counted."""
+    """Uncounted calls to each arm, with the largest load's number of callers."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the cluster."""
+    """Environment variables of the cluster."""
 
     def choose_loads(
         self, names: Sequence[str] | None, *, quick: bool, release: Arm | None = None
     ) -> tuple[Load, ...]:
-        """Return the loads for the arms of these names, each with its baseline.
+        """Return the loads for the named arms, each with its baseline.
 
         Args:
             names: Names of arms; None: all.
@@ -120,9 +120,9 @@ def arms_of(loads: Sequence[Load]) -> tuple[Arm, ...]:
 
 
 def order_of(arms: Sequence[Arm], repeat: int) -> tuple[Arm, ...]:
-    """Return the arms in the order of a repeat: of two, each is as often first.
+    """Return the arms in the order of a repeat.
 
-    Each order is followed by its reverse, and after two repeats another arm is first.
+    Each order is followed by its reverse; after two repeats the order is rotated by one arm.
     """
     turn = repeat // 2 % len(arms)
     order = (*arms[turn:], *arms[:turn])
@@ -153,8 +153,8 @@ _SATURATED_UNARY = Shape(False, (64, 192), (64, 128))
 _SATURATED_STREAM = Shape(True, (64, 192), (64, 128))
 _RIVALS = (DIRECT, FASTAPI, RAY_LLM, LITELLM)
 
-# Without joining, or over 30 ms with an engine of 30 ms an iteration, 32 streams are 1,000
-# chunks a second: more than two cores carry with or without the queue, so that there is no room.
+# An interval of 30 ms at 30 ms per iteration makes 1,000 chunks a second for 32 streams: more than
+# two cores carry with or without the queue.
 _JOIN_S = 0.1
 _OURS = replace(JUSTITIA, chunk_interval_s=_JOIN_S)
 _THEIRS = replace(DIRECT, chunk_interval_s=_JOIN_S)
@@ -177,7 +177,7 @@ _COUNTED = Arm("counted", quotas=("inferences",))
 
 
 def path_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the loads on engines that are never full: what is between caller and engine costs."""
+    """Return loads on engines that are never full: they measure the cost of the call path."""
     arms = (JUSTITIA, *_RIVALS)
     return (
         Load(IDLE_STREAM, _IDLE_STREAM, 1, 20 if quick else 60, 0.03, arms, FLOOR, FIRST_TOKEN),
@@ -224,7 +224,7 @@ def queue_loads(
     callers: int = 112,
     saturating_calls: tuple[int, int] = (448, 672),
 ) -> tuple[Load, ...]:
-    """Return the loads on engines that are full: what the queue costs.
+    """Return loads on full engines: they measure the cost of the queue.
 
     Args:
         quick: Fewer calls.
@@ -258,7 +258,7 @@ def queue_loads(
 
 
 def vllm_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the loads on one vLLM engine: the queue's, and those beside vLLM's own server."""
+    """Return loads on one vLLM engine: the queue's, and loads beside vLLM's own server."""
     bench = Shape(True, (64, 64), (32, 32))
     arms = (JUSTITIA, DIRECT)
     figures = (*FIRST_TOKEN, TOKENS, CPU)
@@ -288,7 +288,7 @@ def vllm_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 def gpu_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the loads on one engine on a GPU, beside vLLM's own server on the same GPU."""
+    """Return loads on one engine on a GPU, beside vLLM's own server on the same GPU."""
     arms = (JUSTITIA,)
     full = (*FIRST_TOKEN, TOKENS, CPU)
     calls = 384 if quick else 768
@@ -301,14 +301,14 @@ def gpu_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 _REPORT_S = 1.0
-"""Interval of Ray's reports where the cost of metrics is measured. By default it is 10 s, and Ray's
-agent would do what it does for a call while another arm is called."""
+"""Interval of Ray's reports while the cost of metrics is measured, in seconds. At the default of 10
+s, Ray's agent would report one arm's calls while another arm is called."""
 _OFTEN = {"RAY_metrics_report_interval_ms": str(round(1e3 * _REPORT_S))}
 _SETTLE_S = 1.5 * _REPORT_S
 
 
 def metrics_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the load that says what metrics cost."""
+    """Return the load that measures the cost of metrics."""
     return (
         Load(
             METRICS,
@@ -325,7 +325,7 @@ def metrics_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 def engine_metrics_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the load that says what vLLM's own metrics cost in Ray's exporter."""
+    """Return the load that measures the cost of vLLM's own metrics in Ray's exporter."""
     return (
         Load(
             ENGINE_METRICS,
@@ -341,13 +341,13 @@ def engine_metrics_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 def tracing_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the load that says what metrics and traces cost together."""
+    """Return the load that measures the combined cost of metrics and traces."""
     return (
         Load(
             TRACING,
             Shape(False, (64, 64), (4, 4)),
             64,
-            4_096 if quick else 8_192,  # a reading of CPU time is exact to 10 ms of each process
+            4_096 if quick else 8_192,  # CPU times are read in steps of 10 ms per process
             0.0,
             (_OBSERVED, _ALL_TRACED),
             _UNOBSERVED,
@@ -358,7 +358,7 @@ def tracing_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 def access_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the load that says what credentials cost."""
+    """Return the load that measures the cost of credentials."""
     return (
         Load(
             ACCESS,
@@ -374,7 +374,7 @@ def access_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 def quota_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return the loads that say what quotas cost: CPU, and the wait for the accounts."""
+    """Return the loads that measure the cost of quotas: CPU, and the wait for the accounts."""
     arms, calls = (_QUOTAS, _COUNTED), 512 if quick else 1_280
     shape = Shape(False, (64, 64), (4, 4))
     few = 20 if quick else 60

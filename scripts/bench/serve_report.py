@@ -1,4 +1,4 @@
-"""The report of scripts/bench_serve: arms compared pair by pair, verdicts, CPU by role."""
+"""Report of scripts/bench_serve: paired comparison of arms, verdicts, CPU by role."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -38,13 +38,13 @@ from scripts.bench.statistics import (
 )
 
 _FEW = 10.0
-"""Figures below are printed with two digits behind the point."""
+"""Threshold below which figures are printed with two decimals."""
 _ROLES = ("proxy", "ingress", "scheduler", "predictor", "replica", "engine", "ray", "client")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Figure of an arm, compared with the same figure of another."""
+    """Figure of one arm, compared with the same figure of another."""
 
     load: str
     figure: str
@@ -53,21 +53,21 @@ class Row:
     baseline: str
     baseline_value: Spread
     compared: Spread
-    """Over the repeats, each compared with its own pair."""
+    """Spread of the paired comparisons over the repeats."""
     comparison: str
-    """`added` (a difference) or `ratio`."""
+    """Kind of comparison: `added` (a difference) or `ratio`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Bound on a figure of an arm: on its value, or on its comparison with another arm."""
+    """Bound on an arm's figure, or on its comparison with another arm."""
 
     load: str
     figure: Figure
     bound: float
-    """At most, or at least where more is better."""
+    """Upper bound, or lower bound where larger is better."""
     against: str | None = None
-    """The other arm; None: the value itself counts."""
+    """Arm to compare with; None: the bound applies to the figure itself."""
     arm: str = "justitia"
 
     def judge(self, measured: Measured) -> Verdict | None:
@@ -92,7 +92,7 @@ class Target:
 
 
 def _ahead_of(*rivals: str) -> tuple[Target, ...]:
-    """Return the targets of being ahead of rivals: in CPU a call and in the first token."""
+    """Return the targets relative to competitors: CPU per call and time to first token."""
     return tuple(
         target
         for rival in rivals
@@ -159,7 +159,7 @@ def compare(measured: Measured, load: str, figure: Figure, arm: str, baseline: s
 
 
 def rows(measured: Measured, loads: Sequence[Load]) -> list[Row]:
-    """Return every comparison."""
+    """Return every comparison of the loads."""
     return [
         compare(measured, load.name, figure, arm.name, load.baseline.name)
         for load in loads
@@ -169,13 +169,13 @@ def rows(measured: Measured, loads: Sequence[Load]) -> list[Row]:
 
 
 def verdicts(setting: str, measured: Measured) -> list[Verdict]:
-    """Return one verdict for each target of a setting whose arms were measured."""
+    """Return a verdict for each target of a setting whose arms were measured."""
     judged = [target.judge(measured) for target in TARGETS[setting]]
     return [verdict for verdict in judged if verdict is not None]
 
 
 def table(found: Sequence[Row]) -> str:
-    """Return the rows as text: median over the repeats (least to greatest)."""
+    """Return the rows as text: median over the repeats (minimum to maximum)."""
     lines = [("load", "figure", "arm", "", "baseline", "", "compared")]
     for row in found:
         digits = 3 if row.comparison == "ratio" else 1
@@ -187,7 +187,7 @@ def table(found: Sequence[Row]) -> str:
 
 
 def cpu_table(measured: Measured) -> str:
-    """Return where the CPU time of a call goes: ms without idle burn, median, by role."""
+    """Return a table of the CPU ms per call by role: medians, idle use subtracted."""
     lines: list[tuple[str, ...]] = [("CPU ms a call", "arm", *_ROLES)]
     for load, arms in measured.blocks.items():
         for arm, blocks in arms.items():
@@ -197,9 +197,9 @@ def cpu_table(measured: Measured) -> str:
 
 
 def burn_table(measured: Measured) -> str:
-    """Return what the arms burn while nobody calls: ms of CPU a second, median, by role.
+    """Return a table of the CPU use of idle arms: ms per second, median, by role.
 
-    The line without an arm is what all arms share, of which each has some part.
+    The row without an arm is the processes shared by all arms.
     """
     arms = sorted({arm for burn in measured.burn for arm, _ in burn})
     roles = _ROLES[:-1]
@@ -213,7 +213,7 @@ def burn_table(measured: Measured) -> str:
 def document(
     measured: Measured, found: Sequence[Row], judged: Sequence[Verdict]
 ) -> Mapping[str, Any]:
-    """Return everything as JSON: comparisons, verdicts, idle burn, and every sample."""
+    """Return comparisons, verdicts, idle CPU use and every sample as JSON."""
     return {
         "comparisons": [asdict(row) for row in found],
         "verdicts": [asdict(verdict) for verdict in judged],

@@ -1,4 +1,4 @@
-"""Percentiles, paired comparisons over the repeats of a benchmark, and verdicts on targets."""
+"""Percentiles, paired comparisons over repeats, and verdicts on targets."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from scripts.bench.load import Sample
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure over the repeats: the middle one, the least and the greatest."""
+    """Median, minimum and maximum of a figure over the repeats."""
 
     median: float
     low: float
@@ -24,7 +24,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target of the design and what came out."""
+    """Target of the design, with the measured result."""
 
     target: str
     met: bool
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least this share of the values does not exceed.
+    """Return the smallest value that at least `percent` percent of the values do not exceed.
 
     Raises:
         ValueError: If there is no value, or percent is not above 0 and at most 100.
@@ -61,7 +61,7 @@ def paired_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]
 
 
 def steady(samples: Sequence[Sample], callers: int) -> tuple[tuple[Sample, ...], Seconds]:
-    """Return the calls of a closed loop that ended while all its callers called, and the time.
+    """Return the calls that ended while all callers of a closed loop were active, and the time.
 
     The first `callers` ends, while the engines fill, and the last, while they run empty, are left
     out. A call counts when it ends.

@@ -1,6 +1,6 @@
-"""The price of `durability`: a scheduler on an embedded Redis, called as ingresses call it.
+"""Cost of `durability`: a scheduler on an embedded Redis, called like ingresses call it.
 
-Without Ray: what its calls cost is the same in every mode, and would hide the difference.
+Ray is left out: its calls cost the same in every mode and would mask the difference.
 """
 
 import asyncio
@@ -31,27 +31,27 @@ _ROOM = 10**9
 
 @dataclass(slots=True)
 class StoreFigures:
-    """Seconds that calls took in one repeat, by what was measured."""
+    """Times of calls in one repeat in seconds, by kind of measurement."""
 
     mode: str
     open_alone: list[float] = field(default_factory=list)
-    """An opening, with nothing else going on."""
+    """Times to open an application on an idle service, in seconds."""
     open_together: list[float] = field(default_factory=list)
-    """An opening, while as many as there are callers are on their way."""
+    """Times to open an application while all callers open theirs, in seconds."""
     new_batch: list[float] = field(default_factory=list)
-    """From a batch of new applications of an inference each to the last of their grants."""
+    """Times from a batch of new one-inference applications to the last of their grants."""
     known_batch: list[float] = field(default_factory=list)
-    """Times of batches of inferences of an application that is open."""
+    """Times of batches of inferences of an open application, in seconds."""
     openings_per_s: float = 0.0
-    """With that many callers."""
+    """Openings per second while all callers open applications."""
     saves: int = 0
 
 
 class StoreBench:
-    """Repeats the measurements in every mode, in an order that lots decide."""
+    """Runner of the measurements in every mode, in random order."""
 
     def __init__(self, server: EmbeddedRedis, live: int, calls: int, seed: int) -> None:
-        """Prepare.
+        """Make a runner.
 
         Args:
             server: A Redis that runs.
@@ -115,7 +115,7 @@ class StoreBench:
 
 
 class _Service:
-    """An ingress, and a replica with headroom for everything that is done at once."""
+    """Scheduler service with an ingress, and a replica with room for every concurrent call."""
 
     def __init__(self, service: SchedulerService) -> None:
         self.service = service
@@ -180,7 +180,7 @@ class _Service:
 
 
 def embedded_server(directory: Path) -> EmbeddedRedis:
-    """Return a Redis of our own for the benchmark, not started."""
+    """Return an embedded Redis for the benchmark, not started."""
     return EmbeddedRedis(directory)
 
 

@@ -1,4 +1,4 @@
-"""Programs of other people, each in a virtual environment of its own under out/tools."""
+"""Third-party programs, each in its own virtual environment under out/tools."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ _VERSIONS = {"aiperf": "0.13.0", "vllm-router": "0.1.17"}
 
 
 def tool(name: str) -> Path:
-    """Return the path of a program, which is installed when it is first asked for.
+    """Return the path of a program; install it on first use.
 
     Raises:
         JustitiaError: If it cannot be installed.

@@ -1,10 +1,10 @@
-"""The code that one inference passes: distinct files and functions, by `sys.setprofile`.
+"""Code that one inference passes through: distinct files and functions, by `sys.setprofile`.
 
-Two passages are traced. A granted submission in the scheduling core: one `InferenceSubmitted` to a
-core that knows the application and a replica with headroom, and that grants it at once. And a whole
+Two paths are traced. First, a granted submission in the scheduling core: one `InferenceSubmitted`
+to a core with its application and a replica with headroom, which grants it at once. Second, a whole
 inference through the service in memory, from the client's call to its answer: ingress, scheduler,
-replica and fake engine of `tests.harness.simulation`, with all that they do in the background
-meanwhile. Only functions of this package are counted.
+replica and fake engine of `tests.harness.simulation`, including their background work. Only
+functions of this package are counted.
 """
 
 import sys
@@ -32,7 +32,7 @@ _KV_TOKENS = 10_000
 
 @dataclass(slots=True)
 class CallTrace:
-    """Calls of this package's functions, by file and qualified name."""
+    """Number of calls of this package's functions, by file and qualified name."""
 
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -96,7 +96,7 @@ def trace_granted_submission(policy: str = "justitia") -> CallTrace:
 
 
 def trace_inference(*, stream: bool = False) -> CallTrace:
-    """Return the calls of one inference through the service in memory, to its answer.
+    """Return the calls of one inference through the service in memory, up to its answer.
 
     Raises:
         RuntimeError: If the inference fails.
@@ -126,7 +126,7 @@ def trace_inference(*, stream: bool = False) -> CallTrace:
 
 @contextmanager
 def _tracing(owner: type, method: str, trace: CallTrace) -> Iterator[None]:
-    """Record from the begin of an asynchronous method to its end, whatever runs meanwhile."""
+    """Record from begin to end of an asynchronous method, including concurrent work."""
     original: Callable[..., Any] = getattr(owner, method)
 
     async def traced(*arguments: Any) -> Any:

@@ -1,7 +1,7 @@
 """`vllm bench serve` as the caller of a load of scripts/bench_serve.
 
-The command asks for a distribution of the name `vllm`, which the CPU build's is not. So this
-module, run as a program, hands the command's options to what the command runs.
+The command requires a distribution named `vllm`, which the CPU build is not. This module, run as a
+program, therefore passes the options to the function behind the command.
 """
 
 import argparse
@@ -25,7 +25,7 @@ async def run_vllm_bench(
     callers: int,
     seed: int,
 ) -> list[Sample]:
-    """Make streamed completions of random tokens; return them in the order in which they ended.
+    """Send streamed completions of random tokens; return samples in the order of their ends.
 
     Args:
         target: Whom to call.
@@ -92,7 +92,7 @@ def _samples(result: dict[str, Any], calls: int) -> list[Sample]:
 
 
 def main() -> None:
-    """Run what `vllm bench serve` runs."""
+    """Run the function behind `vllm bench serve`."""
     from vllm.benchmarks.serve import add_cli_args, main_async
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

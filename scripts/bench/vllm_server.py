@@ -1,7 +1,7 @@
-"""vLLM's own server with the engine options of an application: the floor of the vLLM column.
+"""Run vLLM's own server with an application's engine options: the lower bound beside vLLM.
 
-It runs what `vllm serve` runs. The command itself asks for a distribution of the name `vllm`,
-which the CPU build's is not.
+This is the code behind `vllm serve`. The command itself requires a distribution named `vllm`, which
+the CPU build is not.
 """
 
 import argparse
@@ -15,13 +15,13 @@ from justitia_ray.serve.engines.vllm_releases import http_server
 
 
 def main() -> None:
-    """Serve on a port of the loopback address until the process is ended."""
+    """Serve on a port of the loopback address until the process ends."""
     parser = argparse.ArgumentParser(prog="scripts.bench.vllm_server", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--config", required=True, help="`AppConfig` as JSON")
     options = parser.parse_args()
     config = AppConfig.parse(json.loads(options.config))
-    os.environ.update(config.engine.env)  # read when vLLM is imported
+    os.environ.update(config.engine.env)  # vLLM reads the environment on import
 
     import uvloop
 
