@@ -1,1 +1,1 @@
-"""The inference engines behind `protocol.engine.Engine`, and the factory that builds them."""
+"""Inference engines behind `protocol.engine.Engine`, and the factory that builds them."""

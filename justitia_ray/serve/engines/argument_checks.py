@@ -1,8 +1,8 @@
-"""What is wrong with the options of an engine, before anything is started.
+"""Find mistakes in the options of an engine before anything is started.
 
-vLLM's parser takes ten seconds and half a gigabyte to import, and reads the environment as it does:
-it runs in a process of its own. As a program this module reads options as JSON, and prints what
-vLLM says against them.
+vLLM's parser takes ten seconds and half a gigabyte to import and reads the environment, so it runs
+in a separate process. Run as a program, this module reads options as JSON from stdin and prints
+vLLM's error message.
 """
 
 import json
@@ -20,11 +20,11 @@ from justitia_ray.units import Seconds
 
 _PARSER_S: Seconds = 300.0
 _MISTAKE = "mistake: "
-"""Before the mistake in what the program prints: vLLM prints more."""
+"""Prefix of the error message in the program's output; vLLM prints other lines too."""
 
 
 def engine_mistake(config: AppConfig) -> str | None:
-    """Return what is wrong with a model's engine, as far as it is known without vLLM."""
+    """Return the first mistake in a model's engine options that can be found without vLLM."""
     engine = config.engine
     if engine.kind == "fake":
         return None
@@ -38,7 +38,7 @@ def engine_mistake(config: AppConfig) -> str | None:
 
 
 def parser_mistakes(configs: Iterable[AppConfig]) -> dict[str, str] | None:
-    """Return what vLLM's parser says against the options of models, by model; blocks.
+    """Return the errors of vLLM's parser for the options of models, by model; blocks.
 
     Returns:
         None if vLLM is not installed here.
@@ -49,7 +49,7 @@ def parser_mistakes(configs: Iterable[AppConfig]) -> dict[str, str] | None:
     said: dict[str, str | None] = {}
     found = {}
     for config in asked:
-        # What the model is called makes no difference to the parser.
+        # The parser's result does not depend on the model's name.
         question = json.dumps([config.engine.vllm_args, bool(config.model.adapters)])
         environment = without_unwanted(os.environ) | config.engine.env
         key = question + json.dumps(config.engine.env)

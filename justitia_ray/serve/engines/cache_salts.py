@@ -1,9 +1,8 @@
-"""Salts of the engine's prefix cache: what one tenant has sent is not found by another.
+"""Salts of the engine's prefix cache, which keep one tenant from finding another's prompts.
 
-vLLM hashes a request's `cache_salt` into the first block of its prompt, so that requests of
-different salts share no blocks. Here every request gets one that is made of its tenant and of the
-salt that its caller named. Both go through one digest: no salt that a caller may name gives that
-of another tenant.
+vLLM hashes a request's `cache_salt` into the first block of its prompt, so requests with different
+salts share no blocks. Each request here gets a digest of its tenant and the caller's own salt; no
+caller can choose a salt that gives another tenant's digest.
 """
 
 import hashlib
@@ -14,13 +13,13 @@ from justitia_ray.protocol.cache_scope import Isolation, cache_scope
 from justitia_ray.units import Seconds
 
 _IDLE_S: Seconds = 600.0
-"""A caller's salt that was not used for so long does not count any more."""
+"""Time after which an unused caller's salt no longer counts towards the limit."""
 _LONGEST = 128
-"""Characters of a caller's salt; as in vLLM."""
+"""Maximum length of a caller's salt in characters; vLLM's limit."""
 
 
 class CacheSalts:
-    """The salts of the requests of one engine.
+    """Computes the cache salts of the requests of one engine.
 
     Args:
         isolation: Which callers share what is cached: those of one tenant, of one tree, or all.
@@ -31,18 +30,18 @@ class CacheSalts:
         self._isolation = isolation
         self._most = most
         self._used: OrderedDict[str, OrderedDict[str, Seconds]] = OrderedDict()
-        """For each tenant, the salts that its callers named; of both, the latest used last."""
+        """For each tenant the salts that its callers sent; both in order of last use."""
 
     def salt(self, tenant: str, own: str | None, now: Seconds) -> str | None:
-        """Return the salt of a request; None: it shares with everybody.
+        """Return the salt of a request; None: the request shares the cache with all tenants.
 
         Args:
-            tenant: The request's.
-            own: The salt that its caller named, if any.
-            now: Instant of any monotonic clock.
+            tenant: The request's tenant.
+            own: The salt that the caller sent, if any.
+            now: Current time of any monotonic clock.
 
         Raises:
-            RequestError: If the caller's salt is too long, or one too many.
+            RequestError: If the caller's salt is too long, or its tenant has reached the limit.
         """
         scope = cache_scope(self._isolation, tenant)
         if own is None:
@@ -77,6 +76,6 @@ class CacheSalts:
 
     @staticmethod
     def _digest(*parts: str) -> str:
-        """Return a digest from which no part can be told, nor parts be moved into each other."""
+        """Return a digest that reveals no part; each part is prefixed with its length."""
         framed = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
         return hashlib.sha256(framed).hexdigest()

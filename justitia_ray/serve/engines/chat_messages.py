@@ -1,7 +1,7 @@
-"""Chat messages as vLLM gives them to a chat template, and the template's other arguments.
+"""Convert chat messages and other template arguments as vLLM does before it renders a chat.
 
-The rules are those of vLLM 0.32, whose lines are named (`renderers` is vllm/renderers). They stand
-here a second time because importing vLLM would cost each ingress seconds of CPU and a gigabyte.
+The rules are those of vLLM 0.32; comments name its source lines (`renderers` is vllm/renderers).
+They are reimplemented because importing vLLM would cost each ingress seconds of CPU and a gigabyte.
 """
 
 import json
@@ -17,9 +17,10 @@ _TEXT_PARTS = {
     "thinking": "thinking",
     "refusal": "refusal",
 }
-"""Types of parts that are texts, and the field that holds each (renderers/chat_utils.py:1618)."""
+"""Types of content parts that are text, and the field with the text (renderers/chat_utils.py:1618).
+"""
 _NULL_ALLOWED = ("text", "refusal")
-"""Parts that are left out if their text is null (renderers/chat_utils.py:1809)."""
+"""Content parts that are skipped if their text is null (renderers/chat_utils.py:1809)."""
 _MEDIA_PARTS = frozenset(
     {
         *("audio_embeds", "audio_url", "image_embeds", "image_pil", "image_url", "input_audio"),
@@ -27,14 +28,14 @@ _MEDIA_PARTS = frozenset(
     }
 )
 _NAMES_OF_CONTENT = (*_MEDIA_PARTS - {"input_image"}, "tool_reference")
-"""Fields that say what a part without a type is (renderers/chat_utils.py:1724)."""
+"""Fields that identify the kind of a part without a type (renderers/chat_utils.py:1724)."""
 _ROLES = ("assistant", "developer", "system", "tool", "user")
 _PART_TYPES = sorted({*_TEXT_PARTS, *_MEDIA_PARTS, "tool_reference"})
 _BILLING_HEADER = "x-anthropic-billing-header"
 
 
 class NotRendered(Exception):
-    """A prompt holds what only the engine makes tokens of, e.g. an image."""
+    """The prompt contains something that only the engine can tokenize, e.g. an image."""
 
 
 def template_messages(
@@ -76,7 +77,7 @@ def _message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, Any]:
         if calls := _tool_calls(message.get("tool_calls")):
             rendered["tool_calls"] = calls
         reasoning = message.get("reasoning")
-        if reasoning is None:  # its earlier name (openai/chat_completion/protocol.py:532)
+        if reasoning is None:  # the field's earlier name (openai/chat_completion/protocol.py:532)
             reasoning = message.get("reasoning_content")
         if reasoning is not None:
             rendered["reasoning"] = rendered["reasoning_content"] = reasoning
@@ -104,7 +105,7 @@ def _parts(content: Any) -> list[Any]:
 
 
 def _text(part: Any) -> str | None:
-    """Return the text of a part; None if it is left out (renderers/chat_utils.py:1907)."""
+    """Return the text of a part; None if the part is skipped (renderers/chat_utils.py:1907)."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
@@ -128,7 +129,7 @@ def _text(part: Any) -> str | None:
 
 
 def _check_parts(role: str, parts: list[Any]) -> None:
-    """Refuse a list of parts that vLLM makes no text of, whatever the template."""
+    """Raise RequestError for a list of parts that vLLM refuses with any template."""
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind is not None and kind not in _PART_TYPES:  # renderers/chat_utils.py:2014
@@ -137,7 +138,7 @@ def _check_parts(role: str, parts: list[Any]) -> None:
                 f" {', '.join(_PART_TYPES)} is allowed",
                 "messages",
             )
-    # Among several parts pydantic takes one of another form than OpenAI's, alone it does not
+    # Pydantic accepts a part that is not of OpenAI's form among several parts, but not a single one
     # (openai/chat_completion/protocol.py:194, a union of typed dictionaries).
     if role in _ROLES and parts and all(_is_of_no_form(part) for part in parts):
         raise RequestError(
@@ -158,7 +159,7 @@ def _is_of_no_form(part: Any) -> bool:
 
 
 def _without_billing_header(parts: list[Any]) -> list[Any]:
-    """Leave out the line of Claude Code that changes with each call (chat_utils.py:2042)."""
+    """Remove Claude Code's billing line, which changes with each call (chat_utils.py:2042)."""
     kept = []
     for part in parts:
         is_text = isinstance(part, dict) and part.get("type") == "text"
@@ -173,7 +174,7 @@ def _without_billing_header(parts: list[Any]) -> list[Any]:
 
 
 def _tool_calls(calls: Any) -> list[dict[str, Any]]:
-    """Return calls with their arguments as objects (renderers/chat_utils.py:2153)."""
+    """Return tool calls with their arguments as objects (renderers/chat_utils.py:2153)."""
     if calls is None:
         return []
     if not isinstance(calls, list):
@@ -192,7 +193,7 @@ def _tool_calls(calls: Any) -> list[dict[str, Any]]:
 
 
 def _arguments(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments; an empty object if they are no JSON object."""
+    """Return a tool call's arguments; an empty object if they are not a JSON object."""
     given = function.get("arguments")
     if isinstance(given, str):
         try:
@@ -203,9 +204,9 @@ def _arguments(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def developers_as_system(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
-    """Return the messages for a template that knows no developers: their words are the system's.
+    """Turn developer messages into system messages if the template does not support the role.
 
-    All system messages become one in front (renderers/hf.py:512, :516, :531).
+    All system messages are merged into one at the start (renderers/hf.py:512, :516, :531).
     """
     knows_them = '"developer"' in template or "'developer'" in template
     if knows_them or not any(one["role"] == "developer" for one in messages):
@@ -225,7 +226,7 @@ def _joined(content: str | list[dict[str, Any]]) -> str:
 
 
 def template_tools(tools: list[Any] | None) -> list[Any] | None:
-    """Return a chat's tools as the template reads them, with the fields that vLLM keeps alone.
+    """Return a chat's tools as the template reads them, with only the fields that vLLM keeps.
 
     See openai/chat_completion/protocol.py:171 and generate/base/protocol.py:298.
     """
@@ -252,7 +253,7 @@ def _tool(tool: Any) -> dict[str, Any]:
 
 
 def template_arguments(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template's other arguments (openai/chat_completion/protocol.py:622).
+    """Return the template's arguments besides messages (openai/chat_completion/protocol.py:622).
 
     Args:
         fields: A chat's fields.

@@ -1,7 +1,8 @@
-"""A chat's prompt as vLLM renders it: by the template of the operator's options or the tokenizer's.
+"""Render a chat's prompt as vLLM does: with the operator's or the tokenizer's template.
 
-Only what the template's author refuses (`raise_exception`) is refused here: the engine would render
-the same messages. Any other failure may be a difference between this reading and the engine's.
+Only chats for which the template itself raises an error (`raise_exception`) are refused here: the
+engine would render the same messages. Any other failure may be a difference between this code and
+the engine.
 """
 
 from collections.abc import Mapping
@@ -22,50 +23,46 @@ from justitia_ray.serve.engines.chat_messages import (
 )
 
 _OPENAI, _STRING = "openai", "string"
-"""Forms of contents: lists of parts, and texts (vLLM's `chat_template_content_format`)."""
+"""Content formats: lists of parts, or text (vLLM's `chat_template_content_format`)."""
 _ITEMS = (
     *("message", "reasoning", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output"),
 )
 _MOST_EFFORTS = 64
 _LONGEST_EFFORT = 32
-"""Efforts that are remembered, and characters of one that is judged: callers name any text."""
+"""Number of reasoning efforts that are cached, and their maximum length in characters: callers may
+send any text.
+"""
 _HELLO = ({"role": "user", "content": "Hi"},)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """Options of `vllm serve` that decide how chats are rendered."""
+    """Options of `vllm serve` that determine how chats are rendered."""
 
     template: str | None = None
-    """Text of `chat_template`; None: the tokenizer's own."""
+    """Text of `chat_template`; None: the tokenizer's template."""
     content_format: str = "auto"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """`default_chat_template_kwargs`."""
+    """Option `default_chat_template_kwargs`."""
     drops_tools: bool = False
-    """`exclude_tools_when_tool_choice_none`."""
+    """Option `exclude_tools_when_tool_choice_none`."""
     trusts_templates: bool = False
-    """`trust_request_chat_template`."""
+    """Option `trust_request_chat_template`."""
     is_known: bool = True
-    """Whether the engine renders by a template of Jinja, from the files that are read here."""
+    """Whether the engine renders chats with a Jinja template from the files that are read here."""
 
 
 class ChatRenderer:
-    """Makes texts of chats."""
+    """Renders chats as text with a tokenizer's template."""
 
     def __init__(self, tokenizer: Any, options: ChatOptions) -> None:
-        """Read the template.
-
-        Args:
-            tokenizer: A tokenizer of transformers.
-            options: The engine's options.
-        """
         self._tokenizer = tokenizer
         self._options = options
         self._formats: dict[bool, tuple[bool, ...]] = {}
-        """Whether parts stay, the likely form first; by whether there are tools."""
+        """Whether to try lists of parts, in order of likelihood; by whether the chat has tools."""
         self._efforts: dict[str, str | None] = {}
-        """Why the template refuses an effort, the latest last; None: it does not."""
+        """Why the template refuses a reasoning effort, newest last; None: it does not."""
 
     def render(self, prompt: Conversation, body: InferenceBody) -> str:
         """Return the text of a chat.
@@ -88,7 +85,10 @@ class ChatRenderer:
             raise _refusal(error, "messages", "the messages") from None
 
     def check_items(self, items: Any) -> None:
-        """Refuse items of a response's input that the engine makes no messages of.
+        """Refuse items of a response's input that the engine cannot turn into messages.
+
+        vLLM's schema accepts all of OpenAI's items, its code only those of functions and custom
+        tools (openai/responses/utils.py:311).
 
         vLLM's schema knows all of OpenAI's, its code those of functions and custom tools
         (openai/responses/utils.py:311).
@@ -110,7 +110,7 @@ class ChatRenderer:
                 )
 
     def check_effort(self, effort: Any, field_name: str) -> None:
-        """Refuse an effort that the template refuses for the simplest of chats.
+        """Refuse a reasoning effort that the template refuses for the simplest chat.
 
         Args:
             effort: The effort that is asked for; None or a long text is not looked at.
@@ -121,7 +121,7 @@ class ChatRenderer:
         """
         if not isinstance(effort, str) or not self._options.is_known:
             return
-        if len(effort) > _LONGEST_EFFORT:  # the template judges it with the chat
+        if len(effort) > _LONGEST_EFFORT:  # checked when the chat is rendered
             return
         if effort not in self._efforts:
             if len(self._efforts) >= _MOST_EFFORTS:
@@ -181,7 +181,7 @@ class ChatRenderer:
                 refusal = refusal or error
             else:
                 return text
-        if type(refusal) is jinja2.TemplateError:  # transformers' raise_exception, nothing else
+        if type(refusal) is jinja2.TemplateError:  # the template called raise_exception
             raise refusal
         raise NotRendered
 
@@ -189,7 +189,7 @@ class ChatRenderer:
         try:
             found: str = self._tokenizer.get_chat_template(self._options.template, tools=tools)
         except Exception as error:
-            raise NotRendered from error  # the engine may have one for the model's type
+            raise NotRendered from error  # the engine may have a template for the model's type
         return found
 
     def _likely_formats(self, template: str, has_tools: bool) -> tuple[bool, ...]:
@@ -206,7 +206,7 @@ def _refusal(error: Exception, param: str, what: str) -> RequestError:
 
 
 def _reads_parts(template: str) -> bool:
-    """Return whether a template goes through contents part by part (vllm/renderers/hf.py:491)."""
+    """Return whether a template iterates over contents part by part (vllm/renderers/hf.py:491)."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     try:

@@ -1,8 +1,8 @@
-"""Why the process of an engine ended: by itself, or from outside.
+"""Decide why an engine process ended: by its own work, or by a kill from outside.
 
-What it raises or aborts with, and the signals of its own faults, are its own: a call may have led
-to them. A signal that people and supervisors send is not, unless the kernel killed it for want of
-memory: that sends SIGKILL, too, and counts it.
+Exceptions, aborts and fault signals are the engine's own: a call may have caused them. A signal
+from people and supervisors is not, unless the kernel killed the process for lack of memory; the
+kernel sends SIGKILL too, but counts it.
 """
 
 import signal
@@ -12,16 +12,16 @@ _FROM_OUTSIDE = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 )
 _COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
-"""Files that count the kernel's kills in `oom_kill`: of this container, or else of this machine."""
+"""Files with the kernel's `oom_kill` count: of this container, or else of this machine."""
 
 
 def ended_by_itself(exit_code: int | None, *, out_of_memory: bool) -> bool:
-    """Return whether what ran on an engine may have ended it.
+    """Return whether the engine's own work may have ended it.
 
     Args:
-        exit_code: Exit code of its process, minus the signal that ended it; None: it has failed,
-            and its process is yet to end.
-        out_of_memory: Whether the kernel has lately killed a process for want of memory.
+        exit_code: Exit code of its process, negative for a signal; None: the engine has failed but
+            its process has not ended yet.
+        out_of_memory: Whether the kernel has recently killed a process for lack of memory.
     """
     if exit_code is None or exit_code > 0:
         return True
@@ -31,7 +31,7 @@ def ended_by_itself(exit_code: int | None, *, out_of_memory: bool) -> bool:
 
 
 def count_oom_kills(counters: tuple[Path, ...] = _COUNTERS) -> int:
-    """Return how many processes the kernel has killed for want of memory; 0 if it does not say."""
+    """Return how many processes the kernel killed for lack of memory; 0 if unavailable."""
     for path in counters:
         try:
             lines = path.read_text(encoding="ascii").splitlines()

@@ -1,4 +1,4 @@
-"""From the configuration to an engine, and to a count of the prompt tokens that it will have."""
+"""Build the configured engine, and the counter of the prompt tokens that it will use."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from justitia_ray.units import Tokens
 
 
 async def build_engine(config: AppConfig) -> Engine:
-    """Return the configured engine, not started; its environment is set and its model is there.
+    """Return the configured engine, not started; sets its environment and fetches its model.
 
     Raises:
         ConfigError: If the model or an engine option is not allowed.
@@ -30,7 +30,7 @@ async def build_engine(config: AppConfig) -> Engine:
     salts = CacheSalts(engine.cache_isolation, engine.max_cache_salts)
     if engine.kind == "fake":
         return FakeEngine(model.name, **engine.fake.model_dump(), cache_salts=salts)
-    os.environ.update(engine.env)  # vLLM and torch read it when they are imported
+    os.environ.update(engine.env)  # vLLM and torch read the environment at import
     drop_unwanted(os.environ)
     from justitia_ray.serve.engines.vllm_engine import VllmEngine
 
@@ -55,7 +55,7 @@ async def build_engine(config: AppConfig) -> Engine:
 
 
 def load_prompt_counter(config: AppConfig) -> CountPrompt:
-    """Return the count of the configured engine: its tokenizer and chat template, or its rule.
+    """Return the prompt counter for the configured engine: tokenizer and template, or fake rule.
 
     Blocks for some seconds with a real tokenizer.
     """

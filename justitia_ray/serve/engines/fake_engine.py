@@ -1,8 +1,8 @@
-"""An engine without a model: sleeps as a GPU would, and makes deterministic tokens.
+"""Fake engine without a model: sleeps as a GPU would and returns deterministic tokens.
 
-It shares vLLM's rules where scheduling can see them (priority, admission, chunks of prompts,
-preemption, KV in blocks, the prefix cache, errors), so that everything above an engine is tested,
-and its overhead measured, without one.
+The fake engine follows vLLM's rules where scheduling depends on them (priority, admission, prompt
+chunks, preemption, KV blocks, the prefix cache, errors), so everything above an engine can be
+tested, and its overhead measured, without vLLM.
 """
 
 import asyncio
@@ -42,27 +42,27 @@ _EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class FakeSequence(EngineSequence):
-    """A sequence of the fake engine: a choice of a prompt."""
+    """Sequence of the fake engine: one choice for one prompt."""
 
     lease_id: LeaseId
     chunk_began_at: Seconds = 0.0
-    """Begin of the iteration that reads the latest chunk of its prompt."""
+    """Start of the iteration that computes the latest chunk of the prompt (loop clock, seconds)."""
     chunk_s: Seconds = 0.0
-    """Length of that iteration."""
+    """Length of the iteration that computes the latest chunk of the prompt."""
     read_before: Tokens = 0
-    """Prompt tokens that were read before it."""
+    """Prompt tokens that were computed before the latest chunk."""
     read: Tokens = 0
-    """Prompt tokens that are read when it ends, those among them that were in the cache."""
+    """Prompt tokens computed once the latest chunk is done, including cached ones."""
 
     def read_tokens(self, now: Seconds) -> Tokens:
-        """Return the prompt tokens that were read: all of them from the first token on."""
+        """Return the prompt tokens computed by `now`: all of them once a token was generated."""
         if self.generated:
             return self.prompt_tokens
         share = (now - self.chunk_began_at) / self.chunk_s if self.chunk_s else 1.0
         return self.read_before + int((self.read - self.read_before) * min(1.0, share))
 
     def note_chunk(self, began_at: Seconds, length_s: Seconds) -> None:
-        """Note a chunk of its prompt, unless it was preempted and reads that once more."""
+        """Record a chunk of the prompt, unless it is recomputed after a preemption."""
         read = min(self.computed, self.prompt_tokens)
         if read > self.read:
             self.read_before, self.read = self.read, read
@@ -70,7 +70,7 @@ class FakeSequence(EngineSequence):
 
 
 class _AnswerContent:
-    """Prompt and answer of a sequence; the answer is made as far as it is asked for."""
+    """Prompt and answer of a sequence; answer tokens are generated only as far as they are read."""
 
     def __init__(
         self, prompt: TokenContent, prompt_tokens: Tokens, block_size: Tokens, answer: FakeWords
@@ -82,7 +82,7 @@ class _AnswerContent:
         self._made = 0
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
-        """Return the spans of the full blocks from one position to before another, in order."""
+        """Return the spans of the full blocks from position `start` to before `stop`, in order."""
         made = stop * self._block_size - self._tokens
         if made > self._made:
             self._content.append(self._answer(self._made, made))
@@ -95,16 +95,16 @@ class _Lease:
     sequences: list[FakeSequence]
     stream: bool
     choices: int = 1
-    """Sequences of each prompt."""
+    """Sequences per prompt."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     outputs: list[Output] = field(default_factory=list)
-    """Outputs that were not taken yet."""
+    """Outputs that `take_outputs` has not returned yet."""
     ended_at: Seconds = 0.0
-    """Instant at which its call ended."""
+    """Time at which the call ended (loop clock, seconds)."""
 
     @property
     def obstacle(self) -> str:
-        """Reason why a stream of the lease could not go on elsewhere; empty if it could."""
+        """Reason why another replica could not continue the stream; empty if it could."""
         return "it has more than one sequence" if len(self.sequences) > 1 else ""
 
     @property
@@ -128,7 +128,7 @@ class _Lease:
         )
 
     def _cached_tokens(self) -> Tokens | None:
-        """Return the prompt tokens that the sequences with a token found in the cache."""
+        """Return the cached prompt tokens of the sequences that have generated a token."""
         cached = [
             min(sequence.cached_tokens or 0, sequence.prompt_tokens)
             for sequence in self.sequences
@@ -144,22 +144,22 @@ class FakeEngine:
     """An `Engine` (see `justitia_ray.protocol.engine`) for tests, demos and benchmarks on CPUs.
 
     Args:
-        served_model_name: The name that callers give as `model`.
+        served_model_name: Name that callers pass as `model`.
         kv_tokens: KV memory in tokens, rounded down to whole blocks.
-        block_size: KV is given out in blocks of this many tokens.
-        max_num_seqs: Sequences that may run at once.
-        max_model_len: Longest prompt plus output; `kv_tokens` if that is less.
+        block_size: KV block size in tokens.
+        max_num_seqs: Maximum number of sequences that run at once.
+        max_model_len: Maximum length of prompt plus output; `kv_tokens` if that is less.
         iteration_s: Length of a decode iteration; 0.03 is about that of a 7B model on an A10G.
         prefill_s_per_token: Time that each prompt token adds to the iteration that computes it.
-        max_num_batched_tokens: Tokens that an iteration computes at most.
-        enable_prefix_caching: Whether a prompt's beginning that was computed before is not computed
-            again.
-        enable_prompt_tokens_details: Whether `usage` tells how much of the prompts was in the
+        max_num_batched_tokens: Maximum number of tokens per iteration.
+        enable_prefix_caching: Whether KV of prompt prefixes that were computed before is
+            reused.
+        enable_prompt_tokens_details: Whether `usage` reports the prompt tokens found in the
             cache.
-        cache_salts: Salts of the prefix cache, by tenant; None: everybody shares it.
+        cache_salts: Salts of the prefix cache, by tenant; None: all tenants share it.
 
     Raises:
-        ConfigError: If not even a block of KV fits.
+        ConfigError: If `kv_tokens` is less than one block.
     """
 
     def __init__(
@@ -197,7 +197,8 @@ class FakeEngine:
         self._prefill_s_per_token = prefill_s_per_token
         self._leases: dict[LeaseId, _Lease] = {}
         self._called: dict[FakeSequence, _Lease] = {}
-        """Sequences whose call is open, with their leases; `_leases` also has ended calls."""
+        """Sequences whose call is running, with their leases; `_leases` also contains ended calls.
+        """
         self._arrivals = 0
         self._steps = 0
         self._suspended = ""
@@ -208,14 +209,18 @@ class FakeEngine:
         self._why_dead: str | None = "it has not been started"
         self._by_itself = False
         self.begun_prompt_tokens: Tokens = 0
-        """Prompt tokens of all sequences that have made a token, as vLLM counts them."""
+        """Prompt tokens of all sequences that have generated a token; vLLM counts prompts the same
+        way.
+        """
         self.made_tokens: Tokens = 0
         self.cache_queries: Tokens = 0
-        """Tokens of all sequences that were looked up in the cache as they were first admitted."""
+        """Prompt tokens looked up in the prefix cache on the first admission of each sequence."""
         self.cache_hits: Tokens = 0
-        """Those of them that were found."""
+        """Prompt tokens found in the prefix cache on the first admission of each sequence."""
         self.admitted: list[LeaseId] = []
-        """The lease of every sequence in the order of admission, again after a preemption."""
+        """Lease of each admitted sequence in admission order; readmission after a preemption counts
+        too.
+        """
 
     async def start(self) -> EngineCapacity:
         """Start the decode loop on the running event loop."""
@@ -230,7 +235,7 @@ class FakeEngine:
         )
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
-        """Run one call, see `Engine.call`; only chat and text completions are served.
+        """Run one call, see `Engine.call`; only chat and text completions are supported.
 
         Raises:
             EngineError: If the engine is dead or stopped, or becomes so meanwhile.
@@ -269,7 +274,7 @@ class FakeEngine:
                 del self._called[sequence]
 
     def paths(self) -> frozenset[str]:
-        """Return the paths of chats, completions, `/tokenize` and `/detokenize`."""
+        """Return the supported paths: chat, completions, `/tokenize` and `/detokenize`."""
         return frozenset({CHAT, COMPLETIONS, TOKENIZE_PATH, DETOKENIZE_PATH})
 
     async def answer_unscheduled(
@@ -289,17 +294,17 @@ class FakeEngine:
         return ResponseHead(200, _JSON), answer
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
-        """Return the outputs behind the chunks of a stream that were not taken yet."""
+        """Return the outputs of a stream's chunks that were not taken yet."""
         lease = self._leases.get(lease_id, _NO_LEASE)
         taken, lease.outputs = tuple(lease.outputs), []
         return taken
 
     def obstacle(self, lease_id: LeaseId) -> str:
-        """Return why a stream could not go on elsewhere; empty if it could."""
+        """Return why another replica could not continue the stream; empty if it could."""
         return self._leases.get(lease_id, _NO_LEASE).obstacle
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a call has used so far; zeros if the lease is not known."""
+        """Return the tokens that a call has used so far; zeros for an unknown lease."""
         return self._leases.get(lease_id, _NO_LEASE).progress
 
     def release(self, lease_id: LeaseId) -> Progress:
@@ -308,15 +313,15 @@ class FakeEngine:
         return lease.final_progress(lease.ended_at)
 
     def free_kv_tokens(self) -> Tokens:
-        """Return the KV memory that no sequence holds now."""
+        """Return the free KV memory in tokens."""
         return self._scheduler.pool.free_blocks * self._scheduler.block_size
 
     def preemptions(self) -> int:
-        """Return how often a sequence was preempted."""
+        """Return the number of preemptions so far."""
         return self._scheduler.preemptions
 
     def check(self) -> None:
-        """Return if the engine is alive.
+        """Check that the engine is running.
 
         Raises:
             EngineError: If it is dead, stopped, or was never started.
@@ -325,43 +330,43 @@ class FakeEngine:
             raise EngineError(f"the fake engine does not run: {self._why_dead}")
 
     def steps(self) -> Steps:
-        """Return the iterations so far."""
+        """Return the number of iterations so far, and whether the engine has work."""
         return Steps(self._steps, self._scheduler.has_work)
 
     def suspended(self) -> str:
-        """Return the name that `stall` has given to what is suspended."""
+        """Return the name of the suspended process that was passed to `stall`; empty if none."""
         return self._suspended
 
     def stall(self, suspended: str = "") -> None:
-        """Make no steps until `go_on`, as an engine does that hangs or whose process is stopped.
+        """Pause the iterations until `go_on`, like an engine that hangs or is stopped.
 
         Args:
-            suspended: A process that is said to be suspended; empty: it hangs.
+            suspended: Name of the process reported as suspended; empty: the engine hangs.
         """
         self._suspended = suspended
         self._goes_on.clear()
 
     def go_on(self) -> None:
-        """Make steps again."""
+        """Resume the iterations after `stall`."""
         self._suspended = ""
         self._goes_on.set()
 
     def kill(self) -> None:
-        """Die, as a real engine does whose processes are killed."""
+        """Stop the engine the way a kill from outside does; `died_by_itself` is then False."""
         self._by_itself = False
         self._end("it was killed")
 
     def died_by_itself(self) -> bool:
-        """Return whether what ran on the engine may have killed it, once `check` has raised."""
+        """Return whether the engine's own work may have killed it, once `check` has raised."""
         return self._by_itself
 
     def die(self, *, by_itself: bool = True) -> None:
-        """Die, by itself or as an engine that is killed: running calls raise EngineError."""
+        """Make the engine die, by its own work or by a kill: running calls raise EngineError."""
         self._by_itself = by_itself
         self._end("it died")
 
     async def stop(self) -> None:
-        """Stop the decode loop; running calls raise EngineError. Safe to call twice."""
+        """Stop the decode loop; running calls raise EngineError. Calling it twice is safe."""
         self._end("it was stopped")
         if self._loop is not None:
             await asyncio.wait([self._loop])
@@ -374,7 +379,7 @@ class FakeEngine:
             lease.changed.set()
 
     def _kept_apart(self, call: EngineCall, request: FakeRequest) -> str | None:
-        """Return the salt of a call's prompts in the cache.
+        """Return the prefix-cache salt for a call's prompts.
 
         Raises:
             RequestError: If its caller's own salt is not allowed.
@@ -423,7 +428,7 @@ class FakeEngine:
     async def _chunks(
         self, lease: _Lease, answer: FakeAnswer, earlier: tuple[Output, ...]
     ) -> AsyncGenerator[bytes]:
-        """Yield the tokens of a stream as they come, those of an earlier attempt first."""
+        """Yield a stream's tokens as they are generated, those of an earlier attempt first."""
         sent = [0] * len(lease.sequences)
         for output in earlier:
             yield answer.events(0, sent[0], output.tokens)
@@ -447,7 +452,7 @@ class FakeEngine:
         self.check()
 
     def _told_cached(self, lease: _Lease) -> Tokens | None:
-        """Return the prompt tokens that the first choice of each prompt found in the cache."""
+        """Return the cached prompt tokens, counting the first choice of each prompt."""
         if not self._tells_cached:
             return None
         first = lease.sequences[:: lease.choices]

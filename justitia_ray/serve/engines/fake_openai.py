@@ -1,7 +1,7 @@
-"""The paths that the fake engine serves: reading bodies, making answers and tokens.
+"""Request bodies, answers and tokens of the fake engine.
 
-Answers have vLLM's form, errors included, as far as clients rely on it. The OpenAI surface of the
-service is vLLM's own, see `vllm_engine`; this is no second implementation of it.
+Answers, including errors, have vLLM's form as far as clients rely on it. The OpenAI surface of the
+service is vLLM's own, see `vllm_engine`; this module does not implement it a second time.
 """
 
 import json
@@ -37,19 +37,19 @@ DETOKENIZE_PATH = "/detokenize"
 
 _TOKENS_PER_MESSAGE: Tokens = 4
 VOCABULARY = 1000
-"""Number of token ids: all are below."""
+"""Number of token ids; ids are below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeRequest:
-    """A valid request."""
+    """A validated request."""
 
     chat: bool
     body: InferenceBody
     prompts: list[list[str]]
     """Tokens of each prompt."""
     max_tokens: Tokens
-    """Tokens of each choice; the fake engine always makes all of them."""
+    """Tokens of each choice; the fake engine always generates all of them."""
     include_usage: bool
     """True if a stream ends with a usage chunk."""
 
@@ -60,23 +60,23 @@ class FakeRequest:
 
     @property
     def reads_cache(self) -> bool:
-        """False if every token of its prompts has to be computed."""
+        """Whether the prompts may use the prefix cache; False if every token has to be computed."""
         return reads_cache(self.body)
 
 
 FakeWords = Callable[[int, int], Iterable[str]]
-"""Returns the tokens of an answer from one position to before another, as prompts have them."""
+"""Returns the words of an answer from one position to before another, as a prompt has them."""
 
 
 def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
     """Return the tokens of a prompt, as `usage` counts them.
 
-    The rule of all fake models: one token for each word between white space, and 4 for each chat
+    All fake models use one rule: one token for each word between white space, and 4 for each chat
     message; a prompt of token ids has as many tokens as ids.
 
     Args:
         prompt: The prompt.
-        wants_ids: Whether ids of its tokens are wanted: equal ones for equal words.
+        wants_ids: Whether the result includes token ids; equal words get equal ids.
 
     Raises:
         RequestError: If the prompt is empty, or a message has no role.
@@ -90,7 +90,7 @@ def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
 
 
 def _chat_cuts(messages: Sequence[dict[str, Any]], ends: list[Tokens]) -> tuple[Tokens, ...]:
-    """Return the ends of the system prompt, of the last answer, and of all before the last message.
+    """Return the ends of the system prompt, the last answer, and all before the last message.
 
     Args:
         messages: Messages of a chat.
@@ -108,10 +108,10 @@ def _tokens(prompt: Prompt) -> list[str]:
 
 
 def _tokens_and_ends(prompt: Prompt) -> tuple[list[str], list[Tokens]]:
-    """Return the tokens of a prompt, and how many there are up to the end of each message.
+    """Return the tokens of a prompt, and the token count up to the end of each message.
 
-    The tokens of a message's frame come after its words. So an answer and the prompt before it are
-    the beginning of the conversation that goes on.
+    The frame tokens of a message follow its words, so a prompt with its answer is a prefix of the
+    continued conversation.
     """
     ends: list[Tokens] = []
     if isinstance(prompt, Conversation):
@@ -141,10 +141,10 @@ def _words(prompt: Prompt) -> list[str]:
 def parse_request(
     path: str, body: bytes, served_model_name: str, max_model_len: Tokens
 ) -> FakeRequest:
-    """Return the request that a body holds.
+    """Return the validated request of a body.
 
     Raises:
-        RequestError: If it holds none; `error_answer` makes the answer of it.
+        RequestError: If the body is invalid; `error_answer` turns the error into an answer.
     """
     if path not in (CHAT, COMPLETIONS):
         raise UnsupportedOperation(
@@ -175,7 +175,7 @@ def parse_request(
 
 
 def error_answer(error: RequestError) -> tuple[int, bytes]:
-    """Return the status and body with which vLLM would answer such an error."""
+    """Return the status and body with which vLLM answers this error."""
     not_found = isinstance(error, UnknownModel | UnsupportedOperation)
     status, kind = (404, "NotFoundError") if not_found else (400, "BadRequestError")
     answer = {"message": error.message, "type": kind, "param": error.param, "code": status}
@@ -183,10 +183,9 @@ def error_answer(error: RequestError) -> tuple[int, bytes]:
 
 
 class FakeAnswer:
-    """The answer to a request. Sequence k is choice k mod n of prompt k div n.
+    """Answer to a request. Sequence k is choice k mod n of prompt k div n.
 
-    The same request always gets the same text: token i depends on the prompt's text, the choice
-    and i alone.
+    Equal requests get equal text: token i depends only on the prompt's text, the choice and i.
     """
 
     def __init__(self, request: FakeRequest, model: str, response_id: str) -> None:
@@ -195,7 +194,7 @@ class FakeAnswer:
         self._sequences = range(len(request.prompts) * request.body.n)
         self._response_id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{response_id}"
         self._model = model
-        # crc32, not hash(): the text must be the same in every process.
+        # crc32, not hash(): the text must be equal in every process
         self._seeds = [
             zlib.crc32(f"{text}\0{choice}".encode())
             for text in map(_text, request.body.prompts)
@@ -203,25 +202,25 @@ class FakeAnswer:
         ]
 
     def opening(self) -> bytes:
-        """Return the events of a stream that come before the first token."""
+        """Return the events that a stream starts with, before the first token."""
         if not self._is_chat:
             return b""
         delta = {"role": "assistant", "content": ""}
         return b"".join(self._chunk([self._choice(k, None, delta=delta)]) for k in self._sequences)
 
     def tokens(self, sequence: int, start: int, stop: int) -> tuple[int, ...]:
-        """Return the ids of the tokens of a sequence from one position to before another."""
+        """Return the token ids of a sequence from position `start` to before `stop`."""
         seed = self._seeds[sequence]
         return tuple(zlib.crc32(f"\0{i}".encode(), seed) % VOCABULARY for i in range(start, stop))
 
     def words(self, sequence: int) -> FakeWords:
-        """Return what makes the tokens of a sequence, as they are in a prompt that repeats them."""
+        """Return a function that returns a sequence's tokens as words of a follow-up prompt."""
         is_ids = isinstance(self._request.body.prompts[sequence // self._request.body.n], list)
         form = "{}" if is_ids else "w{}"
         return lambda start, stop: map(form.format, self.tokens(sequence, start, stop))
 
     def events(self, sequence: int, start: int, tokens: Iterable[int]) -> bytes:
-        """Return the events of a stream that bring these tokens, an event a token."""
+        """Return the stream events of these tokens, one event per token."""
         events = []
         for i, token in enumerate(tokens, start):
             text = text_of_tokens([token])
@@ -231,7 +230,7 @@ class FakeAnswer:
         return b"".join(events)
 
     def closing(self, cached_tokens: Tokens | None = None) -> bytes:
-        """Return the events of a stream that come after the last token.
+        """Return the events that end a stream, after the last token.
 
         Args:
             cached_tokens: `cached_tokens` of `usage`; None: it has none.
@@ -244,7 +243,7 @@ class FakeAnswer:
         return usage + b"data: [DONE]\n\n"
 
     def body(self, cached_tokens: Tokens | None = None) -> bytes:
-        """Return the body of an answer that is not streamed; `cached_tokens` as in `closing`."""
+        """Return the body of a unary answer; `cached_tokens` as in `closing`."""
         choices = []
         for k in self._sequences:
             text = text_of_tokens(self.tokens(k, 0, self._request.max_tokens))
@@ -262,7 +261,7 @@ class FakeAnswer:
         return b"data: " + self._answer(kind, choices, **more) + b"\n\n"
 
     def _answer(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        # The fake engine knows no wall clock.
+        # the fake engine reads no wall clock
         head = {"id": self._response_id, "object": kind, "created": 0, "model": self._model}
         return json.dumps({**head, "choices": choices, **more}).encode()
 
@@ -280,7 +279,7 @@ class FakeAnswer:
 
 
 def _text(prompt: Prompt) -> str:
-    """Return the text of a prompt that decides every token after it."""
+    """Return the text of a prompt on which all generated tokens depend."""
     if isinstance(prompt, Conversation):
         return "\n".join(
             f"{turn['role']}: {text_of(turn.get('content'), 'messages')}"
@@ -290,15 +289,15 @@ def _text(prompt: Prompt) -> str:
 
 
 def text_of_tokens(tokens: Iterable[int]) -> str:
-    """Return the text that tokens stand for."""
+    """Return the text of tokens."""
     return "".join(f"w{token} " for token in tokens)
 
 
 def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
-    """Return the answer to a call on one of the two paths, in vLLM's form.
+    """Return the answer to `/tokenize` or `/detokenize`, in vLLM's form.
 
     Raises:
-        RequestError: If the body holds nothing to make tokens or text of.
+        RequestError: If the body holds neither tokens nor text.
     """
     fields = read_object(body)
     if path == DETOKENIZE_PATH:
@@ -307,7 +306,7 @@ def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
     prompts = parse(path, fields, max_model_len).prompts
     count = sum(len(_tokens(prompt)) for prompt in prompts)
     words = [word for prompt in prompts for word in _words(prompt)]
-    # The frame of a chat has tokens but no words.
+    # A chat message's frame has tokens but no words.
     tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]
     answer = {"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": None}
     return json.dumps(answer).encode()

@@ -1,10 +1,10 @@
-"""Grammars are compiled in another process first, so that none holds up a replica or its engine.
+"""Compile grammars in a separate process first, so that none blocks a replica or its engine.
 
-vLLM checks a grammar on the event loop of its server, and compiles it in the engine's process:
-seconds to minutes for a schema that nests alternatives, and as much memory as it likes. Here a call
-with a grammar waits until a child process (`grammar_worker`) has compiled it, within bounds of time
-and memory; only what came through goes on, as vLLM's checks have left it, and is not checked on
-the loop again. What was compiled is known by its digest.
+vLLM checks a grammar on the event loop of its server and compiles it in the engine's process: a
+schema with nested alternatives takes seconds to minutes and unbounded memory. Here a call with a
+grammar waits until a child process (`grammar_worker`) has compiled it within limits of time and
+memory. Only a grammar that compiled is passed on, as vLLM's checks have left it, and it is not
+checked on the event loop again. Results are cached by the grammar's digest.
 
 The worker is started with the first grammar: it takes some seconds and half a gigabyte.
 """
@@ -33,56 +33,63 @@ from justitia_ray.units import ClientId, Seconds
 logger = logging.getLogger("ray.serve")
 
 _AT_ONCE = 2
-"""Grammars that are compiled at once, of two tenants: a heavy one holds up its own tenant's."""
+"""Grammars compiled at once, each of another tenant: a slow grammar delays only its own tenant."""
 _KNOWN_BYTES = 32 * 2**20
-"""Memory of grammars that are known."""
+"""Memory limit of the cached results."""
 _REFUSED_S: Seconds = 600.0
-"""A refusal is kept for so long: a busy machine may have been its reason."""
+"""Lifetime of a cached refusal: a busy machine may have caused it."""
 _START_S: Seconds = 120.0
-"""Longest start of the worker."""
+"""Time limit for starting the worker."""
 _PAUSE_S: Seconds = 1.0
-"""Pause after a worker that has ended without a result; it doubles with each that follows."""
+"""Pause after a worker that ended without a result; doubles with each consecutive one."""
 _LONGEST_PAUSE_S: Seconds = 60.0
 _GRACE_S: Seconds = 5.0
-"""A worker that is silent for so long after the longest time for a grammar is killed."""
+"""A worker that is silent for this long after the time limit of a grammar is killed."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    """A grammar that waits or is compiled, and the calls that wait for it."""
+    """A queued or running grammar, with the number of calls that wait for it."""
 
     tenant: ClientId
     grammar: bytes
     digest: bytes
     done: "asyncio.Future[Result]"
     number: int = 0
-    """Number of its job, once its turn has come."""
+    """Number of its job; 0 while it is queued."""
     callers: int = 0
 
 
 @dataclass(slots=True)
 class _Worker:
-    """A started worker."""
+    """A started worker process."""
 
     process: BaseProcess
     pipe: Connection
     ready: "asyncio.Future[None]"
     watchdog: asyncio.TimerHandle | None = None
     waits: dict[int, _Wait] = field(default_factory=dict)
-    """What it compiles, by number."""
+    """Grammars that the worker is compiling, by job number."""
     results: int = 0
-    """Grammars that it has judged."""
+    """Number of grammars for which the worker has returned a result."""
     sending: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a job is sent: a large one is many writes, between which no other may come."""
+    """Held while a job is sent: a large job takes several writes, which must not interleave."""
 
     def send(self, job: Job) -> None:
-        """Send a job, and wait until it is read; in a thread."""
-        with self.sending, suppress(OSError):  # the worker has ended, which its reader hears
+        """Send a job and wait until it is read; runs in a thread."""
+        with self.sending, suppress(OSError):  # the worker has ended; its reader notices
             self.pipe.send_bytes(msgspec.msgpack.encode(job))
 
 
 class GrammarChecks:
-    """Compiles the grammars of an engine's calls first; used from one event loop."""
+    """Compiles the grammars of an engine's calls before the engine does; used from one event loop.
+
+    Args:
+        make: Creates the judge in the worker, given `config`: `grammar_worker.vllm_judge`.
+        config: vLLM's `VllmConfig`.
+        timeout_s: Time limit for compiling one grammar.
+        memory_bytes: Memory limit for compiling one grammar.
+    """
 
     def __init__(
         self,
@@ -91,32 +98,27 @@ class GrammarChecks:
         timeout_s: Seconds,
         memory_bytes: int,
     ) -> None:
-        """Begin without a worker.
-
-        Args:
-            make: Makes the judge in the worker, given `config`: `grammar_worker.vllm_judge`.
-            config: vLLM's `VllmConfig`.
-            timeout_s: Longest time for a grammar, once its turn has come.
-            memory_bytes: Most memory for one.
-        """
         self._make = make
         self._config = config
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._worker: _Worker | None = None
         self._worker_tries = Tries(_PAUSE_S, _LONGEST_PAUSE_S)
-        """A worker that has ended without a result has failed; by the loop's clock."""
+        """Starts of workers; a worker that ended without a result counts as a failure (loop clock).
+        """
         self._numbers = 0
         self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
         self._known_bytes = 0
         self._waits: dict[bytes, _Wait] = {}
-        """All that is not done, by digest."""
+        """Grammars that are queued or compiled, by digest."""
         self._lines: dict[ClientId, deque[_Wait]] = {}
         self._spent: dict[ClientId, Seconds] = {}
-        """Time for each tenant since the last idle moment; who comes anew begins at the least."""
+        """Compile time per tenant since the queue was last empty; a new tenant starts at the
+        minimum.
+        """
 
     async def check(self, tenant: ClientId, grammar: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a grammar as vLLM's checks leave them.
+        """Return the fields of a grammar after vLLM's checks.
 
         Args:
             tenant: The call's; its grammars are compiled one after the other.
@@ -161,7 +163,7 @@ class GrammarChecks:
         return wait
 
     def _give_up(self, wait: _Wait) -> None:
-        """Forget a grammar whose callers have all left before its turn."""
+        """Drop a queued grammar whose callers have all left."""
         line = self._lines.get(wait.tenant)
         if line is not None and wait in line:
             line.remove(wait)
@@ -170,7 +172,7 @@ class GrammarChecks:
                 del self._lines[wait.tenant]
 
     def _begin_turns(self) -> None:
-        """Send the worker what is next: of the tenant that had the least time."""
+        """Send queued grammars to the worker, from the tenant with the least compile time first."""
         worker = self._worker
         if worker is None:
             tries = self._worker_tries
@@ -198,7 +200,7 @@ class GrammarChecks:
         self._watch(worker)
 
     def _watch(self, worker: _Worker) -> None:
-        """Kill a worker that does not do what it is there for: it kills what takes too long."""
+        """Restart the timer that kills a worker that is silent for too long."""
         if worker.watchdog is not None:
             worker.watchdog.cancel()
             worker.watchdog = None
@@ -225,7 +227,7 @@ class GrammarChecks:
         return worker
 
     def _read(self, worker: _Worker, there: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the worker and hand on what it says, until it ends; in a thread."""
+        """Start the worker and forward its results until it ends; runs in a thread."""
         reason = "it has ended"
         try:
             worker.process.start()
@@ -237,7 +239,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # of the start: what cannot be pickled, a script without a guard
+        except Exception as error:  # start: not picklable, or no main guard
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():
@@ -276,7 +278,7 @@ class GrammarChecks:
             self._watch(worker)
 
     def _note_end(self, worker: _Worker, reason: str) -> None:
-        """Refuse what a worker that has ended was at; the next grammar starts another one."""
+        """Fail the grammars of a worker that has ended; the next grammar starts another worker."""
         if worker.watchdog is not None:
             worker.watchdog.cancel()
         if worker is not self._worker:
@@ -294,14 +296,14 @@ class GrammarChecks:
             self._begin_turns()
 
     def _fail_waiting(self, reason: str) -> None:
-        """Fail all that waits for its turn: no worker can be started now."""
+        """Fail all queued grammars, because no worker can be started now."""
         lines, self._lines = self._lines, {}
         for line in lines.values():
             for wait in line:
                 self._waits.pop(wait.digest, None)
                 _fail(wait, reason)
 
-    # --- what is known
+    # --- cached results
 
     def _find(self, digest: bytes) -> Result | None:
         found = self._known.get(digest)
@@ -323,7 +325,7 @@ class GrammarChecks:
             self._known_bytes -= _size(oldest)
 
     def stop(self) -> None:
-        """End the worker."""
+        """Stop the worker."""
         worker, self._worker = self._worker, None
         if worker is not None:
             if worker.watchdog is not None:

@@ -1,11 +1,11 @@
-"""The process that compiles grammars first: vLLM's own checks and compilers, in children to kill.
+"""Worker process that compiles grammars with vLLM's checks and compilers in forked children.
 
-It imports vLLM and loads the model's tokenizer once, then forks: a fork takes milliseconds, and
-one that takes too long or too much memory is killed without any harm to others. Two forks wait for
-work; one that was quick takes the next grammar too.
+The worker imports vLLM and loads the model's tokenizer once, then forks. A fork takes milliseconds,
+and a fork that takes too long or too much memory can be killed without harm. Two forks wait for
+work; a fork that finishes quickly is reused for the next grammar.
 
-It runs beside an engine's replica and ends with it: its pipe is closed then. What goes through the
-pipes holds texts of callers: it is MessagePack and JSON, for a pickle may run code as it is read.
+The worker runs beside an engine's replica and exits when its pipe is closed. Messages in the pipes
+contain text of callers, so they are MessagePack and JSON: reading a pickle may run code.
 """
 
 import json
@@ -25,18 +25,18 @@ import msgspec
 from justitia_ray.units import Seconds
 
 _SPARE = 2
-"""Forks that wait for work."""
+"""Number of idle forks that wait for work."""
 _GRAMMARS_EACH = 50
-"""Grammars that a fork compiles before another takes its place: it keeps some of what it makes."""
+"""Grammars that a fork compiles before it is replaced, because compilers retain some memory."""
 _BACKENDS = {
     "xgrammar": ("backend_xgrammar", "XgrammarBackend"),
     "guidance": ("backend_guidance", "GuidanceBackend"),
     "outlines": ("backend_outlines", "OutlinesBackend"),
     "lm-format-enforcer": ("backend_lm_format_enforcer", "LMFormatEnforcerBackend"),
 }
-"""vLLM's compilers: name, module, class."""
+"""vLLM's grammar compilers: name to (module, class)."""
 _NO_MEMORY = 1
-"""Exit code of a fork that has reached its bound."""
+"""Exit code of a fork that has exceeded its memory limit."""
 _BY_ITS_GRAMMAR = frozenset(
     {
         _NO_MEMORY,
@@ -44,18 +44,18 @@ _BY_ITS_GRAMMAR = frozenset(
         -signal.SIGILL,
     }
 )
-"""How a fork ends by the grammar that it compiles; any other end, as by SIGKILL, is an accident."""
+"""Exit codes for which the grammar is to blame; any other, such as SIGKILL, is an accident."""
 _HAS_DIED = "the fork that was at this grammar has died; try again"
 _PAUSE_S: Seconds = 0.5
-"""Pause after a fork that could not be made; it doubles with each that follows."""
+"""Pause after a failed fork (seconds); doubles with each consecutive failure."""
 _LONGEST_PAUSE_S: Seconds = 30.0
 NO_JOB = 0
-"""Number of a result that tells of no grammar, but of a fork that could not be made."""
+"""Job number of a `Result` that reports a failed fork instead of a grammar."""
 _PAGE = resource.getpagesize()
 
 
 class Job(NamedTuple):
-    """A grammar to compile."""
+    """Request to compile a grammar."""
 
     number: int
     grammar: bytes
@@ -63,38 +63,38 @@ class Job(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The end of a job."""
+    """Outcome of a `Job`."""
 
     number: int
     checked: bytes
-    """Its fields as vLLM's checks leave them, as JSON; empty if it did not come through."""
+    """Grammar's fields after vLLM's checks, as JSON; empty if the grammar failed."""
     reason: str
-    """Why it did not; empty if it did."""
+    """Why the grammar failed; empty if it compiled."""
     took_s: Seconds
-    """Of `NO_JOB`: the pause before the next try."""
+    """Time that the job took; for `NO_JOB`, the pause before the next fork."""
     is_accident: bool
-    """The reason lies here, and says nothing of the grammar."""
+    """True if the failure happened in the worker and does not depend on the grammar."""
 
 
 @dataclass(slots=True)
 class Tries:
-    """Tries of a thing that fails, with a pause after each that is twice as long as the last."""
+    """Retry state with exponential backoff: each pause is twice the previous one."""
 
     first_pause_s: Seconds
     longest_pause_s: Seconds
     failures: int = 0
-    """In a row."""
+    """Number of consecutive failures."""
     reason: str = ""
-    """Of the last failure."""
+    """Reason of the last failure."""
     next_at: Seconds = 0.0
-    """Instant of the next try."""
+    """Time of the next try, on the caller's clock."""
 
     def succeed(self) -> None:
-        """Begin again with the first pause."""
+        """Reset the pause to its first value."""
         self.failures = 0
 
     def fail(self, reason: str, now: Seconds) -> Seconds:
-        """Note a failure; return the pause after it."""
+        """Record a failure; return the pause before the next try."""
         pause_s = min(self.longest_pause_s, self.first_pause_s * (1 << min(self.failures, 10)))
         self.failures += 1
         self.reason, self.next_at = reason, now + pause_s
@@ -102,11 +102,11 @@ class Tries:
 
 
 Judge = Callable[[bytes], bytes]
-"""Compiles a grammar, and returns it as the checks leave it; raises what is wrong with it."""
+"""Compiles a grammar and returns its fields after vLLM's checks; raises if it is invalid."""
 
 
 def vllm_judge(config: Any) -> Callable[[], Judge]:
-    """Return a function that makes a judge in each fork, given a `VllmConfig`. Takes seconds."""
+    """Return a function that creates a `Judge` in each fork, for a `VllmConfig`. Takes seconds."""
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
     from vllm.tokenizers import cached_tokenizer_from_config
     from vllm.v1.structured_output.request import get_structured_output_key
@@ -125,7 +125,7 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
             backends["xgrammar"] = make_backend("xgrammar")
 
         def judge(raw: bytes) -> bytes:
-            grammar = object.__new__(StructuredOutputsParams)  # it was checked as it was made
+            grammar = object.__new__(StructuredOutputsParams)  # already validated
             vars(grammar).update(json.loads(raw))
             params = SamplingParams(structured_outputs=grammar)
             params._validate_structured_outputs(
@@ -144,7 +144,7 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
 
 
 class _Judged(NamedTuple):
-    """What a fork says of a grammar: see `Result`."""
+    """Outcome that a fork reports for a grammar; the fields are those of `Result`."""
 
     checked: bytes = b""
     reason: str = ""
@@ -153,19 +153,26 @@ class _Judged(NamedTuple):
 
 @dataclass(slots=True)
 class _Fork:
-    """A forked process and its work."""
+    """A forked process and its current job."""
 
     pid: int
     pipe: Connection
     is_ready: bool = False
-    """Whether its judge is made."""
+    """Whether the fork has created its `Judge`."""
     job: Job | None = None
     began_at: Seconds = 0.0
     grammars: int = 0
 
 
 class Forks:
-    """The forks of a worker, and the jobs that they do."""
+    """Pool of forks in the worker, and the jobs that they run.
+
+    Args:
+        answers: Pipe from which jobs are read and to which results are written.
+        make_judge: Creates the `Judge`, once in each fork.
+        timeout_s: Time limit for one grammar.
+        memory_bytes: Memory that a fork may allocate beyond its memory at the start.
+    """
 
     def __init__(
         self,
@@ -174,14 +181,6 @@ class Forks:
         timeout_s: Seconds,
         memory_bytes: int,
     ) -> None:
-        """Fork the first ones.
-
-        Args:
-            answers: Where jobs come from and results go to.
-            make_judge: Makes the judge, once in each fork.
-            timeout_s: Longest time for a grammar.
-            memory_bytes: Most memory that a fork may take beyond that with which it begins.
-        """
         self._answers = answers
         self._make_judge = make_judge
         self._timeout_s = timeout_s
@@ -191,7 +190,7 @@ class Forks:
         self._refill()
 
     def serve(self) -> None:
-        """Do jobs until the pipe is closed."""
+        """Run jobs until the pipe is closed."""
         try:
             while True:
                 busy = [fork for fork in self._forks.values() if fork.job is not None]
@@ -203,7 +202,7 @@ class Forks:
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
                         self._begin(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
-                    elif pipe in self._forks:  # else it was found dead as a job was sent to it
+                    elif pipe in self._forks:  # else its death was noticed while a job was sent
                         self._hear(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
@@ -226,7 +225,7 @@ class Forks:
             self._end(extra, _Judged(reason=_HAS_DIED, is_accident=True))
 
     def _send(self, fork: _Fork, job: Job, began_at: Seconds) -> bool:
-        """Give a fork a job, and return whether it lives."""
+        """Send a job to a fork; return False if the fork is dead."""
         fork.job, fork.began_at = job, began_at
         fork.grammars += 1
         try:
@@ -237,7 +236,7 @@ class Forks:
         return True
 
     def _hear(self, fork: _Fork) -> None:
-        """Pass a fork's result on; one that has died took too much memory, or broke down."""
+        """Forward a fork's result; a fork that died exceeded its memory or crashed."""
         try:
             judged = msgspec.msgpack.decode(fork.pipe.recv_bytes(), type=_Judged)
         except (EOFError, OSError):
@@ -254,7 +253,7 @@ class Forks:
             fork.began_at = time.monotonic()
 
     def _expire(self, fork: _Fork) -> None:
-        """End the job of a fork that was killed because its time was up."""
+        """Report a timeout for a fork that was killed."""
         limit = f"{self._timeout_s:g} s"
         if fork.is_ready:
             reason = f"it takes longer than {limit} to compile (engine.grammar_timeout_s)"
@@ -263,7 +262,7 @@ class Forks:
             self._fail(fork, f"it had not begun after {limit}")
 
     def _fail(self, fork: _Fork, reason: str) -> None:
-        """Note that a fork could not be made, and give its job back."""
+        """Record that a fork failed to start, and fail its job."""
         self._note_unmade(reason)
         self._end(fork, self._no_fork())
 
@@ -273,7 +272,7 @@ class Forks:
         )
 
     def _last_words(self, fork: _Fork, exit_code: int) -> _Judged:
-        """Return the verdict on a fork that has ended early: on its grammar, or on itself."""
+        """Return the outcome for a fork that exited early: blame its grammar or the fork."""
         if not fork.is_ready:
             return _Judged(reason=f"it ended with code {exit_code} as it began", is_accident=True)
         if exit_code in _BY_ITS_GRAMMAR:
@@ -282,7 +281,7 @@ class Forks:
         return _Judged(reason=_HAS_DIED, is_accident=True)
 
     def _end(self, fork: _Fork, judged: _Judged) -> None:
-        """End the job of a fork, if it has one; a fork that has done many of them goes."""
+        """End the job of a fork, if any; kill the fork after `_GRAMMARS_EACH` grammars."""
         if fork.job is not None:
             job, fork.job = fork.job, None
             self._tell(job, judged, fork.began_at)
@@ -295,7 +294,7 @@ class Forks:
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
     def _kill(self, fork: _Fork) -> int:
-        """Kill a fork, and return how it ended: by this, or already."""
+        """Kill a fork; return its exit code, which may be from an earlier death."""
         del self._forks[fork.pipe]
         os.kill(fork.pid, signal.SIGKILL)
         _, status = os.waitpid(fork.pid, 0)
@@ -307,13 +306,13 @@ class Forks:
             pass
 
     def _note_unmade(self, reason: str) -> None:
-        """Wait before the next fork is made, longer each time, and say so."""
+        """Start the pause before the next fork, and report the failure to the replica."""
         pause_s = self._fork_tries.fail(reason, time.monotonic())
         result = Result(NO_JOB, b"", reason, pause_s, is_accident=True)
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
     def _fork(self) -> _Fork | None:
-        """Make a fork; None: that fails, or has failed shortly before."""
+        """Fork a child; return None if that fails or a pause after a failure is not over."""
         if time.monotonic() < self._fork_tries.next_at:
             return None
         try:
@@ -340,7 +339,7 @@ class Forks:
         return fork
 
     def _judge_grammars(self, pipe: Connection) -> None:
-        """Compile what comes; in the fork."""
+        """Compile grammars from the pipe; runs in the fork."""
         try:
             judge = self._make_judge()
         except Exception as error:
@@ -354,7 +353,7 @@ class Forks:
         try:
             while True:
                 raw = pipe.recv_bytes()
-                # If the worker should die meanwhile.
+                # Ends this fork if the worker dies in the meantime.
                 signal.setitimer(signal.ITIMER_REAL, 2 * self._timeout_s + 1)
                 judged = _judged(judge, raw)
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -364,7 +363,7 @@ class Forks:
 
 
 def _judged(judge: Judge, raw: bytes) -> _Judged:
-    """Return what a judge says of a grammar.
+    """Return the outcome of a grammar.
 
     Raises:
         MemoryError: If there is too little memory.
@@ -373,14 +372,14 @@ def _judged(judge: Judge, raw: bytes) -> _Judged:
         return _Judged(judge(raw))
     except (MemoryError, KeyboardInterrupt, SystemExit):
         raise
-    except (OSError, ImportError) as error:  # of files and packages here
+    except (OSError, ImportError) as error:  # local files and packages, not the grammar
         return _Judged(reason=_text(error), is_accident=True)
-    except BaseException as error:  # a compiler in Rust panics beside Exception
+    except BaseException as error:  # a panic in a Rust compiler is a BaseException
         return _Judged(reason=_text(error))
 
 
 def _text(error: BaseException) -> str:
-    """Return a text that can be encoded: what callers send may hold halves of characters."""
+    """Return the error's text in encodable form: callers' texts may contain lone surrogates."""
     text = str(error) or type(error).__name__
     return text.encode(errors="backslashreplace").decode()
 
@@ -392,7 +391,7 @@ def run_worker(
     timeout_s: Seconds,
     memory_bytes: int,
 ) -> None:
-    """Be the worker: prepare, then do jobs until the pipe is closed.
+    """Run the worker process: prepare, then run jobs until the pipe is closed.
 
     Args:
         make: `vllm_judge`, or another maker of judges.

@@ -1,27 +1,29 @@
-"""Estimates of how much of a prompt an engine had read when its call was left."""
+"""Estimate how much of a prompt an engine had computed when its call was aborted."""
 
 from justitia_ray.units import Seconds, Tokens
 
 _KEPT_SHARE = 0.9
-"""Share of the past that the rate of prefill keeps with each prompt: ten prompts make it anew."""
+"""Weight kept by the past prefill rate with each new prompt; ten prompts replace most of it."""
 
 
 class Prefills:
-    """When the engine has begun to read prompts, and how fast it reads them.
+    """Estimates when the engine started each prompt, and how fast it computes prompts.
 
-    vLLM tells of both with the first token of a sequence only. Until then its scheduler's figures
-    have to do: as many as wait are the last in its order of those that have no token, and the
-    others have been scheduled, but for those that arrived after its iteration had begun: as many of
-    the latest as it has in neither figure. A sequence that comes to an idle engine is scheduled at
-    once.
+    vLLM reports both only with the first token of a sequence. Until then the estimate uses the
+    scheduler's numbers of running and waiting sequences: the waiting ones are the last in
+    scheduling order among the sequences without a token, and all others have been scheduled, except
+    the latest arrivals that appear in neither number because they came after the iteration had
+    started. A sequence that arrives at an idle engine is scheduled at once.
     """
 
     def __init__(self) -> None:
         self._unread: dict[str, tuple[int, int]] = {}
-        """Order of the sequences that are not known to have been scheduled."""
+        """Scheduling order of sequences that are not known to have been scheduled: (priority,
+        arrival).
+        """
         self._added_at: dict[str, Seconds] = {}
         self._scheduled_at: dict[str, Seconds] = {}
-        """Instants from which on sequences have been read."""
+        """Time at which the prefill of each sequence started (seconds)."""
         self._arrivals = 0
         self._stepped_at: Seconds = 0.0
         self._is_idle = True
@@ -30,11 +32,11 @@ class Prefills:
 
     @property
     def tokens_per_s(self) -> float:
-        """Rate at which prompts were read lately; 0 while none was."""
+        """Recent prefill rate; 0 before the first prompt."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def add_sequence(self, name: str, priority: int, now: Seconds) -> None:
-        """Note a sequence that goes to the engine."""
+        """Record a sequence that is sent to the engine."""
         self._arrivals += 1
         if self._is_idle:
             self._scheduled_at[name] = now
@@ -43,12 +45,12 @@ class Prefills:
             self._unread[name], self._added_at[name] = (priority, self._arrivals), now
 
     def note_step(self, running: int, waiting: int, now: Seconds) -> None:
-        """Note the end of an iteration of the engine.
+        """Record the end of an iteration of the engine.
 
         Args:
-            running: Sequences that run after it.
-            waiting: Sequences that wait, the last in the order of priorities and arrivals.
-            now: The instant.
+            running: Number of running sequences after the iteration.
+            waiting: Number of waiting sequences, the last in the order of priority and arrival.
+            now: Current time (seconds).
         """
         if self._unread:
             absent = max(0, len(self._unread) + len(self._scheduled_at) - running - waiting)
@@ -61,14 +63,14 @@ class Prefills:
         self._is_idle = not (running or waiting or self._unread)
 
     def note_read(self, name: str, prompt_tokens: Tokens, took_s: Seconds) -> None:
-        """Note that a prompt was read in a time; the last ones count most."""
+        """Record how long the prefill of a prompt took; recent prompts weigh most."""
         self._forget(name)
         if took_s > 0:
             self._tokens = _KEPT_SHARE * self._tokens + prompt_tokens
             self._seconds = _KEPT_SHARE * self._seconds + took_s
 
     def take_left(self, name: str, prompt_tokens: Tokens, now: Seconds) -> Tokens:
-        """Return how much was read of a prompt that was left before its first token."""
+        """Return the estimated computed tokens of a prompt aborted before its first token."""
         since = self._scheduled_at.get(name)
         self._forget(name)
         return 0 if since is None else min(prompt_tokens, int(self.tokens_per_s * (now - since)))

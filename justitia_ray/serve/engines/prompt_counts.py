@@ -1,4 +1,4 @@
-"""Counting a model's prompt tokens in the ingress: as its engine will, or by an estimate."""
+"""Count a model's prompt tokens in the ingress: exactly as its engine does, or by an estimate."""
 
 import json
 import logging
@@ -29,25 +29,24 @@ from justitia_ray.units import Tokens
 logger = logging.getLogger(__name__)
 
 _BYTES_PER_TOKEN = 4
-"""Usual in English text: the estimate for a model whose tokenizer cannot be read."""
+"""Usual value for English text; used to estimate if the model's tokenizer cannot be loaded."""
 _JINJA = "{}\n"
 _OWN_RENDERERS = ("gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_audio", "kimi_k3", "inkling")
-"""Beginnings of types of models whose chats vLLM renders by code (config/model.py:736)."""
+"""Prefixes of model types whose chats vLLM renders by code (config/model.py:736)."""
 _PROCESSOR_FILES = ("chat_template.json", "preprocessor_config.json", "processor_config.json")
-"""Files of a processor, whose template vLLM prefers to the tokenizer's (renderers/hf.py:279)."""
+"""Processor files, whose template vLLM prefers to the tokenizer's (renderers/hf.py:279)."""
 
 
 class PromptCounter:
-    """Counts the tokens of a model's prompts."""
+    """Counts the tokens of a model's prompts.
+
+    Args:
+        tokenizer: A tokenizer of transformers; None: it could not be loaded.
+        options: How the engine renders chats.
+        is_engines_own: Whether the engine uses the same tokenizer, not one of another kind.
+    """
 
     def __init__(self, tokenizer: Any, options: ChatOptions, *, is_engines_own: bool) -> None:
-        """Take over the model's tokenizer.
-
-        Args:
-            tokenizer: A tokenizer of transformers; None: it cannot be read.
-            options: How the engine renders chats.
-            is_engines_own: Whether the engine has the same tokenizer, and not one of another kind.
-        """
         self._pieces = None if tokenizer is None else PieceCounter(tokenizer)
         self._is_exact = is_engines_own and tokenizer is not None
         self._chats = None if tokenizer is None else ChatRenderer(tokenizer, options)
@@ -68,7 +67,7 @@ class PromptCounter:
             if text is None:
                 tokens = yield from self._count_text(prompt.text, most, special=True)
                 return PromptCount(tokens, is_exact=False)
-            yield  # rendering was a step
+            yield  # rendering takes as long as one step of counting
             if ids is not None:
                 ids.places = chat_cuts(text, prompt.messages)
             special = body.fields.get("add_special_tokens") is True
@@ -83,7 +82,7 @@ class PromptCounter:
         return PromptCount(tokens, ids=ids.tokens, cuts=tuple(ids.cuts))
 
     def _rendered(self, prompt: Conversation, body: InferenceBody) -> str | None:
-        """Return the text of a chat; None if only the engine can render it."""
+        """Return the rendered text of a chat; None if only the engine can render it."""
         if self._chats is None:
             return None
         self._chats.check_items(body.fields.get("input"))
@@ -94,7 +93,7 @@ class PromptCounter:
         except NotRendered:
             return None
         except RequestError:
-            if body.estimated:  # the engine makes other messages of its items
+            if body.estimated:  # the engine builds other messages from its items
                 return None
             raise
 
@@ -116,7 +115,7 @@ def _estimate(text: str) -> Tokens:
 
 
 def _at(fields: Mapping[str, Any], place: str) -> Any:
-    """Return the value at a place of a body, e.g. `reasoning.effort`; None if it has none."""
+    """Return the value at a dotted path of a body, e.g. `reasoning.effort`; None if absent."""
     found: Any = fields
     for name in place.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -124,7 +123,7 @@ def _at(fields: Mapping[str, Any], place: str) -> Any:
 
 
 def load_model_counter(config: AppConfig) -> PromptCounter:
-    """Return the counter of a real model, by the engine's options. Blocks for some seconds."""
+    """Return the counter for a vLLM engine, from its options. Blocks for some seconds."""
     options = {key.replace("-", "_"): value for key, value in config.engine.vllm_args.items()}
     model = materialise_model(config.model.path, config.model.cache_dir)
     path = str(options.get("tokenizer", model))
@@ -134,7 +133,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
         tokenizer = _load_tokenizer(
             path, revision=revision, trusts_code=bool(options.get("trust_remote_code", False))
         )
-    except Exception as error:  # a form that vLLM alone reads, or a mistake that its log tells
+    except Exception as error:  # a form that only vLLM reads, or an error that vLLM's log reports
         log_event(
             logger,
             logging.WARNING,
@@ -153,7 +152,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
 
 
 def _is_mistrals(options: Mapping[str, Any], tokenizer: str, revision: str | None) -> bool:
-    """Return whether vLLM reads Mistral's own tokenizer (tokenizers/registry.py:130)."""
+    """Return whether vLLM uses Mistral's own tokenizer (tokenizers/registry.py:130)."""
     mode = _tokenizer_mode(options)
     return mode == "mistral" or (
         mode == "auto" and _find_file(tokenizer, "tekken.json", revision) is not None
@@ -190,9 +189,9 @@ def _chat_options(
 
 
 def _read_template(given: str) -> str | None:
-    """Return the template that an option means: a file's, or its own text (chat_utils.py:1492).
+    """Return the text of a `chat_template` option: a path or the text itself (chat_utils.py:1492).
 
-    None for one of vLLM's own templates, whose place is not known here.
+    None for one of vLLM's own templates, whose path is not known here.
     """
     try:
         return Path(given).read_text(encoding="utf-8")
@@ -209,7 +208,7 @@ def _renders_by_code(model: str, revision: Any) -> bool:
 
 
 def _find_file(path: str, name: str, revision: Any) -> Path | None:
-    """Return a file of a model, from its directory or the hub; None if it has none."""
+    """Return a file of a model, from its directory or the hub; None if it does not exist."""
     if Path(path).is_dir():
         found = Path(path, name)
         return found if found.is_file() else None
@@ -224,15 +223,15 @@ def _find_file(path: str, name: str, revision: Any) -> Path | None:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-    except (OSError, ValueError):  # no repository, e.g. a single file of weights
+    except (OSError, ValueError):  # not a repository, e.g. a single file of weights
         return None
     return None if cached is None else Path(cached)
 
 
 def _load_tokenizer(path: str, *, revision: str | None, trusts_code: bool) -> Any:
-    """Return a tokenizer; one without a class of its own is loaded without torch.
+    """Return a tokenizer; one without its own class is loaded without importing torch.
 
-    The choice of a class alone imports torch, which takes seconds of CPU and 0.4 GB.
+    Choosing the class with AutoTokenizer imports torch, which takes seconds of CPU and 0.4 GB.
     """
     described = Path(path, "tokenizer_config.json")
     values = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}

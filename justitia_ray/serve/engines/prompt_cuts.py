@@ -1,7 +1,7 @@
-"""Where chats may differ that begin alike: after the system prompt, and around the last messages.
+"""Find where chats with a common beginning may diverge: after the system prompt or the last turns.
 
-The places are found by the messages' own words in the rendered text. A place that is not found, or
-at another one, makes prompts share fewer beginnings that the queue knows of, and nothing else.
+The positions are found by searching for the messages' words in the rendered text. If a position is
+missing or wrong, the scheduler only finds fewer shared prefixes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,19 +11,19 @@ from justitia_ray.errors import RequestError
 from justitia_ray.protocol.inference_body import text_of
 
 _SOUGHT = 200
-"""Characters of a message that are looked for."""
+"""Number of characters of a message that are searched for."""
 _OF_SYSTEM = ("system", "developer")
 
 
 def chat_cuts(text: str, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return places of a rendered chat, in characters, in order: at most three.
+    """Return positions of a rendered chat in characters, in order: at most three.
 
-    They are the ends of tools and system prompt, of what was said up to the model's last answer,
-    and of all but the last message.
+    They are the end of tools and system prompt, the end of the model's last answer, and the end of
+    all but the last message.
 
     Args:
-        text: The chat, as the template renders it.
-        messages: Its messages.
+        text: The rendered chat.
+        messages: Messages of the chat.
     """
     roles = [message.get("role") for message in messages]
     first = next((n for n, role in enumerate(roles) if role not in _OF_SYSTEM), None)
@@ -48,7 +48,7 @@ def chat_cuts(text: str, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ..
 
 
 def _words(message: Mapping[str, Any]) -> str:
-    """Return the beginning of what a message says, without space around it."""
+    """Return the first `_SOUGHT` characters of a message's text, stripped of white space."""
     try:
         return text_of(message.get("content"), "messages").strip()[:_SOUGHT].rstrip()
     except RequestError:

@@ -1,8 +1,8 @@
-"""Count the tokens of a long text piece by piece, exactly, and stop where it is too long.
+"""Count the tokens of a long text piece by piece, exactly, and stop when it is too long.
 
-A tokenizer takes 1 to 4 µs a character, in one go, and makes some 200 bytes of each token: minutes
-and gigabytes for the bodies of a few callers. In pieces it can be stopped and holds up others by
-one piece only.
+A tokenizer takes 1 to 4 µs per character in one uninterruptible call and some 200 bytes per token:
+minutes and gigabytes for a few large bodies. Counting in pieces can be stopped, and delays other
+calls by one piece only.
 """
 
 import re
@@ -16,38 +16,39 @@ from justitia_ray.protocol.inference_body import Counting
 from justitia_ray.units import Tokens
 
 PIECE = 16_384
-"""Characters of a piece: 10 to 30 ms."""
+"""Characters of a piece; tokenizing one takes 10 to 30 ms."""
 _SEEN = 128
-"""Characters on each side of a cut by which the tokenizer shows that it separates there."""
+"""Characters on each side of a cut that are tokenized to check that no token crosses it."""
 _SEARCHED = 2_048
 """Characters before the end of a piece that are searched for a cut."""
 _TRIED = 4
-"""Cuts that are tried in each piece."""
+"""Number of cuts that are tried in each piece."""
 _DOUBT: Tokens = 64
-"""Tokens that a cut in the middle of a word may make too many."""
+"""Upper bound of the extra tokens that a cut inside a word may cause."""
 _CUT = re.compile(r"(?<=\w)(?=[^\w]\w)")
-"""Where words end: one side ends with a word, the other has a space or a sign before the next."""
+"""Ends of words: a word character before, then a space or sign before the next word."""
 
 
 @dataclass(slots=True)
 class Ids:
-    """Token ids of a text, as they are counted, and where in them some of its characters are."""
+    """Token ids of a text as it is counted, and the token positions of some of its characters."""
 
     places: Sequence[int] = ()
-    """Numbers of characters that are looked for, in order."""
+    """Character positions to find, in ascending order."""
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     cuts: list[Tokens] = field(default_factory=list)
-    """For each place, the tokens that end there or before; fewer while the text is not at its
-    end."""
+    """For each place, the number of tokens that end at or before it; incomplete until the whole
+    text is counted.
+    """
     characters: int = 0
-    """Characters so far."""
+    """Number of characters counted so far."""
 
     def add(self, text: str, encoded: Any) -> None:
-        """Add a piece of the text, as the tokenizer encoded it, with offsets if a place is in it.
+        """Add a piece of the text; its encoding needs offsets if the piece contains a place.
 
         Args:
             text: The piece.
-            encoded: Its `Encoding`.
+            encoded: The tokenizer's `Encoding` of the piece.
         """
         end = self.characters + len(text)
         while len(self.cuts) < len(self.places) and self.places[len(self.cuts)] <= end:
@@ -58,28 +59,30 @@ class Ids:
         self.characters = end
 
     def has_place_in(self, text: str) -> bool:
-        """Return whether a place is in the next piece."""
+        """Return whether the next piece contains a place."""
         rest = self.places[len(self.cuts) :]
         return bool(rest) and rest[0] <= self.characters + len(text)
 
     def clear(self) -> None:
-        """Begin again."""
+        """Reset to the state before the first piece."""
         self.tokens, self.cuts, self.characters = array("I"), [], 0
 
 
 class PieceCounter:
     """Counts tokens with a Hugging Face tokenizer.
 
-    A text is cut where words end. A cut counts as exact if the tokenizer makes the same tokens of
-    both sides together and of each alone, over some words: it splits there before it looks for
-    tokens. What fits is counted whole where it makes no such cuts (a BPE without a pre-tokenizer).
+    A text is cut at ends of words. A cut is exact if tokenizing both sides together gives the same
+    tokens as tokenizing each alone, over some words: the tokenizer splits there first. If a cut is
+    not exact (a BPE without a pre-tokenizer), a text within the limit is counted as a whole.
     """
 
     def __init__(self, tokenizer: Any, piece: int = PIECE) -> None:
         self._tokenizer = tokenizer
         self._piece = piece
         self._rust = getattr(tokenizer, "backend_tokenizer", None)
-        """The tokenizer below, which counts without the interpreter's lock and without offsets."""
+        """The underlying Rust tokenizer, which counts without Python's global lock and without
+        offsets.
+        """
         if self._rust is not None:
             self._rust.no_truncation()
             self._rust.no_padding()
@@ -91,11 +94,10 @@ class PieceCounter:
 
         Args:
             text: The text.
-            most: Tokens that are of interest: a text that has more may be counted as far as is
-                certain. None: all.
-            special: Whether the tokens that the tokenizer puts around a prompt are counted.
-            ids: Gets the token ids, without special ones of a text in pieces; incomplete if the
-                count ends before the text does. None: they are not wanted.
+            most: Counting may stop once the text is certain to have more tokens. None: no limit.
+            special: Whether to count the special tokens that the tokenizer adds around a prompt.
+            ids: Receives the token ids, without special ones if the text is counted in pieces;
+                incomplete if counting stops early. None: ids are not needed.
         """
         if len(text) <= 2 * self._piece:
             return self._tokens(text, special, ids)
@@ -115,7 +117,7 @@ class PieceCounter:
         return total + (self._tokenizer.num_special_tokens_to_add() if special else 0)
 
     def count_pair(self, first: str, second: str, most: Tokens | None) -> Counting:
-        """Count the tokens of two texts that are read as one."""
+        """Count the tokens of two texts that the model reads as one."""
         if len(first) + len(second) <= 2 * self._piece:
             return len(self._tokenizer(first, second).input_ids)
         total = yield from self.count(first, most, special=False)
@@ -124,7 +126,7 @@ class PieceCounter:
         return total + int(self._tokenizer.num_special_tokens_to_add(pair=True))
 
     def _cut(self, text: str, begin: int) -> tuple[int, bool]:
-        """Return the end of the piece that begins here, and whether the tokenizer splits there."""
+        """Return the end of the piece that starts at `begin`, and whether the cut is exact."""
         end = begin + self._piece
         if end + _SEEN >= len(text):
             return len(text), True

@@ -1,8 +1,8 @@
-"""Models that are built on the spot and need no download: tiny ones, and the shape of a real one.
+"""Models built on the spot without a download: tiny ones, and the shapes of real ones.
 
-What they say is noise; costs, lengths and timings are those of a real engine. The tiny ones need no
-GPU. A shape is a configuration and a tokenizer without weights, which vLLM draws itself where it is
-told `load_format: dummy`: speed and memory are those of the real model.
+Their output is noise; costs, lengths and timings are those of a real engine. The tiny models need
+no GPU. A shape is a configuration and a tokenizer without weights; with `load_format: dummy` vLLM
+draws random weights, and speed and memory are those of the real model.
 """
 
 import json
@@ -17,9 +17,9 @@ from typing import Any
 from justitia_ray.errors import ConfigError
 
 _VOCABULARY = 2048
-"""Size of every tiny model's vocabulary, in tokens."""
+"""Vocabulary size of every tiny model, in tokens."""
 _SHAPE_VOCABULARY = 32_000
-"""Size of the vocabulary of the tokenizers of shapes, in tokens."""
+"""Vocabulary size of the shapes' tokenizers, in tokens."""
 _LLAMA_HIDDEN = 128
 """Hidden size of the tiny Llama."""
 _LLAMA_LAYERS = 2
@@ -35,7 +35,7 @@ _ADAPTED_MODULES = ("q_proj", "v_proj")
 
 
 def _train_tokenizer(vocabulary: int = _VOCABULARY) -> Any:
-    """Return a byte-level BPE tokenizer of transformers; 0 to 2 begin, end and pad."""
+    """Return a byte-level BPE tokenizer of transformers; ids 0 to 2 are begin, end and pad."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -57,7 +57,7 @@ def _train_tokenizer(vocabulary: int = _VOCABULARY) -> Any:
 
 
 def _save_quietly(tokenizer: Any, make_model: Callable[[], Any], directory: Path) -> None:
-    """Write tokenizer and model: the same weights everywhere, the global random state untouched."""
+    """Write tokenizer and model with seeded weights; the global random state is unchanged."""
     import torch
     from transformers.utils import logging
 
@@ -76,7 +76,7 @@ def _save_quietly(tokenizer: Any, make_model: Callable[[], Any], directory: Path
 def _build_tiny_llama(directory: Path) -> None:
     """Write a Llama of 2 layers and hidden size 128, and its tokenizer.
 
-    Two heads of 64: vLLM's CPU attention takes no head smaller than 32.
+    It has two heads of size 64, because vLLM's CPU attention needs heads of at least 32.
     """
     _build_llama(directory, _LLAMA_LAYERS, _LLAMA_HIDDEN, intermediate=256)
 
@@ -84,8 +84,8 @@ def _build_tiny_llama(directory: Path) -> None:
 def _build_small_llama(directory: Path) -> None:
     """Write a Llama of 21 million parameters, and its tokenizer.
 
-    On a CPU it reads a context of 2,000 tokens in some 100 iterations of decoding, as a model of
-    8 billion does on a GPU with one of 100,000; the tiny one in 20.
+    On a CPU, prefill of 2,000 tokens takes as long as some 100 decode iterations, as prefill of
+    100,000 tokens does with a model of 8 billion on a GPU; with the tiny model, as long as 20.
     """
     _build_llama(directory, layers=6, hidden=512, intermediate=1_408)
 
@@ -111,7 +111,7 @@ def _build_llama(directory: Path, layers: int, hidden: int, intermediate: int) -
 
 
 def _build_tiny_adapter(directory: Path) -> None:
-    """Write an adapter of rank 8 in PEFT's form, strong enough to change what is said."""
+    """Write a LoRA adapter of rank 8 in PEFT's form, strong enough to change the output."""
     import torch
     from safetensors.torch import save_file
 
@@ -145,10 +145,10 @@ def _build_tiny_embedding(directory: Path) -> None:
 
 
 def _build_tiny_reranker(directory: Path) -> None:
-    """Write a BERT with a head that gives a pair of texts one score: a cross-encoder."""
+    """Write a BERT cross-encoder, which scores a pair of texts."""
     from transformers import BertForSequenceClassification
 
-    # With the usual range of 0.02 all pairs would have the same score but for the last digits.
+    # The default range of 0.02 would give all pairs nearly the same score.
     config = _bert_config(num_labels=1, initializer_range=0.2)
     _save_quietly(_bert_tokenizer(), lambda: BertForSequenceClassification(config), directory)
 
@@ -169,7 +169,7 @@ def _bert_config(**more: Any) -> Any:
 
 
 def _bert_tokenizer() -> Any:
-    """Return the tokenizer with the frame that BERTs know: one text, or two of different types."""
+    """Return the tokenizer with BERT's frame: one text, or two with different type ids."""
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = _train_tokenizer()
@@ -197,8 +197,8 @@ def _build_llama_2_7b(directory: Path) -> None:
 def _build_llama_3_8b(directory: Path) -> None:
     """Write the shape of Llama 3.1 8B: a quarter of the KV heads of Llama 2, 131,072 tokens.
 
-    Its tokenizer knows a quarter of the vocabulary: to train one of 128,256 takes minutes, and the
-    model makes ids of all of it.
+    Its tokenizer has a quarter of the model's vocabulary, because training one of 128,256 takes
+    minutes; the model still generates ids of the whole vocabulary.
     """
     _save_shape(
         directory,
@@ -212,7 +212,7 @@ def _build_llama_3_8b(directory: Path) -> None:
 
 
 def _save_shape(directory: Path, **more: Any) -> None:
-    """Write a Llama of 32 layers and hidden size 4096 without weights, and a tokenizer."""
+    """Write the configuration of a Llama of 32 layers and hidden size 4096, and a tokenizer."""
     from transformers import LlamaConfig
 
     config = LlamaConfig(
@@ -245,6 +245,10 @@ _BUILDERS: dict[str, Callable[[Path], None]] = {
 
 def materialise_model(path: str, cache_dir: Path | str) -> str:
     """Return a model path that vLLM and transformers can load, building a `random:` model first.
+
+    A built model is stored in `cache_dir/<name>-<python version>`: its tokenizer is trained on the
+    standard library and so depends on the Python version. Several processes may build a model at
+    once; all get the same complete directory.
 
     A built model stays in `cache_dir/<name>-<python version>`: its tokenizer is trained on the
     standard library, so another Python would build another one. Several processes may do this at
@@ -280,8 +284,8 @@ def _build_atomically(build: Callable[[Path], None], directory: Path) -> None:
         build(unfinished)
         unfinished.rename(directory)
     except OSError:
-        # rename() onto a directory that is not empty fails: another process was faster, and what
-        # it built is complete.
+        # rename() onto a directory that is not empty fails: another process was faster, and its
+        # directory is complete.
         if not directory.exists():
             raise
     finally:

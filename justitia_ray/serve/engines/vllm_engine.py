@@ -1,7 +1,7 @@
-"""The real engine: vLLM's `AsyncLLM` and vLLM's own HTTP application, in one process.
+"""Engine that runs vLLM: `AsyncLLM` and vLLM's own HTTP application, in one process.
 
-The whole OpenAI and Anthropic surface is vLLM's, unknown fields included; nothing of it is written
-here. vLLM is imported when an engine starts, so that this module is cheap to import.
+The whole OpenAI and Anthropic surface is vLLM's, unknown fields included; none of it is implemented
+here. vLLM is imported when an engine starts, so that importing this module is cheap.
 """
 
 import asyncio
@@ -53,11 +53,11 @@ _NOT_PASSED_ON = frozenset(
         "upgrade",
     }
 )
-"""Hop-by-hop headers (RFC 9110, Sec. 7.6.1), and the length, which belongs to one hop's framing."""
+"""Hop-by-hop headers (RFC 9110, Sec. 7.6.1), and `content-length`, which is set for each hop."""
 _NO_METER = LeaseMeter(0)
-"""Meter of a lease that is not known."""
+"""Meter returned for an unknown lease."""
 _OOM_LOOK_S: Seconds = 5.0
-"""Interval of looks at the kernel's count of processes that it killed for want of memory."""
+"""Interval between reads of the kernel's count of processes killed for lack of memory."""
 _KILL_WAIT_S: Seconds = 5.0
 """Longest wait for killed processes; freeing the memory of a large model takes seconds."""
 
@@ -66,19 +66,19 @@ class VllmEngine:
     """An `Engine` (see `justitia_ray.protocol.engine`) that runs vLLM.
 
     Args:
-        model_path: A directory, or a name on the hub.
-        served_model_name: The name that callers give as `model`.
-        vllm_args: Options of `vllm serve`, without dashes: `{"max_model_len": 2048}`. Dictionaries
-            are given as JSON text.
-        adapters: LoRA adapters: the name that callers give as `model`, and where it is.
-        cache_salts: Salts of the prefix cache, by tenant; None: everybody shares it.
-        grammar_limits: Most seconds and bytes that a grammar may take to compile; None: grammars
-            are not compiled in another process first.
-        exports_metrics: Whether vLLM's metrics are Ray's, for its exporter to serve; this process
-            has to belong to a Ray cluster then.
+        model_path: A directory, or a model name on the Hugging Face hub.
+        served_model_name: Name that callers pass as `model`.
+        vllm_args: Options of `vllm serve`, without dashes: `{"max_model_len": 2048}`. Dictionary
+            values are passed as JSON text.
+        adapters: LoRA adapters: name that callers pass as `model`, to its path.
+        cache_salts: Salts of the prefix cache, by tenant; None: all tenants share it.
+        grammar_limits: Time (seconds) and memory (bytes) limits for compiling a grammar; None:
+            grammars are not compiled in another process first.
+        exports_metrics: Whether vLLM's metrics are exported through Ray; this process
+            then has to belong to a Ray cluster.
 
     Raises:
-        ConfigError: If an option would break the service, e.g. another `scheduling_policy`.
+        ConfigError: If an option conflicts with the service, e.g. another `scheduling_policy`.
     """
 
     def __init__(
@@ -106,10 +106,11 @@ class VllmEngine:
         self._core_processes: list[multiprocessing.process.BaseProcess] = []
         self._is_killed = False
         self._process_tree: list[psutil.Process] = []
-        """The engine's processes and their descendants, listed while their parents live: a process
-        that is killed leaves its children to init, where nobody finds them by parent."""
+        """The engine's processes and their descendants, listed while their parents run: children of
+        a killed process are reparented to init and can no longer be found by parent.
+        """
         self._oom_kills = 0
-        """Processes that the kernel had killed for want of memory, at the last look."""
+        """Processes that the kernel had killed for lack of memory, at the last check."""
         self._looked_at: Seconds = 0.0
         self._kv_blocks = 0
         self._block_size: Tokens = 0
@@ -138,12 +139,12 @@ class VllmEngine:
                 "option in vllm_args)"
             ) from error
         config = self._llm.vllm_config
-        # One block is vLLM's null block, which no sequence ever gets; its gauge leaves it out too.
+        # One block is vLLM's null block, which is never allocated; vLLM's gauge excludes it too.
         self._kv_blocks = config.cache_config.num_gpu_blocks - 1
         self._block_size = config.cache_config.block_size
         if not self._kv_blocks:
-            # An encoder keeps nothing from one iteration to the next: what runs is bounded by its
-            # seats alone, and so many tokens are never short.
+            # An encoder keeps no KV between iterations, so only max_num_seqs limits it; this value
+            # is large enough never to be the limit.
             longest = config.model_config.max_model_len
             blocks_each = -(-longest // self._block_size)
             self._kv_blocks = config.scheduler_config.max_num_seqs * blocks_each
@@ -164,12 +165,12 @@ class VllmEngine:
         if self._exports_metrics:
             from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
-            # In place of vLLM's own of this kind, whose registry nobody scrapes here.
+            # Replaces vLLM's Prometheus logger, whose registry is not scraped here.
             stat_loggers.append(RayPrometheusStatLogger)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs.from_cli_args(arguments),
-            # Says how large a batch is by default: on an H100 8,192 tokens and 1,024 sequences, as
-            # `vllm serve` has them, where that of an unknown use is 2,048 and 128.
+            # Selects the default batch size: on an H100 8,192 tokens and 1,024 sequences, as in
+            # `vllm serve`; for an unknown use vLLM takes 2,048 and 128.
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=stat_loggers,
         )
@@ -190,13 +191,14 @@ class VllmEngine:
         app = server.build_app(arguments, tasks, self._llm.model_config)
         client = LeasedEngineClient(self._llm, self._checks_of_grammars(tasks))
         await server.init_app_state(client, app.state, arguments, tasks)
-        # vLLM's error handlers stop the HTTP server when the engine is dead. There is none here.
+        # vLLM's error handlers stop the HTTP server when the engine is dead; here there is no
+        # server.
         app.state.server = SimpleNamespace(should_exit=False)
-        freeze_gc_heap()  # what the application's lifespan would do, which is not run
+        freeze_gc_heap()  # the application's lifespan would do this, but is not run
         return app
 
     def _checks_of_grammars(self, tasks: Iterable[str]) -> GrammarChecks | None:
-        """Return the checks that come before vLLM's own, which are then off; None if none do."""
+        """Return the grammar checks that replace vLLM's own, then off; None if disabled."""
         if self._grammar_limits is None or "generate" not in tasks:
             return None
         self._llm.input_processor.structured_outputs_config = None
@@ -204,7 +206,7 @@ class VllmEngine:
         return self._grammars
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
-        """Run one call under its lease: its head once, then its body in vLLM's own chunks.
+        """Run one call under its lease: yield the response head, then the body in vLLM's chunks.
 
         Raises:
             EngineError: If the engine is dead, or dies before the last chunk.
@@ -223,10 +225,10 @@ class VllmEngine:
     async def answer_unscheduled(
         self, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[ResponseHead, bytes]:
-        """Answer a call that takes no memory and no turn of the engine.
+        """Answer a call that needs no KV memory and no scheduling, such as `/tokenize`.
 
         Raises:
-            EngineError: If the engine is dead, or dies before the answer is whole.
+            EngineError: If the engine is dead, or dies before the answer is complete.
         """
         self.check()
         async with aclosing(self._ask(path, headers, body, copy_context())) as items:
@@ -235,7 +237,7 @@ class VllmEngine:
             return head, b"".join([item async for item in items if isinstance(item, bytes)])
 
     def paths(self) -> frozenset[str]:
-        """Return the paths that vLLM's application has for this model."""
+        """Return the POST paths of vLLM's application for this model."""
         assert self._app is not None
         return frozenset(
             route.path
@@ -250,8 +252,8 @@ class VllmEngine:
         messages = call_asgi(self._app, path, _request_headers(headers, body), body, context)
         async with aclosing(messages):
             async for message in messages:
-                # vLLM answers the death of its engine with a 500, or with an error event and
-                # [DONE] in a stream of status 200: nothing that comes after it is an answer.
+                # After the engine's death vLLM answers 500, or in a stream with status 200 an error
+                # event and [DONE]; none of that is passed on.
                 self._raise_if_errored()
                 if message["type"] == "http.response.start":
                     yield _response_head(message)
@@ -259,7 +261,7 @@ class VllmEngine:
                     yield message["body"]
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a call has used so far; zeros if the lease is not known."""
+        """Return the tokens that a call has used so far; zeros for an unknown lease."""
         return self._meters.get(lease_id, _NO_METER).read_progress()
 
     def release(self, lease_id: LeaseId) -> Progress:
@@ -267,34 +269,34 @@ class VllmEngine:
         return self._meters.pop(lease_id, _NO_METER).read_final(time.monotonic())
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
-        """Return the outputs behind the chunks of a stream that were not taken yet."""
+        """Return the outputs of a stream's chunks that were not taken yet."""
         return self._meters.get(lease_id, _NO_METER).tape.take_outputs()
 
     def obstacle(self, lease_id: LeaseId) -> str:
-        """Return why a stream could not go on elsewhere; empty if it could."""
+        """Return why another replica could not continue the stream; empty if it could."""
         if self._llm is not None and self._llm.model_config.logits_processors:
             return "the logits processors of the engine may follow what was generated before"
         return self._meters.get(lease_id, _NO_METER).tape.obstacle
 
     def free_kv_tokens(self) -> Tokens:
-        """Return the KV memory free after the engine's last iteration, in tokens."""
+        """Return the free KV memory in tokens after the engine's last iteration."""
         return round(self._kv_blocks * (1.0 - self._gauges.kv_usage)) * self._block_size
 
     def preemptions(self) -> int:
-        """Return the preemptions so far; vLLM tells of one with the sequence's next token."""
+        """Return the preemptions so far; vLLM reports one with the sequence's next token."""
         return self._gauges.preemptions
 
     def steps(self) -> Steps:
-        """Return the steps that vLLM's stat logger has recorded.
+        """Return the iterations recorded by vLLM's stat logger, and whether the engine has work.
 
-        vLLM's loop goes on while it has any request, and its output processor keeps a state of each
-        until the last output or an abort.
+        vLLM iterates while it has any request, and its output processor keeps a state of each
+        request until the last output or an abort.
         """
         has_work = self._llm is not None and bool(self._llm.output_processor.request_states)
         return Steps(self._gauges.steps, has_work)
 
     def suspended(self) -> str:
-        """Return which process of the engine is stopped, by SIGSTOP or a debugger."""
+        """Return which engine process is stopped by SIGSTOP or a debugger; empty if none."""
         for process in self._process_tree:
             with suppress(psutil.Error):
                 if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
@@ -302,7 +304,7 @@ class VllmEngine:
         return ""
 
     def check(self) -> None:
-        """Return if the engine is alive.
+        """Check that the engine is running.
 
         Raises:
             EngineError: If it has not started, was stopped, failed, or its process is gone.
@@ -318,7 +320,7 @@ class VllmEngine:
             self._looked_at, self._oom_kills = now, count_oom_kills()
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine died by itself; a rank that is killed looks like that, too."""
+        """Return whether the engine died by itself; the kill of a worker rank looks the same."""
         if self._is_killed:
             return False
         codes = [process.exitcode for process in self._core_processes]
@@ -333,12 +335,12 @@ class VllmEngine:
             raise EngineError("the vLLM engine is dead; its log says why")
 
     def kill(self) -> None:
-        """Kill every process of the engine. SIGKILL ends stopped ones, too."""
-        self._is_killed = True  # who reaps a process first takes its exit code
+        """Kill every process of the engine with SIGKILL, which also ends stopped processes."""
+        self._is_killed = True  # the exit code may be lost: only the first reaper gets it
         _kill_processes(self._process_tree)
 
     async def stop(self) -> None:
-        """Stop the engine and every process it started. Safe to call twice."""
+        """Stop the engine and every process it started. Calling it twice is safe."""
         if self._grammars is not None:
             self._grammars.stop()
         llm, self._llm = self._llm, None
@@ -346,14 +348,14 @@ class VllmEngine:
             await asyncio.to_thread(llm.shutdown)
             if llm.output_handler is not None:
                 await asyncio.wait([llm.output_handler])
-        # A killed EngineCore leaves its workers behind: shutdown() knows only its own children.
+        # A killed EngineCore leaves its workers behind: shutdown() only stops its own children.
         await asyncio.to_thread(_kill_processes, self._process_tree)
         self._process_tree = []
         self._core_processes = []
 
 
 def _kill_processes(processes: list[psutil.Process]) -> None:
-    """Kill those of the processes that still run and wait until they are gone. Blocks.
+    """Kill the processes that still run and wait until they have exited. Blocks.
 
     Pid reuse is harmless: psutil compares start times before it kills.
     """

@@ -1,33 +1,33 @@
-"""Where a release of vLLM keeps its HTTP server: 0.32, and 0.26, the last one on torch 2.11.
+"""Locations of vLLM's HTTP server in release 0.32, and in 0.26, the last one on torch 2.11.
 
-vLLM promises neither place. `tests/conformance` holds a release to all that is used of it; with
-0.26 it is run by hand, in an environment of its own, when something of this folder changes.
+vLLM guarantees neither location. `tests/conformance` checks everything used of a release; with 0.26
+it is run by hand, in a separate environment, when something in this folder changes.
 """
 
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 ABSENT_OPTIONS = frozenset({"sse_keep_alive_interval"})
-"""Options of `vllm serve` that a release may not have, and then does as if they were off."""
+"""Options of `vllm serve` that some releases lack; such a release behaves as if they were off."""
 
 
 class HttpServer(NamedTuple):
-    """The parts of vLLM's own OpenAI server."""
+    """Functions of vLLM's own OpenAI server."""
 
     make_arg_parser: Any
     """Adds the options of `vllm serve` to a parser."""
     validate_args: Any
-    """Checks the options that can be checked before anything is loaded."""
+    """Checks the options that can be checked before a model is loaded."""
     build_app: Any
     """Makes the FastAPI application."""
     init_app_state: Any
-    """Gives the application its engine."""
+    """Attaches the engine to the application."""
     run_server: Any
-    """Serves until it is told to stop, as `vllm serve` does."""
+    """Runs the server until it is stopped, as `vllm serve` does."""
 
 
 def validation_error(message: str) -> Exception:
-    """Return the error that vLLM's server answers with 400."""
+    """Return an error that vLLM's server answers with 400."""
     from vllm.exceptions import VLLMValidationError
 
     error: Exception = VLLMValidationError(message)
@@ -35,7 +35,7 @@ def validation_error(message: str) -> Exception:
 
 
 def retryable_error(message: str) -> Exception:
-    """Return the error that vLLM's server answers with 503; before 0.32 with 500."""
+    """Return an error that vLLM's server answers with 503; before 0.32 with 500."""
     from vllm import exceptions
 
     error: Exception = getattr(exceptions, "RetryableRequestError", RuntimeError)(message)
@@ -43,7 +43,7 @@ def retryable_error(message: str) -> Exception:
 
 
 def http_server() -> HttpServer:
-    """Import the HTTP server of the vLLM that is installed."""
+    """Import the HTTP server of the installed vLLM."""
     if find_spec("vllm.entrypoints.launchers") is None:
         from vllm.entrypoints.openai import api_server, cli_args
 

@@ -1,14 +1,14 @@
-"""The requests of a lease inside vLLM: their tokens, their priority, their replayed outputs.
+"""vLLM requests under a lease: their tokens, priority and replayed outputs.
 
-vLLM's serving layer makes the chunks of a stream from the outputs that it draws from the engine's
-client, and the same chunks from the same outputs: text, tool calls, finish reason, usage. So the
-outputs of an earlier attempt go through vLLM's own output processor again, as if the engine had
-just made them: its detokenizer, its search for stop strings and its counts then stand where they
-stood. Only then the engine gets the request, with those tokens as part of the prompt.
+vLLM's serving layer makes the chunks of a stream (text, tool calls, finish reason, usage) from the
+outputs of the engine's client, and equal outputs give equal chunks. To continue a stream, the
+outputs of the earlier attempt therefore pass through vLLM's own output processor again, as if the
+engine had just produced them; this restores its detokenizer, stop-string search and counts. Only
+then is the request sent to the engine, with those tokens appended to the prompt.
 
-None of it is a stable API of vLLM; `tests/conformance` holds each release to it. The context
-variable lives here, in a module that is imported by name: Serve pickles a deployment class by
-value, and with it every module-global of the class's own module.
+None of this is a stable API of vLLM; `tests/conformance` checks each release. The context variable
+is defined here, in a module that is imported by name: Serve pickles a deployment class by value,
+including every global of the class's own module.
 """
 
 import time
@@ -37,10 +37,10 @@ _NEEDS_WHOLE_OUTPUT = (
     "trace_decode_token_ids",
     "extra_args",
 )
-"""Sampling parameters that count or follow what was generated, which becomes prompt; not every
-release of vLLM has each.
+"""Sampling parameters that depend on the generated tokens, which become part of the prompt when a
+stream is continued; not every vLLM release has all of them.
 
-`repetition_penalty` is none of them: vLLM applies it to the tokens of prompt and output alike.
+`repetition_penalty` is not listed: vLLM applies it to prompt and output tokens alike.
 """
 _NEEDS_PROBABILITIES = (
     "logprobs",
@@ -48,11 +48,11 @@ _NEEDS_PROBABILITIES = (
     "prompt_logprobs",
     "prompt_logprob_token_ids",
 )
-"""Sampling parameters whose results are made with the tokens, and are not kept."""
+"""Sampling parameters that request log probabilities, which are not stored with the outputs."""
 
 
 class StreamTape:
-    """Outputs of the stream under one lease: kept, and those of an earlier attempt played again.
+    """Records the outputs of a lease's stream and replays the outputs of an earlier attempt.
 
     Args:
         earlier: Outputs of the earlier attempt; empty if there was none.
@@ -61,21 +61,21 @@ class StreamTape:
     def __init__(self, earlier: tuple[Output, ...]) -> None:
         self._earlier = earlier
         self._played: list[Any] = []
-        """vLLM's outputs made of the earlier ones, which its serving layer has not drawn yet."""
+        """vLLM outputs made from the earlier ones that vLLM's serving layer has not read yet."""
         self._outputs: list[Output] = []
         self._streams = 0
         self.obstacle = ""
-        """Reason why the stream could not go on elsewhere; empty if it could."""
+        """Reason why another replica could not continue the stream; empty if it could."""
         self.has_ended = False
-        """True if the earlier outputs were all, so that nothing is left for the engine to do."""
+        """True if the earlier outputs were complete: the engine has nothing left to generate."""
 
     def take_outputs(self) -> tuple[Output, ...]:
-        """Return the outputs drawn since the last call."""
+        """Return the outputs since the last call."""
         outputs, self._outputs = self._outputs, []
         return tuple(outputs)
 
     def follow_outputs(self, outputs: AsyncGenerator[Any], params: Any) -> AsyncGenerator[Any]:
-        """Return the generator that vLLM's serving layer draws in place of the engine's outputs.
+        """Return the output generator that vLLM's serving layer reads instead of the engine's.
 
         Args:
             outputs: What the engine makes.
@@ -105,7 +105,7 @@ class StreamTape:
         return played
 
     def play_earlier(self, request: Any, state: Any, output_processor: Any) -> None:
-        """Bring a sequence that vLLM has just taken on to where the earlier attempt was.
+        """Advance a sequence that vLLM has just added to the position of the earlier attempt.
 
         Args:
             request: vLLM's `EngineCoreRequest`, which then goes to the engine: changed.
@@ -116,7 +116,7 @@ class StreamTape:
             self.obstacle = self.obstacle or "its prompt is not one of tokens"
         if not self._earlier:
             return
-        queue, state.queue = state.queue, None  # so that the outputs come back one by one
+        queue, state.queue = state.queue, None  # so that outputs are returned one by one
         tracing, output_processor.tracing_enabled = output_processor.tracing_enabled, False
         for output in self._earlier:
             made = output_processor.process_outputs([_remade(request.request_id, output)])
@@ -133,28 +133,28 @@ class StreamTape:
 
 
 def _shift(request: Any, state: Any, tokens: list[int]) -> None:
-    """Let the engine go on after these tokens; the frontend counts them as output."""
+    """Make the engine continue after these tokens; the frontend counts them as output."""
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))
     request.sampling_params = params
-    # A new list: the old one stays the prompt of the frontend.
+    # Copied, because the frontend keeps the old list as its prompt.
     request.prompt_token_ids = [*request.prompt_token_ids, *tokens]
     state.stats.num_generation_tokens = len(tokens)
 
 
 def _kept(output: Any) -> Output:
-    """Return the part of a vLLM `RequestOutput` from which it can be made again."""
+    """Return the fields of a vLLM `RequestOutput` from which it can be rebuilt."""
     (completion,) = output.outputs
     return Output(tuple(completion.token_ids), completion.finish_reason, completion.stop_reason)
 
 
 def _remade(request_id: str, output: Output) -> Any:
-    """Return an `EngineCoreOutput` from which vLLM makes an output again."""
+    """Return an `EngineCoreOutput` from which vLLM rebuilds an output."""
     from vllm.v1.engine import EngineCoreOutput, FinishReason
 
     reason, stop = output.finish_reason, output.stop_reason
-    # A stop string is found by the output processor, not by the engine.
+    # The output processor finds stop strings, not the engine.
     by_engine = reason is not None and not isinstance(stop, str)
     return EngineCoreOutput(
         request_id=request_id,
@@ -165,7 +165,7 @@ def _remade(request_id: str, output: Output) -> Any:
 
 
 def _obstacle(params: Any) -> str:
-    """Return why a stream under these `SamplingParams` could not go on elsewhere, if so."""
+    """Return why a stream with these `SamplingParams` cannot continue elsewhere, or ""."""
     if params.n > 1:
         return "it has more than one choice"
     for name in _NEEDS_WHOLE_OUTPUT:
@@ -180,7 +180,7 @@ def _obstacle(params: Any) -> str:
 
 
 class LeaseMeter:
-    """Token counts of every vLLM request that runs under one lease."""
+    """Token counts of all vLLM requests that run under one lease."""
 
     def __init__(
         self,
@@ -195,19 +195,19 @@ class LeaseMeter:
         self._prefills = prefills
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._reading: dict[str, Any] = {}
-        """vLLM's states of sequences that had no token when they were last looked at."""
+        """vLLM states of sequences that had no token at the last check, by request id."""
         self._cached: dict[str, Tokens] = {}
-        """Prompt tokens that the others found in the prefix cache."""
+        """Prompt tokens found in the prefix cache by sequences that have a token, by request id."""
         self._read_once: dict[str, Any] = {}
-        """vLLM's states of prompts of which nothing is generated."""
+        """vLLM states of prompts for which nothing is generated, by request id."""
 
     def add_sequence(self, state: Any) -> None:
-        """Count a sequence from vLLM's `RequestState` of it.
+        """Start to count a sequence, given vLLM's `RequestState`.
 
-        Only the prompt's length and the statistics object are kept. vLLM goes on counting in that
-        object, and it outlives the state, which vLLM drops on the last token and on an abort.
-        A prompt of which nothing is generated has no such count: its state tells when it is read.
-        What was found in the prefix cache is in the state from the first token on.
+        Only the prompt's length and the statistics object are stored: vLLM updates that object, and
+        it outlives the state, which vLLM drops on the last token and on an abort. A prompt for
+        which nothing is generated has no such object; its state shows when it has been computed.
+        From the first token on, the state contains the tokens found in the prefix cache.
         """
         self._reading[state.request_id] = state
         if state.detokenizer is None and state.logprobs_processor is None:
@@ -218,7 +218,7 @@ class LeaseMeter:
             self._prefills.add_sequence(state.request_id, self.priority, time.monotonic())
 
     def read_progress(self) -> Progress:
-        """Return the tokens so far, over all sequences: n choices count their prompt n times."""
+        """Return the tokens used so far; n choices of a prompt count it n times."""
         self._look_at_caches()
         is_known = self._cached and not self._reading
         return Progress(
@@ -230,16 +230,17 @@ class LeaseMeter:
         )
 
     def _look_at_caches(self) -> None:
-        """Note what sequences found in the prefix cache that have had their first token."""
+        """Store the cached prompt tokens of sequences that have their first token."""
         for name, state in list(self._reading.items()):
             if not state.is_prefilling:
                 del self._reading[name]
                 self._cached[name] = min(state.num_cached_tokens or 0, state.prompt_len)
 
     def read_final(self, now: Seconds) -> Progress:
-        """Return the tokens of a call that is over, and note how fast its prompts were read.
+        """Return the tokens of a finished call, and record its prefill speed.
 
-        vLLM counts a prompt with its first token. What was stopped before it is estimated.
+        vLLM counts a prompt with its first token; for a call stopped earlier the count is
+        estimated.
         """
         progress = self.read_progress()
         cached_tokens = sum(self._cached.values()) if self._cached else None
@@ -260,11 +261,11 @@ class LeaseMeter:
 
 
 CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_meter", default=None)
-"""The meter of the lease under which this task calls vLLM; None outside of a lease."""
+"""Meter of the lease under which the current task calls vLLM; None outside a lease."""
 
 
 class LeasedEngineClient:
-    """vLLM's engine client as vLLM's HTTP application sees it: priorities are the lease's."""
+    """Engine client for vLLM's HTTP application that replaces priorities by the lease's."""
 
     def __init__(self, engine: Any, grammars: GrammarChecks | None = None) -> None:
         self._engine = engine
@@ -276,7 +277,7 @@ class LeasedEngineClient:
     def generate(
         self, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any]:
-        """Generate as the engine does, at the lease's priority; the caller's is dropped."""
+        """Call the engine's `generate` with the lease's priority instead of the caller's."""
         stream: AsyncGenerator[Any]
         if self._grammars is None or sampling_params.structured_outputs is None:
             stream = self._engine.generate(
@@ -301,7 +302,7 @@ class LeasedEngineClient:
             raise validation_error(str(error)) from None
         except EngineError as error:
             raise retryable_error(str(error)) from None
-        checked = sampling_params.structured_outputs = copy(asked)  # prompts of a call share it
+        checked = sampling_params.structured_outputs = copy(asked)  # the call's prompts share it
         vars(checked).update(fields)
         outputs = self._engine.generate(prompt, sampling_params, *args, **kwargs)
         async with aclosing(outputs):
@@ -309,7 +310,7 @@ class LeasedEngineClient:
                 yield output
 
     def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        """Embed or score as the engine does, at the lease's priority."""
+        """Call the engine's `encode` with the lease's priority."""
         stream: AsyncGenerator[Any] = self._engine.encode(*args, **_at_lease_priority(kwargs))
         return stream
 
@@ -322,20 +323,20 @@ def _at_lease_priority(kwargs: dict[str, Any]) -> dict[str, Any]:
 def meter_requests(
     output_processor: Any, engine_core: Any, salts: CacheSalts | None = None
 ) -> None:
-    """Make vLLM's output processor hand every sequence it takes on to the current lease's meter.
+    """Patch vLLM's output processor to pass each new sequence to the current lease's meter.
 
-    This is the one place that sees every sequence (each of n choices, each prompt of a batch, each
-    beam, embeddings) before its first token. Outputs would not do: unary calls yield none before
-    the end, and aborted calls none at all.
+    Only the output processor sees every sequence (each of n choices, each prompt of a batch, each
+    beam, embeddings) before its first token. Outputs would not suffice: unary calls yield none
+    before the end, and aborted calls none at all.
 
-    A stream that was cut elsewhere is brought up to date there, before the engine hears of it; of
-    one that lacks its last chunks only, the engine does not hear.
+    A stream that was cut on another replica is replayed before its request is sent to the engine;
+    if only its last chunks were missing, no request is sent.
 
     Args:
-        output_processor: vLLM's.
-        engine_core: vLLM's client of the engine's process.
-        salts: Salts of the prefix cache, set before the engine hears of a request; None: there is
-            no such cache.
+        output_processor: vLLM's output processor.
+        engine_core: vLLM's client of the engine process.
+        salts: Salts of the prefix cache, set before a request is sent to the engine; None: prefix
+            caching is off.
     """
     add_request = output_processor.add_request
     send_request = engine_core.add_request_async
@@ -364,19 +365,21 @@ def meter_requests(
 
 
 class EngineGauges:
-    """The engine's own figures, as of its last iteration."""
+    """Engine statistics as of its last iteration."""
 
     def __init__(self) -> None:
         self.prefills = Prefills()
         self.steps = 0
-        """Iterations so far: those that gave no request anything are recorded, too."""
+        """Iterations so far, including those that scheduled no request."""
         self.kv_usage = 0.0
         """Share of the KV blocks that sequences hold, 0 to 1."""
         self.preemptions = 0
-        """Preemptions so far, of sequences that have produced a token since or ended."""
+        """Preemptions so far; a preemption is counted when its sequence next produces a token or
+        ends.
+        """
 
     def stat_logger(self) -> Callable[..., Any]:
-        """Return the factory of a vLLM stat logger that keeps these gauges up to date."""
+        """Return a factory of vLLM stat loggers that update these gauges."""
         from vllm.v1.metrics.loggers import StatLoggerBase
 
         gauges = self

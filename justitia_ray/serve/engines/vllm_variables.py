@@ -1,6 +1,6 @@
-"""Variables of the environment that would change vLLM's HTTP application inside a replica.
+"""Environment variables that would change vLLM's HTTP application inside a replica.
 
-Nobody but this service calls that application, so what they are for is decided elsewhere.
+Only this service calls that application, so their purposes are served elsewhere.
 """
 
 import logging
@@ -21,16 +21,16 @@ UNWANTED: dict[str, str] = {
     "VLLM_ENABLE_RESPONSES_API_STORE": "a response would be kept by one replica, without an end",
     "VLLM_USE_RUST_FRONTEND": "the replica calls vLLM's Python application",
 }
-"""Why each is not taken."""
+"""Variable name to the reason why it is removed."""
 
 
 def without_unwanted(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without them."""
+    """Return a copy of the environment without the unwanted variables."""
     return {name: value for name, value in environment.items() if not _is_unwanted(name, value)}
 
 
 def drop_unwanted(environment: MutableMapping[str, str]) -> None:
-    """Remove them from an environment, with a warning for each."""
+    """Remove the unwanted variables from the environment, with a warning for each."""
     for name, value in list(environment.items()):
         if _is_unwanted(name, value):
             del environment[name]
