@@ -1,1 +1,1 @@
-"""Messages between the processes, and HTTP bodies, headers and errors."""
+"""Messages between the processes; HTTP bodies, headers and errors."""

@@ -1,4 +1,4 @@
-"""Which callers share what the engines' prefix caches hold, and which requests read of it."""
+"""Which tenants share cached prompts in the engines, and which requests can use the cache."""
 
 from typing import Literal
 
@@ -8,10 +8,10 @@ Isolation = Literal["tenant", "top", "shared"]
 
 
 def cache_scope(isolation: Isolation, tenant: str) -> str:
-    """Return the name of the callers with which a tenant shares a cache; empty: all of them.
+    """Return the scope in which a tenant shares the prefix cache; empty: all tenants.
 
     Args:
-        isolation: `engine.cache_isolation`: those of one tenant, of one tree, or all.
+        isolation: `engine.cache_isolation`: share within a tenant, within a tree, or with all.
         tenant: The tenant.
     """
     if isolation == "shared":
@@ -20,13 +20,13 @@ def cache_scope(isolation: Isolation, tenant: str) -> str:
 
 
 def reads_cache(body: InferenceBody) -> bool:
-    """Return whether prompts of a request may find anything in a cache.
+    """Return whether a request's prompts may use the prefix cache.
 
-    vLLM reads none where a token of the prompt needs its probability, and for inputs that are only
-    read (`SamplingParams.skip_reading_prefix_cache`, vllm/sampling_params.py:622).
+    vLLM does not use it if prompt tokens need log probabilities, and for some inputs without
+    generation (`SamplingParams.skip_reading_prefix_cache`, vllm/sampling_params.py:622).
     """
     fields = body.fields
     if body.pools or fields.get("prompt_logprobs") is not None:
         return False
-    # A chat that is echoed has them computed whatever else it asks for.
+    # An echoed chat always computes them.
     return not fields.get("echo") or ("messages" not in fields and fields.get("logprobs") is None)

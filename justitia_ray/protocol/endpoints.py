@@ -1,7 +1,8 @@
-"""The inference endpoints: which family reads the body of which path, and this service's headers.
+"""Inference endpoints: the body parser of each path, and the names of this service's headers.
 
-A request that can never succeed is refused here at once: it would else wait its turn first.
-A path outside the table is not served: vLLM's application has paths that control the engine.
+A request that can never succeed is refused here at once instead of waiting in the queue first.
+Paths outside the table are not served, because vLLM's application has paths that control the
+engine.
 """
 
 import json
@@ -39,26 +40,27 @@ APPLICATION_HEADER = "x-justitia-application"
 CLASS_HEADER = "x-justitia-class"
 TENANT_HEADER = "x-justitia-tenant"
 DEADLINE_HEADER = "x-justitia-deadline-s"
-RETRY_COUNT_HEADER = "x-stainless-retry-count"
-"""How often a call was sent before: OpenAI's and Anthropic's clients say so with every call."""
 """Longest time in seconds that an inference may wait for its first lease."""
+RETRY_COUNT_HEADER = "x-stainless-retry-count"
+"""Number of earlier tries of a call; OpenAI's and Anthropic's clients send it with every call."""
 KEEPALIVE_HEADER = "x-justitia-keepalive"
-"""Form of the signs of life in the call's stream, one of `stream_forms.Keepalive`."""
+"""Form of the keepalives in the call's stream, one of `stream_forms.Keepalive`."""
 FINAL_HEADER = "x-justitia-final"
-"""`true` at the last inference of an application."""
+"""`true` on the last inference of an application."""
 
 TIER_HEADER = "x-justitia-tier"
-"""Tier of the application in whose share an answer was made."""
+"""Service tier in which the answer was made."""
 REPLICA_HEADER = "x-justitia-replica"
 WAITED_HEADER = "x-justitia-waited-s"
 POSITION_HEADER = "x-justitia-position"
 RAN_HEADER = "x-justitia-ran-s"
 LEASED_HEADER = "x-justitia-leased-s"
-"""The replica sets these two if it has the whole answer before the head goes: not in streams."""
+"""Set by the replica, like `RAN_HEADER`, if the whole answer is ready before its head is sent, so
+not for streams."""
 
 
 _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
-    # path: reader of its fields, told the longest output that may be asked for
+    # path: parser of its fields, given the maximum output in tokens
     CHAT: parse_chat,
     COMPLETIONS: parse_completion,
     RESPONSES: parse_response,
@@ -66,9 +68,9 @@ _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
 } | dict.fromkeys((EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFY, *SCORES, *RANKINGS), parse_pooling)
 
 INFERENCE_PATHS = tuple(_PARSERS)
-"""Paths whose requests wait in the queue."""
+"""Paths whose requests are queued and scheduled."""
 UNSCHEDULED_PATHS = ("/tokenize", "/detokenize", COUNT_TOKENS)
-"""Paths that any replica answers at once: they take no memory of the engine."""
+"""Paths that any replica answers at once, because they need no KV memory."""
 
 
 def parse_body(
@@ -78,19 +80,19 @@ def parse_body(
     max_model_len: Tokens | None,
     fields: dict[str, Any] | None = None,
 ) -> InferenceBody:
-    """Read a request's body, and name the model in its fields if it names none.
+    """Parse a request's body; if its fields name no model, add the model's name.
 
     Args:
         path: One of `INFERENCE_PATHS`.
-        body: JSON as it was sent.
-        models: The names that are served: the model's own first, then those of its adapters.
-        max_model_len: The model's context, in tokens, if known.
-        fields: The body's fields, if they were read before.
+        body: JSON as it was received.
+        models: Served names: the model's own first, then those of its adapters.
+        max_model_len: The model's context length in tokens, if known.
+        fields: The body's fields, if they were parsed before.
 
     Raises:
         RequestError: If the body is malformed or a field out of range; `param` names the field.
-        UnknownModel: If the body asks for another model.
-        UnsupportedOperation: If the body asks for something that this service refuses.
+        UnknownModel: If the body names another model.
+        UnsupportedOperation: If the body requests something that this service refuses.
     """
     if fields is None:
         fields = read_object(body)
@@ -102,17 +104,17 @@ def parse_body(
 
 
 def read_tier(fields: dict[str, Any]) -> str:
-    """Return the service tier that a body asks for; the default one if it names none of ours.
+    """Return the service tier that a body requests; unknown tiers give the default one.
 
-    Words of other services, e.g. `auto`, `fast` and `scale`, mean the default tier: the engine
-    takes any of them, and `x-justitia-tier` says what the answer was made in.
+    Tiers of other services, e.g. `auto`, `fast` and `scale`, mean the default tier;
+    `x-justitia-tier` in the answer says which tier was used.
     """
     asked = fields.get("service_tier")
     return asked if isinstance(asked, str) and asked in TIERS else DEFAULT_TIER
 
 
 def prompt_text(body: InferenceBody) -> str:
-    """Return the text of a request's prompts: the input of an application that it opens."""
+    """Return the text of a request's prompts, used as input of an application that it opens."""
     texts = [
         prompt if isinstance(prompt, str) else prompt.text
         for prompt in body.prompts
@@ -122,16 +124,16 @@ def prompt_text(body: InferenceBody) -> str:
 
 
 def name_model(fields: dict[str, Any], body: bytes, models: Sequence[str]) -> bytes:
-    """Return a body that names its model: the same bytes, or with the first name if it names none.
+    """Return a body that names its model: unchanged, or with the first name added.
 
     Args:
-        fields: The body's fields, which get the name, too.
-        body: JSON as it was sent.
-        models: The names that are served.
+        fields: The body's fields; the name is added to them too.
+        body: JSON as it was received.
+        models: Served names.
 
     Raises:
-        RequestError: If the name is no string.
-        UnknownModel: If the name is none of those that are served.
+        RequestError: If the name is not a string.
+        UnknownModel: If the name is not served.
     """
     asked = fields.get("model")
     if asked is None:

@@ -1,4 +1,4 @@
-"""Errors over HTTP: one table of statuses, bodies in the form that an endpoint's clients read.
+"""HTTP errors: a table of statuses, and error bodies in the form of each endpoint's API.
 
 Sources: OpenAI's and Anthropic's API references, "Errors" and "Streaming".
 """
@@ -57,7 +57,7 @@ from justitia_ray.units import ApplicationId, Seconds
 STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     # error: (status, OpenAI's error type, code)
     Unauthenticated: (401, "invalid_request_error", "invalid_api_key"),
-    Forbidden: (403, "PermissionDeniedError", None),  # each says its own code
+    Forbidden: (403, "PermissionDeniedError", None),  # each error carries its own code
     UnknownModel: (404, "NotFoundError", "model_not_found"),
     UnknownApplication: (404, "NotFoundError", "application_not_found"),
     ApplicationIsClosed: (409, "ConflictError", "application_closed"),
@@ -86,13 +86,14 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
 }
 
 ACCEPTED_ENCODINGS = "gzip, deflate, zstd, br"
-"""Content codings of a body that are decoded, as `Accept-Encoding` names them."""
+"""Content codings that are decoded in request bodies, in the form of `Accept-Encoding`."""
 RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
-"""Code of a spent quota that comes back within hours; that of a budget stands in the table."""
+"""Error code of a spent quota whose period is at most an hour; longer ones have the code in
+`STATUS`."""
 _RETRY_AFTER_S = 5.0
-"""When to try again what will pass, where nothing better is known."""
+"""Default `Retry-After` in seconds for refusals that are temporary."""
 _NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)
-"""Refusals that say when to come back, or that nothing is known of it."""
+"""Refusals that carry their own retry time, or for which none is known."""
 _TOO_SMALL = ": the call needs more than a quota of its tenant has in a whole period"
 _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines], str]] = {
     # refusal: (error, text after the application's id)
@@ -154,10 +155,10 @@ def refusal_error(
     """Return the caller's error for a refusal of the scheduler.
 
     Args:
-        reason: Why.
+        reason: The refusal.
         key: The application's key.
-        limit: The limit that binds, if it is one.
-        retry_after_s: When to try again, if that is known.
+        limit: The limit that caused the refusal, if any.
+        retry_after_s: Time until a retry may succeed, if known.
     """
     error, text = _REFUSALS[reason]
     message = f"application {split_key(key)[1]!r}{text}"
@@ -178,7 +179,7 @@ def refusal_error(
 
 
 def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
-    """Return status, type and code of an error; 500 for an error that no caller should see."""
+    """Return status, type and code of an error; 500 for an internal error."""
     if isinstance(error, StreamRefused):
         return error.status, str(error.error.get("type")), None
     for kind in type(error).__mro__:
@@ -193,7 +194,7 @@ def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
 
 
 def dropped_pairs() -> tuple[tuple[str, DropReason], ...]:
-    """Return the code and the reason of every error that drops a call; "" is no code."""
+    """Return (code, reason) of every error that drops a call; "" stands for no code."""
     pairs = {(RATE_LIMIT_EXCEEDED, DropReason.QUOTA): None}
     for kind, reason in DROPPED.items():
         code = next(STATUS[base][2] for base in kind.__mro__ if base in STATUS)
@@ -202,7 +203,7 @@ def dropped_pairs() -> tuple[tuple[str, DropReason], ...]:
 
 
 def error_body(error: JustitiaError) -> dict[str, Any]:
-    """Return the error as OpenAI's clients expect it."""
+    """Return the error's body in the form of OpenAI's API."""
     _, kind, code = status_of(error)
     param = error.param if isinstance(error, RequestError) else None
     return openai_error(str(error), kind, param, code)
@@ -216,7 +217,7 @@ def openai_error(
 
 
 def error_headers(error: JustitiaError, draw: Callable[[], float]) -> dict[str, str]:
-    """Return the headers that go with an error; `draw` as in `refusals.retry_headers`."""
+    """Return an error's headers; `draw` as in `refusals.retry_headers`."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
     if isinstance(error, UnsupportedEncoding):
@@ -242,7 +243,7 @@ _ANTHROPIC_TYPES = {
 
 
 def error_in_form(path: str, error: JustitiaError) -> dict[str, Any]:
-    """Return the body that answers an error of this service on a path."""
+    """Return the body of a service error in the form of the path's API."""
     body = error_body(error)
     if not has_anthropic_form(path):
         return body
@@ -250,9 +251,9 @@ def error_in_form(path: str, error: JustitiaError) -> dict[str, Any]:
 
 
 def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
-    """Return the body of an engine's error on a path.
+    """Return the body of an engine's error in the form of the path's API.
 
-    vLLM answers in OpenAI's form wherever its own checks of a body fail, and in the form of its web
+    vLLM answers in OpenAI's form where its own checks of a body fail, and in the form of its web
     framework on a path that it does not serve for this model.
     """
     said = _engine_error(path, status, body)
@@ -264,7 +265,7 @@ def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
 
 
 def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
-    """Return an engine's error on a path as the object of OpenAI's form, whatever it answered."""
+    """Return an engine's error on a path in OpenAI's form, whatever form the engine used."""
     said = _engine_error(path, status, body)
     if said is not None:
         return dict(said["error"])
@@ -275,7 +276,7 @@ def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
 
 
 def _engine_error(path: str, status: int, body: bytes) -> dict[str, Any] | None:
-    """Return an engine's answer that holds the object of an error; None if it holds none."""
+    """Return an engine's answer if it contains an error object; else None."""
     try:
         said = json.loads(body)
     except ValueError:
@@ -290,7 +291,7 @@ def _engine_error(path: str, status: int, body: bytes) -> dict[str, Any] | None:
 
 
 def has_anthropic_form(path: str) -> bool:
-    """Return whether errors on a path have Anthropic's form; all others have OpenAI's."""
+    """Return whether errors on a path have Anthropic's form; other paths use OpenAI's."""
     return path in (MESSAGES, COUNT_TOKENS)
 
 

@@ -1,7 +1,7 @@
 """Bodies of the generating endpoints: chats, completions, OpenAI's Responses, Anthropic's Messages.
 
-No response is kept: a request that would need an earlier one, on whichever replica is next, is
-refused.
+Responses are not stored, so a request that refers to an earlier response is refused: it could reach
+another replica.
 """
 
 import json
@@ -32,7 +32,7 @@ _REFUSED = {"use_beam_search": "beam search runs outside the engine's batch"}
 
 
 def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a chat, whose output may fill the context unless they bound it.
+    """Read the fields of a chat; without a limit its output may fill the context.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -43,7 +43,7 @@ def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceB
     for message in messages:
         text_of(message.get("content"), "messages")
     max_tokens = integer(fields, "max_completion_tokens", 1, longest)
-    if max_tokens is None:  # else the engine does not look at the other
+    if max_tokens is None:  # if set, the engine ignores max_tokens
         max_tokens = integer(fields, "max_tokens", 1, longest)
     tools = fields.get("tools")
     prompts: list[Prompt] = [
@@ -53,7 +53,7 @@ def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceB
 
 
 def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a completion: 16 tokens for each prompt, unless they say otherwise.
+    """Read the fields of a completion; by default it gets 16 output tokens per prompt.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -62,18 +62,19 @@ def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> Infe
     _refuse(fields, _REFUSED)
     prompt = fields.get("prompt")
     if not prompt and fields.get("prompt_embeds"):
-        prompts: list[Prompt] = [""]  # embeddings have no text: the engine counts them
+        prompts: list[Prompt] = [""]  # embeddings have no text here: the engine counts them
     elif not prompt or not isinstance(prompt, str | list):
         raise RequestError(
             "prompt must be a string, a list of strings, or token ids, and not empty", "prompt"
         )
     else:
         prompts = texts_or_ids(prompt, "prompt")
-    echoes = boolean(fields, "echo")  # lm-eval asks for the prompt's log probabilities alone
+    echoes = boolean(fields, "echo")  # lm-eval requests only the prompt's log probabilities
     max_tokens = integer(fields, "max_tokens", 0 if echoes else 1, longest)
     if max_tokens is None:
         max_tokens = USUAL_OUTPUT
-    # The engine makes one token even then (vllm/entrypoints/openai/completion/protocol.py:396).
+    # The engine generates one token even for max_tokens 0
+    # (vllm/entrypoints/openai/completion/protocol.py:396).
     body = _openai_body(path, fields, prompts, max(1, max_tokens), longest)
     return replace(body, estimated="prompt_embeds" in fields)
 
@@ -82,15 +83,15 @@ def texts_or_ids(value: Any, field: str) -> list[Prompt]:
     """Return the prompts in a text, token ids, or a list of either.
 
     Raises:
-        RequestError: If the value is something else.
+        RequestError: If the value is anything else.
     """
     if isinstance(value, str):
         return [value]
-    # vLLM reads 2.0 as an id, as pydantic does, and not 2.5.
+    # Like pydantic, vLLM reads 2.0 as an id, but not 2.5.
     if all(isinstance(part, int | float) and part % 1 == 0 for part in value):
         return [value]
     for part in value:
-        # The engine reads digits in a text, too, where a list can hold nothing but ids.
+        # In a list that can only contain ids, the engine also reads digits in strings.
         is_ids = isinstance(part, list) and part and not isinstance(part[0], list | dict)
         if not (isinstance(part, str) or is_ids):
             raise RequestError(f"{field} must hold strings, or lists of token ids, only", field)
@@ -98,7 +99,7 @@ def texts_or_ids(value: Any, field: str) -> list[Prompt]:
 
 
 def _refuse(fields: dict[str, Any], reasons: dict[str, str]) -> None:
-    """Refuse a body with one of these fields."""
+    """Raise UnsupportedOperation if the body has one of these fields."""
     for name, why in reasons.items():
         if fields.get(name):
             raise UnsupportedOperation(f"{name} is not supported: {why}", name)
@@ -118,7 +119,7 @@ def _openai_body(
             " fits, is allowed",
             "truncate_prompt_tokens",
         )
-    if keeps == -1:  # all but a token for the output (vllm/renderers/params.py:222)
+    if keeps == -1:  # -1: the context length minus one output token (vllm/renderers/params.py:222)
         keeps = longest - 1
     n = integer(fields, "n", 1, _MAX_CHOICES) or 1
     check_sequences(len(prompts), n, MAX_SEQUENCES, "prompt")
@@ -150,13 +151,13 @@ _REFUSED_RESPONSES = {
 
 
 def join_assistant_texts(fields: dict[str, Any]) -> bool:
-    """Write the model's messages without `type` as texts; return whether there was one to write.
+    """Convert assistant messages without `type` to plain text; return whether any was converted.
 
-    OpenAI's API takes them as lists of parts. vLLM does only where they have a type or an id, and
-    then reads the first part.
+    OpenAI's API accepts lists of parts in these messages. vLLM accepts them only with a type or an
+    id, and then reads only the first part.
 
     Args:
-        fields: The fields of a request for a response, which are changed.
+        fields: The fields of a Responses request; modified.
     """
     given, found = fields.get("input"), False
     for item in given if isinstance(given, list) else ():
@@ -180,7 +181,7 @@ def _output_text(part: Any) -> str | None:
 
 
 def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a request for a response.
+    """Read the fields of a Responses request.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -206,7 +207,7 @@ def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> Infere
 
 
 def _of_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as a message: a call of a tool and its answer are texts too."""
+    """Return an input item as a chat message; tool calls and their results become text."""
     kind = item.get("type", "message")
     if kind == "function_call":
         return _message("assistant", f"{item.get('name')}{item.get('arguments')}")
@@ -224,7 +225,7 @@ def _message(role: str, content: str) -> dict[str, Any]:
 
 
 def _response_tools(tools: Any) -> list[Any] | None:
-    """Return tools as chats name them; tools that are no functions take no prompt here."""
+    """Return tools in the form of chats; tools without a name add nothing to the prompt here."""
     if not isinstance(tools, list):
         return None
     functions = [tool for tool in tools if isinstance(tool, dict) and "name" in tool]
@@ -236,7 +237,7 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 
 
 def parse_message(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a request for a message.
+    """Read the fields of an Anthropic Messages request.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -274,7 +275,7 @@ def _text(content: Any, field: str) -> str:
 
 
 def _text_of_block(block: dict[str, Any], field: str) -> str:
-    """Return the text of a block; an image is left to the replica's count."""
+    """Return the text of a content block, without images, which the engine counts."""
     kind = block.get("type")
     if kind == "tool_use":
         return f"{block.get('name')}{json.dumps(block.get('input'))}"
@@ -284,7 +285,7 @@ def _text_of_block(block: dict[str, Any], field: str) -> str:
 
 
 def _message_tools(tools: Any) -> list[Any] | None:
-    """Return tools as chats name them."""
+    """Return Anthropic's tools in the form of OpenAI's chats."""
     if not isinstance(tools, list):
         return None
     return [

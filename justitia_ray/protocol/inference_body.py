@@ -1,4 +1,4 @@
-"""A request's JSON body: read strictly, its fields checked, and the part that the queue needs."""
+"""Parse a request's JSON body strictly, check its fields and extract what the scheduler needs."""
 
 import json
 import math
@@ -14,19 +14,19 @@ from justitia_ray.errors import ContextLengthExceeded, RequestError, shown_short
 from justitia_ray.units import Tokens
 
 _MAX_DEPTH = 128
-"""Schemas of tools nest some ten deep; parsers and writers of JSON give up at about a thousand,
-each at another depth."""
+"""Maximum nesting depth of a body. Tool schemas nest some ten levels deep; JSON parsers and writers
+fail at about a thousand, each at a different depth."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER = TypeAdapter(int)
 _BOOLEAN = TypeAdapter(bool)
-"""vLLM reads its requests by pydantic's lax rules: `"5"` and `5.0` are 5, `"true"` is true."""
+"""vLLM parses requests with pydantic's lax rules: `"5"` and `5.0` are 5, `"true"` is true."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Return a JSON object that every reader takes alike: finite numbers, names once, UTF-8.
+    """Parse a JSON object that all parsers read alike: finite numbers, no duplicate names, UTF-8.
 
     Raises:
-        RequestError: If the body is something else.
+        RequestError: If the body is anything else.
     """
     try:
         text = body.decode("utf-8")
@@ -36,9 +36,10 @@ def read_object(body: bytes) -> dict[str, Any]:
             raise _too_deep() from None
         if isinstance(fields, dict):
             _check_depth(fields)
-        if _SURROGATE.search(text):  # half a character can be written so, but not be encoded
+        # JSON can escape half a surrogate pair, which cannot be encoded as UTF-8
+        if _SURROGATE.search(text):
             json.dumps(fields, ensure_ascii=False).encode()
-    except ValueError as error:  # UnicodeError is one
+    except ValueError as error:  # includes UnicodeError
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise RequestError(f"the body must be a JSON object, not {type(fields).__name__}")
@@ -49,7 +50,7 @@ def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | N
     """Return an integer field, read as the engine reads it; None if it is missing or null.
 
     Raises:
-        RequestError: If the field is something else, or out of range.
+        RequestError: If the field is not an integer, or out of range.
     """
     value = fields.get(name)
     if value is None:
@@ -68,7 +69,7 @@ def boolean(fields: dict[str, Any], name: str) -> bool:
     """Return a boolean field, read as the engine reads it; False if it is missing or null.
 
     Raises:
-        RequestError: If the field is something else.
+        RequestError: If the field is not a boolean.
     """
     value = fields.get(name)
     if value is None:
@@ -84,12 +85,12 @@ def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]
     """Return a field that is a list of at least one object.
 
     Args:
-        fields: A body's fields.
+        fields: The body's fields.
         name: The field to read.
         what: A noun for its items, e.g. `message`.
 
     Raises:
-        RequestError: If the field is something else.
+        RequestError: If the field is anything else.
     """
     value = fields.get(name)
     if not isinstance(value, list) or not value:
@@ -100,10 +101,10 @@ def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]
 
 
 def _check_depth(fields: dict[str, Any]) -> None:
-    """Refuse an object that nests too deep.
+    """Refuse an object that is nested too deeply.
 
     Raises:
-        ValueError: If the object does.
+        ValueError: If it exceeds `_MAX_DEPTH`.
     """
     level: list[Any] = [fields]
     depth = 0
@@ -151,42 +152,42 @@ _STRICT = json.JSONDecoder(
 
 
 USUAL_OUTPUT: Tokens = 16
-"""Output of a request that asks for no length and that neither endpoint nor context bounds."""
+"""Assumed output tokens of a request without a length, if the context length is unknown."""
 MAX_SEQUENCES = 1_024
-"""Maximum prompts times n of a request: four times what an engine runs at once by default. All are
-one inference, which holds its replica until the last one is done."""
+"""Maximum of prompts times n in a request: four times the sequences that an engine runs at once by
+default. All sequences are one inference, which occupies its replica until the last one ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A prompt that the model's chat template makes of messages."""
+    """Prompt that the model's chat template renders from messages."""
 
     messages: tuple[dict[str, Any], ...]
-    """Messages in the form of OpenAI's chats, as they came."""
+    """Messages in the form of OpenAI's chats, unmodified."""
     tools: list[Any] | None = None
     """Tools in the form of OpenAI's chats."""
 
     @property
     def text(self) -> str:
-        """The messages' contents, a line each."""
+        """Contents of the messages, separated by line breaks."""
         return "\n".join(text_of(one.get("content"), "messages") for one in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two texts that are compared."""
+    """Pair of texts that the model scores together."""
 
     first: str
     second: str
 
     @property
     def text(self) -> str:
-        """The two texts, a line each."""
+        """The two texts, separated by a line break."""
         return f"{self.first}\n{self.second}"
 
 
 Prompt = str | list[int] | Conversation | Pair
-"""A text, token ids, or something that the model's tokenizer makes a text of."""
+"""A prompt: text, token ids, or messages or a pair that the tokenizer converts to text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,68 +198,71 @@ class PromptSize:
     total_tokens: Tokens
     longest_tokens: Tokens
     is_exact: bool = True
-    """Whether the engine will count as many."""
+    """Whether the engine will count the same number of tokens."""
     prefixes: bytes = b""
-    """Names of beginnings that others may have, too (`core.prefixes.pack_prefixes`)."""
+    """Names of prompt prefixes that other requests may share (`core.prefixes.pack_prefixes`)."""
     copies: int = 1
-    """Choices of each prompt that share its memory on the engine."""
+    """Choices per prompt, which share the prompt's KV memory on the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceBody:
-    """A request body, as far as the queue reads it."""
+    """Request body with the fields that the scheduler needs."""
 
     fields: dict[str, Any]
     prompts: list[Prompt]
-    """Prompts that the engine reads, at least one."""
+    """Prompts that the engine reads; at least one."""
     stream: bool = False
     n: int = 1
-    """Choices of each prompt."""
+    """Number of choices per prompt."""
     max_tokens: Tokens | None = None
-    """Maximum output of each choice; None: all that the context leaves."""
+    """Maximum output of each choice; None: up to the model's context length."""
     keeps: Tokens | None = None
-    """Tokens that the engine keeps of a longer prompt, as the request asks; None: all of it."""
+    """Number of tokens to which the engine truncates a longer prompt; None: no truncation."""
     forced_length: bool = False
-    """Every choice will have exactly `max_tokens`."""
+    """True if every choice will have exactly `max_tokens` tokens."""
     pools: bool = False
-    """Each prompt is read once and charged as one token of output; nothing is generated."""
+    """True for embeddings and scores: each prompt is computed once and charged as one output token;
+    no text is generated."""
     estimated: bool = False
-    """Prompts are only estimated before the engine has made them: no request is refused by its
-    length."""
+    """True if prompt lengths are only estimates, because the engine builds the prompt; the request
+    is then never refused for its length."""
     prompt_field: str = "prompt"
-    """The field that holds the prompt, for errors."""
+    """Name of the prompt's field, for error messages."""
     effort_field: str | None = None
-    """The place of the effort that the model is asked for, e.g. `reasoning.effort`; None: none."""
+    """Path of the reasoning-effort field, e.g. `reasoning.effort`; None if the API has none."""
     payload: bytes = b""
-    """The fields as JSON, for the engine: the bytes that came, if they name the model."""
+    """JSON sent to the engine: the original bytes if they name the model."""
     size: PromptSize | None = None
-    """Size of the prompts, once they are counted."""
+    """Size of the prompts; None until they are counted."""
     wants_ids: bool = False
-    """Whether a count of the prompts is to keep their token ids."""
+    """Whether counting the prompts must also return their token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """Tokens of a prompt before the engine has read it."""
+    """Tokens of a prompt, counted before the engine has read it."""
 
     tokens: Tokens
     is_exact: bool = True
-    """Whether the engine will count as many; an estimate refuses nothing."""
+    """Whether the engine will count the same; a request is not refused because of an estimate."""
     ids: "array[int] | None" = None
-    """Token ids, if they are wanted and all known."""
+    """Token ids, if requested and all known."""
     cuts: tuple[Tokens, ...] = ()
-    """Numbers of tokens after which prompts may differ that begin alike, e.g. the system prompt."""
+    """Token positions after which prompts with a common beginning may diverge, e.g. the end of the
+    system prompt."""
 
 
 Counting: TypeAlias = Generator[None, None, Tokens]
-"""A count of tokens in steps of some milliseconds each, so that others can have turns between."""
+"""Generator that counts tokens in steps of a few milliseconds, so that other work can run between.
+"""
 PromptCounting: TypeAlias = Generator[None, None, PromptCount]
-"""A count of a prompt, in such steps."""
+"""Generator that counts a prompt in the same way as `Counting`."""
 CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], PromptCounting]
-"""Counts the tokens of a prompt in a body, as the engine of the model does if that is possible.
+"""Counts the tokens of a prompt in a body, the way the model's engine does if possible.
 
-The third argument is how many tokens are of interest: a count that has passed them may end there,
-with what it has. None: all are.
+The third argument is a limit in tokens: counting may stop at a larger count and return it. None: no
+limit.
 """
 
 
@@ -269,19 +273,19 @@ def output_bound(
     *,
     is_exact: bool = True,
 ) -> Tokens:
-    """Return the maximum output of one choice, given the length of its prompt.
+    """Return the maximum output tokens of one choice, given the length of its prompt.
 
-    The engine cuts the output that was asked for to what the context leaves (`get_max_tokens`,
-    vllm/entrypoints/serve/utils/api_utils.py:169): only a prompt that leaves nothing is refused.
+    The engine cuts the requested output to what the context leaves (`get_max_tokens`,
+    vllm/entrypoints/serve/utils/api_utils.py:169): only a prompt that leaves no room is refused.
 
     Args:
         body: The request.
         longest_prompt: Tokens of its longest prompt.
-        max_model_len: The model's context, in tokens, if known.
-        is_exact: Whether the engine will count as many.
+        max_model_len: The model's context length in tokens, if known.
+        is_exact: Whether the engine will count the same.
 
     Raises:
-        ContextLengthExceeded: If the prompt fills the context, or exceeds it.
+        ContextLengthExceeded: If the prompt fills or exceeds the context.
     """
     may_refuse = is_exact and not body.estimated
     if body.pools:
@@ -297,10 +301,10 @@ def output_bound(
 
 
 def check_sequences(prompts: int, n: int, most: int, field: str) -> None:
-    """Refuse a request of too many sequences.
+    """Refuse a request with more than `most` sequences.
 
     Raises:
-        RequestError: If the request has more than `most`.
+        RequestError: If prompts times n exceeds `most`.
     """
     if prompts * n > most:
         times = f", times n makes {prompts * n} sequences" if n > 1 else ""
@@ -311,10 +315,10 @@ def check_sequences(prompts: int, n: int, most: int, field: str) -> None:
 
 
 def text_of(content: Any, field: str) -> str:
-    """Return the text of a message; images and audio are left to the replica's count.
+    """Return the text of a message, without images and audio, which the engine counts.
 
     Raises:
-        RequestError: If the content has another form than messages have.
+        RequestError: If the content is not a string, a list of parts or null.
     """
     if isinstance(content, str):
         return content

@@ -1,9 +1,9 @@
-"""The inspection of a service: each part's own view of who holds what, to be compared.
+"""Inspection of a service: the state of each part as that part sees it, for comparison.
 
-The answer of `GET /v1/examination`, which `justitia doctor` reads. It holds ids, sizes, ages and
-no texts. Each part says only what it knows itself, so that disagreements show.
-All ages are in seconds; tables that could grow without bound are cut, and `left_out` says by how
-much.
+It is the answer of `GET /v1/examination`, which `justitia doctor` reads, and contains ids, sizes
+and ages, but no texts. Each part reports only its own state, so that disagreements are visible. All
+ages are in seconds. Tables that could grow without bound are truncated, and `left_out` counts the
+entries left out.
 """
 
 from collections.abc import Mapping
@@ -26,43 +26,44 @@ from justitia_ray.units import (
 )
 
 MAX_ENTRIES = 10_000
-"""Most entries of each table: 2 MB of JSON."""
+"""Maximum entries of each table; 10,000 entries are 2 MB of JSON."""
 MAX_LISTED_APPLICATIONS = 1_000
-"""Most applications in one status: a tenth of a second of the scheduler's time, most for lags."""
+"""Maximum applications in one status; 1,000 take the scheduler a tenth of a second, mostly for
+lags."""
 
 
 class _InspectionModel(BaseModel):
-    """A part of an inspection; one of another version may hold fields that are unknown here."""
+    """A part of an inspection; fields of other versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class ApplicationFacts(_InspectionModel):
-    """A live application, as the scheduler sees it."""
+    """State of a live application in the scheduler."""
 
     state: str
     ingress_id: IngressId
     """The ingress that opened it."""
     finish: VirtualTime
-    """The tag F in GPS; while withdrawn, without what the next submission will add."""
+    """Virtual finish time F in GPS; while withdrawn, excluding what the next submission adds."""
     clock: VirtualTime
-    """V of the clock that F belongs to: the tenant's own, with `fairness: tenant`."""
+    """Virtual time V that F refers to; with `fairness: tenant` the tenant's own."""
     active: bool
-    """Whether GPS still serves the application, F > V."""
+    """Whether GPS still serves the application (F > V)."""
     withdrawn: bool
     charged: KvTokenTime
     attained: KvTokenTime
     age_s: Seconds
     idle_s: Seconds | None
-    """None while an inference of the application waits or runs."""
+    """Time without a queued or running inference; None while there is one."""
     idle_limit_s: Seconds | None = None
-    """How long it may be idle before it ends, if not `SilenceLimits.application_s`."""
+    """Idle time after which the application ends; None: `SilenceLimits.application_s`."""
     waiting: int
     in_flight: int
 
 
 class InferenceFacts(_InspectionModel):
-    """An inference that has not ended, as the scheduler sees it."""
+    """State of an unfinished inference in the scheduler."""
 
     application_id: ApplicationId
     ingress_id: IngressId
@@ -70,7 +71,7 @@ class InferenceFacts(_InspectionModel):
 
 
 class LeaseFacts(_InspectionModel):
-    """A lease, as the scheduler sees it."""
+    """State of a lease in the scheduler."""
 
     request_id: RequestId
     replica_id: ReplicaId
@@ -79,50 +80,50 @@ class LeaseFacts(_InspectionModel):
 
 
 class ReplicaFacts(_InspectionModel):
-    """A replica, as the scheduler sees it."""
+    """State of a replica in the scheduler."""
 
     unclaimed: tuple[LeaseId, ...] = ()
-    """Named leases that an earlier scheduler granted and no ingress has claimed yet."""
+    """Leases granted by an earlier scheduler that no ingress has claimed yet."""
     address: str = ""
-    """Host and port where it takes calls, as its last pull said; empty before the first."""
+    """Host and port for calls, from its last pull; empty before the first pull."""
     silent_s: Seconds
     draining_s: Seconds | None = None
-    """None if the replica does not drain."""
+    """Time since it started to drain; None if it is not draining."""
     stalled_s: Seconds | None = None
-    """Time since the replica first said that its engine makes no steps; None if it makes some."""
+    """Time since the replica first reported that its engine makes no steps; None if it does."""
     kv_tokens: Tokens
     block_size: Tokens = 1
     unexplained_kv_tokens: Tokens = 0
-    """KV in use at the last pull that no lease of the replica explains."""
+    """KV tokens in use at the last pull that none of the replica's leases accounts for."""
     leases: int = 0
     unread: int = 0
-    """Messages to the replica that it has not confirmed."""
+    """Number of messages to the replica that it has not acknowledged."""
     next_unread: int | None = None
-    """Number of the first unread message."""
+    """Number of the first unacknowledged message; None if there is none."""
     free_for_first: bool = False
-    """Whether the replica holds no lease and the first inference in order would fit."""
+    """True if the replica is idle although the first inference in order would fit on it."""
 
 
 class IngressFacts(_InspectionModel):
-    """An ingress, as the scheduler sees it."""
+    """State of an ingress in the scheduler."""
 
     silent_s: Seconds
     unread: int = 0
 
 
 class StoreFacts(_InspectionModel):
-    """The scheduler's store, as the scheduler sees it."""
+    """State of the scheduler's store."""
 
     kind: Literal["embedded", "redis", "none"]
     trouble: str | None = None
     saves: int = 0
     saved_s_ago: Seconds | None = None
-    """None before the first save."""
+    """Time since the last save; None before the first."""
     save_interval_s: Seconds
 
 
 class SilenceLimits(_InspectionModel):
-    """Ages and silences above which something is wrong."""
+    """Limits for ages and silences; exceeding one indicates a fault."""
 
     lease_s: Seconds
     replica_s: Seconds
@@ -133,25 +134,25 @@ class SilenceLimits(_InspectionModel):
 
 
 class ScalingFacts(_InspectionModel):
-    """How many replicas the queue asks for, and who goes by it."""
+    """Number of replicas that the scheduler requests, and the settings that apply."""
 
     wanted: int
     asked: int
-    """Before the limits."""
+    """Requested number of replicas before `minimum` and `maximum` are applied."""
     minimum: int
     maximum: int | None
     load_s: Seconds
-    """Time that a replica takes to load, measured or as configured."""
+    """Time to load a replica, measured or as configured."""
     asked_s_ago: Seconds | None
-    """Since somebody asked who starts replicas; None: nobody has, or not for long."""
+    """Time since the autoscaler last polled; None if never or beyond the timeout."""
     downscale_delay_s: Seconds | None
-    """Configured delay of a scale-down; None: Serve scales nothing."""
+    """Configured delay of a scale-down; None: Serve does not scale."""
     is_serves: bool
-    """Whether Serve is to scale by it."""
+    """Whether Serve is configured to scale to the requested number."""
 
 
 class SchedulerReport(_InspectionModel):
-    """The scheduler's own view."""
+    """State of the scheduler."""
 
     ready: bool
     degraded: str | None = None
@@ -162,30 +163,30 @@ class SchedulerReport(_InspectionModel):
     recovering: bool = False
     waiting: int = 0
     held_back: int = 0
-    """Applications that wait to be stored; their inferences are left out until then."""
+    """Number of applications waiting to be stored; their inferences are omitted until then."""
     first: RequestId | None = None
-    """The first inference in order; None if no waiting one may be granted."""
+    """The first inference in order; None if no waiting inference may be granted."""
     limits: SilenceLimits | None = None
     store: StoreFacts | None = None
     applications: dict[ApplicationId, ApplicationFacts] = {}
     ended: tuple[ApplicationId, ...] = ()
-    """Ended applications that GPS still serves: they are stored too."""
+    """Ended applications that GPS still serves; they are stored too."""
     inferences: dict[RequestId, InferenceFacts] = {}
     leases: dict[LeaseId, LeaseFacts] = {}
     replicas: dict[ReplicaId, ReplicaFacts] = {}
     ingresses: dict[IngressId, IngressFacts] = {}
     scaling: ScalingFacts | None = None
-    """None while it is not known, and of schedulers that do not size."""
+    """None while unknown, and for schedulers that do not size replicas."""
     broken_rules: tuple[str, ...] = ()
-    """Rules of the scheduler's state that do not hold, and why."""
+    """Violated invariants of the scheduler's state, with details."""
     unchecked_rules: str | None = None
-    """Why the rules were not checked."""
+    """Why the invariants were not checked; None if they were."""
     left_out: dict[str, int] = {}
-    """Number of entries left out of a table, by its name."""
+    """Number of entries left out, by table name."""
 
 
 class HeldLeaseReport(_InspectionModel):
-    """A lease that a replica holds."""
+    """State of a lease that a replica holds."""
 
     state: str
     age_s: Seconds
@@ -193,57 +194,57 @@ class HeldLeaseReport(_InspectionModel):
 
 
 class ReplicaReport(_InspectionModel):
-    """A replica's own view."""
+    """State of a replica."""
 
     epoch: Epoch
     draining: bool
     engine: str | None
-    """Why the engine cannot go on; None if the engine is well."""
+    """Why the engine cannot continue; None if the engine is healthy."""
     stalled_s: Seconds | None = None
-    """Time for which the engine has made no step although it has work; None if it is not stalled.
-    """
+    """Time without an engine step although there is work; None if the engine is not stalled."""
     kv_tokens: Tokens
     free_kv_tokens: Tokens
     held: dict[LeaseId, HeldLeaseReport] = {}
     unconfirmed: tuple[LeaseId, ...] = ()
-    """Leases that have ended and whose end the scheduler has not confirmed."""
+    """Ended leases whose end the scheduler has not confirmed."""
 
 
 class FrontFacts(_InspectionModel):
-    """The front of Serve: who takes callers' connections, and how many."""
+    """Serve's HTTP front end: its kind and its connection limits."""
 
     kind: Literal["haproxy", "serve"]
     """HAProxy, or Serve's own proxy."""
     max_connections: int | None = None
-    """Limit of each HAProxy; None: Serve's proxy, which has none."""
+    """Connection limit of each HAProxy; None: Serve's proxy, which has no limit."""
     wanted_descriptors: int | None = None
-    """Open files that HAProxy takes for them; it does not start where fewer are allowed."""
+    """File descriptors that HAProxy needs for its limit; with fewer allowed it does not start."""
     descriptors: int
-    """Open files that a process may have on the ingress's machine."""
+    """Limit of open file descriptors per process on the ingress's machine."""
     fitting_connections: int
-    """Connections that HAProxy could hold with them."""
+    """Connections that HAProxy could hold with this descriptor limit."""
     haproxy_can_run: bool
     splices: bool = False
-    """Whether HAProxy splices bodies: a unary call whose caller left then runs to its end."""
+    """Whether HAProxy splices bodies; a unary call then runs to its end if its caller disconnects.
+    """
 
 
 class IngressReport(_InspectionModel):
-    """The view of the ingress that answered."""
+    """State of the ingress that answered."""
 
     ingress_id: IngressId
     epoch: Epoch
     open_applications: int
     max_outstanding: int | None = None
-    """Callers of this model that may wait at each ingress."""
+    """Maximum number of callers of this model that may wait at each ingress."""
     front: FrontFacts | None = None
-    """The front that the environment of the ingress chooses."""
+    """Front end selected by the ingress's environment."""
     tickets: dict[RequestId, bool] = {}
     """Pending inferences of the ingress, and whether each waits for a lease."""
     left_out: int = 0
 
 
 class ServeReplica(_InspectionModel):
-    """A replica process, as Ray Serve sees it."""
+    """State of a replica process in Ray Serve."""
 
     state: str
     pid: int | None = None
@@ -251,24 +252,24 @@ class ServeReplica(_InspectionModel):
 
 
 class ServeReport(_InspectionModel):
-    """Ray Serve's view of the application, and the cluster's size."""
+    """State of the application in Ray Serve, and the size of the cluster."""
 
     nodes: int
     replicas: dict[ReplicaId, ServeReplica]
     ingresses: int
-    """Ingress processes that take requests."""
+    """Number of ingress processes that accept requests."""
     predictors: int
-    """Predictor processes that answer."""
+    """Number of predictor processes that respond."""
     front: Literal["haproxy", "serve"] | None = None
-    """The front that Serve's controller runs."""
+    """Front end that Serve's controller runs; None: unknown."""
     tls: bool | None = None
-    """Whether Serve's HTTP options name a certificate; None: not said."""
+    """Whether Serve's HTTP options name a certificate; None: unknown."""
     failing: dict[str, str] = {}
-    """Deployments whose processes do not start or are not well, and Serve's reason."""
+    """Deployments that fail to start or are unhealthy, with Serve's reason."""
 
 
 class Inspection(_InspectionModel):
-    """The views of all parts of one model; `silent` names those that gave no answer."""
+    """Reports of all parts of one model; `silent` names the parts that did not respond."""
 
     name: str
     model: str
@@ -277,14 +278,14 @@ class Inspection(_InspectionModel):
     ingress: IngressReport
     serve: ServeReport | None = None
     silent: dict[str, str] = {}
-    """Why a part gave no answer, by its name: `scheduler`, `serve`, or a replica's id."""
+    """Why a part did not respond, by its name: `scheduler`, `serve`, or a replica's id."""
 
 
 def read_inspection(answer: Mapping[str, Any]) -> Inspection:
-    """Read the answer of a service, which may be of another version.
+    """Parse a service's answer, which may come from another version.
 
     Raises:
-        ResponseError: If the answer is no inspection; the message names the first wrong field.
+        ResponseError: If it is not an inspection; the message names the first wrong field.
     """
     try:
         return Inspection.model_validate(answer)

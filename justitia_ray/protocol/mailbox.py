@@ -1,8 +1,8 @@
-"""Messages to one reader, kept until the reader has acknowledged them.
+"""Messages to one reader, stored until the reader has acknowledged them.
 
-A long-poll whose caller has gone still completes in the actor and would take its messages with it.
-Therefore messages are numbered, each poll names the last one that its caller has read, and the rest
-is sent again.
+A long-poll whose caller has disconnected still completes in the actor, and its messages would be
+lost. Therefore messages are numbered, each poll contains the number of the last message read, and
+unread messages are sent again.
 """
 
 from collections import deque
@@ -18,26 +18,26 @@ class Mailbox(Generic[Message]):
     def __init__(self) -> None:
         self._messages: deque[tuple[int, Message]] = deque()
         self._withdrawn: set[int] = set()
-        """Numbers of messages in it that are not sent any more."""
+        """Numbers of stored messages that are no longer sent."""
         self.last = 0
-        """Number of the last message put in."""
+        """Number of the latest message."""
 
     def __len__(self) -> int:
-        """Return the number of messages that are to be sent, and not acknowledged."""
+        """Return the number of messages to send that are not acknowledged."""
         return len(self._messages) - len(self._withdrawn)
 
     def put(self, message: Message) -> None:
-        """Add a message."""
+        """Append a message."""
         self.last += 1
         self._messages.append((self.last, message))
 
     def withdraw(self, number: int) -> None:
-        """Drop a message, if it was not acknowledged; the reader may have had it. O(1)."""
+        """Stop sending a message unless it was acknowledged; the reader may have read it. O(1)."""
         if self._messages and self._messages[0][0] <= number <= self.last:
             self._withdrawn.add(number)
 
     def unread(self, ack: int) -> list[tuple[int, Message]]:
-        """Drop the messages up to number `ack`, which were read, and return the rest."""
+        """Drop the messages up to number `ack`, which were read, and return the others."""
         while self._messages and self._messages[0][0] <= ack:
             self._withdrawn.discard(self._messages.popleft()[0])
         if not self._withdrawn:
@@ -46,13 +46,13 @@ class Mailbox(Generic[Message]):
 
 
 class Cursor:
-    """The reader's place in a mailbox, so that a message sent twice is read once."""
+    """Reader's position in a mailbox; ensures that a message sent twice is read once."""
 
     def __init__(self) -> None:
         self.ack = 0
 
     def fresh(self, messages: Iterable[tuple[int, Message]]) -> list[Message]:
-        """Return the messages not read before, and count them as read."""
+        """Return the messages not read before, and mark them as read."""
         new = []
         for number, message in messages:
             if number > self.ack:
@@ -61,5 +61,5 @@ class Cursor:
         return new
 
     def reset(self) -> None:
-        """Go back to the start: another writer took over."""
+        """Return to the start, because another process now sends the messages."""
         self.ack = 0

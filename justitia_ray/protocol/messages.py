@@ -1,8 +1,8 @@
-"""The messages between ingress, scheduler and replica.
+"""Messages between ingress, scheduler and replica.
 
-The scheduler's events and actions are the vocabulary (`core.events`, `core.actions`); these are the
-envelopes. Every call is idempotent by id. A call of another epoch changes nothing and returns at
-once, with the epoch in force, so that its sender can start over.
+Their contents are the scheduler's events and actions (`core.events`, `core.actions`); this module
+defines the envelopes. Every call is idempotent by id. A call with another epoch changes nothing and
+returns at once with the current epoch, so that its sender can start over.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ IngressMessage: TypeAlias = (
 )
 ReplicaMessage: TypeAlias = Grant | Abort
 NOT_TAKEN: Epoch = 0
-"""In place of an epoch: the call came too late to count, and changed nothing."""
+"""Returned instead of an epoch if the call came too late and had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Opened:
     epoch: Epoch
     virtual_finish_time: VirtualTime
     refusal: Refusal | None = None
-    """Why the application was not opened; the tag means nothing then."""
+    """Why the application was not opened; the virtual finish time is then meaningless."""
     limit: LimitStanding | None = None
-    """The limit that binds, if it is one."""
+    """The limit that caused the refusal, if any."""
     retry_after_s: Seconds | None = None
-    """When it may be opened; None: not known."""
+    """Time until a retry may succeed; None: unknown."""
     standings: tuple[LimitStanding, ...] = ()
-    """The limits of its tenant, if it was opened."""
+    """Limits of the tenant, if the application was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,51 +68,51 @@ class IngressMail:
     epoch: Epoch
     messages: tuple[tuple[int, IngressMessage], ...] = ()
     forgotten: bool = False
-    """The ingress was expired with all that it had pending; nothing was taken.
+    """True if the ingress was expired with all its pending calls; nothing was accepted.
 
-    The ingress id stays expired: the ingress has to submit everything under another one.
+    The ingress id stays expired: the ingress has to submit everything again under a new id.
     """
     addresses: Mapping[ReplicaId, str] = field(default_factory=dict)
-    """Where the replicas of the grants among the messages can be called."""
+    """Addresses of the replicas in these grants."""
     standings: Mapping[ClientId, tuple[LimitStanding, ...]] = field(default_factory=dict)
-    """The limits of the tenants of these grants, none for a tenant that has none any more."""
+    """Limits of the tenants in these grants; empty for a tenant without limits."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
-    """Number of applications before each inference that came with this call."""
+    """Number of applications ahead of each inference submitted with this call."""
     tells_stored: bool = False
-    """Whether the scheduler says which ends are stored (`EndsStored`) to ingresses that keep them,
-    and awaits their `Resubmitted`: one of an earlier version does neither."""
+    """Whether the scheduler reports which ends are stored (`EndsStored`) and awaits `Resubmitted`;
+    earlier versions do neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A replica's call for work: heartbeat, metering and completions in one."""
+    """A replica's call for work, which also reports liveness, usage and completions."""
 
     replica_id: ReplicaId
     epoch: Epoch
-    """0 at the first pull."""
+    """Epoch of the leader; 0 in the first pull."""
     number: int
-    """Number of the pull, from 1: a pull that a later one has overtaken is not taken."""
+    """Number of the pull, from 1; the scheduler ignores a pull overtaken by a later one."""
     ack: int
-    """Number of the last message read."""
+    """Number of the last message that the replica has read."""
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
     progress: tuple[LeaseProgress, ...] | None
-    """Every lease that the replica holds, once in `replica.report_interval_s`, and whenever the
-    scheduler may not know what an earlier pull said of them; else None, and ends come alone."""
+    """Progress of all leases that the replica holds, sent every `replica.report_interval_s` and
+    whenever an earlier report may be lost; None in other pulls, which report only ends."""
     finished: tuple[LeaseFinished, ...]
-    """Ends not yet confirmed by an answer; to a new leader, those of the last minute too."""
+    """Ends not yet confirmed by an answer; for a new leader also those of the last minute."""
     preemptions: int
     wait_s: Seconds
-    """How long the scheduler may keep the call while there is no message."""
+    """Longest time that the scheduler may hold the call while there is no message."""
     draining: bool = False
     address: str = ""
     """Host and port at which ingresses can call the replica."""
     stalled: bool = False
-    """Whether the engine is alive and makes no steps."""
+    """Whether the engine is alive but makes no steps."""
     hangs: bool = False
-    """Whether it is stalled and none of its processes is suspended by a signal."""
+    """Whether the engine is stalled and none of its processes is suspended by a signal."""
     failure: EngineFailed | None = None
-    """How its engine failed, with each pull after that."""
+    """How the engine failed; repeated in every later pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +122,4 @@ class ReplicaMail:
     epoch: Epoch
     messages: tuple[tuple[int, ReplicaMessage], ...] = ()
     backlog_kv_tokens: Tokens = 0
-    """KV that everything waiting would need: a signal for autoscaling."""
+    """KV tokens that all waiting inferences would need, as a signal for autoscaling."""

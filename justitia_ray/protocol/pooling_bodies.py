@@ -1,4 +1,4 @@
-"""Inputs that are read once: embeddings, scores of pairs, rankings, classes.
+"""Bodies of requests without generation: embeddings, scores of pairs, rankings, classification.
 
 The forms are vLLM's, which follow OpenAI (embeddings), Jina (rankings) and Cohere (`/v2/embed`).
 """
@@ -26,19 +26,19 @@ SCORES = ("/score", "/v1/score")
 RANKINGS = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 _MAX_INPUTS = 2_048
-"""Maximum inputs of one request for embeddings in OpenAI's API."""
+"""Maximum inputs of one embeddings request in OpenAI's API."""
 _SIDES = (
     ("queries", "documents"),
     ("queries", "items"),
     ("data_1", "data_2"),
     ("text_1", "text_2"),
 )
-"""Names of the two sides of a score in vLLM."""
+"""Field names of the two sides of a score in vLLM."""
 _LIMITS = ("truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc")
 
 
 def parse_pooling(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a request whose inputs are read once.
+    """Read the fields of a request without generation.
 
     Raises:
         RequestError: If the fields hold no input that is allowed; `param` names the field.
@@ -59,7 +59,7 @@ def parse_pooling(path: str, fields: dict[str, Any], longest: Tokens) -> Inferen
 
 
 def _prompts(path: str, fields: dict[str, Any]) -> tuple[list[Prompt], str]:
-    """Return the inputs of a request as prompts, and the field that holds them."""
+    """Return the inputs of a request as prompts, and the name of their field."""
     if path in SCORES:
         first, second = _side_names(fields)
         return _pairs(fields[first], fields[second]), second
@@ -101,7 +101,7 @@ def _side_names(fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def _pairs(first: Any, second: Any) -> list[Prompt]:
-    """Return the compared pairs: the only first with each second, or the two sides in step.
+    """Return the pairs to compare: a single first with each second, or first and second in order.
 
     vLLM pairs a single first side with each of the second, and several with as many.
     """
@@ -118,7 +118,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _plain(part: Any) -> str:
-    """Return the text of an input; an image is left to the replica's count."""
+    """Return the text of an input, without images, which the engine counts."""
     if isinstance(part, str):
         return part
     if isinstance(part, dict):

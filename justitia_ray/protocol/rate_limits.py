@@ -1,10 +1,11 @@
-"""Rate-limit headers: a tenant's limits in the forms that clients pace themselves by.
+"""Rate-limit headers: a tenant's limits in the forms by which clients pace themselves.
 
-OpenAI's `x-ratelimit-*` and Anthropic's `anthropic-ratelimit-*` have one limit of requests and one
-of tokens: that with the least left. `RateLimit-Policy` and `RateLimit` of the IETF (draft 10 of
-httpapi-ratelimit-headers) name them, KV token-time and applications too. A tenant may have
-a hundred limits, and proxies refuse a long head (HAProxy one of 16 kB, nginx one of 4 kB), so those
-with the least share left are named, as far as they fit. A tenant without limits gets no header.
+OpenAI's `x-ratelimit-*` and Anthropic's `anthropic-ratelimit-*` show one limit of requests and one
+of tokens: the limit with the least left. `RateLimit-Policy` and `RateLimit` of the IETF (draft 10
+of httpapi-ratelimit-headers) list several, including KV token-time and applications. A tenant may
+have a hundred limits, and proxies refuse a long head (HAProxy one of 16 kB, nginx one of 4 kB), so
+the limits with the smallest share left are listed first, as far as they fit. A tenant without
+limits gets no header.
 """
 
 import math
@@ -16,11 +17,11 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import Seconds
 
 _OPENAI_UNITS = {"requests": "requests", "inferences": "requests", "tokens": "tokens"}
-"""Name in OpenAI's and Anthropic's headers of each unit that they have."""
+"""Unit of a limit to its name in OpenAI's and Anthropic's headers."""
 POLICY_HEADER = "ratelimit-policy"
 LIMIT_HEADER = "ratelimit"
 MOST_BYTES = 2_000
-"""Length of all headers of limits together, names, values and separators."""
+"""Maximum total length of the limit headers in bytes, with names, values and separators."""
 _LARGEST = 999_999_999_999_999
 """Largest integer of a structured field (RFC 8941)."""
 _ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"((?:;[a-z]+=\d+)*)')
@@ -34,13 +35,13 @@ def limit_headers(
     is_anthropic: bool,
     binding: LimitStanding | None = None,
 ) -> dict[str, str]:
-    """Return the headers that tell a caller of its limits; of two for one limit the first counts.
+    """Return the rate-limit headers of an answer; the first of duplicate limits counts.
 
     Args:
         standings: Limits of the tenant and of the nodes above it.
-        now: Time of day in UTC, for Anthropic's resets.
-        is_anthropic: Whether the path is one of Anthropic's.
-        binding: The limit that refused the call, if one did; named first.
+        now: Time of day in UTC, for Anthropic's reset times.
+        is_anthropic: Whether the path is one of Anthropic's API.
+        binding: The limit that refused the call, if any; listed first.
     """
     named: dict[str, LimitStanding] = {} if binding is None else {_name(binding): binding}
     for standing in standings:
@@ -63,7 +64,7 @@ def limit_headers(
 
 
 def _by_name(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int) -> dict[str, str]:
-    """Return the two lists of the IETF's draft, of the first limits that fit into a length."""
+    """Return the IETF draft's two headers, with as many limits as fit in `most_bytes`."""
     policies: list[str] = []
     lefts: list[str] = []
     length = _length({POLICY_HEADER: "", LIMIT_HEADER: ""})
@@ -81,15 +82,15 @@ def _by_name(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int) -> d
 
 
 def _length(headers: Mapping[str, str]) -> int:
-    """Return the length of headers as HTTP/1.1 sends them: `name: value`, and the line's end."""
+    """Return the length of headers in HTTP/1.1: `name: value` and the line end."""
     return sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 def read_limits(headers: Mapping[str, str]) -> tuple[LimitStanding, ...]:
-    """Return the limits that an answer tells of, those with the least part left first.
+    """Return the limits in an answer's headers, smallest share left first.
 
     Args:
-        headers: The answer's, by their names in lower case.
+        headers: Headers of the answer, with lower-case names.
     """
     quotas = _items(headers.get(POLICY_HEADER, ""))
     found = []
@@ -111,7 +112,7 @@ def read_limits(headers: Mapping[str, str]) -> tuple[LimitStanding, ...]:
 
 
 def duration(seconds: Seconds) -> str:
-    """Return a time as OpenAI writes it: `0s`, `250ms`, `1s`, `6m0s`, `24h0m0s`; rounded up."""
+    """Return a time in OpenAI's form, rounded up: `0s`, `250ms`, `1s`, `6m0s`, `24h0m0s`."""
     if 0 < seconds < 1:
         return f"{math.ceil(1_000 * seconds)}ms"
     minutes, rest = divmod(_whole(math.ceil(seconds)), 60)
@@ -122,7 +123,7 @@ def duration(seconds: Seconds) -> str:
 
 
 def _tightest(standings: Iterable[LimitStanding]) -> dict[str, LimitStanding]:
-    """Return, for each unit of OpenAI's, the standing with the least left; the longer of two."""
+    """Return, per unit of OpenAI's, the limit with the least left; of equals the later reset."""
     tightest: dict[str, LimitStanding] = {}
     for standing in standings:
         unit = _OPENAI_UNITS.get(standing.unit)
@@ -147,30 +148,30 @@ def _left(standing: LimitStanding) -> int:
 
 
 def _whole(value: float) -> int:
-    """Return a value as an integer that headers may hold."""
+    """Return a value as an integer that a structured field can contain."""
     return int(min(max(0.0, value), _LARGEST))
 
 
 def _instant(now: datetime, reset_s: Seconds) -> str:
-    """Return when a limit is reset, in the form of RFC 3339; a second is the finest."""
+    """Return the time at which a limit is reset, in the form of RFC 3339, in whole seconds."""
     whole = now.replace(microsecond=0)
     at = whole + timedelta(seconds=math.ceil(reset_s + now.microsecond / 1e6))
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _name(standing: LimitStanding) -> str:
-    """Return a limit's name: scope, unit and period in seconds, `acme/search:tokens/60`."""
+    """Return a limit's name: scope, unit and period in seconds, e.g. `acme/search:tokens/60`."""
     period = "" if standing.period_s is None else f"/{_whole(standing.period_s)}"
     return f"{standing.scope}:{standing.unit}{period}"
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a string of structured fields."""
+    """Return a text as a structured-field string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _items(header: str) -> dict[str, dict[str, int]]:
-    """Read a list of strings with integer parameters, by the strings."""
+    """Parse a structured-field list of strings with integer parameters."""
     return {
         re.sub(r"\\(.)", r"\1", name): {key: int(n) for key, n in _PARAMETER.findall(rest)}
         for name, rest in _ITEM.findall(header)

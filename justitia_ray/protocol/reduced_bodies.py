@@ -1,7 +1,7 @@
-"""A refused body cut down to a small one that is refused too, so that its explanation stays cheap.
+"""Reduce a refused body to a small one that is refused too, to make its explanation cheap.
 
-What is cut away is valid without the rest, and the rest without it: items of lists, names that no
-schema requires, ends of long texts. So a failure of the small body is one of the whole body.
+Only parts whose removal keeps a valid body valid are removed: items of lists, names that no schema
+requires, ends of long texts. So a failure of the small body is one of the whole body.
 """
 
 import json
@@ -11,23 +11,23 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 Place = tuple[str | int, ...]
-"""Names and numbers from a body to a value in it."""
+"""Path of names and list positions from a body to a value in it."""
 
 _DEEPEST = 8
-"""Levels of a body that are cut down; what lies deeper stays whole."""
+"""Number of levels that are reduced; deeper values stay whole."""
 _LONGEST_TEXT = 64
-"""Characters of a text that stay."""
+"""Maximum length of a text in a reduced body (characters)."""
 
 
 class ReducedBody(NamedTuple):
-    """A small body, and where its items stand in the whole one."""
+    """Reduced body, with the positions of its list items in the whole body."""
 
     value: Any
     positions: dict[Place, list[int]]
-    """Positions in the whole body of a list's items, by the list's place in the small body."""
+    """Positions of a list's items in the whole body, by the list's place in the reduced body."""
 
     def whole_place(self, place: Place) -> Place:
-        """Return the place in the whole body of a place in the small one."""
+        """Return the place in the whole body for a place in the reduced one."""
         return tuple(
             self.positions[place[:depth]][part]
             if isinstance(part, int) and place[:depth] in self.positions
@@ -36,23 +36,22 @@ class ReducedBody(NamedTuple):
         )
 
     def is_small(self, levels: int, characters: int) -> bool:
-        """Return whether the small body has at most these levels, and characters as JSON."""
+        """Return whether the reduced body is within these levels and characters of JSON."""
         return _has_at_most(self.value, levels) and len(json.dumps(self.value)) <= characters
 
 
 def reduce_body(
     body: Any, is_refused: Callable[[Any], bool], needed: Collection[str]
 ) -> ReducedBody:
-    """Cut a refused body down.
+    """Reduce a refused body to a small one that is still refused.
 
-    The first of several bad items of a type is kept. A list of n items costs the judgement of some
-    2 n items;
-    one whose items are refused together only, up to n log n.
+    Of several bad items of one type the first is kept. A list of n items costs some 2 n checks; a
+    list whose items are refused only together, up to n log n.
 
     Args:
         body: The body.
-        is_refused: Judges a body.
-        needed: Names that stay in each object: the required ones, and those that tell forms apart.
+        is_refused: Returns whether a body is refused.
+        needed: Names kept in each object: required ones, and those that identify its form.
     """
     positions: dict[Place, list[int]] = {}
 
@@ -104,7 +103,7 @@ def _mixed(small: dict[str, Any], whole: dict[str, Any], names: Sequence[str]) -
 
 
 def _first_of_types(items: list[Any]) -> list[int]:
-    """Return the positions of each type's first item: token ids with a text among them."""
+    """Return the position of the first item of each type, e.g. a text among token ids."""
     first: dict[type, int] = {}
     for position, item in enumerate(items):
         first.setdefault(type(item), position)
@@ -114,7 +113,7 @@ def _first_of_types(items: list[Any]) -> list[int]:
 def _necessary(
     parts: Sequence[T], is_refused: Callable[[Sequence[T]], bool], beside: Sequence[T] = ()
 ) -> Sequence[T]:
-    """Return few parts that are refused, together with those beside them, if all parts are."""
+    """Return a small subset of parts that is still refused together with `beside`."""
     if len(parts) <= 1:
         return parts
     first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
@@ -126,7 +125,7 @@ def _necessary(
 
 
 def _shortened(value: Any, needed: Collection[str], depth: int = 0) -> Any:
-    """Return a value with the first items of its lists and the needed names of its objects."""
+    """Return a value with only the first item of each list and the needed names of each object."""
     if isinstance(value, str):
         return value.strip()[:_LONGEST_TEXT] if len(value) > _LONGEST_TEXT else value
     if depth > _DEEPEST:

@@ -1,9 +1,9 @@
-"""Refusals over HTTP: why a call was dropped, and whether and when to send it again.
+"""HTTP headers of refusals: why a call was dropped, and whether and when to retry it.
 
 Clients of OpenAI and Anthropic read `retry-after-ms` before `Retry-After`, and `x-should-retry`
-before the status. OpenAI's does not come back if it is told to wait more than two minutes;
-Anthropic's waits as long as it is told. So no wait that a call may still make exceeds two minutes,
-and what is spent for longer is not to be retried within the call.
+before the status. OpenAI's client does not retry after a wait of more than two minutes; Anthropic's
+waits for any time. So a wait before a useful retry never exceeds two minutes, and for a quota that
+is spent for longer the headers forbid a retry.
 """
 
 import math
@@ -42,22 +42,22 @@ LONGEST_RETRY_S: Seconds = 120.0
 _JITTER = 0.1
 _SHORTEST_RETRY_MS = 100
 HOUR_S: Seconds = 3_600.0
-"""Longest period of a quota that counts as a rate; what a longer one limits is a budget."""
+"""Longest period of a quota that counts as a rate limit; a longer one counts as a budget."""
 
 
 class DropReason(StrEnum):
-    """Why a call was dropped once its admission had begun."""
+    """Why a call was dropped during or after admission."""
 
     QUEUE_FULL = "queue_full"
-    """Too many inferences wait, in all, of the tenant, or at the ingress."""
+    """Too many inferences wait: in total, of the tenant, or at the ingress."""
     TOO_MANY_APPLICATIONS = "too_many_applications"
-    """Too many applications are open, in all or of the tenant."""
+    """Too many applications are open: in total or of the tenant."""
     QUOTA = "quota"
-    """A quota of the tenant, or of a node above it, has nothing left in its period."""
+    """A quota of the tenant, or of a node above it, is spent for this period."""
     CAP = "cap"
-    """The application has used up what one application may use."""
+    """The application has used up the budget of one application."""
     DEADLINE = "deadline"
-    """The call could not make its deadline, or missed it."""
+    """The call could not meet its deadline, or missed it."""
     CANCELLED = "cancelled"
     """The application was cancelled."""
     CLOSED = "closed"
@@ -65,19 +65,19 @@ class DropReason(StrEnum):
     EXPIRED = "expired"
     """The application was idle for too long."""
     ENDING = "ending"
-    """Whether the application is over is not known yet."""
+    """The scheduler has restarted and has not determined yet whether the application has ended."""
     UNKNOWN = "unknown"
     """No application of that id is open."""
     NOT_STORED = "not_stored"
     """Redis did not store the application in time."""
     SUPERSEDED = "superseded"
-    """Another scheduler leads, which this ingress cannot reach."""
+    """Another scheduler is the leader, and this ingress cannot reach it."""
     NO_REPLICA = "no_replica"
-    """No replica has answered."""
+    """No replica responded."""
     ATTEMPTS = "attempts"
-    """The call used up its leases, and no replica brought it to its end."""
+    """The call used up its leases, and no replica completed it."""
     ENGINE_KILLER = "engine_killer"
-    """Engines died under the call, and under no other each time."""
+    """Engines died repeatedly while they ran this call, and no other call ran on all of them."""
     ENGINE = "engine"
     """The engine is dead, or ended the call without an answer."""
 
@@ -100,25 +100,25 @@ DROPPED: dict[type[JustitiaError], DropReason] = {
     KillsEngines: DropReason.ENGINE_KILLER,
     EngineError: DropReason.ENGINE,
 }
-"""Reason of each error that drops a call."""
+"""Error type to the reason why its call is dropped."""
 
 
 def drop_reason(error: JustitiaError) -> DropReason | None:
-    """Return why an error dropped its call; None for one that comes before admission."""
+    """Return why an error dropped its call; None for an error before admission."""
     return next((DROPPED[kind] for kind in type(error).__mro__ if kind in DROPPED), None)
 
 
 def is_rate(error: QuotaExhausted) -> bool:
-    """Return whether a spent quota is one of seconds to hours, whose period is known."""
+    """Return whether the spent quota has a known period of at most an hour."""
     period_s = None if error.limit is None else error.limit.get("period_s")
     return period_s is not None and period_s <= HOUR_S
 
 
 def is_spent(error: AdmissionError) -> bool:
-    """Return whether another try within the same call makes no sense.
+    """Return whether an immediate retry by the client is useless.
 
-    A budget is used up, a quota comes back later than a client waits, or a deadline is missed for
-    which no later time is known to be better.
+    That is the case for a spent budget, a quota that is reset later than clients wait, and a missed
+    deadline for which no better time is known.
     """
     wait_s = error.retry_after_s
     if isinstance(error, ApplicationBudgetExhausted):
@@ -129,12 +129,11 @@ def is_spent(error: AdmissionError) -> bool:
 
 
 def retry_headers(error: AdmissionError, draw: Callable[[], float]) -> dict[str, str]:
-    """Return the headers that say whether and when to send a refused call again.
+    """Return the headers that say whether and when to retry a refused call.
 
     Args:
         error: The refusal.
-        draw: Draws a number from 0 to 1, so that callers who are told the same do not come back in
-            one instant.
+        draw: Draws a number from 0 to 1, which spreads the retries of callers with equal waits.
     """
     wait_s = error.retry_after_s
     if is_spent(error):

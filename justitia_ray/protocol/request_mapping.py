@@ -1,4 +1,4 @@
-"""Names of models and efforts that callers use, and what they mean here."""
+"""Map the model names and reasoning efforts that callers send to those of the engine."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ _WILDCARDS = frozenset("*?[")
 
 
 def listed_aliases(aliases: Sequence[str]) -> tuple[str, ...]:
-    """Return the aliases that are names and no patterns: those that a listing of models has."""
+    """Return the aliases that are plain names, not patterns; these are listed as models."""
     return tuple(alias for alias in aliases if not _WILDCARDS.intersection(alias))
 
 
 def best_alias(name: str, aliases: Sequence[str]) -> str | None:
-    """Return the alias that a name is: itself before patterns, a longer pattern before others."""
+    """Return the alias that matches a name: an equal one first, then the longest pattern."""
     if name in aliases:
         return name
     fitting = (alias for alias in aliases if fnmatchcase(name, alias))
@@ -22,28 +22,27 @@ def best_alias(name: str, aliases: Sequence[str]) -> str | None:
 
 
 class RequestMapping:
-    """The mapping of one model's requests."""
+    """Maps model names and reasoning efforts in requests for one model.
+
+    Args:
+        names: Served names: the model's own first, then those of its adapters.
+        aliases: Other names of the model, and patterns of names.
+        efforts: A caller's reasoning effort to the effort sent to the engine.
+    """
 
     def __init__(
         self, names: Sequence[str], aliases: Sequence[str], efforts: Mapping[str, str]
     ) -> None:
-        """Keep the settings.
-
-        Args:
-            names: Names that are served: the model's own first, then those of its adapters.
-            aliases: Other names of the model, and patterns of such.
-            efforts: The effort to ask the engine for, by that which a caller names.
-        """
         self._names = names
         self._aliases = aliases
         self._efforts = efforts
 
     def map_request(self, fields: dict[str, Any], body: bytes) -> bytes:
-        """Return a body with names and efforts of the engine's: the same bytes if it has these.
+        """Return a body with the engine's names and efforts; unchanged if it already has them.
 
         Args:
-            fields: The body's fields, which are changed, too.
-            body: JSON as it was sent.
+            fields: The body's fields; modified too.
+            body: JSON as it was received.
         """
         asked: Any = fields.get("model")
         changed = False
@@ -51,7 +50,7 @@ class RequestMapping:
         if is_foreign and best_alias(asked, self._aliases) is not None:
             fields["model"] = self._names[0]
             changed = True
-        # Those of chats, of Responses and of Messages.
+        # effort fields of Chat Completions, Responses and Messages
         for holder, name in (
             (fields, "reasoning_effort"),
             (fields.get("reasoning"), "effort"),

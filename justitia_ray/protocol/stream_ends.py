@@ -1,4 +1,4 @@
-"""The end of a stream as its engine sends it: whole, failed in an event of its own, or cut."""
+"""Detect how an engine ended a stream: complete, with an error event, or cut off."""
 
 import re
 
@@ -7,8 +7,8 @@ from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES,
 
 _DONE = (re.compile(rb'^data: ?\{"error"', re.M), re.compile(rb"^data: ?\[DONE\]", re.M))
 _ENDS = {
-    # path: (an event that says that the stream failed, the event that ends a whole one).
-    # In the text of an event line breaks are escaped: at the start of a line it is no text.
+    # path: (event of a failed stream, event that ends a complete one). Line breaks inside an
+    # event's text are escaped, so a match at the start of a line is never text.
     CHAT: _DONE,
     COMPLETIONS: _DONE,
     MESSAGES: (re.compile(rb"^event: ?error", re.M), re.compile(rb"^event: ?message_stop", re.M)),
@@ -20,11 +20,11 @@ _ENDS = {
 
 
 _MARK = b'"error"'
-"""In each event that says that a stream failed, and in few others: quickly looked for."""
+"""Contained in each error event and in few others; a fast first check."""
 
 
 class StreamEnd:
-    """Watches a stream's events for its end."""
+    """Detects from a stream's events whether it failed or is complete."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -33,17 +33,17 @@ class StreamEnd:
         self._last = b""
 
     def note_chunk(self, chunk: bytes) -> None:
-        """Note a chunk of whole events."""
+        """Process a chunk of whole events."""
         self._last = chunk
         if _MARK in chunk and self._failed.search(chunk) is not None:
             self._has_failed = True
 
     def check(self) -> None:
-        """Check that the stream, which the engine has ended, is whole.
+        """Check that a stream that the engine has ended is complete.
 
         Raises:
-            EngineFailed: If one of its events says that it failed.
-            StreamUnfinished: If the event is missing that ends a whole one.
+            EngineFailed: If the stream contained an error event.
+            StreamUnfinished: If the final event is missing.
         """
         if self._has_failed:
             raise EngineFailed(f"the engine ended its stream on {self._path} with an error")

@@ -1,8 +1,8 @@
-"""The events that this service puts into a stream, in the form of each API.
+"""Events that this service inserts into a stream, in the form of each API.
 
-An engine's events pass as they are. Where a stream is silent its caller gets a sign of life, and
-where it fails after its head an event that says so. Responses number their events and name
-themselves in them: from the first event that was put in on, the engine's are numbered anew.
+An engine's events are passed through. While a stream is silent, keepalives are sent to its caller;
+if it fails after its head, an error event. Responses have numbered events and contain their own id:
+after the first inserted event the engine's events are renumbered.
 """
 
 import json
@@ -21,16 +21,18 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 
 
 class Keepalive(StrEnum):
-    """Form of the signs of life in a silent stream."""
+    """Form of the keepalives in a silent stream."""
 
     EVENT = "event"
-    """The API's own event (`ping`, `response.queued`, `keepalive`); a comment where it has none."""
+    """The API's own keepalive event (`ping`, `response.queued`, `keepalive`); a comment if it has
+    none."""
     CHUNK = "chunk"
-    """An event on every API: where it has none of its own, a chunk without text. No comments."""
+    """An event on every API: a chunk without text where the API has no keepalive event. No
+    comments."""
     COMMENT = "comment"
-    """A comment, which clients of server-sent events drop, and do not count."""
+    """A comment of server-sent events, which clients ignore."""
     NONE = "none"
-    """Nothing."""
+    """No keepalives."""
 
 
 _REPEATED: dict[str, Any] = {
@@ -44,11 +46,11 @@ _REPEATED: dict[str, Any] = {
     "tool_choice": "auto",
     "tools": [],
 }
-"""Fields of a call's body that its response repeats, with what they are where it has none."""
+"""Fields of a request that its response repeats, with their default values."""
 
 
 class StreamForm:
-    """The events of one stream as its caller has them; this one is that of chats and completions.
+    """Events of one stream as sent to its caller; base class of the APIs' forms.
 
     Args:
         path: Path of the endpoint.
@@ -61,11 +63,11 @@ class StreamForm:
         self._payload = payload
         self._clock = clock
         self._last = b""
-        """The engine's last chunk that has text, as the caller has it."""
+        """Last chunk with text that was sent to the caller."""
 
     @cached_property
     def _asked(self) -> dict[str, Any]:
-        """What the call asked for; read late, for most streams are never silent for long."""
+        """Fields of the request that a response repeats; parsed only when needed."""
         try:
             fields = json.loads(self._payload)
         except ValueError:
@@ -75,21 +77,22 @@ class StreamForm:
 
     @property
     def is_between_events(self) -> bool:
-        """Whether an event may be put in now."""
+        """Whether the last chunk ended an event, so that an event may be inserted."""
         return not self._last or self._last.endswith(b"\n\n")
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk as the caller is to have it."""
+        """Return an engine's chunk as it is sent to the caller."""
         self._last = chunk
         return chunk
 
     def keepalive(self, kind: Keepalive, comment: bytes, *, is_news: bool = False) -> bytes:
-        """Return a sign of life.
+        """Return a keepalive for a silent stream.
 
         Args:
-            kind: Its form.
-            comment: What a comment says.
-            is_news: Whether the comment says something, so that it goes before an event, too.
+            kind: Form of the keepalive.
+            comment: Comment to send, in the form of server-sent events.
+            is_news: Whether the comment carries information, so that it is sent in addition to an
+                event.
         """
         if kind is Keepalive.COMMENT:
             return comment
@@ -99,7 +102,7 @@ class StreamForm:
         return comment + event
 
     def failure(self, error: JustitiaError) -> bytes:
-        """Return the event that ends a stream that failed."""
+        """Return the event that ends a stream after an error."""
         return self.refusal(status_of(error)[0], error_body(error)["error"])
 
     def refusal(self, status: int, error: dict[str, Any]) -> bytes:
@@ -107,7 +110,7 @@ class StreamForm:
 
         Args:
             status: HTTP status of the answer.
-            error: The error as OpenAI's API has it.
+            error: Error object in the form of OpenAI's API.
         """
         return b"data: " + json.dumps({"error": error}).encode() + b"\n\n"
 
@@ -121,15 +124,15 @@ _CHUNK_START = re.compile(
 
 
 class ChunkForm(StreamForm):
-    """Chats and completions: events have no types, and a sign of life is a chunk without text."""
+    """Chats and completions: events have no types; a keepalive is a chunk without text."""
 
     def __init__(self, path: str, payload: bytes, clock: Callable[[], float] = time.time) -> None:
         super().__init__(path, payload, clock)
         self._start: tuple[bytes, bytes] | None = None
-        """Id and time of the chunks that were put in before the engine's first."""
+        """Id and time in the chunks that were inserted before the engine's first one."""
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk, with the id and time that the caller knows."""
+        """Return an engine's chunk with the id and time of the chunks sent before it."""
         if self._start is not None:
             chunk = _CHUNK_START.sub(self._as_begun, chunk)
         self._last = chunk
@@ -165,7 +168,7 @@ class ChunkForm(StreamForm):
 
 
 class MessageForm(StreamForm):
-    """Messages: events named by their type; `ping` may come anywhere."""
+    """Anthropic's Messages: events are named by their type; `ping` may come anywhere."""
 
     def refusal(self, status: int, error: dict[str, Any]) -> bytes:
         """Return the event `error`."""
@@ -182,27 +185,27 @@ _CREATED = b"event: response.created\n"
 
 
 class ResponseForm(StreamForm):
-    """Responses: numbered events, the first of which brings the response.
+    """OpenAI's Responses: numbered events, the first of which contains the response's id.
 
-    While an inference waits for its first lease there is no response of the engine's: one begins
-    here, as `queued`, and the engine's goes on under its id.
+    While an inference waits for its first lease the engine has not created a response. A response
+    with status `queued` is then created here, and the engine's events are sent under its id.
     """
 
     def __init__(self, path: str, payload: bytes, clock: Callable[[], float] = time.time) -> None:
         super().__init__(path, payload, clock)
         self._name: bytes | None = None
-        """The response's id as the caller knows it; None: it knows none."""
+        """Response id that was sent to the caller; None before the first event."""
         self._created_at = 0
         self._replaces: tuple[tuple[bytes, bytes], ...] | None = None
-        """Names of the engine, and those that the caller knows; None: they are not known yet."""
+        """Pairs of (engine's id or time, replacement sent to the caller); None: not known yet."""
         self._began_here = False
         self._shift = 0
-        """What is added to the engine's numbers."""
+        """Offset added to the engine's sequence numbers."""
         self._number: int | None = None
-        """Number of the next event; None: the one after the last chunk's."""
+        """Sequence number of the next event; None: the number after the last chunk's."""
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk as the caller is to have it."""
+        """Return an engine's chunk as it is sent to the caller."""
         if self._name is None:
             found, created = _RESPONSE.search(chunk), _CREATED_AT.search(chunk)
             if found is not None:
@@ -217,7 +220,7 @@ class ResponseForm(StreamForm):
         return chunk
 
     def refusal(self, status: int, error: dict[str, Any]) -> bytes:
-        """Return the event `response.failed`, behind the first one if the caller has none."""
+        """Return the event `response.failed`, after `response.created` if that was not sent."""
         code = error.get("code")
         if not isinstance(code, str):
             fallback = "invalid_prompt" if 400 <= status < 500 else "server_error"
@@ -265,7 +268,7 @@ class ResponseForm(StreamForm):
         return self._number - 1
 
     def _numbered(self, chunk: bytes) -> bytes:
-        """Return the events of a chunk under the caller's numbers and names."""
+        """Return a chunk's events with the sequence numbers and ids that the caller has."""
         if self._began_here and self._replaces is None:
             found, created = _RESPONSE.search(chunk), _CREATED_AT.search(chunk)
             if found is not None:
@@ -285,7 +288,7 @@ class ResponseForm(StreamForm):
 
 
 def _shifted(event: bytes, shift: int) -> bytes:
-    """Return an event with another number; texts are escaped, but fields may have the name, too."""
+    """Return an event with its sequence number shifted; other fields may contain that name too."""
     found = _SEQUENCE.search(event)
     if found is None or not shift:
         return event
@@ -303,7 +306,7 @@ def _shifted(event: bytes, shift: int) -> bytes:
 
 
 def _numbers(chunk: bytes) -> list[int]:
-    """Return the numbers of a chunk's events; `[DONE]` and the like have none."""
+    """Return the sequence numbers of a chunk's events; events such as `[DONE]` have none."""
     numbers = []
     for line in chunk.split(b"\n"):
         found = _SEQUENCE.search(line) if line.startswith(b"data:") else None
@@ -319,6 +322,6 @@ def _named(data: dict[str, Any]) -> bytes:
 
 
 def stream_form(path: str, payload: bytes, clock: Callable[[], float] = time.time) -> StreamForm:
-    """Return the form of a stream on a path; `clock` gives seconds since 1970."""
+    """Return the `StreamForm` for a path; `clock` returns seconds since 1970."""
     form = {MESSAGES: MessageForm, RESPONSES: ResponseForm}.get(path, ChunkForm)
     return form(path, payload, clock)

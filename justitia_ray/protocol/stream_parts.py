@@ -1,9 +1,9 @@
-"""The continuation of a cut stream elsewhere: what its caller has, and how to leave that out.
+"""Continuation of an interrupted stream on another replica, without repeating sent chunks.
 
-The ingress keeps, in a `Delivered`, the outputs that came beside the bytes, and the number of
-chunks that its caller has. The engine of the next attempt is given the outputs and makes all chunks
-again, the same ones (see `Engine.call`); `left_out` drops those that the caller has. Chunks are
-counted as the serving layer sends them, never parsed. Without Ray.
+The ingress stores in a `Delivered` the outputs that came with the chunks and the number of chunks
+sent to the caller. The engine of the next attempt receives the outputs and produces all chunks
+again, the same ones (see `Engine.call`); `left_out` drops the chunks that the caller has. Chunks
+are counted as the serving layer sends them and never parsed. This module does not use Ray.
 """
 
 import re
@@ -21,66 +21,66 @@ from justitia_ray.units import LeaseId
 Head = TypeVar("Head")
 
 _EVENT_START = re.compile(rb'^data: \{"id": ?"[^"]*", ?"object": ?"[^"]*", ?"created": ?\d+', re.M)
-"""The part of an event that an engine makes anew in each attempt: id and time."""
+"""Id and time of an event, which differ between attempts."""
 _NAME = re.compile(rb'"(?:id|item_id|call_id|created_at)": ?("[^"\\]*"|\d+)')
-"""Parts of a response that an engine makes anew: its id and time, and the ids of its items, each of
-which comes in many events. In a text the quotes would be escaped."""
+"""Id and time of a response, and ids of its items, which differ between attempts and occur in many
+events. Inside text the quotes would be escaped."""
 
 
 class Part(NamedTuple):
-    """A piece of a stream's body on its way from the engine to the ingress."""
+    """Part of a stream's body on its way from the engine to the ingress."""
 
     body: bytes
     chunks: int
-    """Number of the engine's chunks joined in this part."""
+    """Number of engine chunks joined in this part."""
     outputs: tuple[Output, ...]
-    """The engine's outputs that came with the chunks: all that are behind them, or more."""
+    """Engine outputs that came with the chunks: all outputs of these chunks, possibly more."""
     obstacle: str = ""
-    """Why the stream could not go on elsewhere, see `Engine.obstacle`."""
+    """Why another replica could not continue the stream, see `Engine.obstacle`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The place where a stream is to go on."""
+    """Position at which an interrupted stream continues."""
 
     outputs: tuple[Output, ...]
-    """All known outputs of the engine for this stream."""
+    """All known engine outputs of this stream."""
     chunks: int
-    """Number of the engine's chunks that the caller has."""
+    """Number of engine chunks that the caller has."""
     size_bytes: int
-    """Length of those chunks together."""
+    """Total length of those chunks in bytes."""
     event_start: bytes
-    """The start of the first event: id and time stay the same in all of a stream."""
+    """Id and time of the first event, which must stay the same throughout the stream."""
     names: tuple[bytes, ...] = ()
-    """The names in a response so far, in the order of their first appearance."""
+    """Ids in a response so far, in order of first appearance."""
 
 
 class Delivered:
-    """The part of a stream that has reached its caller, over all attempts.
+    """State of a stream as delivered to its caller, over all attempts.
 
     Args:
-        names: Whether the stream's events name their parts, as those of a response do.
+        names: Whether the stream's events contain ids of their items, as in a response.
     """
 
     def __init__(self, *, names: bool = False) -> None:
         self.status: int | None = None
-        """HTTP status of the stream's head; None before that."""
+        """HTTP status of the stream's head; None before the head."""
         self.obstacle = ""
-        """Why the stream could not go on elsewhere."""
-        # Eight bytes a token: thousands of streams may be open for long.
+        """Why another replica could not continue the stream; empty if it could."""
+        # Eight bytes per token, because thousands of streams may be open for long.
         self._tokens = array("I")
         self._lengths = array("I")
         self._last: Output | None = None
         self.chunks = 0
-        """Number of the engine's chunks that the caller has."""
+        """Number of engine chunks that the caller has."""
         self.is_whole = False
-        """Whether the caller has all of the stream."""
+        """Whether the caller has the whole stream."""
         self._size_bytes = 0
         self._event_start = b""
         self._names: dict[bytes, None] | None = {} if names else None
 
     def add_part(self, part: Part) -> None:
-        """Record a part that is passed on to the caller."""
+        """Record a part that is sent to the caller."""
         if not self._event_start:
             found = _EVENT_START.match(part.body)
             self._event_start = b"" if found is None else found[0]
@@ -96,14 +96,14 @@ class Delivered:
 
     @property
     def can_move(self) -> bool:
-        """Whether another engine could begin the stream, or go on with it."""
+        """Whether another engine could start the stream, or continue it."""
         return not (self.chunks and self.obstacle)
 
     def resume(self) -> Resume | None:
-        """Return the place to go on; None if the caller has nothing of the body.
+        """Return the position to continue from; None if the caller has no chunk yet.
 
         Raises:
-            CannotContinue: If the rest would not fit the part that the caller has.
+            CannotContinue: If the rest could differ from what the caller has.
         """
         if not self.chunks:
             return None
@@ -112,13 +112,13 @@ class Delivered:
         tokens = iter(self._tokens)
         outputs = [Output(tuple(islice(tokens, length))) for length in self._lengths]
         if self._last is not None:
-            outputs[-1] = self._last  # the only one that may have an end
+            outputs[-1] = self._last  # only the last output can have an end
         names = tuple(self._names or ())
         return Resume(tuple(outputs), self.chunks, self._size_bytes, self._event_start, names)
 
 
 def joined(parts: Iterable[Part]) -> Part:
-    """Return consecutive parts as one."""
+    """Join consecutive parts into one."""
     bodies, counts, outputs, obstacles = zip(*parts, strict=True)
     body, together = b"".join(bodies), tuple(output for some in outputs for output in some)
     return Part(body, sum(counts), together, next(filter(None, obstacles), ""))
@@ -140,15 +140,15 @@ async def in_parts(
 async def left_out(
     items: AsyncGenerator[Head | Part], resume: Resume
 ) -> AsyncGenerator[Head | Part]:
-    """Yield the items of a stream made again, without the part that its caller has.
+    """Yield a repeated stream without the chunks that the caller already has.
 
     Args:
-        items: The stream from its start, a chunk an item.
-        resume: The place where it is to go on.
+        items: The stream from its start, one chunk per item.
+        resume: The position to continue from.
 
     Raises:
-        CannotContinue: If the stream does not begin as the caller knows it, e.g. because the
-            replicas differ in version or configuration.
+        CannotContinue: If the stream starts differently, e.g. because the replicas differ in
+            version or configuration.
     """
     chunks = size_bytes = 0
     renamed = _renaming(resume)
@@ -168,11 +168,11 @@ async def left_out(
 
 
 def _renaming(resume: Resume) -> Callable[[bytes], bytes]:
-    """Return a function that gives ids and times of a new attempt the values the caller knows."""
+    """Return a function that replaces a new attempt's ids and times by those already sent."""
     known: dict[bytes, bytes] = {}
 
     def rename(found: re.Match[bytes]) -> bytes:
-        """Return the name that came in this place before; a new one keeps its own."""
+        """Return the id sent at this position before; a new id stays unchanged."""
         new, place = found[1], len(known)
         if new not in known:
             known[new] = resume.names[place] if place < len(resume.names) else new

@@ -31,8 +31,7 @@ _ITEMS = (
 _MOST_EFFORTS = 64
 _LONGEST_EFFORT = 32
 """Number of reasoning efforts that are cached, and their maximum length in characters: callers may
-send any text.
-"""
+send any text."""
 _HELLO = ({"role": "user", "content": "Hi"},)
 
 

@@ -210,8 +210,7 @@ class FakeEngine:
         self._by_itself = False
         self.begun_prompt_tokens: Tokens = 0
         """Prompt tokens of all sequences that have generated a token; vLLM counts prompts the same
-        way.
-        """
+        way."""
         self.made_tokens: Tokens = 0
         self.cache_queries: Tokens = 0
         """Prompt tokens looked up in the prefix cache on the first admission of each sequence."""
@@ -219,8 +218,7 @@ class FakeEngine:
         """Prompt tokens found in the prefix cache on the first admission of each sequence."""
         self.admitted: list[LeaseId] = []
         """Lease of each admitted sequence in admission order; readmission after a preemption counts
-        too.
-        """
+        too."""
 
     async def start(self) -> EngineCapacity:
         """Start the decode loop on the running event loop."""

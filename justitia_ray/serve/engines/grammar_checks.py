@@ -114,8 +114,7 @@ class GrammarChecks:
         self._lines: dict[ClientId, deque[_Wait]] = {}
         self._spent: dict[ClientId, Seconds] = {}
         """Compile time per tenant since the queue was last empty; a new tenant starts at the
-        minimum.
-        """
+        minimum."""
 
     async def check(self, tenant: ClientId, grammar: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a grammar after vLLM's checks.

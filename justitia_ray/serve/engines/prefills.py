@@ -19,8 +19,7 @@ class Prefills:
     def __init__(self) -> None:
         self._unread: dict[str, tuple[int, int]] = {}
         """Scheduling order of sequences that are not known to have been scheduled: (priority,
-        arrival).
-        """
+        arrival)."""
         self._added_at: dict[str, Seconds] = {}
         self._scheduled_at: dict[str, Seconds] = {}
         """Time at which the prefill of each sequence started (seconds)."""

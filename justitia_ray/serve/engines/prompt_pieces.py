@@ -38,8 +38,7 @@ class Ids:
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     cuts: list[Tokens] = field(default_factory=list)
     """For each place, the number of tokens that end at or before it; incomplete until the whole
-    text is counted.
-    """
+    text is counted."""
     characters: int = 0
     """Number of characters counted so far."""
 
@@ -81,8 +80,7 @@ class PieceCounter:
         self._piece = piece
         self._rust = getattr(tokenizer, "backend_tokenizer", None)
         """The underlying Rust tokenizer, which counts without Python's global lock and without
-        offsets.
-        """
+        offsets."""
         if self._rust is not None:
             self._rust.no_truncation()
             self._rust.no_padding()

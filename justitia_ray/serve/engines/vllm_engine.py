@@ -107,8 +107,7 @@ class VllmEngine:
         self._is_killed = False
         self._process_tree: list[psutil.Process] = []
         """The engine's processes and their descendants, listed while their parents run: children of
-        a killed process are reparented to init and can no longer be found by parent.
-        """
+        a killed process are reparented to init and can no longer be found by parent."""
         self._oom_kills = 0
         """Processes that the kernel had killed for lack of memory, at the last check."""
         self._looked_at: Seconds = 0.0

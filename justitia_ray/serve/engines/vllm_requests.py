@@ -375,8 +375,7 @@ class EngineGauges:
         """Share of the KV blocks that sequences hold, 0 to 1."""
         self.preemptions = 0
         """Preemptions so far; a preemption is counted when its sequence next produces a token or
-        ends.
-        """
+        ends."""
 
     def stat_logger(self) -> Callable[..., Any]:
         """Return a factory of vLLM stat loggers that update these gauges."""
