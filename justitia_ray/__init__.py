@@ -1,3 +1,3 @@
 """Fair, fast serving of LLM applications on Ray Serve and vLLM."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"

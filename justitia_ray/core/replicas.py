@@ -517,7 +517,7 @@ class Replicas:
         """Return whether an earlier scheduler has counted an end, and stored that.
 
         What it left says so, or the inference's ingress. The replica, which knows only that the end
-        was taken, is asked where the ingress is of an earlier version and keeps no ends.
+        was taken, is asked where the submitter keeps no ends (a simulation, say).
         """
         application = self._state.applications[inference.application_id]
         if end.lease_id in application.ended_leases:

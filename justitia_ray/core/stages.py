@@ -37,7 +37,7 @@ class StageServed(NamedTuple):
     kv_token_time: KvTokenTime
     longest_output_tokens: Tokens | None = None
     """Output of the longest sequence, those of one inference being taken for equally long:
-    iterations that the stage took at least. None: not known, as in what release 0.1.0 observed."""
+    iterations that the stage took at least. None: not known, as in what release 0.2.0 observed."""
     gap_s: Seconds | None = None
     """Time from the stage's last end to the next stage's first submission, at least 0; 0 after the
     last stage. None: not known."""

@@ -74,7 +74,7 @@ class Sample(Stored):
 
 
 def _with_later_fields(values: object) -> object:
-    """Return the numbers of a stage, with None for what release 0.1.0 has not observed."""
+    """Return the numbers of a stage, with None for what release 0.2.0 has not observed."""
     if isinstance(values, list | tuple) and len(values) == 5:
         return (*values, None, None)
     return values

@@ -113,7 +113,7 @@ class StageStatistics(Stored):
     fan_out_products: _SignedSum = 0.0
     """Sum of fan-out times `kv_token_time_to_come` deviations."""
     longest_output_mean: _Sum | None = None
-    """Mean over the applications of their longest sequence. None in tables of release 0.1.0."""
+    """Mean over the applications of their longest sequence. None in tables of release 0.2.0."""
     gaps: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] | None = None
     """Applications that went on after a gap that is known. None: 0."""
     gap_mean_s: _Sum | None = None
@@ -149,7 +149,7 @@ class StageStatistics(Stored):
 
     @property
     def longest_output(self) -> float:
-        """Mean output of an application's longest sequence; of release 0.1.0, of its mean one."""
+        """Mean output of an application's longest sequence; of release 0.2.0, of its mean one."""
         known = self.longest_output_mean
         return self.output_mean if known is None else known
 

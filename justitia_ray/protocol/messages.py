@@ -78,9 +78,6 @@ class IngressMail:
     """Limits of the tenants in these grants; empty for a tenant without limits."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications ahead of each inference submitted with this call."""
-    tells_stored: bool = False
-    """Whether the scheduler reports which ends are stored (`EndsStored`) and awaits `Resubmitted`;
-    earlier versions do neither."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from tests.integration.service import Serving
 
 pytestmark = pytest.mark.after_engines
 
-LAST_RELEASE = "56ebe42"
-"""The commit of release 0.1.0; to be raised with each release."""
+LAST_RELEASE = "6aebf7b"
+"""The commit of release 0.2.0; to be raised with each release."""
 _ROOT = Path(__file__).parents[2]
 _THIS_RELEASE = Path(justitia_ray.__file__).parents[1]
 _REPLACED_WITHIN_S = 240.0
@@ -113,6 +113,6 @@ async def test_new_release_over_the_last_one_under_load_loses_nothing(
     )
     after = await service.until_idle()
     load.check()
-    assert "0.1.0" == before["version"]
+    assert "0.2.0" == before["version"]
     assert justitia_ray.__version__ == after["version"]
     assert before["epoch"] < after["epoch"]

@@ -147,7 +147,6 @@ RULES: dict[str, Rule] = {
     "lab.serve_scaling": Rule((*BASE, "scaling", "serve.drain_policy", "sim"), ("ray",)),
     "serve.asgi": Rule(BASE),
     "serve.detached": Rule((*BASE, "config", "observability"), ("ray",)),
-    "serve.lease_router": Rule(("errors",), ("ray",)),
     # Serve pickles it by value into a process that may not have this package.
     "serve.drain_policy": Rule((), ("ray",)),
     "serve.front": Rule((*BASE, "protocol")),

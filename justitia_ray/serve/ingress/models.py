@@ -64,8 +64,7 @@ class SchedulerCalls:
         # What is open here again was opened by a call of its own.
         ended = [one for one in recent if one[0] not in self.pending.applications]
         if ended:
-            # One of an earlier release has no such call, and one that is lost is told no more.
-            with suppress(AttributeError, AdmissionError):
+            with suppress(AdmissionError):  # one that is lost is told no more
                 await self._ask("restore_ended", ended)
 
     def _note_ended(self, name: ApplicationId, reason: Refusal, *, is_known: bool) -> None:

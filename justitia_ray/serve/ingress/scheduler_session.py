@@ -230,7 +230,6 @@ class SchedulerSession:
             if mail.standings:
                 self._note_standings(mail.standings)
             self._pending.note_positions(mail.positions)
-            self._pending.unstored.are_kept = mail.tells_stored
             self._pending.unstored.drop_old(asyncio.get_running_loop().time())
             for message in self._cursor.fresh(mail.messages):
                 self._take(message)
@@ -244,7 +243,6 @@ class SchedulerSession:
         if epoch <= self.epoch:
             return
         resubmitted = self.epoch > 0
-        self._pending.unstored.are_kept = mail.tells_stored
         self.epoch = epoch
         self._submit_everything(resubmitted=resubmitted)
         if resubmitted or 0 < self.configured_epoch < epoch:
@@ -275,8 +273,7 @@ class SchedulerSession:
         """Queue everything pending, for a scheduler that knows nothing of it."""
         self._cursor.reset()
         self._unsent = self._pending.all_submissions(self._unsent, resubmitted=resubmitted)
-        if self._pending.unstored.are_kept:
-            self._unsent.append(Resubmitted(self.ingress_id))
+        self._unsent.append(Resubmitted(self.ingress_id))
         self._has_unsent.set()
 
     # --- calls that fail

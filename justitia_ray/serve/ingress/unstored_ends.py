@@ -33,15 +33,13 @@ class UnstoredEnds:
     """Inferences and applications that are over, and not known to be stored as that."""
 
     def __init__(self) -> None:
-        self.are_kept = False
-        """Whether the scheduler says which ends are stored; one of an earlier version does not."""
         self._inferences: OrderedDict[RequestId, _End[InferenceSubmitted]] = OrderedDict()
         self._applications: OrderedDict[ApplicationId, _End[ApplicationArrived]] = OrderedDict()
 
     def add_inference(
         self, item: InferenceSubmitted, lease_id: LeaseId, outcome: Outcome, now: Seconds
     ) -> None:
-        """Keep the end of an inference, if ends are kept.
+        """Keep the end of an inference, unless it is known to be counted.
 
         Args:
             item: The inference as it was submitted.
@@ -49,15 +47,14 @@ class UnstoredEnds:
             outcome: How it ended.
             now: Instant of the loop.
         """
-        if self.are_kept and not item.is_counted:
+        if not item.is_counted:
             ended = replace(item, lease_id=lease_id, outcome=outcome, resubmitted=True)
             _keep(self._inferences, item.request_id, _End(now, ended))
 
     def add_application(self, arrival: ApplicationArrived, now: Seconds) -> None:
-        """Keep the end of an application, if ends are kept."""
-        if self.are_kept:
-            ended = replace(arrival, resubmitted=True)
-            _keep(self._applications, arrival.application_id, _End(now, ended))
+        """Keep the end of an application."""
+        ended = replace(arrival, resubmitted=True)
+        _keep(self._applications, arrival.application_id, _End(now, ended))
 
     def drop_stored(self, told: EndsStored) -> None:
         """Drop ends that are stored."""
@@ -85,15 +82,12 @@ class UnstoredEnds:
         return application_id in self._applications
 
     def applications(self) -> Iterator[ApplicationArrived]:
-        """Yield the applications that are over, as a successor has to open them again.
-
-        None for a scheduler of an earlier version, which cannot tell whether they are counted.
-        """
-        return (end.of for end in self._applications.values() if self.are_kept)
+        """Yield the applications that are over, as a successor has to open them again."""
+        return (end.of for end in self._applications.values())
 
     def inferences(self) -> Iterator[InferenceSubmitted]:
         """Yield the inferences that are over, as a successor has to be told of them."""
-        return (end.of for end in self._inferences.values() if self.are_kept)
+        return (end.of for end in self._inferences.values())
 
 
 def _keep(ends: OrderedDict[str, _End[_Item]], name: str, end: _End[_Item]) -> None:

@@ -190,7 +190,7 @@ class SchedulerService:
         term = await self._enter()
         if epoch != term.epoch:
             term.note_epoch(epoch)
-            return IngressMail(term.epoch, tells_stored=True)
+            return IngressMail(term.epoch)
         if items:
             await term.await_settings()
         outboxes = term.driver.outboxes
@@ -218,7 +218,7 @@ class SchedulerService:
         term = await self._enter()
         if epoch != term.epoch:
             term.note_epoch(epoch)
-            return IngressMail(term.epoch, tells_stored=True)
+            return IngressMail(term.epoch)
         outboxes = term.driver.outboxes
         if ingress_id not in outboxes.forgotten:
             term.driver.apply(ev.IngressHeartbeat(ingress_id))
@@ -226,7 +226,7 @@ class SchedulerService:
             self._note_read(outbox, ack)
             outbox.unread(ack)
             if not await outbox.wait(LONG_POLL_S):
-                return IngressMail(term.epoch, tells_stored=True)
+                return IngressMail(term.epoch)
             if ingress_id not in outboxes.forgotten:
                 return await self._ingress_mail(outbox, ack)
         term.check_lead()
@@ -474,7 +474,6 @@ class SchedulerService:
             messages,
             addresses=addresses,
             standings=self._standings_for(messages),
-            tells_stored=True,
         )
 
     def _positions(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:

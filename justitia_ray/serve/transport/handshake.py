@@ -16,7 +16,7 @@ import msgspec
 
 from justitia_ray.errors import ConnectionLost
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """Version of the messages; a listener refuses any other. `tests/README.md` says when it rises."""
 _NONCE_BYTES = 32
 _MAX_BYTES = 4096

@@ -79,7 +79,6 @@ class _IngressMail(msgspec.Struct, frozen=True, array_like=True):
     addresses: dict[ReplicaId, str]
     standings: dict[ClientId, tuple[LimitStanding, ...]] = {}
     positions: dict[RequestId, int] = {}
-    tells_stored: bool = False
 
 
 def _unpack_ingress_mail(mail: _IngressMail) -> IngressMail:
@@ -91,7 +90,6 @@ def _unpack_ingress_mail(mail: _IngressMail) -> IngressMail:
         mail.addresses,
         mail.standings,
         mail.positions,
-        mail.tells_stored,
     )
 
 
@@ -104,7 +102,6 @@ _INGRESS_MAIL = Form(
         mail.addresses,
         mail.standings,
         mail.positions,
-        mail.tells_stored,
     ),
     _unpack_ingress_mail,
 )

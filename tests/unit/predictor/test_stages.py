@@ -165,7 +165,7 @@ def test_stages_to_come_follow_what_is_observed() -> None:
 
 
 def test_longest_that_is_not_known_is_the_mean_and_a_gap_is_not_counted() -> None:
-    """As in what release 0.1.0 has observed: three of 8 tokens each, beside a longest of 12."""
+    """As in what release 0.2.0 has observed: three of 8 tokens each, beside a longest of 12."""
     table = known(
         [stage(3, 10, 8), stage(1, 10, 4)],
         [stage(3, 10, 8, longest=12, gap_s=3.0), stage(1, 10, 4)],
@@ -262,7 +262,7 @@ def test_table_goes_through_json() -> None:
     assert table.expected_stages("EV", 0) == restored.expected_stages("EV", 0)
 
 
-def test_table_of_release_0_1_0_is_read() -> None:
+def test_table_of_release_0_2_0_is_read() -> None:
     """It knows no longest sequences and no gaps: the mean stands in, and counts for what it was."""
     early = known(*[[stage(2, 10, 6, 40), stage(1, 10, 4, 60)]] * 3).to_dict()
     for statistics in early["EV"]:

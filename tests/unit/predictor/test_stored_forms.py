@@ -54,7 +54,7 @@ def test_it_survives_json(stored: Stored) -> None:
     assert stored == type(stored).from_dict(json.loads(json.dumps(stored.to_dict())))
 
 
-def test_observation_of_release_0_1_0_is_read() -> None:
+def test_observation_of_release_0_2_0_is_read() -> None:
     """Stages of then have five numbers: neither their longest sequence nor the gap after them."""
     early = changed(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
 

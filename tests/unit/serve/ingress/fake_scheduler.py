@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from justitia_ray.core.actions import Refusal
-from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.core.events import ApplicationArrived, NackReason, Resubmitted
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, Submission
@@ -16,7 +16,9 @@ class FakeScheduler:
     def __init__(self) -> None:
         self.epoch = 1
         self.batches: list[tuple[int, tuple[Submission, ...]]] = []
-        """(epoch, items) of each submission that was taken."""
+        """(epoch, items) of each submission that was taken, without `Resubmitted`."""
+        self.has_all = False
+        """Whether the ingress has said, after all else, that it has submitted everything again."""
         self.refused: list[tuple[str, str, NackReason]] = []
         self.still_waits = True
         self.refusal: Refusal | None = None
@@ -51,6 +53,7 @@ class FakeScheduler:
     def replace(self) -> None:
         """Let another scheduler take office, which knows nothing."""
         self.epoch += 1
+        self.has_all = False
         self.batches.clear()
         self._mailbox = Mailbox()
         self._ring()
@@ -89,7 +92,9 @@ class FakeScheduler:
     ) -> IngressMail:
         mail = self._mail(ingress_id, epoch, ack)
         if mail.epoch == epoch and not mail.forgotten:
-            self.batches.append((epoch, items))
+            told = tuple(item for item in items if not isinstance(item, Resubmitted))
+            self.batches.append((epoch, told))
+            self.has_all |= isinstance((items or (None,))[-1], Resubmitted)
         return mail
 
     async def _poll_grants(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from ray.exceptions import RayActorError
 
 from justitia_ray.core.ended_by_owner import EndedByOwner
@@ -61,11 +60,8 @@ async def test_what_was_not_known_or_is_open_again_is_not_told() -> None:
     assert [] == unknown.told == open_again.told
 
 
-@pytest.mark.parametrize("actor", [Actor(error=RayActorError()), SimpleNamespace()])
-async def test_scheduler_that_cannot_be_told_is_no_obstacle(actor: Any) -> None:
-    """It is lost again, or of an earlier release, which has no such call."""
-    calls = calls_to(actor)
-    actor.cancel_application = Actor().cancel_application
+async def test_scheduler_that_is_lost_again_is_no_obstacle() -> None:
+    calls = calls_to(Actor(error=RayActorError()))
     await calls.cancel_application("a")
 
     await calls.tell_ended()

@@ -11,28 +11,12 @@ from justitia_ray.core.events import (
     ApplicationArrived,
     ApplicationClosed,
     InferenceSubmitted,
-    Resubmitted,
 )
-from justitia_ray.protocol.messages import IngressMail
 from justitia_ray.serve.ingress import scheduler_session, unstored_ends
 from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
 from tests.eventually import eventually
-from tests.unit.serve.ingress.fake_scheduler import FakeScheduler
 from tests.unit.serve.ingress.test_queue_client import Rig, ended, grant
 from tests.unit.serve.scheduler.services import inference, opened
-
-
-class _TellingScheduler(FakeScheduler):
-    """Says which ends are stored."""
-
-    def _mail(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
-        return replace(super()._mail(ingress_id, epoch, ack), tells_stored=True)
-
-    async def _poll_grants(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
-        nothing = IngressMail(epoch, tells_stored=True)
-        while (mail := self._mail(ingress_id, epoch, ack)) == nothing:
-            await self._bell.wait()
-        return mail
 
 
 async def _begin(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +28,8 @@ async def _begin(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """A client of a scheduler that says which ends are stored."""
+    """A client that follows its first scheduler."""
     rig = Rig()
-    rig.scheduler = rig.client.session._scheduler = _TellingScheduler()
     await _begin(rig, monkeypatch)
     yield rig
     await rig.client.session.stop()
@@ -55,7 +38,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
 async def _successor(rig: Rig) -> list[object]:
     """Return all that a new scheduler is told."""
     rig.scheduler.replace()
-    await eventually(lambda: Resubmitted("i") in rig.scheduler.items, "all is submitted again")
+    await eventually(lambda: rig.scheduler.has_all, "all is submitted again")
     return list(rig.scheduler.items)
 
 
@@ -80,7 +63,6 @@ async def test_new_scheduler_is_told_what_has_ended(rig: Rig, outcome: Outcome) 
 
     assert replace(opened(), resubmitted=True) == items[0]
     assert [("q", "1-1", outcome, False)] == _over(items)
-    assert Resubmitted("i") == items[-1]
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
@@ -145,28 +127,12 @@ async def test_end_that_is_stored_while_it_waits_to_be_told_is_not_told(rig: Rig
     assert [ApplicationClosed("a")] == rig.pending.current(told)
 
 
-async def test_scheduler_that_does_not_say_what_is_stored_is_told_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is of an earlier version, and its successor could not tell what it has counted."""
-    rig = Rig()
-    await _begin(rig, monkeypatch)
-    ticket, _ = await rig.granted()
-    rig.pending.note_answered(ticket)
-    rig.scheduler.replace()
-    items = await rig.taken(1)
-    await rig.client.session.stop()
-
-    assert [replace(opened(), resubmitted=True)] == items
-
-
 def test_ends_are_kept_for_a_minute_of_a_scheduler_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And so many at most: the oldest go first."""
     monkeypatch.setattr(unstored_ends, "_MOST", 2)
     ends = UnstoredEnds()
-    ends.are_kept = True
     for at, name in enumerate(("q0", "q1", "q2")):
         ends.add_inference(inference(name), "1-1", Outcome.FINISHED, float(at))
     kept = [item.request_id for item in ends.inferences()]

@@ -129,7 +129,7 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
         await service.pull(pull(1, epoch=0, wait_s=_FOREVER_S)),
     )
 
-    told = IngressMail(1, tells_stored=True)
+    told = IngressMail(1)
     assert (told, told, ReplicaMail(1)) == answers
     names = ("applications", "waiting", "ingresses", "replicas")
     after = await service.status()
@@ -170,7 +170,7 @@ async def test_newer_call_releases_the_older_one_with_nothing(service: Scheduler
     polls = [asyncio.create_task(service.poll_grants("i", 1, 0)) for _ in range(2)]
     pulls = [asyncio.create_task(service.pull(pull(n, wait_s=_FOREVER_S))) for n in (1, 2)]
 
-    told = IngressMail(1, tells_stored=True)
+    told = IngressMail(1)
     assert (told, ReplicaMail(1)) == (await polls[0], await pulls[0])
     await cancelled(polls[1])
     await cancelled(pulls[1])
@@ -289,7 +289,7 @@ async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(
     assert 0 == (await service.status())["waiting"]
     other = InferenceSubmitted("q", "a", "0", "i2", 50, 10, 10, resubmitted=True)
     mail = await service.submit_many("i2", 1, 0, (other,))
-    assert IngressMail(1, tells_stored=True) == mail
+    assert IngressMail(1) == mail
     assert 1 == (await service.status())["waiting"]
 
 
