@@ -165,6 +165,7 @@ RULES: dict[str, Rule] = {
     "serve.predictor": Rule(SERVE, ("ray",)),
     "serve.replica": Rule(SERVE, ("psutil", "ray")),
     "serve.ingress": Rule(SERVE, ("fastapi", "msgspec", "pydantic", "ray", "starlette")),
+    "serve.ingress.openapi": Rule(("__version__",), ("yaml",)),
     "serve.ingress.http_encodings": Rule((*BASE, "protocol"), ("brotli", "zstandard")),
     "serve.engines": Rule(
         (*BASE, "config", "engine_model", "observability.log_events", "protocol", "serve.asgi"),

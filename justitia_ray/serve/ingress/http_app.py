@@ -5,11 +5,10 @@ A Serve handle reaches the same surface through the same application, called in 
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
 from starlette.routing import BaseRoute, Route
 
 from justitia_ray.errors import AdmissionError, DeadlineMissed, JustitiaError, RequestError
@@ -23,10 +22,10 @@ from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_deadline import within_time
 from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_response
 from justitia_ray.serve.ingress.http_inference import inference_endpoints
-from justitia_ray.serve.ingress.http_query import HowMany, how_many
+from justitia_ray.serve.ingress.http_query import how_many
 from justitia_ray.serve.ingress.http_usage import add_usage
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
-from justitia_ray.serve.ingress.openapi import DESCRIPTION_PATH, ModelQuery, describe
+from justitia_ray.serve.ingress.openapi import DESCRIPTION_PATH, description
 from justitia_ray.serve.ingress.predictor_http import add_predictor
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
@@ -67,7 +66,7 @@ class HttpApp(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the description of the HTTP surface."""
         if not self.openapi_schema:
-            self.openapi_schema = describe(self.routes)
+            self.openapi_schema = description()
         return self.openapi_schema
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -116,13 +115,6 @@ def _check_query(query: bytes) -> None:
             raise RequestError("the query holds bytes that are not UTF-8") from None
 
 
-class Readiness(BaseModel):
-    """Answer of `/readyz`."""
-
-    status: Literal["ready", "degraded"]
-    reason: str | None
-
-
 def build_http_app(
     models: ServedModels,
     specs: ApplicationSpecCache,
@@ -161,8 +153,8 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         """Return that this process answers."""
         return {"status": "ok"}
 
-    @app.get("/readyz", responses={200: {"model": Readiness}, 503: {"model": Readiness}})
-    async def readyz(model: ModelQuery = None) -> JSONResponse:
+    @app.get("/readyz")
+    async def readyz(model: str | None = None) -> JSONResponse:
         """Return whether inferences can run; 503 while a model cannot take them."""
         asked = models.chosen(model)
         reasons = await asyncio.gather(*(_not_ready(m) for m in asked))
@@ -171,13 +163,11 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
             for m, reason in zip(asked, reasons, strict=True)
             if reason is not None
         ]
-        readiness = Readiness(
-            status="degraded" if told else "ready", reason="; ".join(told) or None
-        )
-        return JSONResponse(readiness.model_dump(), 503 if told else 200)
+        answer = {"status": "degraded" if told else "ready", "reason": "; ".join(told) or None}
+        return JSONResponse(answer, 503 if told else 200)
 
     @app.get("/v1/status")
-    async def status(applications: HowMany = "0", model: ModelQuery = None) -> dict[str, Any]:
+    async def status(applications: str = "0", model: str | None = None) -> dict[str, Any]:
         """Return the scheduler's state, with so many applications as they are in order."""
         most = how_many(applications, "applications")
         if (single := models.single(model)) is not None:
@@ -186,7 +176,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         return {"ready": all(told["ready"] for told in answers.values()), "models": answers}
 
     @app.get("/v1/examination")
-    async def examination(model: ModelQuery = None) -> dict[str, Any]:
+    async def examination(model: str | None = None) -> dict[str, Any]:
         """Return what every part says of leases, tags and applications: ids, no texts."""
         if (single := models.single(model)) is not None:
             return await _inspect(single)

@@ -20,9 +20,8 @@ from justitia_ray.serve.ingress.audit import audit_act
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_errors import headers_of_limits
-from justitia_ray.serve.ingress.http_query import HowMany, how_many
+from justitia_ray.serve.ingress.http_query import how_many
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
-from justitia_ray.serve.ingress.openapi import TENANT, ModelQuery, operation
 from justitia_ray.serve.ingress.request_context import (
     MAX_DEADLINE_S,
     RequestContext,
@@ -67,7 +66,7 @@ def add_applications(
         bodies: Reads request bodies.
     """
 
-    @app.post("/v1/applications", openapi_extra=operation(TENANT, body=ApplicationBody))
+    @app.post("/v1/applications")
     async def open_application(request: Request, response: Response) -> Json:
         """Open an application; opening one that is open returns its place.
 
@@ -90,10 +89,8 @@ def add_applications(
         response.headers.update(headers_of_limits(request.url.path, standings))
         return answer
 
-    @app.get("/v1/applications", openapi_extra=operation(TENANT))
-    async def applications(
-        request: Request, most: HowMany = "20", model: ModelQuery = None
-    ) -> Json:
+    @app.get("/v1/applications")
+    async def applications(request: Request, most: str = "20", model: str | None = None) -> Json:
         """Return the caller's first live applications in order, an operator's: everybody's.
 
         Of all others there are counts.
@@ -106,8 +103,8 @@ def add_applications(
         told = await _of_each([m.scheduler.applications(wanted, tenant) for m in asked])
         return {"models": {m.name: one for m, one in zip(asked, told, strict=True)}}
 
-    @app.get("/v1/applications/{application_id:path}", openapi_extra=operation(TENANT))
-    async def application(application_id: str, request: Request, model: ModelQuery = None) -> Json:
+    @app.get("/v1/applications/{application_id:path}")
+    async def application(application_id: str, request: Request, model: str | None = None) -> Json:
         """Return state, predicted and received KV token-time, tag, counts, age and lag.
 
         `recognized_by` names the rule by which the application was recognised, if that is known.
@@ -131,16 +128,16 @@ def add_applications(
             raise unknown_application(application_id)
         return _view(asdict(spec), {})
 
-    @app.post("/v1/applications/{application_id:path}/close", openapi_extra=operation(TENANT))
-    async def close(application_id: str, request: Request, model: ModelQuery = None) -> Json:
+    @app.post("/v1/applications/{application_id:path}/close")
+    async def close(application_id: str, request: Request, model: str | None = None) -> Json:
         """Let an application take no more inferences; it ends when nothing of it is left."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.close_application(key))
         _audit(request, "application.close", key)
         return {"application_id": split_key(key)[1], "closed": True}
 
-    @app.delete("/v1/applications/{application_id:path}", openapi_extra=operation(TENANT))
-    async def cancel(application_id: str, request: Request, model: ModelQuery = None) -> Json:
+    @app.delete("/v1/applications/{application_id:path}")
+    async def cancel(application_id: str, request: Request, model: str | None = None) -> Json:
         """Cancel an application, with all it has waiting or running."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.cancel_application(key))

@@ -1,19 +1,7 @@
 """Queries of this service's own paths: how many applications a listing is to have."""
 
-from typing import Annotated, TypeAlias
-
-from fastapi import Query
-
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
-
-HowMany: TypeAlias = Annotated[
-    str,
-    Query(
-        description=f"Applications to list, in order: 0 to {MAX_LISTED_APPLICATIONS:,}.",
-        json_schema_extra={"pattern": "^[0-9]{1,4}$"},  # Query's own would answer in its own form
-    ),
-]
 
 
 def how_many(text: str, name: str) -> int:

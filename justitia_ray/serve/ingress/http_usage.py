@@ -19,7 +19,6 @@ from justitia_ray.core.usage import DAY_S
 from justitia_ray.errors import Forbidden, RequestError, shown_short
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.models import ServedModels
-from justitia_ray.serve.ingress.openapi import TENANT, ModelQuery, operation
 from justitia_ray.serve.ingress.request_context import RequestContext
 
 Json = dict[str, Any]
@@ -38,16 +37,14 @@ def add_usage(app: FastAPI, models: ServedModels) -> None:
         models: The served models.
     """
 
-    @app.get("/v1/usage", openapi_extra=operation(TENANT))
+    @app.get("/v1/usage")
     async def usage(
         request: Request,
         tenant: str | None = None,
-        since: Annotated[str | None, Query(alias="from", description="First day, UTC.")] = None,
-        until: Annotated[str | None, Query(alias="to", description="Last day, UTC.")] = None,
-        model: ModelQuery = None,
-        form: Annotated[
-            str | None, Query(alias="format", description="`rows` or `cloudevents`.")
-        ] = None,
+        since: Annotated[str | None, Query(alias="from")] = None,
+        until: Annotated[str | None, Query(alias="to")] = None,
+        model: str | None = None,
+        form: Annotated[str | None, Query(alias="format")] = None,
     ) -> JSONResponse:
         """Return the usage of a tenant and of all below it, by tenant, model and day of UTC.
 

@@ -13,7 +13,6 @@ from justitia_ray.serve.ingress.audit import audit_act
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
-from justitia_ray.serve.ingress.openapi import ModelQuery, operation
 from justitia_ray.serve.ingress.replica_calls import call_remote
 
 MOST_SAMPLES = 1_000
@@ -70,14 +69,14 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
     """
 
     @app.get("/v1/predictor")
-    async def predictor(model: ModelQuery = None) -> dict[str, Any]:
+    async def predictor(model: str | None = None) -> dict[str, Any]:
         """Return statistics of each class, the versions of its model, the one that serves."""
         if (single := models.single(model)) is not None:
             return await _overview(single)
         return {"models": await models.ask_each(_overview_or_why)}
 
-    @app.post("/v1/predictor/samples", openapi_extra=operation(body=HistoryBody))
-    async def samples(request: Request, model: ModelQuery = None) -> dict[str, Any]:
+    @app.post("/v1/predictor/samples")
+    async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
         """Add samples of a user's own history to the predictor's: features, no texts."""
         asked = models.named(model)
         body = await bodies.read_model(request, HistoryBody)
@@ -86,12 +85,9 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
         audit_act(identity, "predictor.samples", after={"taken": taken}, model=asked.name)
         return {"taken": taken}
 
-    @app.post(
-        "/v1/predictor/{application_class}/rollback",
-        openapi_extra=operation(body=RollbackBody, body_required=False),
-    )
+    @app.post("/v1/predictor/{application_class}/rollback")
     async def rollback(
-        application_class: str, request: Request, model: ModelQuery = None
+        application_class: str, request: Request, model: str | None = None
     ) -> dict[str, Any]:
         """Let an earlier version of a class's model serve, until it is released."""
         asked = models.named(model)

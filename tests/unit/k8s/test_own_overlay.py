@@ -56,7 +56,9 @@ def test_own_overlay_differs_in_what_the_readme_says(own: list[Manifest]) -> Non
     (claim,) = of_kind(own, "PersistentVolumeClaim")
 
     assert MODEL == model_of(own)
-    assert {"registry.example.com/justitia-ray:0.3.0.dev0-gpu"} == {t.container["image"] for t in ours}
+    assert {"registry.example.com/justitia-ray:0.3.0.dev0-gpu"} == {
+        t.container["image"] for t in ours
+    }
     assert [[{"name": "justitia-registry"}]] * 3 == [t.spec["imagePullSecrets"] for t in ours]
     assert "create secret generic justitia-registry" in README
     assert "nfs-csi" == claim["spec"]["storageClassName"]

@@ -1,4 +1,4 @@
-"""The description of the HTTP surface: valid, complete, and as the door has it."""
+"""The description of the HTTP surface: valid, complete, and true of routes, door and errors."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,17 +6,26 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from justitia_ray.access.gate import Gate
 from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.protocol import endpoints
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
-from justitia_ray.protocol.errors import has_anthropic_form
+from justitia_ray.protocol.errors import RATE_LIMIT_EXCEEDED, STATUS, has_anthropic_form
+from justitia_ray.protocol.refusals import DropReason
+from justitia_ray.protocol.stream_forms import Keepalive
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door, is_public, scope_of
 from justitia_ray.serve.ingress.http_app import HttpApp, build_http_app
+from justitia_ray.serve.ingress.http_applications import ApplicationBody
 from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.predictor_http import HistoryBody, RollbackBody
+from justitia_ray.serve.ingress.request_context import IDEMPOTENCY_HEADER
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
 
@@ -72,7 +81,6 @@ def test_every_route_is_described_and_in_the_table_of_the_door(app: HttpApp) -> 
 
 
 def test_route_that_is_added_without_either_is_found(app: HttpApp) -> None:
-    """The two checks above can fail: on a plain route, and on one of FastAPI's."""
 
     async def answer() -> None:
         """Answer nothing."""
@@ -80,8 +88,115 @@ def test_route_that_is_added_without_either_is_found(app: HttpApp) -> None:
     app.add_api_route("/v1/made-up", answer)
     app.add_route("/v2/made-up", lambda request: Response(), methods=["POST"])
 
-    assert {("POST", "/v2/made-up")} == undescribed(app)
+    assert {("GET", "/v1/made-up"), ("POST", "/v2/made-up")} == undescribed(app)
     assert {"/v1/made-up", "/v2/made-up"} == without_scope(app)
+
+
+def parameters(described: dict[str, Any]) -> set[tuple[str, str, bool]]:
+    """Return (name, place, whether it is required) of the parameters of an operation."""
+    return {
+        (one["name"], one["in"], one.get("required", False))
+        for one in described.get("parameters", ())
+    }
+
+
+def test_paths_and_queries_are_those_that_the_routes_read(app: HttpApp) -> None:
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    read = get_openapi(title="read", version="0", routes=routes)["paths"]
+    paths = app.openapi()["paths"]
+    assert {"/v1/usage", "/v1/applications/{application_id}", "/readyz"} <= set(read)
+    for path, of_path in read.items():
+        for method, of_route in of_path.items():
+            described = parameters(paths[path][method])
+            told = {one for one in described if one[1] != "header"}
+            assert parameters(of_route) == told, (path, method)
+
+
+def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> None:
+    paths = app.openapi()["paths"]
+    read = (
+        *(endpoints.APPLICATION_HEADER, endpoints.CLASS_HEADER, endpoints.DEADLINE_HEADER),
+        *(endpoints.KEEPALIVE_HEADER, endpoints.FINAL_HEADER, endpoints.TENANT_HEADER),
+        *(endpoints.RETRY_COUNT_HEADER, IDEMPOTENCY_HEADER),
+    )
+    sent = {
+        *(endpoints.APPLICATION_HEADER, endpoints.REPLICA_HEADER, endpoints.WAITED_HEADER),
+        *(endpoints.POSITION_HEADER, endpoints.RAN_HEADER, endpoints.LEASED_HEADER),
+    }
+    for path in INFERENCE_PATHS:
+        told = paths[path]["post"]
+        assert {(name.title(), "header", False) for name in read} == parameters(told)
+        assert sent == set(told["responses"]["200"]["headers"])
+    kinds = [one["schema"].get("enum") for one in paths[INFERENCE_PATHS[0]]["post"]["parameters"]]
+    assert [kind.value for kind in Keepalive] in kinds
+    for path, of_path in paths.items():
+        for method, told in of_path.items():
+            is_own = path in ("/v1/usage", "/v1/applications") or "{application_id}" in path
+            has_tenant = (endpoints.TENANT_HEADER.title(), "header", False) in parameters(told)
+            assert has_tenant == (is_own or path in INFERENCE_PATHS), (path, method)
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "is_needed"),
+    [
+        ("/v1/applications", ApplicationBody, True),
+        ("/v1/predictor/samples", HistoryBody, True),
+        ("/v1/predictor/{application_class}/rollback", RollbackBody, False),
+    ],
+)
+def test_body_is_that_of_its_model(
+    app: HttpApp, path: str, model: type[BaseModel], is_needed: bool
+) -> None:
+    told = app.openapi()["paths"][path]["post"]["requestBody"]
+
+    schema = model.model_json_schema()
+    for field in schema["properties"].values():
+        if field.get("default", 0) is None:  # the description leaves these out
+            del field["default"]
+    assert schema == told["content"]["application/json"]["schema"]
+    assert is_needed == told["required"]
+
+
+def statuses(path: str, described: dict[str, Any]) -> set[str]:
+    """Return the statuses of the service's own errors that a call of an operation may have."""
+    found = set() if is_public(path) else {"400", "401", "403", "429", "503"}
+    is_engine = path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS)
+    if is_engine or any(n == "model" or place == "path" for n, place, _ in parameters(described)):
+        found.add("404")
+    if "requestBody" in described:
+        found |= {"413", "415", "504"}
+    if path in INFERENCE_PATHS or path == "/v1/applications":
+        found.add("409")
+    return found | {"502"} if is_engine else found
+
+
+def test_errors_of_an_operation_are_those_that_its_call_may_have(app: HttpApp) -> None:
+    for path, of_path in app.openapi()["paths"].items():
+        for method, told in of_path.items():
+            own = {status for status, answer in told["responses"].items() if "$ref" in answer}
+            assert statuses(path, told) == own, (path, method)
+
+
+def test_each_error_names_its_codes(app: HttpApp) -> None:
+    """A client decides by the code whether it tries again."""
+    names = {"400": "Malformed", "401": "Unauthenticated", "403": "Forbidden", "404": "NotFound"}
+    names |= {"409": "Conflict", "413": "TooLarge", "415": "Encoded", "429": "TooMany"}
+    names |= {"502": "EngineFailed", "503": "Unavailable", "504": "TooLate"}
+    codes: dict[str, set[str]] = {status: set() for status in names}
+    for status, _, code in STATUS.values():
+        if code:
+            codes[str(status)].add(code)
+    codes["429"].add(RATE_LIMIT_EXCEEDED)
+    told = app.openapi()["components"]["responses"]
+    assert {f"{form}{name}" for form in ("OpenAI", "Anthropic") for name in names.values()} == {
+        *told
+    }
+    for status, name in names.items():
+        for form in ("OpenAI", "Anthropic"):
+            said = told[f"{form}{name}"]["description"].partition(" Codes: ")[2].removesuffix(".")
+            assert ", ".join(sorted(codes[status])) == said, status
+    reasons = told["OpenAITooMany"]["headers"]["X-Justitia-Dropped-Reason"]["schema"]["enum"]
+    assert [reason.value for reason in DropReason] == reasons
 
 
 def test_scope_of_an_operation_is_that_of_the_door(app: HttpApp) -> None:
