@@ -1,20 +1,180 @@
-"""The client for code that does not use asyncio: the same surface, on a loop in a thread."""
+"""The client for code that does not use asyncio: the asynchronous one, on a loop in a thread.
+
+Calls are those of `JustitiaClient` and `Application`, with their arguments: what is made here of
+each of their methods waits for its result.
+"""
+
+from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from justitia_ray.client.calls import Completion
 from justitia_ray.client.client import Application, JustitiaClient, Messages, fan_out
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
+from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Inner = TypeVar("Inner", JustitiaClient, Application)
 
 
-class SyncClient:
+class _LoopThread(threading.Thread):
+    """A thread that runs an event loop until that is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(name="justitia-client", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self.start()
+
+    def run(self) -> None:
+        # The runner's exit ends what still runs: streams and calls that nobody waits for.
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.get_loop().run_forever()
+
+
+class _Waiting(Generic[Inner]):
+    """Base of the synchronous classes: an asynchronous object, and the thread that runs it."""
+
+    def __init__(self, inner: Inner, thread: _LoopThread) -> None:
+        self._inner: Inner = inner
+        self._thread = thread
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the client's loop and return its result.
+
+        An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
+
+        Raises:
+            RuntimeError: If the client is closed.
+        """
+        if not self._thread.is_alive():
+            work.close()
+            raise RuntimeError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _waits(
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Waiting[Inner], P], T]:
+    """Return the synchronous form of a coroutine method."""
+
+    @wraps(method)
+    def call(self: _Waiting[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.run(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def _yields(
+    method: Callable[Concatenate[Inner, P], AsyncGenerator[T]],
+) -> Callable[Concatenate[_Waiting[Inner], P], Generator[T]]:
+    """Return the synchronous form of a method that is an asynchronous generator.
+
+    Closing the generator, or leaving its loop, closes the asynchronous one.
+    """
+
+    @wraps(method)
+    def call(self: _Waiting[Inner], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T]:
+        stream = method(self._inner, *args, **kwargs)
+
+        async def next_item() -> tuple[T] | None:
+            async for item in stream:
+                return (item,)
+            return None
+
+        try:
+            while (found := self.run(next_item())) is not None:
+                yield found[0]
+        finally:
+            # The client was closed first, or an interrupt has cancelled the step: both end it too.
+            with suppress(RuntimeError):
+                self.run(stream.aclose())
+
+    return call
+
+
+def _makes(
+    make: Callable[P, JustitiaClient],
+) -> Callable[Concatenate[type[SyncClient], P], SyncClient]:
+    """Return the form of one of `JustitiaClient`'s constructors that makes a synchronous client."""
+
+    @wraps(getattr(make, "__func__", make))  # with its class, as this one has it
+    def call(cls: type[SyncClient], /, *args: P.args, **kwargs: P.kwargs) -> SyncClient:
+        return cls(lambda: make(*args, **kwargs))
+
+    return call
+
+
+def _opens(
+    method: Callable[Concatenate[JustitiaClient, P], Application],
+) -> Callable[Concatenate[SyncClient, P], SyncApplication]:
+    """Return the form of a method that makes an application which makes a synchronous one."""
+
+    @wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncApplication:
+        return SyncApplication(method(self._inner, *args, **kwargs), self._thread)
+
+    return call
+
+
+class SyncApplication(_Waiting[Application]):
+    """`Application` for synchronous code; made by `SyncClient.application`."""
+
+    status = _waits(Application.status)
+    chat = _waits(Application.chat)
+    complete = _waits(Application.complete)
+    chat_stream = _yields(Application.chat_stream)
+
+    def __enter__(self) -> Self:
+        """Open the application; see `Application`."""
+        self.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the application, or cancel it if its agent failed; see `Application`."""
+        self.run(self._inner.__aexit__(kind, error, traceback))
+
+    @property
+    def application_id(self) -> ApplicationId:
+        """The application's id, the caller's own or the service's."""
+        return self._inner.application_id
+
+    @property
+    def predicted_kv_token_time(self) -> KvTokenTime | None:
+        """The application's predicted cost; see `Application.predicted_kv_token_time`."""
+        return self._inner.predicted_kv_token_time
+
+    @property
+    def virtual_finish_time(self) -> VirtualTime | None:
+        """The application's tag at arrival; None under a policy without tags."""
+        return self._inner.virtual_finish_time
+
+    def chat_many(self, conversations: Iterable[Messages], **fields: Any) -> list[Completion]:
+        """Run one inference on each conversation, all at once, and return the answers in order.
+
+        The first failure cancels the others and is raised; otherwise as `Application.chat`, with
+        its arguments.
+        """
+        chat = self._inner.chat
+        return self.run(fan_out(chat(messages, **fields) for messages in conversations))
+
+
+class SyncClient(_Waiting[JustitiaClient]):
     """`JustitiaClient` for synchronous code; its threads may share one.
 
     ```
@@ -30,50 +190,16 @@ class SyncClient:
         ConfigError: As `make_client` does.
     """
 
+    connect = classmethod(_makes(JustitiaClient.connect))
+    from_handle = classmethod(_makes(JustitiaClient.from_handle))
+    application = _opens(JustitiaClient.application)
+    models = _waits(JustitiaClient.models)
+    default_model = _waits(JustitiaClient.default_model)
+    find_application = _waits(JustitiaClient.find_application)
+    list_applications = _waits(JustitiaClient.list_applications)
+
     def __init__(self, make_client: Callable[[], JustitiaClient]) -> None:
-        self._client = make_client()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="justitia-client", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def connect(
-        cls,
-        base_url: str,
-        *,
-        model: str | None = None,
-        tenant: str | None = None,
-        max_retries: int = 2,
-        headers: Mapping[str, str] | None = None,
-        api_key: str | None = None,
-    ) -> Self:
-        """Return a client that reaches the service over HTTP; see `JustitiaClient.connect`."""
-        return cls(
-            lambda: JustitiaClient.connect(
-                base_url,
-                model=model,
-                tenant=tenant,
-                max_retries=max_retries,
-                headers=headers,
-                api_key=api_key,
-            )
-        )
-
-    @classmethod
-    def from_handle(
-        cls,
-        handle: Any,
-        *,
-        model: str | None = None,
-        tenant: str | None = None,
-        max_retries: int = 2,
-    ) -> Self:
-        """Return a client that reaches the service over a Serve handle of its Ingress."""
-        return cls(
-            lambda: JustitiaClient.from_handle(
-                handle, model=model, tenant=tenant, max_retries=max_retries
-            )
-        )
+        super().__init__(make_client(), _LoopThread())
 
     def __enter__(self) -> Self:
         return self
@@ -89,145 +215,6 @@ class SyncClient:
     def close(self) -> None:
         """Give back every connection and end the thread. Safe to call twice."""
         if self._thread.is_alive():
-            self.run(self._client.aclose())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.run(self._inner.aclose())
+            self._thread.loop.call_soon_threadsafe(self._thread.loop.stop)
             self._thread.join()
-
-    def application(
-        self,
-        application_class: str,
-        *,
-        input: str,
-        tenant: str | None = None,
-        weight: float | None = None,
-        application_id: ApplicationId | None = None,
-        model: str | None = None,
-        deadline_s: Seconds | None = None,
-    ) -> "SyncApplication":
-        """Return an application, to be entered with `with`; see `JustitiaClient.application`."""
-        return SyncApplication(
-            self,
-            self._client.application(
-                application_class,
-                input=input,
-                tenant=tenant,
-                weight=weight,
-                application_id=application_id,
-                model=model,
-                deadline_s=deadline_s,
-            ),
-        )
-
-    def models(self) -> tuple[str, ...]:
-        """Return the names of the models that the service has; see `JustitiaClient.models`."""
-        return self.run(self._client.models())
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the client's loop and return its result.
-
-        An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
-
-        Raises:
-            RuntimeError: If the client is closed.
-        """
-        if not self._thread.is_alive():
-            work.close()
-            raise RuntimeError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _serve(self) -> None:
-        # The runner's exit ends what still runs: streams and calls that nobody waits for.
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
-
-
-class SyncApplication:
-    """`Application` for synchronous code; made by `SyncClient.application`."""
-
-    def __init__(self, client: SyncClient, application: Application) -> None:
-        self._client = client
-        self._application = application
-
-    def __enter__(self) -> Self:
-        """Open the application; see `Application`."""
-        self._client.run(self._application.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the application, or cancel it if its agent failed; see `Application`."""
-        self._client.run(self._application.__aexit__(kind, error, traceback))
-
-    @property
-    def application_id(self) -> ApplicationId:
-        """The application's id, the caller's own or the service's."""
-        return self._application.application_id
-
-    @property
-    def predicted_kv_token_time(self) -> KvTokenTime | None:
-        """The application's predicted cost; see `Application.predicted_kv_token_time`."""
-        return self._application.predicted_kv_token_time
-
-    @property
-    def virtual_finish_time(self) -> VirtualTime | None:
-        """The application's tag at arrival; None under a policy without tags."""
-        return self._application.virtual_finish_time
-
-    def status(self) -> dict[str, Any]:
-        """Return the application's state at the service now; see `Application.status`."""
-        return self._client.run(self._application.status())
-
-    def chat(
-        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
-    ) -> Completion:
-        """Run one inference on a conversation; see `Application.chat`."""
-        return self._client.run(self._application.chat(messages, max_tokens=max_tokens, **fields))
-
-    def complete(
-        self, prompt: str, *, max_tokens: Tokens | None = None, **fields: Any
-    ) -> Completion:
-        """Run one inference on a bare prompt; see `Application.complete`."""
-        return self._client.run(self._application.complete(prompt, max_tokens=max_tokens, **fields))
-
-    def chat_many(
-        self, conversations: Iterable[Messages], *, max_tokens: Tokens | None = None, **fields: Any
-    ) -> list[Completion]:
-        """Run one inference on each conversation, all at once, and return the answers in order.
-
-        The first failure cancels the others and is raised; otherwise as `Application.chat`.
-        """
-        return self._client.run(
-            fan_out(
-                self._application.chat(messages, max_tokens=max_tokens, **fields)
-                for messages in conversations
-            )
-        )
-
-    def chat_stream(
-        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
-    ) -> Generator[str]:
-        """Run one inference and yield its text as it is generated; see `Application.chat_stream`.
-
-        Closing the generator, or leaving its loop, cancels the inference.
-        """
-        stream = self._application.chat_stream(messages, max_tokens=max_tokens, **fields)
-
-        async def next_text() -> str | None:
-            return await anext(stream, None)
-
-        try:
-            while (text := self._client.run(next_text())) is not None:
-                yield text
-        finally:
-            # The client was closed first, or an interrupt has cancelled the step: both end it too.
-            with suppress(RuntimeError):
-                self._client.run(stream.aclose())

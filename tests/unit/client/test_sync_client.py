@@ -1,12 +1,20 @@
 """The client for synchronous code."""
 
+import inspect
 import threading
 from collections.abc import Generator
 
 import pytest
 
-from justitia_ray.client import HttpTransport, JustitiaClient, SyncClient
+from justitia_ray.client import (
+    Application,
+    HttpTransport,
+    JustitiaClient,
+    SyncApplication,
+    SyncClient,
+)
 from justitia_ray.errors import ResponseError
+from justitia_ray.protocol.endpoints import DEADLINE_HEADER
 from tests.unit.client.fakes import FakeService, as_error
 
 CHAT = "/v1/chat/completions"
@@ -39,6 +47,25 @@ def test_an_application_works_without_asyncio(client: SyncClient, service: FakeS
     assert streamed == ["Hel", "lo"]
     assert len(service.sent(CLOSE)) == 1
     assert client.models() == ("tiny",)
+
+
+def test_each_call_of_the_asynchronous_client_has_its_synchronous_form() -> None:
+    """With the same arguments: one that is added there is missing here until it is named."""
+    other = {"aclose": "close"}
+    for asynchronous, synchronous in ((JustitiaClient, SyncClient), (Application, SyncApplication)):
+        for name, method in vars(asynchronous).items():
+            if name.startswith("_") or isinstance(method, property):
+                continue
+            form = getattr(synchronous, other.get(name, name))
+            expected = inspect.signature(getattr(asynchronous, name)).parameters
+            assert list(expected) == list(inspect.signature(form).parameters), name
+
+
+def test_deadline_of_a_call_is_sent(client: SyncClient, service: FakeService) -> None:
+    with client.application("SC", input="q", deadline_s=30.0) as app:
+        app.chat_many(["a", "b"], deadline_s=2.0)
+
+    assert ["2.000000"] * 2 == [sent.headers[DEADLINE_HEADER] for sent in service.sent(CHAT)]
 
 
 def test_an_exception_cancels_the_application(client: SyncClient, service: FakeService) -> None:
@@ -80,4 +107,4 @@ def test_closing_ends_the_thread_and_open_streams(service: FakeService) -> None:
 def test_connect_takes_a_url() -> None:
     """The constructor that scripts use; nothing is sent before the first call."""
     with SyncClient.connect("http://service", tenant="t1") as client:
-        assert not client.application("SC", input="q")._application.was_opened
+        assert not client.application("SC", input="q")._inner.was_opened
