@@ -32,7 +32,18 @@ pickled. The HTTP status of each stands in one table, `justitia_ray.protocol.err
 import reprlib
 from typing import Any
 
-_REPR = reprlib.Repr()
+
+class _Shown(reprlib.Repr):
+    """Shortened values, with the words of JSON and YAML for what has no other form there."""
+
+    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (found by the type)
+        return "null"
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return "true" if value else "false"
+
+
+_REPR = _Shown()
 _REPR.maxstring = _REPR.maxother = 100
 
 

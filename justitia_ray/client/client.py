@@ -185,6 +185,7 @@ class Application:
 
     async def chat(
         self,
+        /,
         messages: Messages,
         *,
         max_tokens: Tokens | None = None,
@@ -209,6 +210,7 @@ class Application:
 
     async def complete(
         self,
+        /,
         prompt: str,
         *,
         max_tokens: Tokens | None = None,
@@ -221,6 +223,7 @@ class Application:
 
     async def chat_stream(
         self,
+        /,
         messages: Messages,
         *,
         max_tokens: Tokens | None = None,

@@ -346,15 +346,21 @@ class Ledger:
 
         Raises:
             ConfigError: If the policy or an option is not one of those allowed; nothing changed.
+            Exception: What the policy's constructor raises; the old one goes on, with new counts.
         """
         policy, options = in_force(policy, options)
         parsed = parse_options(policy, options)
-        accounts_stay = parsed.same_accounts(self.options)
+        before = self.policy_name, self.options, self.fair_share
         self.policy_name, self.options = policy, parsed
-        if accounts_stay:
+        try:
+            if parsed.same_accounts(before[1]):
+                self._start_policy()
+            else:
+                self.restart_clock()
+        except Exception:
+            self.policy_name, self.options, self.fair_share = before
             self._start_policy()
-        else:
-            self.restart_clock()
+            raise
 
     def change_tenants(self) -> None:
         """Use the weights of the tree of tenants in force; what is owed stays."""

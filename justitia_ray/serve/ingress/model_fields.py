@@ -14,7 +14,7 @@ from functools import cache
 from typing import TypeVar, get_args, get_origin
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from justitia_ray.errors import RequestError
 
@@ -33,6 +33,8 @@ _LONGEST_ESCAPE_BYTES = 12
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _LATER_BYTES, _FIRST_OF_MANY_BYTES = 0x80, 0xC0
 """In UTF-8: least value of a byte that goes on with a character, and of one that begins one."""
+_PLACE = re.compile(r"\(byte (\d+)\)")
+_CONSTANT = re.compile(rb"NaN|-?Infinity")
 _ABSENT = msgspec.Raw(b"")
 
 
@@ -40,18 +42,23 @@ async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
     """Return a body as its model, which says of a large one what it would say of a small one.
 
     Raises:
-        ValidationError: If it is no JSON, or a field is unknown or malformed.
-        RequestError: If a list has too many elements, or too large ones, or a text is none.
+        ValidationError: If a field is unknown or malformed.
+        RequestError: If it is no JSON, or a list has too many elements, or too large ones.
     """
     if len(raw) <= _SMALL_BYTES:
-        return kind.model_validate_json(raw)
+        try:
+            return kind.model_validate_json(raw)
+        except ValidationError as error:
+            [first, *_] = error.errors(include_url=False, include_input=False)
+            if first["type"] == "json_invalid":
+                raise _no_json(str(first["ctx"]["error"])) from None
+            raise
     try:
         body = _reader(kind).decode(raw)
     except msgspec.ValidationError as error:
         return kind.model_validate_json(_refused(str(error)))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # No JSON, or nested too deep: no more is its beginning.
-        return kind.model_validate_json(raw[:_SMALL_BYTES] + b"?")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_json(_flaw(raw, error)) from None
     await asyncio.sleep(0)
     values = {}
     for name in kind.model_fields:
@@ -71,6 +78,23 @@ def _reader(kind: type[BaseModel]) -> msgspec.json.Decoder[msgspec.Struct]:
     return msgspec.json.Decoder(
         msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
     )
+
+
+def _no_json(reason: str) -> RequestError:
+    return RequestError(f"the body is not valid JSON: {reason}")
+
+
+def _flaw(raw: bytes, error: Exception) -> str:
+    """Return why a body is no JSON: Python's writers of JSON make numbers that it does not have."""
+    if isinstance(error, RecursionError):
+        return "it nests too deep"
+    place = _PLACE.search(str(error))
+    if place is not None:
+        at = int(place[1])
+        found = _CONSTANT.match(raw, max(0, at - 1)) or _CONSTANT.match(raw, at)
+        if found is not None:
+            return f"{found[0].decode()} (byte {found.start()}) is no JSON number"
+    return str(error)
 
 
 def _refused(reason: str) -> bytes:

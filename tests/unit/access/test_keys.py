@@ -401,7 +401,7 @@ def test_damaged_records_are_left_out_and_named() -> None:
 
     assert [ID] == [record.key_id for record in found]
     assert [
-        "key '00000000': max_weight is True: a number above 0, 1e+06 at most, is allowed",
+        "key '00000000': max_weight is true: a number above 0, 1e+06 at most, is allowed",
         "key '11111111': id is 00000000: another id is that of the entry",
         "key '22222222': id is required",
     ] == damage

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +23,9 @@ from justitia_ray.core.policies import (
     parse_options,
     policy_path,
 )
+from justitia_ray.core.policies.base import PolicyContext
 from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
-from justitia_ray.core.policies.justitia import rank_preserving_integer
+from justitia_ray.core.policies.justitia import JustitiaPolicy, rank_preserving_integer
 from justitia_ray.core.policies.options import COMMON
 from justitia_ray.core.queue import Key
 from justitia_ray.cost import COSTS, find_cost
@@ -382,6 +384,29 @@ def test_running_scheduler_changes_to_a_policy_of_a_user() -> None:
     driver.submit("b1", "b")
     driver.handle(ev.PolicyChanged(POLICY, (("budget", 1),)))
 
+    assert ["b1", "a1"] == driver.drain()
+
+
+class Unmade(JustitiaPolicy):
+    """Cannot be made."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        raise RuntimeError("no file of weights")
+
+
+@pytest.mark.parametrize("options", [(), (("fairness", "tenant"),)], ids=["stay", "begin anew"])
+def test_policy_that_cannot_be_made_changes_nothing(options: tuple[tuple[str, Any], ...]) -> None:
+    """Its accounts may be other ones, too; the old name would else be said of the new policy."""
+    driver = PolicyDriver("justitia")
+    driver.arrive("b", "b1")
+    driver.arrive("a", "a1")
+    ledger = driver.core.ledger
+    before = ledger.policy_name, ledger.options, ledger.fair_share
+    with pytest.raises(RuntimeError, match="no file of weights"):
+        driver.handle(ev.PolicyChanged(f"{__name__}:Unmade", options))
+
+    assert before == (ledger.policy_name, ledger.options, ledger.fair_share)
+    assert type(ledger.policy) is JustitiaPolicy
     assert ["b1", "a1"] == driver.drain()
 
 

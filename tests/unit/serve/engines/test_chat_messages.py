@@ -91,7 +91,7 @@ def test_what_only_the_engine_reads_is_left_to_it(part: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ({"content": "x"}, "role is None: a string"),
+        ({"content": "x"}, "role is null: a string"),
         ({"role": 3, "content": "x"}, "role is 3"),
         (user(7), "content is 7: a string or a list"),
         (user([{"type": "document"}]), "has the type 'document': one of audio_embeds, .*text"),

@@ -183,9 +183,9 @@ def test_each_error_names_its_codes(app: HttpApp) -> None:
     names |= {"409": "Conflict", "413": "TooLarge", "415": "Encoded", "429": "TooMany"}
     names |= {"502": "EngineFailed", "503": "Unavailable", "504": "TooLate"}
     codes: dict[str, set[str]] = {status: set() for status in names}
-    for status, _, code in STATUS.values():
+    for number, _, code in STATUS.values():
         if code:
-            codes[str(status)].add(code)
+            codes[str(number)].add(code)
     codes["429"].add(RATE_LIMIT_EXCEEDED)
     told = app.openapi()["components"]["responses"]
     assert {f"{form}{name}" for form in ("OpenAI", "Anthropic") for name in names.values()} == {
