@@ -1,1 +1,1 @@
-"""The laboratory: reports, agents of the papers' applications and the S3 rival; the extra `lab`."""
+"""Reports, agents of the papers' applications and the S3 predictor: the optional extra `lab`."""

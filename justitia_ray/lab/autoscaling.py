@@ -1,4 +1,4 @@
-"""Autoscalers on an hour of recorded arrivals: the load, the run, and what is said of it."""
+"""Autoscalers on an hour of recorded arrivals: build the load, run it, compute the figures."""
 
 import random
 import statistics
@@ -15,13 +15,13 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import KvTokenTime, Seconds
 
 EVERY_S: Seconds = 2.0
-"""Time between two decisions."""
+"""Time between two decisions of the autoscaler."""
 TRACES = ("azure-conv", "azure-code", "mooncake")
 
 
 @dataclass(frozen=True, slots=True)
 class HourLoad:
-    """Applications of nine classes that arrive as the requests of a trace did, thinned."""
+    """Nine-class applications that arrive like the requests of a trace, thinned to `count`."""
 
     trace: str
     count: int
@@ -51,14 +51,15 @@ def run_scaled(
     load_s: Seconds,
     initial: int,
 ) -> ScaledRun:
-    """Return a run of an autoscaler.
+    """Simulate a load under an autoscaler and return the run.
 
     Args:
         applications: The load.
-        settings: Of the run; `replicas` is the most there can be, those that drain included.
-        autoscaler: Decides.
+        settings: Settings of the run; `replicas` is the largest number at once, draining ones
+            included.
+        autoscaler: Returns the number of replicas at every decision.
         load_s: Time that a replica takes to load.
-        initial: Replicas that serve from the start.
+        initial: Number of replicas that serve from the start.
     """
     run = AutoscaledSimulation(
         applications, settings, autoscaler, load_s=load_s, initial=initial, every_s=EVERY_S
@@ -69,13 +70,13 @@ def run_scaled(
 def scaled_figures(
     run: ScaledRun, target_drain_s: Seconds, replica_kv_per_s: float
 ) -> Mapping[str, float | None]:
-    """Return what is said of a run.
+    """Return the figures of a run: completion times, cost and reaction of the autoscaler.
 
     `mean_jct_s`, `p99_jct_s`: completion times. `replica_h`: hours of all replicas together, from
-    their starts to their ends, over the makespan. `reaction_s`: mean time from when the work that
-    is truly left takes the replicas that were asked for longer than the target, to when more are
-    asked for; None if there was no such time. `late_share`: share of the time at which it takes
-    those that serve longer than the target. `peak`: most replicas asked for.
+    start to end of each, over the makespan. `reaction_s`: mean time from when the true remaining
+    work exceeds what the requested replicas serve within the target, to the next rise of the
+    target; None if there was none. `late_share`: share of the readings at which the true work
+    exceeds what the running replicas serve within the target. `peak`: most replicas requested.
     """
     jcts = [one.jct_s for one in run.result.applications if one.jct_s is not None]
     one_s = target_drain_s * replica_kv_per_s
@@ -92,14 +93,14 @@ def scaled_figures(
 
 
 def reaction_times(readings: Sequence[FleetReading], one: KvTokenTime) -> list[Seconds]:
-    """Return the time to each rise of the target that was due.
+    """Return the time that each necessary rise of the number of replicas took.
 
-    It is due once the true work is more than the replicas that were asked for serve in the target
-    time. A time that ends by itself, for the work was served, counts as none.
+    A rise is necessary once the true work exceeds what the requested replicas serve within the
+    target time. If the work falls again before a rise, nothing is counted.
 
     Args:
-        readings: The replicas and the true work, in order.
-        one: Work that one replica serves in the target time.
+        readings: The replicas and the true work, in order of time.
+        one: Work that one replica serves within the target time.
     """
     reactions: list[Seconds] = []
     since: Seconds | None = None

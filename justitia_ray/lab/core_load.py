@@ -1,8 +1,8 @@
-"""N live applications with ten waiting inferences each, kept so while a core's events are timed.
+"""A steady load of N live applications with ten waiting inferences each, to time a core's events.
 
-Every grant is answered by its application with another inference, as an agent that loops does, or,
-one time in ten, by the end of that application and the arrival of a new one. So the number of live
-applications and of what waits never changes, under any policy, while everything in it does.
+After every grant the application submits another inference, as an agent that loops does; one time
+in ten it ends instead and a new application arrives. So the numbers of live applications and of
+waiting inferences stay constant under any policy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from justitia_ray.cost import kv_token_time
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, Seconds, Tokens
 
 WAITING_EACH = 10
-"""Waiting inferences of each application."""
+"""Number of waiting inferences of each application."""
 
 ARRIVAL, SUBMIT, CANCEL, CLOSE = "arrival", "submit", "cancel", "close"
 PULL, GRANT, COMPLETION = "pull", "grant", "completion"
@@ -36,29 +36,29 @@ _PROMPTS = (50, 400)
 _OUTPUTS = (20, 200)
 _MOST_OUTPUT = 400
 _LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
-"""Room, by the peak of its KV, for about 220 of these inferences."""
+"""Replica whose KV memory holds about 220 of these inferences at their peak."""
 _ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
 _TENANTS = 100
 _DEPTH = 4
 _LAST_GRANT = 0.1
-"""Chance that a grant is the last of its application: it makes ten of them on average."""
+"""Chance that an application ends after a grant: it gets ten grants on average."""
 
 
 @dataclass(slots=True)
 class Timings:
-    """Timings of one kind of event."""
+    """Durations of one kind of event."""
 
     elapsed_ns: array[int] = field(default_factory=lambda: array("q"))
     decisions: array[int] = field(default_factory=lambda: array("q"))
-    """Arrivals, submissions, grants, reports and completions that the event brought."""
+    """Number of arrivals, submissions, grants, reports and completions in each event."""
 
     def add(self, elapsed_ns: int, decisions: int) -> None:
-        """Note one event."""
+        """Record the duration of one event."""
         self.elapsed_ns.append(elapsed_ns)
         self.decisions.append(decisions)
 
     def us_a_decision(self) -> list[float]:
-        """Return each event's time over its decisions, in microseconds."""
+        """Return each event's duration divided by its decisions, in microseconds."""
         return [
             elapsed / decisions / 1e3
             for elapsed, decisions in zip(self.elapsed_ns, self.decisions, strict=True)
@@ -80,7 +80,7 @@ class _Replica:
 
 
 class CoreLoad:
-    """A `SchedulerCore` full of work, and the replicas and callers that drive it."""
+    """A `SchedulerCore` with a full queue, and the replicas and callers that drive it."""
 
     def __init__(
         self,
@@ -91,18 +91,18 @@ class CoreLoad:
         clock_ns: Callable[[], int] = time.perf_counter_ns,
         leaves: int | None = None,
     ) -> None:
-        """Make an empty core.
+        """Create an empty core.
 
         Args:
-            applications: How many will be live.
-            seed: Of sizes, weights, and of which grant is an application's last.
-            policy: As of `SchedulerCore`.
-            options: Its options.
-            clock_ns: What events are timed by.
-            leaves: Tenants at depth four of a tree; None: a hundred at the top.
+            applications: Number of live applications.
+            seed: Seed of sizes, weights, and of which grant is an application's last.
+            policy: Name of the policy, as `SchedulerCore` takes it.
+            options: Options of the policy.
+            clock_ns: Clock by which events are timed, in nanoseconds.
+            leaves: Number of tenants at depth four of a tree; None: a hundred top-level tenants.
 
         Raises:
-            ConfigError: If the policy or an option is not one of those allowed.
+            ConfigError: If the policy or an option is not allowed.
         """
         self.core = SchedulerCore(policy_path(policy), options)
         self.timings = {kind: Timings() for kind in KINDS}
@@ -113,21 +113,21 @@ class CoreLoad:
         self._named = 0
         self._now: Seconds = 1000.0
         self._granted: deque[ApplicationId] = deque()
-        """The application of each grant, until it has answered it."""
+        """Application of each grant that it has not answered yet."""
         self._large = [_Replica(f"large-{k}", _LARGE) for k in range(2)]
         self._one_seat = _Replica("one-seat", _ONE_SEAT)
 
     def open_all(self) -> list[ApplicationId]:
-        """Let the applications arrive; nothing waits yet."""
+        """Create the applications, without inferences, and return their ids."""
         return [self._open() for _ in range(self._applications)]
 
     def submit_all(self, application_ids: Iterable[ApplicationId]) -> None:
-        """Let each of them submit its inferences."""
+        """Submit ten inferences for each of the applications."""
         for application_id in application_ids:
             self._submit(application_id, WAITING_EACH)
 
     def build(self) -> None:
-        """Bring the core to where it is measured: everything waits, the replicas are full."""
+        """Fill the queue and the replicas, the state to be measured; drop the timings."""
         self.submit_all(self.open_all())
         for replica in (*self._large, self._one_seat):
             self._pull(replica, PULL)
@@ -135,10 +135,10 @@ class CoreLoad:
         self.forget()
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
-        """Order by another policy from now on; what waits goes on waiting.
+        """Change the policy; the queue stays.
 
         Raises:
-            ConfigError: If the policy or an option is not one of those allowed.
+            ConfigError: If the policy or an option is not allowed.
         """
         event = ev.PolicyChanged(
             policy_path(policy), tuple(options.items()), self.core.admission_name
@@ -147,9 +147,9 @@ class CoreLoad:
         self._answer_grants()
 
     def run(self, steps: int, completions: int) -> None:
-        """Time `steps` pulls of a full replica, after each of them as many of a one-seat replica.
+        """Time `steps` pulls of full replicas, each followed by `completions` of a one-seat one.
 
-        Every fourth step an empty replica joins, pulls, and is lost again.
+        At every fourth step an empty replica joins, pulls and is lost.
         """
         for step in range(steps):
             self._now += _PULL_INTERVAL_S / len(self._large)
@@ -165,17 +165,17 @@ class CoreLoad:
             self.core.take_changed()
 
     def forget(self) -> None:
-        """Drop what was timed so far."""
+        """Drop the timings recorded so far."""
         self.timings = {kind: Timings() for kind in KINDS}
 
     def waiting(self) -> int:
-        """Return how many inferences wait."""
+        """Return the number of waiting inferences."""
         return sum(len(a.waiting) for a in self.core.state.applications.values())
 
     # --- replicas
 
     def _pull(self, replica: _Replica, kind: str) -> None:
-        """Let a replica report; a one-seat replica has always finished what it ran."""
+        """Send a replica's report; under `COMPLETION` every inference that it runs has finished."""
         progress: list[ev.LeaseProgress] = []
         finished: list[ev.LeaseFinished] = []
         for lease_id, running in list(replica.running.items()):
@@ -201,7 +201,7 @@ class CoreLoad:
         self._start(actions)
 
     def _fill(self) -> None:
-        """Let an empty replica take all the grants it has room for, and lose it again."""
+        """Join an empty replica, grant it all that fits, and lose it."""
         actions, elapsed_ns = self._handle(ev.ReplicaPulled("joiner", _LARGE, _LARGE.kv_tokens))
         granted = len(_grants(actions))
         if granted:
@@ -210,7 +210,7 @@ class CoreLoad:
         self._start(self._handle(ev.ReplicaLost("joiner"))[0])
 
     def _start(self, actions: Sequence[Action]) -> None:
-        """Run what was granted, and remember whose it is; stop what was aborted."""
+        """Start the granted inferences, record their applications, and stop the aborted ones."""
         replicas = {replica.replica_id: replica for replica in (*self._large, self._one_seat)}
         for action in actions:
             if isinstance(action, Abort):
@@ -225,13 +225,13 @@ class CoreLoad:
     # --- applications
 
     def _answer_grants(self) -> None:
-        """Let each application that was granted something submit as much again, or end."""
+        """Submit one inference for each grant, or end the application and open another."""
         applications = self.core.state.applications
         while self._granted:
             application_id = self._granted.popleft()
             application = applications.get(application_id)
             if application is None or application.state is ApplicationState.CLOSING:
-                continue  # its successor has come with all that it submits
+                continue  # its successor has already submitted its inferences
             if self._random.random() >= _LAST_GRANT:
                 self._submit(application_id, 1)
                 continue
@@ -275,7 +275,7 @@ class CoreLoad:
             self._time(SUBMIT, event)
 
     def _name(self, prefix: str) -> str:
-        """Return a new id of the length of those that the ingress makes."""
+        """Return a new id as long as the ids that the ingress creates."""
         self._named += 1
         return f"{prefix}-{self._named:032x}"
 
@@ -287,7 +287,7 @@ class CoreLoad:
         self._start(actions)
 
     def _handle(self, event: ev.Event) -> tuple[list[Action], int]:
-        """Do what the actor does with an event, and return how long it took."""
+        """Handle an event as the scheduler actor does; return its actions and duration (ns)."""
         started = self._clock_ns()
         actions = self.core.handle(event, self._now)
         self.core.next_deadline()

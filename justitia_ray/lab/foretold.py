@@ -1,7 +1,7 @@
-"""How well the shadow of VTC foretells: its deadlines, over what VTC really does.
+"""Accuracy of the shadow of VTC: its predicted deadlines over the true ends under VTC.
 
-A workload runs twice, with true costs: under `vtc`, and under justitia, with a shadow on the side
-that changes nothing. The stages to come are the true ones, or those learned of other applications.
+A workload runs twice with true costs: under `vtc`, and under justitia with a shadow that does not
+influence the order. Later stages are the true ones, or are learned from other applications.
 """
 
 import math
@@ -24,25 +24,25 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 _AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
-"""Options under which no application passes another."""
+"""Options under which no application overtakes another."""
 
 
 class ForetellingJustitia(GuardedPolicy):
-    """Justitia, with a shadow of VTC that it feeds as the guard's, and does not ask."""
+    """Justitia with a shadow of VTC, updated as the guard's is, that does not change the order."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._vtc = self._foretold = ForetoldVtc(context.kv_tokens)
         self._ended: dict[ApplicationId, Shadow] = {}
-        """Shadows of applications that have ended; they go on until they are through."""
+        """Shadows of ended applications; they run on until VTC would have finished them."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
         self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}
-        """Deadlines as foretold when stages began, with all submitted at that instant."""
+        """Deadline predicted when each stage began, from everything submitted up to then."""
         self.observed: list[Observation] = []
-        """Ended applications, as a predictor learns of them."""
+        """Ended applications, in the form that a predictor learns from."""
 
     def deadlines(self) -> dict[ApplicationId, Seconds]:
-        """Return the deadline of each ended application whose last start VTC has reached."""
+        """Return the deadlines of ended applications whose last stage has started in the shadow."""
         iteration_s = self._vtc.pace.iteration_s
         return {
             name: shadow.last_started_at + shadow.stages[-1].output_tokens * iteration_s
@@ -51,7 +51,7 @@ class ForetellingJustitia(GuardedPolicy):
         }
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Note the deadline of a stage that begins."""
+        """Record the deadline when a stage begins."""
         told = super().submitted(application, inference)
         name, now = application.application_id, self.context.now()
         if self._began.setdefault((name, inference.stage), now) == now:
@@ -61,7 +61,7 @@ class ForetellingJustitia(GuardedPolicy):
         return told
 
     def application_ended(self, application: Application) -> None:
-        """Keep the shadow, which goes on by itself."""
+        """Record the ended application, and keep its shadow."""
         name = application.application_id
         counts = (application.inferences, application.output_tokens)
         self.observed.append(
@@ -79,14 +79,14 @@ class ForetellingJustitia(GuardedPolicy):
 class _ForetellingSimulation(Simulation):
     @property
     def policy(self) -> ForetellingJustitia:
-        """The run's policy."""
+        """Policy of the run."""
         policy = self._core.ledger.policy
         assert isinstance(policy, ForetellingJustitia)
         return policy
 
 
 class Spread(NamedTuple):
-    """Median of some ratios, and the range of nine tenths of them."""
+    """Median of some ratios, with their 5th and 95th percentiles."""
 
     applications: int
     p5: float
@@ -100,13 +100,14 @@ def foretold_over_vtc(
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> dict[str, list[float]]:
-    """Return the foretold over the real completion time under VTC of each application, by class.
+    """Return, by class, each application's predicted completion time under VTC over the true one.
 
     Args:
         applications: A workload.
-        engine: The engine of each replica.
+        engine: Engine of each replica.
         replicas: Number of replicas.
-        history: Earlier applications of which stages and lengths are learned; None: they are true.
+        history: Earlier applications from which stages and lengths are learned; None: the true ones
+            are used.
 
     Raises:
         ConfigError: If an inference exceeds the KV memory of a replica.
@@ -132,10 +133,11 @@ def off_by_learning(
     history: Sequence[Observation],
     replicas: int = 1,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return how far learned stages put deadlines off those by true stages, by class.
+    """Return, by class, how far deadlines by learned stages are from deadlines by true stages.
 
-    It is |ln| of the time from the application's arrival to its deadline over that with true
-    stages; first as foretold when applications arrive, then when their later stages begin.
+    The distance is |ln| of the ratio of the two times from the application's arrival to its
+    deadline. The first table is of deadlines predicted on arrival, the second of those predicted
+    when later stages begin.
     """
     arrived = {a.application_id: (a.application_class, a.arrived_at_s) for a in applications}
     true = foretell(applications, engine, replicas).at_stages
@@ -158,7 +160,7 @@ def foretell(
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> ForetellingJustitia:
-    """Return the policy of a run, with what its shadow has foretold; see `foretold_over_vtc`."""
+    """Simulate and return the policy with the predicted deadlines; see `foretold_over_vtc`."""
     path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
     settings = RunSettings(engine, path, _AS_THE_PAPER, replicas=replicas)
     if history is not None:
@@ -170,7 +172,7 @@ def foretell(
 
 
 def spread(ratios: Iterable[float]) -> Spread:
-    """Return how at least two ratios are spread."""
+    """Return median and range of at least two ratios."""
     known = sorted(ratios)
     cuts = statistics.quantiles(known, n=20, method="inclusive")
     return Spread(len(known), cuts[0], statistics.median(known), cuts[-1])

@@ -1,8 +1,8 @@
-"""How well expected starts are calibrated: what applications were told, beside what came of it.
+"""Calibration of expected starts: the predictions beside the true starts.
 
-In a simulated run each application that waits, and of which nothing runs, is told its outlook: as
-soon as it waits, and again and again while it waits on. Beside it stand the last hour's waiting
-times of its class, which is what one could tell without looking at the queue.
+In a simulated run every application that waits and has nothing running gets a prediction of its
+next start: as soon as it waits, and repeatedly while it goes on waiting. Beside each prediction
+stand the waiting times of its class in the last hour, an estimate that needs no look at the queue.
 """
 
 import statistics
@@ -20,33 +20,33 @@ from justitia_ray.units import ApplicationId, Seconds
 LEVELS = (0.1, 0.5, 0.9)
 _ASKS_AGAIN_S: Seconds = 5.0
 _LATER = 1.5
-"""An application asks again when it has waited so many times as long."""
+"""Factor by which an application's waiting time grows between two of its predictions."""
 _HOUR_S: Seconds = 3600.0
 _LEAST_KNOWN = 3
-"""Waiting times that quantiles are taken of, at least."""
+"""Smallest number of waiting times from which quantiles are computed."""
 _UNKNOWN = Quantiles(1.0, 5.0, 30.0)
-"""Said while no waiting time is known."""
+"""Quantiles used while no waiting time is known."""
 
 
 @dataclass(slots=True)
 class Told:
-    """An expected start that was told, and what came of it."""
+    """A predicted start, and the true one."""
 
     application_id: ApplicationId
     application_class: str
     at: Seconds
     waited_s: Seconds
-    """How long it had waited when it was told."""
+    """Time for which the application had waited at the prediction."""
     is_first: bool
     """Whether nothing of the application had started before."""
     expected: Quantiles
-    """Time to its next start."""
+    """Quantiles of the time to its next start."""
     started_s: Seconds | None = None
-    """The time that it really took."""
+    """True time to its next start; None until it starts."""
 
     @property
     def at_arrival(self) -> bool:
-        """Whether it was told when the application came."""
+        """Whether the prediction was made when the application arrived."""
         return self.is_first and not self.waited_s
 
 
@@ -58,7 +58,7 @@ class _Wait:
 
 
 class _AskingSimulation(Simulation):
-    """A simulation in which applications ask."""
+    """Simulation in which waiting applications get predictions of their start."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         super().__init__(applications, settings)
@@ -104,7 +104,7 @@ def _only_waits(application: Application | None) -> bool:
 
 
 def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> list[Told]:
-    """Return what the applications of a run were told, in order, with what came of it.
+    """Simulate and return all predictions in order, each with the true start.
 
     Raises:
         ConfigError: If a setting is not allowed.
@@ -115,10 +115,10 @@ def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> 
 
 
 def by_last_hour(told: Sequence[Told]) -> list[Quantiles]:
-    """Return what the last hour's waiting times of its class say at each telling.
+    """Return, for each prediction, the quantiles of the last hour's waiting times of its class.
 
-    Of one that has waited, the times that are longer than that, less it. With fewer than three of
-    its class, those of all classes.
+    For an application that has already waited w seconds: the longer waiting times, each less w.
+    With fewer than three times of the class, those of all classes count.
     """
     known: dict[str, list[tuple[Seconds, Seconds]]] = {}
     came = sorted(
@@ -154,23 +154,23 @@ def _quantiles(values: Iterable[Seconds]) -> Quantiles:
 
 
 class Score(NamedTuple):
-    """Score of some tellings."""
+    """Score of a set of predictions."""
 
     tellings: int
     covered: float
-    """Share of the true starts from p10 to p90, both included."""
+    """Share of the true starts between p10 and p90, both included."""
     early: float
-    """Share before p10."""
+    """Share of the true starts before p10."""
     late: float
-    """Share after p90."""
+    """Share of the true starts after p90."""
     pinball_s: Seconds
     """Mean pinball loss of the three quantiles."""
     median_error_s: Seconds
-    """Median of the distance from p50."""
+    """Median distance of the true start from p50."""
 
 
 def score(pairs: Iterable[tuple[Quantiles, Seconds]]) -> Score | None:
-    """Return the score of quantiles against what came; None without any."""
+    """Return the score of (predicted quantiles, true time) pairs; None without any."""
     known = list(pairs)
     if not known:
         return None

@@ -1,7 +1,7 @@
 """Ray Serve's autoscaler in a simulated run: its own rules and delays, with its policy or ours.
 
-Serve's functions are called as its controller calls them; only its clock is the simulation's. Ray
-is imported here and by whoever runs such a run, not by whoever names one.
+Serve's functions are called as its controller calls them, with the simulation's clock. Ray is
+imported by this module, so import it only where such a run starts.
 """
 
 from collections import deque
@@ -28,14 +28,14 @@ Policy = Callable[[AutoscalingContext], tuple[int | float, dict[str, Any]]]
 def scaling_config(
     minimum: int, maximum: int, requests: float | None, up_s: Seconds, down_s: Seconds
 ) -> AutoscalingConfig:
-    """Return Serve's settings of an autoscaler.
+    """Return Serve's configuration of an autoscaler.
 
     Args:
-        minimum: Replicas at least.
-        maximum: Replicas at most.
-        requests: Requests of a replica that its default policy aims at; None: Serve's default.
-        up_s: Delay of a rise.
-        down_s: Delay of a fall.
+        minimum: Smallest number of replicas.
+        maximum: Largest number of replicas.
+        requests: Requests per replica that its default policy aims at; None: Serve's default.
+        up_s: Delay before more replicas are started.
+        down_s: Delay before replicas are stopped.
     """
     aims = {} if requests is None else {"target_ongoing_requests": requests}
     return AutoscalingConfig(
@@ -51,20 +51,20 @@ class ServeScaler:
     """An autoscaler of simulated replicas that decides as Serve's controller does."""
 
     def __init__(self, config: AutoscalingConfig, policy: Policy) -> None:
-        """Begin with no history.
+        """Create an autoscaler without history.
 
         Args:
             config: Bounds, delays, factors, look-back.
-            policy: Says how many replicas are wanted.
+            policy: Returns the number of replicas before bounds and delays.
         """
         self._config = config
         self._policy = policy
         self._state: dict[str, Any] = {}
         self._requests: deque[tuple[Seconds, int]] = deque()
-        """Requests that waited or ran, over the look-back."""
+        """Waiting and running requests at each decision of the look-back period."""
 
     def target(self, view: FleetView) -> int:
-        """Return how many replicas there are to be, after Serve's delays and bounds."""
+        """Return the target number of replicas, after Serve's delays and bounds."""
         config = self._config
         self._requests.append((view.now, view.requests))
         while self._requests[0][0] < view.now - config.look_back_period_s:
@@ -92,7 +92,7 @@ class ServeScaler:
         return int(min(config.max_replicas, max(config.min_replicas, decided)))
 
     def _decided(self, context: AutoscalingContext, now: Seconds) -> int:
-        """Return what Serve's wrapper makes of the policy's wish, at an instant of ours."""
+        """Return the policy's number after Serve's factors and delays, in simulated time."""
         cold = _get_cold_start_scale_up_replicas(context)
         if cold is not None:
             return int(cold)
@@ -107,16 +107,15 @@ class ServeScaler:
 
 
 class DirectAnswers:
-    """The answers of a simulated scheduler: those that its actor would give, at once."""
+    """Answers of a simulated scheduler, the same as its actor's but without delay."""
 
     def __init__(self) -> None:
-        """Begin with a scheduler that has seen nothing."""
         self.view: FleetView | None = None
-        """The queue and the time, as soon as a decision is due."""
+        """Queue and time at the present decision; None before the first."""
         self._sizer = Sizer()
 
     def latest(self, question: Mapping[str, Any]) -> tuple[dict[str, Any], Seconds] | None:
-        """Return the answer now; it is never old."""
+        """Return the answer now, with age 0; None before the first decision."""
         if self.view is None:
             return None
         rules = SizingRules(**question["rules"])
@@ -125,28 +124,21 @@ class DirectAnswers:
 
 
 class DrainScaler(ServeScaler):
-    """Serve's autoscaler with our policy."""
+    """Serve's autoscaler with the drain-time policy of this project."""
 
     def __init__(self, config: AutoscalingConfig, rules: Mapping[str, Any]) -> None:
-        """Begin with a scheduler that has seen nothing.
-
-        Args:
-            config: Bounds and delays.
-            rules: `SizingRules`, as a dict.
-        """
         self._answers = DirectAnswers()
         policy = DrainTimePolicy("simulated", "simulated", dict(rules), answers=self._answers)
         super().__init__(config, policy)
 
     def target(self, view: FleetView) -> int:
-        """Return how many replicas there are to be."""
+        """Return the target number of replicas."""
         self._answers.view = view
         return super().target(view)
 
 
 class RequestsScaler(ServeScaler):
-    """Serve's autoscaler with its default policy: requests over a target for each replica."""
+    """Serve's autoscaler with its default policy: ongoing requests over a target per replica."""
 
     def __init__(self, config: AutoscalingConfig) -> None:
-        """Begin with no history."""
         super().__init__(config, default_autoscaling_policy)

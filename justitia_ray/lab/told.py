@@ -1,8 +1,8 @@
-"""The guard of justitia, told when VTC ends each application: what perfect foretelling would bring.
+"""The guard of justitia with the true ends under VTC: the gain from perfect prediction.
 
-No scheduler can know these instants, which are those of a run of the same load under `vtc`. What
-lies between this guard and the one that serves is owed to foretelling; what this one itself misses
-is the price of the promise to end nobody later than VTC.
+The ends are those of a run of the same load under `vtc`, which no real scheduler can have. The
+difference between this guard and the real one is due to prediction; what this guard still misses is
+the price of the promise that no application ends later than under VTC.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,31 +20,31 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 class ToldVtc(ForetoldVtc):
-    """The guard's shadow of VTC, with deadlines that it is told.
+    """The guard's shadow of VTC, with deadlines that are given to it.
 
-    Critical paths and the pace are the shadow's own, and so is the margin. `urgent` is asked of
-    every live application that waits: O(N).
+    Critical paths, pace and margin are computed by the shadow. `urgent` looks at every live
+    application that waits: O(N).
     """
 
     def __init__(self, kv_tokens: Callable[[], float]) -> None:
         super().__init__(kv_tokens)
         self.ends: Mapping[ApplicationId, Seconds] = {}
-        """When VTC ends each application; one that is not here is never urgent."""
+        """Time at which VTC ends each application; an application without one is never urgent."""
         self._live: dict[ApplicationId, int] = {}
-        """Sequences of live applications that have submitted anything."""
+        """Sequence numbers of live applications that have submitted an inference."""
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count an inference, and look at its application from now on."""
+        """Record an inference; its application is checked by `urgent` from now on."""
         self._live[application.application_id] = application.sequence
         super().submitted(application, inference, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Look at an application no more."""
+        """Stop checking an application."""
         self._live.pop(application.application_id, None)
         super().application_ended(application, now)
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return when VTC ends it; None if that has not been told."""
+        """Return the time at which VTC ends the application; None if it was not given."""
         return self.ends.get(application_id)
 
     def urgent(
@@ -53,8 +53,8 @@ class ToldVtc(ForetoldVtc):
         """Return the applications that are urgent now: by deadline, then by arrival.
 
         Args:
-            now: The instant.
-            waits: Tells whether an application has anything to start; None: all may have.
+            now: Time of the check.
+            waits: Returns whether an application has an inference to start; None: all may have.
         """
         found = [
             (self.ends[name], sequence, name)
@@ -65,7 +65,7 @@ class ToldVtc(ForetoldVtc):
 
 
 class ToldJustitia(GuardedPolicy):
-    """Justitia between applications, whose guard goes by the ends that it is told."""
+    """Justitia between applications, with a guard that uses the given ends."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -90,12 +90,12 @@ def simulate_told(
     settings: RunSettings,
     ends: Mapping[ApplicationId, Seconds],
 ) -> RunResult:
-    """Return what justitia does if its guard is told when VTC ends each application.
+    """Simulate justitia with a guard that has the true end of each application under VTC.
 
     Args:
-        applications: A workload, whose inferences each fit a replica.
-        settings: Those of justitia with a guard, between applications.
-        ends: The end of each application under VTC.
+        applications: A workload; each inference fits a replica.
+        settings: Settings of justitia with a guard, between applications.
+        ends: End of each application under VTC.
 
     Raises:
         ConfigError: If a setting is not allowed.

@@ -1,1 +1,1 @@
-"""Baselines of the papers, by the names of `core.policies.LAB_POLICIES`; see README.md."""
+"""Baseline policies of the papers, named in `core.policies.LAB_POLICIES`; see README.md."""

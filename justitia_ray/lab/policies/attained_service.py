@@ -1,4 +1,4 @@
-"""Policies that serve first whoever has attained the least service: MLFQ and PLAS."""
+"""Policies that serve first the client that has attained the least service: MLFQ and PLAS."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,20 +13,21 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
 class MlfqPolicy(MeteredPolicy):
-    """A multi-level feedback queue: lowest level first, in the order of submission inside it.
+    """A multi-level feedback queue: lowest level first, in the order of submission inside a level.
 
-    Source: FastServe, arXiv:2305.05920, Sec. 4.1. The quantum of a level is twice that of the one
-    before: q0, 2·q0, 4·q0, …, so a client that has attained a is in level floor(log2(1 + a/q0)).
-    Differs from the source: what is demoted is a client and not one inference; it is not preempted,
-    and comes back at the place of its submission and not at the tail; nobody joins below level 0
-    for a long prompt (which is charged for instead), and nobody is promoted, so that a client of
-    much service may starve.
+    Source: FastServe, arXiv:2305.05920, Sec. 4.1. Quanta double from level to level: q0, 2·q0,
+    4·q0, …, so a client that has attained a is in level floor(log2(1 + a/q0)).
+
+    Differences from the source: clients are demoted, not single inferences; an inference is not
+    preempted and returns to the place of its submission, not to the tail; a long prompt is charged
+    instead of starting below level 0; and nothing is promoted, so a client with much service may
+    starve.
     """
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
         # In the unit of `cost`. One inference of 256 tokens in and out, the size of VTC's synthetic
-        # loads (Sec. 5.2), is 98,432 token·iterations.
+        # loads (Sec. 5.2), costs 98,432 token·iterations.
         Option("quantum", 100_000, number(least=1e-6)),
     )
 
@@ -36,7 +37,7 @@ class MlfqPolicy(MeteredPolicy):
         self._attained: dict[ClientId, KvTokenTime] = {}
 
     def level(self, client: ClientId) -> int:
-        """Return floor(log2(1 + attained/q0)), without the rounding of a logarithm."""
+        """Return floor(log2(1 + attained/q0)), without the rounding errors of a logarithm."""
         return (int(self._attained.get(client, 0) // self._quantum) + 1).bit_length() - 1
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -44,20 +45,20 @@ class MlfqPolicy(MeteredPolicy):
         return (self.level(client), *application.waiting.first.order)
 
     def forget_client(self, client: ClientId) -> None:
-        """Forget what a client has attained."""
+        """Drop the attained service of a client."""
         self._attained.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return what clients have attained, too."""
+        """Return the attained service of every client, with the counts of the base class."""
         return super().counted() | {"attained": dict(self._attained)}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the service of clients, too."""
+        """Restore the attained service, and the counts of the base class."""
         self._attained = number_table(RecordReader(counted, ("attained",), None), "attained")
         super().take_over(counted)
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Add to what the client has attained."""
+        """Add an amount to the client's attained service."""
         client = self.client(application)
         self._attained[client] = self._attained.get(client, 0) + amount
 
@@ -66,36 +67,37 @@ class PlasPolicy(ClientPolicy):
     """Program-level attained service: least service of finished calls at submission first.
 
     Source: PLAS; Autellix, arXiv:2502.13965, Sec. 4.2. The priority of a call is the service that
-    the finished calls of its program had received when it was submitted. It is fixed then: calls
-    submitted together keep together, whatever of the program ends meanwhile. Differs from the
-    source: service is counted in the policy's cost and not in time; priorities are not cut into
-    levels; nothing is preempted, and what waits for long is not promoted, so that a program of much
-    service may starve. Ties go to the client first seen.
+    the finished calls of its program had received when it was submitted. It never changes, so calls
+    submitted together stay together whatever ends meanwhile. Differences from the source: service
+    is counted in the policy's cost and not in time; priorities are not grouped into levels; nothing
+    is preempted; calls that wait long are not promoted, so a program with much service may starve.
+    Ties go to the client that arrived first.
     """
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._first_seen: dict[ClientId, int] = {}
-        """Sequence number of the application that each client was first seen by."""
+        """Sequence number of each client's first application."""
         self._finished: dict[ClientId, KvTokenTime] = {}
         """Service of the finished calls of each client."""
         self._fixed: dict[ApplicationId, dict[RequestId, KvTokenTime]] = {}
-        """Service of its client at the submission of each inference, until it ends."""
+        """Service of the client at the submission of each inference, by application; until it ends.
+        """
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return (service at the submission of its first inference, first seen)."""
+        """Return (service at the submission of its first inference, number of the client)."""
         return (self._at_submission(application.waiting.first), self._first_seen[client])
 
     def application_key(self, application: Application) -> Key:
-        """Return (service at the submission of its first inference, arrival) inside its tenant."""
+        """Return the key inside a tenant: (service at the first waiting submission, arrival)."""
         return (self._at_submission(application.waiting.first), application.sequence)
 
     def inference_key(self, inference: Inference) -> Key:
-        """Return (service at its submission, submission order)."""
+        """Return (service of the client at its submission, submission order)."""
         return (self._at_submission(inference), *inference.order)
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Fix the priority of a new inference; a re-queued one has its own."""
+        """Fix the priority of a new inference; a re-queued one keeps its priority."""
         client = self.client(application)
         self._first_seen.setdefault(client, application.sequence)
         fixed = self._fixed.setdefault(application.application_id, {})
@@ -103,7 +105,7 @@ class PlasPolicy(ClientPolicy):
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Add h(p, d) of an inference that was served."""
+        """Add the cost h(p, d) of a served inference to the client's service."""
         self._fixed.get(application.application_id, {}).pop(inference.request_id, None)
         if inference.output_tokens:
             client = self.client(application)
@@ -112,16 +114,16 @@ class PlasPolicy(ClientPolicy):
         return ()
 
     def forget_client(self, client: ClientId) -> None:
-        """Forget a client's service."""
+        """Drop the service of a client."""
         self._first_seen.pop(client, None)
         self._finished.pop(client, None)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget the priorities of its inferences."""
+        """Drop the priorities of an application's inferences."""
         self._fixed.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return what clients have received, and the priority of each inference."""
+        """Return the service of every client, and the priority of every inference."""
         return {
             "first_seen": dict(self._first_seen),
             "finished": dict(self._finished),
@@ -132,7 +134,7 @@ class PlasPolicy(ClientPolicy):
         """Restore the counts that `counted` returned.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If `counted` has another form.
         """
         reader = RecordReader(counted, ("first_seen", "finished", "fixed"), None)
         self._first_seen = reader.table("first_seen", RecordReader.integer)

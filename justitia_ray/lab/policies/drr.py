@@ -1,25 +1,26 @@
 """Adapted deficit round robin between clients (VTC, OSDI 2024, App. C.2), as an order of keys.
 
 The source: clients stand in a ring, each with a balance (there: its debt C), 0 at first. A visit
-refills a balance of at most 0 by a quantum Q; one above 0 then schedules inferences until the costs
-of their prompts, subtracted, have used it up. Tokens are subtracted as they are made. A client with
-nothing waiting is refilled below 0 only. The sweep goes on where it stopped.
+adds a quantum Q to a balance of at most 0; a client whose balance is then above 0 schedules
+inferences until the costs of their prompts, subtracted, have used it up. Output tokens are
+subtracted as they are generated. A client with nothing waiting is refilled only while below 0. The
+sweep continues where it stopped.
 
-Why a key can say the same. Between two grants nothing but refills happens on the way, and a refill
-does not depend on who else is in the ring. So a waiting client's turn is known beforehand: with a
-balance b ≤ 0 and its next visit in round r, the visit that brings it above 0 is that of round
-r + floor(−b/Q); with b > 0 it is that of round r. Visits are ordered by (round, place in the ring),
-so the least (round of the turn, place) is where the sweep stops next, however many rounds all are
-in debt until then: they are taken at once. A charge moves the turn of its own client only. A sweep
-moves no key: a visit that refills adds Q to b and 1 to r, and the turn stays. Hence the balance of
-a waiting client is brought up to date only when it is charged or granted, and that of one with
-nothing waiting when it is charged or comes back, from the visits that the sweep made meanwhile.
+Why a key can express the same order: between two grants nothing but refills happens on the sweep,
+and a refill does not depend on the other clients. So the turn of a waiting client is known in
+advance: with a balance b ≤ 0 and its next visit in round r, the visit that brings it above 0 is in
+round r + floor(−b/Q); with b > 0 it is in round r. Visits are ordered by (round, place in the
+ring), so the sweep stops next at the least (round of the turn, place); rounds in which every client
+is in debt are skipped at once. A charge moves the turn of its own client only. A sweep moves no
+key: a visit that refills adds Q to b and 1 to r, and the turn stays. Hence the balance of a waiting
+client is updated only when it is charged or granted, and that of a client with nothing waiting when
+it is charged or submits again, from the visits that the sweep has made since.
 
-Where the source leaves it open: the sweep moves when it ends in a grant, so a client that comes
-while nobody fits is not passed by. A client passed by a later one, because what it has waiting did
-not fit, keeps its turn and is refilled for none of the visits that it misses. When a visit is over
-the client waits for the sweep to come round again. Places in the ring go by the first application
-of a client; balances have no weights.
+Choices where the source leaves them open: the sweep moves when it ends in a grant, so it does not
+pass a client that arrives while nothing fits. A client that is overtaken because its next inference
+did not fit keeps its turn and gets no refill for the visits that it misses. After a visit the
+client waits for the next round. Places in the ring follow the first application of each client;
+balances have no weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,28 +38,28 @@ from justitia_ray.units import ClientId, KvTokenTime
 
 @dataclass(slots=True)
 class _Place:
-    """A client in the ring."""
+    """State of one client in the ring."""
 
     index: int
     balance: KvTokenTime = 0
-    """The balance before the visit of `round`, or in it."""
+    """Balance before the visit of `round`, or during it."""
     round: int = 0
-    """Round of its visit, if it is at its turn; otherwise of its next."""
+    """Round of the present visit if the client is at its turn, otherwise of its next visit."""
     at_turn: bool = False
     waits: bool = False
 
     def refills(self, quantum: float) -> int:
-        """Return how many refills bring the balance above 0."""
+        """Return the number of refills that bring the balance above 0."""
         return max(0, int(-self.balance // quantum) + 1)
 
     def turn(self, quantum: float) -> int:
-        """Return the round of the visit that finds, or leaves, the balance above 0."""
+        """Return the first round in which the balance is above 0 after the refill."""
         if self.at_turn:
             return self.round
         return self.round + max(0, self.refills(quantum) - 1)
 
     def take_turn(self, quantum: float) -> None:
-        """Go on to that visit."""
+        """Move to the visit of that round, with the refills up to it."""
         if not self.at_turn:
             refills, self.round = self.refills(quantum), self.turn(quantum)
             self.balance += quantum * refills
@@ -75,12 +76,13 @@ _PLACE_FIELDS: Fields = {
 
 
 class DrrPolicy(MeteredPolicy):
-    """Least (round of the turn, place in the ring) first, FIFO inside."""
+    """Serve first the client with the least (round of its turn, place in the ring); FIFO inside."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # In the unit of `cost`: the prompt of VTC's synthetic loads (Sec. 5.2), so that a visit is
-        # worth one of them. A small one comes near to `vtc` and costs nothing here.
+        # In the unit of `cost`: the prompt of VTC's synthetic loads (Sec. 5.2), so a visit covers
+        # one of them. A small quantum comes close to `vtc`; it costs no time here, for empty rounds
+        # are skipped.
         Option("quantum", 256, number(least=1e-6)),
     )
     DEFAULT_COST: ClassVar[str] = "compute"
@@ -90,7 +92,7 @@ class DrrPolicy(MeteredPolicy):
         self._quantum: float = self.options.own["quantum"]
         self._ring: dict[ClientId, _Place] = {}
         self._pointer = (0, 0)
-        """Round and place of the last visit that the sweep made."""
+        """Round and place of the last visit that the sweep has made."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return (round of its turn, place in the ring)."""
@@ -98,18 +100,18 @@ class DrrPolicy(MeteredPolicy):
         return (place.turn(self._quantum), place.index)
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Let a client back in at the balance that the visits since have left it."""
+        """Mark the client as waiting, after the visits that the sweep has made since."""
         place = self._place(application)
         self._make_visits(place)
         place.waits = True
         return ()
 
     def left(self, client: ClientId) -> None:
-        """Note that a client is not refilled above 0 any more."""
+        """Mark the client as not waiting: it is no longer refilled above 0."""
         self._ring[client].waits = False
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Sweep on to the client's turn, and charge the prompt."""
+        """Move the sweep to the client's turn, and charge the prompt."""
         place = self._place(application)
         place.take_turn(self._quantum)
         self._pointer = max(self._pointer, (place.round, place.index))
@@ -120,14 +122,14 @@ class DrrPolicy(MeteredPolicy):
         self._ring.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the ring and how far the sweep is, too."""
+        """Return the ring and the position of the sweep, with the counts of the base class."""
         return super().counted() | {
             "pointer": list(self._pointer),
             "ring": {client: asdict(place) for client, place in self._ring.items()},
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the ring and the sweep, too."""
+        """Restore the ring and the sweep, and the counts of the base class."""
         reader = RecordReader(counted, ("pointer", "ring"), None)
         sweep_round, index = reader.integers("pointer")
         self._pointer = (sweep_round, index)
@@ -135,7 +137,7 @@ class DrrPolicy(MeteredPolicy):
         super().take_over(counted)
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Subtract the charge from the client's balance, after the visits that were due."""
+        """Apply the visits that are due, then subtract the charge from the client's balance."""
         place = self._place(application)
         self._make_visits(place)
         place.balance -= amount
@@ -146,7 +148,7 @@ class DrrPolicy(MeteredPolicy):
         return self._ring.setdefault(self.client(application), _Place(application.sequence))
 
     def _make_visits(self, place: _Place) -> None:
-        """Make the visits of the sweep since the last that this client has been credited with."""
+        """Apply the visits that the sweep has made since the client's balance was last updated."""
         passed = self._last_visit(place) - place.round + 1
         if place.at_turn:
             if not place.waits and self._pointer != (place.round, place.index):
@@ -156,7 +158,7 @@ class DrrPolicy(MeteredPolicy):
             if place.waits and passed >= refills:
                 place.take_turn(self._quantum)
             else:
-                if not place.waits:  # up to 0 or just above it, and no further
+                if not place.waits:  # refill to 0 or just above it, no further
                     refills = max(0, int(-(place.balance // self._quantum)))
                 place.balance += self._quantum * min(passed, refills)
                 place.round += passed

@@ -1,4 +1,7 @@
-"""Least counter first: VTC without the lift, a baseline of its paper (OSDI 2024, Sec. 5.1)."""
+"""Least counter first: VTC without the counter lift, a baseline of its paper (OSDI 2024, Sec.
+
+5.1).
+"""
 
 from typing import ClassVar
 
@@ -6,10 +9,10 @@ from justitia_ray.core.policies.vtc import VtcPolicy
 
 
 class LcfPolicy(VtcPolicy):
-    """Smallest counter first; a client that starts to wait is not lifted.
+    """Smallest counter first; the counter of a client that starts to wait is not lifted.
 
-    A client that was away comes back with all it missed. The others are guaranteed nothing: an idle
-    client's deficit grows without limit (Fig. 10).
+    A client that was idle may catch up on everything that it missed. Other clients have no
+    guarantee: an idle client's deficit grows without limit (Fig. 10).
     """
 
     LIFTS: ClassVar[bool] = False

@@ -1,8 +1,8 @@
-"""A limit on requests a minute for each client (VTC, OSDI 2024, Sec. 2.2 and 5.1).
+"""Limit on requests per minute of each client (VTC, OSDI 2024, Sec. 2.2 and 5.1).
 
-Not work-conserving: what exceeds the limit waits, also while replicas stand idle. Differs from the
-source: the excess waits for the next window instead of being refused, and a client is an
-application unless `unit` says tenant.
+The policy is not work-conserving: requests over the limit wait even while replicas are idle.
+Differences from the source: they wait for the next window instead of being refused, and a client is
+an application unless `unit` is `tenant`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ WINDOW_S = 60
 
 
 class RpmPolicy(ClientPolicy):
-    """First come, first served, at most so many grants to a client in [60k, 60k + 60) s.
+    """First come, first served, with a limit on the grants of a client in each window of 60 s.
 
-    An inference counts once. If it is re-queued in the window that it counted in, it gives its
-    place in it back, and takes one again when it is granted; in later windows it needs none, but
-    waits while its client does.
+    Windows are [60k, 60k + 60) s. An inference counts once. If it is re-queued in the window in
+    which it counted, it frees its place and takes one again when it is granted; in later windows it
+    needs none, but it waits while its client does.
     """
 
     holds_back: ClassVar[bool] = True
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # Of VTC's limits (5, 20, 30: Table 2) the one that costs least throughput.
+        # The limit of VTC's (5, 20, 30: Table 2) that loses the least throughput.
         Option("requests_per_minute", 30, whole(1)),
     )
 
@@ -38,23 +38,23 @@ class RpmPolicy(ClientPolicy):
         super().__init__(context)
         self._limit: int = self.options.own["requests_per_minute"]
         self._used: dict[ClientId, tuple[int, int]] = {}
-        """The window of a client's last grant, and how many count in it."""
+        """Window of each client's last grant, and the number of grants that count in it."""
         self._counted: dict[ApplicationId, dict[RequestId, int]] = {}
-        """The window that each inference counted in, until it ends."""
+        """Window in which each inference counted, by application; until it ends."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the submission order of the client's first inference."""
         return application.waiting.first.order
 
     def eligible_at(self, client: ClientId) -> Seconds:
-        """Return the beginning of the next window if this one is used up."""
+        """Return the start of the next window if the client has used up this one, otherwise 0."""
         window = self._window()
         if self._used.get(client) == (window, self._limit):
             return float(WINDOW_S * (window + 1))
         return 0.0
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Give back the place of an inference that is re-queued in its window."""
+        """Free the place of an inference that is re-queued in the window in which it counted."""
         counted = self._counted.get(application.application_id, {})
         window = self._window()
         if counted.get(inference.request_id) == window:
@@ -75,20 +75,20 @@ class RpmPolicy(ClientPolicy):
         return (client,)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Forget the inference; its place stays taken."""
+        """Drop the ended inference; it still counts in its window."""
         self._counted.get(application.application_id, {}).pop(inference.request_id, None)
         return ()
 
     def forget_client(self, client: ClientId) -> None:
-        """Forget what a client has used of its window."""
+        """Drop the count of a client."""
         self._used.pop(client, None)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget which inferences have counted."""
+        """Drop the windows of an application's inferences."""
         self._counted.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the counts, and the inferences that have counted."""
+        """Return the counts of the clients and the windows of the inferences."""
         return {
             "used": {client: list(used) for client, used in self._used.items()},
             "inferences": {name: dict(windows) for name, windows in self._counted.items()},
@@ -98,7 +98,7 @@ class RpmPolicy(ClientPolicy):
         """Restore the counts that `counted` returned.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If `counted` has another form.
         """
         reader = RecordReader(counted, ("used", "inferences"), None)
         self._used = reader.table("used", _read_used)

@@ -1,4 +1,4 @@
-"""Build a report: every task run once, on all cores; page, results and figures written whole."""
+"""Build a report: run every task once, on several processes; write page, results and figures."""
 
 import functools
 import multiprocessing
@@ -21,12 +21,12 @@ from justitia_ray.sim.result_files import check_writable, writing
 PAGE, RESULTS, FIGURES = "report.html", "results.jsonl", "figures"
 
 FIRST_SEED = 101
-"""Defaults were tuned on other seeds, below this one."""
+"""First seed of a report; defaults were tuned on lower seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Progress of the runs."""
+    """Number of runs that are done, failed and planned."""
 
     done: int
     total: int
@@ -34,7 +34,7 @@ class RunProgress:
     elapsed_s: float
 
     def __str__(self) -> str:
-        """Return one line, with the time left if the rest goes as fast."""
+        """Return one line, with the time left at the mean pace so far."""
         left_s = self.elapsed_s / self.done * (self.total - self.done) if self.done else 0.0
         failed = f", {self.failed} failed" if self.failed else ""
         return f"{self.done}/{self.total} runs{failed}, {left_s:.0f} s left"
@@ -51,13 +51,13 @@ def build_report(
 
     Args:
         experiments: In the order of the page.
-        scale: How much is run.
-        out: A directory; it is made if it is not there.
-        workers: Processes that simulate.
-        say: Told after each run.
+        scale: Seeds, data and sizes.
+        out: Directory of the report; created if missing.
+        workers: Number of processes that simulate.
+        say: Called after each run.
 
     Returns:
-        The sections; those that failed say why.
+        The sections; a failed one holds the reason.
 
     Raises:
         ConfigError: If matplotlib is missing or the directory cannot be written.
@@ -89,7 +89,7 @@ def build_report(
 
 
 def _plan(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, Task]] | Failed:
-    """Return the arms of an experiment by seed; or why they cannot be named."""
+    """Return the arms of an experiment by seed, or `Failed` if the experiment raised."""
     try:
         return {seed: experiment.arms(scale, seed) for seed in experiment.seeds(scale)}
     except Exception as error:
@@ -97,7 +97,7 @@ def _plan(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, Task]]
 
 
 def _draw(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
-    """Draw every chart; a section with one that cannot be drawn has failed."""
+    """Draw every chart; mark a section as failed if one of its charts cannot be drawn."""
     drawings: dict[str, Drawing] = {}
     for section in sections:
         try:
@@ -110,12 +110,12 @@ def _draw(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
 def run_tasks(
     tasks: Iterable[Task], workers: int, say: Callable[[RunProgress], None] = lambda _: None
 ) -> dict[Task, Any]:
-    """Run every task once and return what each found, or `Failed`.
+    """Run every task once and return the outcome, or `Failed`, of each.
 
     Args:
-        tasks: Equal ones are one.
-        workers: Processes; one: all run in this process, in order.
-        say: Told after each.
+        tasks: Equal tasks are run once.
+        workers: Number of processes; with one, all tasks run in this process, in order.
+        say: Called after each run.
     """
     distinct = list(dict.fromkeys(tasks))
     found: dict[Task, Any] = {}
@@ -128,7 +128,7 @@ def run_tasks(
 
 
 def attempt(task: Task) -> Any:
-    """Run a task; whatever it raises becomes `Failed`, which always crosses a process boundary."""
+    """Run a task; return `Failed`, which can always be pickled, if it raises."""
     try:
         return task.run()
     except Exception as error:
@@ -140,9 +140,9 @@ def _outcomes(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Any]]
         for task in tasks:
             yield task, attempt(task)
         return
-    # spawn: a fork would copy this process's threads' locks, matplotlib's among them.
+    # spawn: a fork would copy locks that threads of this process hold, for example matplotlib's
     context = multiprocessing.get_context("spawn")
-    # Ctrl-C is left to the process that waits: a traceback from each worker says nothing.
+    # Workers ignore Ctrl-C, or each would print a traceback; the waiting process handles it.
     leave_interrupts = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, context, initializer=leave_interrupts) as pool:
         futures: dict[Future[Any], Task] = {pool.submit(attempt, task): task for task in tasks}

@@ -15,33 +15,33 @@ class Series:
     label: str
     points: Sequence[Point]
     low: Sequence[float] = ()
-    """Lower ends of intervals, one a point; none: nothing is drawn of them."""
+    """Lower ends of intervals, one per point; empty: no intervals are drawn."""
     high: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure."""
+    """A chart of the report."""
 
     name: str
-    """Name of the files: letters, digits and hyphens."""
+    """Base name of the files: letters, digits and hyphens."""
     title: str
     x_label: str = ""
     y_label: str = ""
     series: Sequence[Series] = ()
     kind: str = "line"
-    """`line`, `marks` (a line with a mark at each point), `step`, `bars`."""
+    """`line`, `marks` (a line with a mark at each point), `step` or `bars`."""
     categories: Sequence[str] = ()
-    """Names of x = 0, 1, … under `bars`."""
+    """Names of x = 0, 1, … of a `bars` chart."""
     is_log_x: bool = False
     is_log_y: bool = False
     y_limit: tuple[float, float] | None = None
     level: float | None = None
-    """Height of a thin line to compare with."""
+    """Height of a thin horizontal reference line."""
 
 
 class Arm(NamedTuple):
-    """An arm of an experiment; arms of one group are on the same workload and are compared."""
+    """An arm of an experiment; arms of one group share a workload and are compared."""
 
     group: str
     name: str
@@ -60,43 +60,43 @@ class Failed:
 
     @staticmethod
     def of(error: Exception) -> "Failed":
-        """Return what an error says, in one line."""
+        """Return the `Failed` of an error: type and message in one line of at most 400 chars."""
         return Failed(" ".join(f"{type(error).__name__}: {error}".split())[:400])
 
 
 class Task(Protocol):
-    """Work of one arm on one seed: hashable, so that experiments share runs, and picklable."""
+    """One arm on one seed: hashable, so that experiments share runs, and picklable."""
 
     def run(self) -> Any:
         """Run the task and return its outcome."""
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return all that the outcome depends on, for its line in the results."""
+        """Return everything that the outcome depends on; written to the results."""
 
     def __hash__(self) -> int:
-        """Equal tasks are run once."""
+        """Return the hash; equal tasks are run once."""
 
 
 Outcomes: TypeAlias = Mapping[Arm, Any]
 """Outcomes of the arms on one seed."""
 Found: TypeAlias = Sequence[tuple[int, Outcomes]]
-"""The outcomes of every seed."""
+"""Outcomes of every seed, as (seed, outcomes)."""
 Measures: TypeAlias = Mapping[Arm, Mapping[str, float | None]]
 """Metrics of each arm on one seed; None where a metric has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Scale of a report: seeds, data, sizes."""
+    """Size of a report: seeds, data directory, number of applications."""
 
     seeds: tuple[int, ...]
     data_dir: Path
     is_quick: bool = False
     applications: int = 300
-    """Applications in one run of the nine-class suite; windows are in proportion."""
+    """Number of applications in one run of the nine-class suite; arrival windows scale with it."""
 
     def pick(self, full: Sequence[Any], quick: Sequence[Any]) -> Sequence[Any]:
-        """Return the values that an experiment goes through at this scale."""
+        """Return the quick or the full list of values, by the size of the report."""
         return quick if self.is_quick else full
 
 
@@ -109,15 +109,15 @@ class ReportMetric:
     digits: int = 1
     unit: str = ""
     is_share: bool = False
-    """Shown in percent."""
+    """Whether the value is shown in percent."""
     better: str | None = "low"
-    """`low`, `high`, or None where neither is better."""
+    """Which values are better: `low`, `high`, or None for neither."""
     is_timing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """A column of paired differences from one arm of the same group."""
+    """A column of paired differences from another arm of the same group."""
 
     metric: str
     against: str
@@ -132,7 +132,7 @@ def compare_with(against: str, *metrics: str) -> tuple[PairedComparison, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A limit on a mean, or on a mean paired difference, that the project set itself."""
+    """A limit that the project sets itself on a mean or on a mean paired difference."""
 
     text: str
     arm: Arm
@@ -143,25 +143,25 @@ class Target:
 
 
 Arms: TypeAlias = Callable[[Scale, int], Mapping[Arm, Task]]
-"""Returns the arms on one seed."""
+"""Function that returns the arms on one seed."""
 Charts: TypeAlias = Callable[[Scale, Found], list[Chart]]
 Measure: TypeAlias = Callable[[Outcomes], Measures]
-"""Returns the metrics of the arms on one seed."""
+"""Function that returns the metrics of the arms on one seed."""
 
 
 def measure_each(figures: Callable[[Any], Mapping[str, float | None]]) -> Measure:
-    """Return a measure that takes the figures of each arm from its outcome alone."""
+    """Return a measure that computes each arm's metrics from its own outcome only."""
     return lambda outcomes: {arm: figures(outcome) for arm, outcome in outcomes.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment, and a section of the page."""
+    """An experiment: one section of the page."""
 
     name: str
     title: str
     source: str
-    """The figure or table that it stands beside, or that there is none."""
+    """Figure or table of the paper that the experiment reproduces, or a note that there is none."""
     about: str
     """Description: the runs, how to read them, and differences from the source."""
     arms: Arms
@@ -171,14 +171,14 @@ class Experiment:
     targets: tuple[Target, ...] = ()
     charts: Charts = lambda _scale, _found: []
     is_drawn: bool = True
-    """Whether seeds draw anything: what draws nothing is run once."""
+    """Whether a seed changes the workload; if not, the experiment runs once."""
     quick_seeds: int | None = None
-    """Most seeds of a quick report, where runs do not become smaller."""
+    """Largest number of seeds in a quick report, for runs that do not become smaller."""
     recorded_seeds: tuple[int, ...] | None = None
-    """The seeds of runs that were made elsewhere; None: it is run here."""
+    """Seeds of runs recorded elsewhere; None: the report runs the experiment."""
 
     def seeds(self, scale: Scale) -> tuple[int, ...]:
-        """Return the seeds that it is run on."""
+        """Return the seeds on which the experiment runs."""
         if self.recorded_seeds is not None:
             return self.recorded_seeds
         if not self.is_drawn:
@@ -189,6 +189,6 @@ class Experiment:
         """Return a metric by name.
 
         Raises:
-            KeyError: If it has none of that name.
+            KeyError: If the experiment has no metric of that name.
         """
         return {metric.name: metric for metric in self.metrics}[name]

@@ -1,6 +1,6 @@
-"""Draw a chart: as SVG and PNG files, and as SVG that takes its colours from the page's theme.
+"""Draw a chart as SVG and PNG files, and as inline SVG that uses the colours of the page's theme.
 
-Needs matplotlib, which only the extras `figures` and `lab` install.
+Requires matplotlib, which only the extras `figures` and `lab` install.
 """
 
 import io
@@ -19,17 +19,17 @@ COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#b0578d"),
     *("#8a6d00", "#3a9bd1", "#777777", "#5b3fa0"),
 )
-"""After Okabe and Ito's palette for colour-blind readers, darkened where white showed through. The
-style sheet has the same, and lighter ones for the dark theme: `--s0` to `--s7`."""
+"""After Okabe and Ito's palette for colour-blind readers, darkened for contrast on white. The style
+sheet holds the same colours, and lighter ones for the dark theme, as `--s0` to `--s7`."""
 _SLOTS = {name: slot for slot, name in enumerate(("justitia", "vtc", "srjf", "fcfs"))}
-"""Policies that come back from figure to figure look the same in each."""
+"""Policies with a fixed colour in every figure."""
 _MOST_TICKS = 8
 _MOST_OF_MEAN = 1.6
-"""Intervals beyond so much of the greatest mean are cut off: two seeds may say next to nothing."""
+"""The y axis ends at this multiple of the largest mean; the intervals of two seeds may be huge."""
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osv^Dxp*"
 _SIZE_IN = (5.2, 3.3)
-"""At this size the text is still legible on a phone."""
+"""Size in inches at which the text is legible on a phone."""
 _THEME = {
     INK: "var(--ink)",
     GRID: "var(--grid)",
@@ -39,16 +39,17 @@ _THEME = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chart, drawn."""
+    """A drawn chart."""
 
     inline: str
-    """SVG without ids of its own, namespaces or colours: for a page."""
+    """SVG for a page: without namespaces or fixed colours, its ids prefixed with the chart's name.
+    """
     svg: bytes
     png: bytes
 
 
 def check_matplotlib() -> None:
-    """Find out, before an hour of work, whether figures can be drawn.
+    """Check, before an hour of work, that figures can be drawn.
 
     Raises:
         ConfigError: If matplotlib is not installed.
@@ -60,7 +61,7 @@ def check_matplotlib() -> None:
 
 
 def draw(chart: Chart) -> Drawing:
-    """Draw a chart; the same chart always gives the same bytes of SVG."""
+    """Draw a chart; equal charts give equal bytes of SVG."""
     with _style(chart.name):
         from matplotlib.figure import Figure
 
@@ -78,7 +79,7 @@ def draw(chart: Chart) -> Drawing:
 
 
 def themed(svg: str, chart: Chart) -> str:
-    """Return an SVG file as an element of a page: its colours are the page's, its ids its own."""
+    """Return an SVG file as a page element: theme colours, ids prefixed with the chart's name."""
     start = svg.index("<svg")
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[start:], flags=re.DOTALL)
     body = re.sub(r'\sxmlns(:xlink)?="[^"]*"', "", body)
@@ -128,7 +129,7 @@ def _style(salt: str) -> Iterator[None]:
 
 
 def _in_slots(series: Sequence[Series]) -> list[tuple[int, Series]]:
-    """Give every series a slot, of which colour, dashes and mark follow."""
+    """Assign each series a slot, which determines its colour, dashes and mark."""
     taken = set(_SLOTS.values()) if any(s.label in _SLOTS for s in series) else set()
     free = (slot for slot in itertools.count() if slot not in taken)
     return [(_SLOTS[s.label] if s.label in _SLOTS else next(free), s) for s in series]
@@ -201,7 +202,7 @@ def _limit_y(axes: Any, chart: Chart) -> None:
 
 
 def _label_decades(axis: Any) -> None:
-    """Label 1, 2 and 5 of each decade, as numbers."""
+    """Label 1, 2 and 5 of each decade as plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

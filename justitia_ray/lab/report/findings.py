@@ -1,6 +1,6 @@
 """Findings: an experiment's outcomes as a section of the page and lines of `results.jsonl`.
 
-Every number on the page is the value of a line, with all that it came from.
+Every number on the page is the value of a line, which also holds the configuration it depends on.
 """
 
 import json
@@ -36,27 +36,27 @@ class ResultLine:
     metric: str
     value: float | Sequence[Point] | None
     statistic: str = "run"
-    """`run`: of one seed; `mean`, `mean_low`, `mean_high`: over the seeds, with the ends of the
-    95 % interval; `difference`, `difference_low`, `difference_high`: the same of paired
-    differences from `against`; `series`: the points of a figure; `limit`: of a target;
-    `published`: of a paper."""
+    """`run`: of one seed; `mean`, `mean_low`, `mean_high`: over the seeds, with the ends of the 95
+    % interval; `difference`, `difference_low`, `difference_high`: the same of paired differences
+    from `against`; `series`: the points of a figure; `limit`: of a target; `published`: of a paper.
+    """
     seed: int | None = None
     against: str | None = None
-    """The arm that a difference is taken from."""
+    """Arm from which a difference is taken."""
     is_relative: bool = False
     """Whether a difference is a share of the other arm's value."""
     of_lines: tuple[int, ...] = ()
-    """The runs that an aggregate was made of: their seeds and configurations stand there."""
+    """Line numbers of the runs behind an aggregate, which hold seeds and configurations."""
     unit: str = ""
     source: str | None = None
     """Place of a published number in its paper."""
     is_timing: bool = False
-    """Whether it is wall time of this machine, so another the next time."""
+    """Whether the value is a time measured on this machine, which varies between runs."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ResultLog:
-    """The lines of a report, in order; a line is known by its number."""
+    """Lines of a report, in order; a line is identified by its number."""
 
     def __init__(self) -> None:
         self._lines: list[ResultLine] = []
@@ -67,7 +67,7 @@ class ResultLog:
         return len(self._lines)
 
     def write(self, path: Path) -> None:
-        """Write all lines."""
+        """Write all lines as JSON Lines."""
         with path.open("w", encoding="utf-8") as file:
             for number, line in enumerate(self._lines, 1):
                 row = {"line": number, **asdict(line), "version": __version__}
@@ -76,7 +76,7 @@ class ResultLog:
 
 
 def _finite(value: Any) -> Any:
-    """Numbers that JSON has not (nan, inf) are None."""
+    """Return a value with None for the numbers that JSON cannot hold (nan, inf)."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list | tuple):
@@ -86,7 +86,7 @@ def _finite(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """The value of a line of the results."""
+    """Value of a line of the results."""
 
     value: float
     line: int
@@ -94,15 +94,15 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of the table: what was found, its interval, what a paper says."""
+    """A cell of the table: the mean, its interval, the value of a paper."""
 
     mean: Number
     low: Number | None = None
     high: Number | None = None
     published: tuple[Number, str] | None = None
-    """With its source."""
+    """Published value, with its source."""
     verdict: str = ""
-    """Verdict of a difference: `better`, `worse`, or `level` where the interval holds zero."""
+    """Verdict on a difference: `better`, `worse`, or `level` where the interval contains zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,14 @@ class Column:
 
     metric: ReportMetric
     against: str | None = None
-    """The arm of the same group that differences are taken from."""
+    """Arm of the same group from which differences are taken."""
     is_relative: bool = False
     """Whether differences are shares of the other arm's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A target and what was reached."""
+    """A target, the value reached and whether it is met."""
 
     target: Target
     column: Column
@@ -138,12 +138,12 @@ class ReportSection:
     charts: list[Chart] = field(default_factory=list)
     seeds: tuple[int, ...] = ()
     failure: str | None = None
-    """Why there is nothing to show, in one line."""
+    """Reason why the section has no results, in one line; None: it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Metric of an arm: a value for each seed, and the lines that they stand in."""
+    """Metric of an arm: a value for each seed, and the numbers of the values' lines."""
 
     values: Sequence[float]
     lines: tuple[int, ...]
@@ -157,14 +157,14 @@ def section_of(
     log: ResultLog,
     published: Sequence[Published],
 ) -> ReportSection:
-    """Return an experiment's section; one that cannot be had says why.
+    """Return an experiment's section; a failed one holds the reason.
 
     Args:
         experiment: The experiment.
-        scale: Of the report.
-        arms: Its arms, by seed.
-        found: What every task found.
-        log: Takes a line for every number of the section.
+        scale: Scale of the report.
+        arms: Tasks of its arms, by seed.
+        found: Outcome of every task.
+        log: Receives a line for every number of the section.
         published: Numbers of papers, of any experiment.
     """
     outcomes = {
@@ -198,7 +198,7 @@ def section_of(
 
 
 class _Table:
-    """The cells of one experiment; each is made, and noted, when it is first asked for."""
+    """Cells of one experiment; each is computed and logged when it is first requested."""
 
     def __init__(
         self, experiment: Experiment, log: ResultLog, published: Sequence[Published]
@@ -214,10 +214,10 @@ class _Table:
     def take_runs(
         self, arms: Mapping[int, Mapping[Arm, Task]], outcomes: Mapping[int, Outcomes]
     ) -> None:
-        """Measure every seed and note each value.
+        """Measure every seed and log each value.
 
-        A metric that one seed has no value for is left out of its arm: means over other seeds than
-        those of the arm beside it would not be paired.
+        A metric that has no value on one seed is left out of its arm: a mean over other seeds than
+        the compared arm's would not be paired.
         """
         measured = {seed: self._experiment.measure(found) for seed, found in outcomes.items()}
         for arm in next(iter(outcomes.values())):
@@ -243,7 +243,7 @@ class _Table:
                     self._runs[arm, metric.name] = Runs(known, lines)
 
     def cell(self, arm: Arm, column: Column) -> Cell | None:
-        """Return what stands there; None if there is nothing."""
+        """Return the cell of an arm in a column; None if there is no value."""
         if (arm, column) not in self._cells:
             self._cells[arm, column] = self._made(arm, column)
         return self._cells[arm, column]
@@ -264,7 +264,7 @@ class _Table:
         return Judged(target, column, reached, line, is_met)
 
     def note_points(self, chart: Chart) -> None:
-        """Note the points of a chart's series, and the ends of their intervals."""
+        """Log the points of a chart's series, and the ends of their intervals."""
         for series in chart.series:
             xs = [x for x, _ in series.points]
             for label, points in (
@@ -303,7 +303,7 @@ class _Table:
         return Cell(mean, low, high, paper, self._verdict(found, column))
 
     def _compared(self, arm: Arm, column: Column) -> tuple[MeanEstimate, tuple[int, ...]] | None:
-        """Return the estimate of a cell, and the runs that it is made of."""
+        """Return the estimate of a cell, and the lines of the runs it is computed from."""
         ours = self._runs.get((arm, column.metric.name))
         if ours is None:
             return None
@@ -317,7 +317,7 @@ class _Table:
         return estimate(found), (*ours.lines, *theirs.lines)
 
     def _verdict(self, found: MeanEstimate, column: Column) -> str:
-        """Judge a difference: by its interval, or by its sign where nothing was drawn."""
+        """Judge a difference by its interval, or by its sign where seeds change nothing."""
         if column.against is None or column.metric.better is None:
             return ""
         if not self._experiment.is_drawn:

@@ -1,8 +1,8 @@
 """Costs predicted by models that have not seen the run: each half of the runs by the other half's.
 
-The applications of the nine-class suite are the recorded runs, so a model of all of them would have
-seen what it predicts. Runs of one text are in one half. MRS has no texts, and SC no recorded runs:
-its models learn from runs that are drawn as the suite draws them, with other seeds.
+The applications of the nine-class suite are the recorded runs, so a model trained on all of them
+would have seen what it predicts. Runs with the same text are in the same half. MRS has no texts and
+SC no recorded runs: SC's models learn from runs drawn as the suite draws them, with other seeds.
 """
 
 import random
@@ -33,11 +33,11 @@ CLASSES = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
 """Classes of the suite."""
 HALVES = 2
 MOST_SAMPLES = 100
-"""Most samples of a class, as the paper trains on (v1, Sec. IV-B)."""
+"""Largest number of training samples of a class, as in the paper (v1, Sec. IV-B)."""
 S3 = "s3"
-"""The recipe that is one model for all classes; the others are kinds of `train`."""
+"""Recipe with one model for all classes; the other recipes are kinds of `train`."""
 _HISTORY_SEED = -1
-"""Seed of SC's runs to learn from: not a report's."""
+"""Seed of SC's training runs; no report uses it."""
 _TIMED = 50
 
 Key: TypeAlias = tuple[str, str, int]
@@ -52,9 +52,9 @@ class OutOfFold:
     errors: Mapping[str, Sequence[float]]
     """|predicted − true| / true of each run, by class."""
     predict_ms: float
-    """Median of a single prediction, features included."""
+    """Median time of a single prediction, features included."""
     train_s: float
-    """Training time of the models of all classes, on one half."""
+    """Mean training time of the models of all classes, on one half."""
 
     def prediction(self, application: WorkloadApplication) -> CostPrediction:
         """Return the prediction for an application of the suite.
@@ -69,12 +69,12 @@ class OutOfFold:
 
 @lru_cache
 def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> OutOfFold:
-    """Train on each half and predict the other; once a process, for all who ask.
+    """Train on each half and predict the other; cached, so each process does it once.
 
     Args:
         recipe: A kind of `train`, or `s3`.
-        data_dir: Where `recorded/` and `apps/` lie.
-        s3: Sizes and training of that one; its weights are random.
+        data_dir: Directory that holds `recorded/` and `apps/`.
+        s3: Sizes and training settings of `s3`; its weights are random.
 
     Raises:
         ConfigError: If the data directory lacks files or is wrong, or a package is not installed.
@@ -99,7 +99,7 @@ def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> Out
 
 
 _Predict: TypeAlias = Callable[[str, Sequence[str]], list[CostPrediction]]
-"""Predicts the costs of texts of one class: (class, texts)."""
+"""Function that predicts the costs of texts of one class: (class, texts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class _PastRun:
 
 
 def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
-    """Return every recorded run of a class once; of SC, one run of each question."""
+    """Return every recorded run of a class once; for SC, one run per question."""
     if application_class == "SC":
         count = len(load_questions(data_dir))
     else:
@@ -124,13 +124,13 @@ def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
 
 
 def _key(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
-    """Return where an application belongs: by its text, or by its lengths if it has none."""
+    """Return the key of an application; its text, or its lengths without one, set the half."""
     lengths = [(i.prompt_tokens, i.output_tokens) for i in inferences]
     return application_class, text, zlib.crc32((text or f"{lengths}").encode()) % HALVES
 
 
 def _samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, list[Sample]]:
-    """Return what a model for one half is trained on: at most so many of each class."""
+    """Return the training samples of the model for one half: at most 100 of each class."""
     samples = {}
     for name, runs in past.items():
         others = [run.sample for run in runs if run.key[2] != half]
@@ -149,7 +149,7 @@ def _trained(recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config)
 
 
 def _timings(predict: _Predict, past: Mapping[str, Sequence[_PastRun]]) -> list[float]:
-    """Return how long single predictions took, in seconds, of runs from all classes in turn."""
+    """Return the duration in seconds of single predictions, with runs from all classes in turn."""
     timings = []
     for number in range(_TIMED):
         name = CLASSES[number % len(CLASSES)]

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it.
+"""The report as one HTML file with everything in it.
 
 Every number of a result is an element `<data value="…" data-line="n">`: line n of `results.jsonl`
 holds that value.
@@ -14,7 +14,7 @@ from justitia_ray.lab.report.experiment import Arm, Scale
 from justitia_ray.lab.report.findings import Cell, Column, Judged, Number, ReportSection
 
 _OWN_POLICY = "justitia"
-"""The arm whose losses are listed at the top."""
+"""Arm whose losses are listed at the top of the page."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -50,10 +50,10 @@ def render(
     """Return the page.
 
     Args:
-        scale: Of the report.
-        runs: How many there were.
-        sections: Its experiments, in order.
-        drawings: SVG elements by the names of their charts.
+        scale: Scale of the report.
+        runs: Number of runs.
+        sections: The experiments' sections, in order.
+        drawings: SVG elements by name of their chart.
     """
     return _PAGE.substitute(
         style=files(__package__).joinpath("style.css").read_text(encoding="utf-8").strip(),
@@ -213,7 +213,7 @@ def _mean_and_interval(cell: Cell, column: Column) -> str:
 
 
 def _number(number: Number, column: Column) -> str:
-    """Return a number as its column has it: differences with a sign, shares in percent."""
+    """Return a number in the column's format: differences with a sign, shares in percent."""
     sign = "" if column.against is None else "+"
     if column.is_relative or column.metric.is_share:
         text = f"{number.value * 100:{sign},.1f} %"

@@ -1,7 +1,7 @@
-"""Published numbers of the papers, beside which the page puts those of the report.
+"""Published numbers of the papers, which the page shows beside the report's own.
 
 v1 and v2 are the two versions of Justitia (arXiv:2510.17015); VTC is the paper of OSDI 2024. Only
-numbers that stand in text or tables are here: nothing was read off a plot.
+numbers printed in text or tables are listed: none was read off a plot.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from justitia_ray.lab.report.experiment import Arm
 
 _TABLE_METRICS = ("most_difference", "mean_difference", "difference_variance", "tokens_per_s")
-"""The columns of VTC's Tables 2 to 6."""
+"""Columns of VTC's Tables 2 to 6."""
 
 _REAL = {
     "fcfs": (759.97, 433.53, 32112.00, 777.0),
@@ -52,7 +52,7 @@ _DECISION_MS = {"15": 0.778, "20": 1.827, "30": 3.076, "50": 5.190, "100": 8.093
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A number of a paper, and the arm and metric that it stands beside."""
+    """A number of a paper, and the arm and metric beside which it is shown."""
 
     experiment: str
     arm: Arm
@@ -60,11 +60,11 @@ class Published:
     value: float
     source: str
     against: str | None = None
-    """Arm that the value is a difference from, as a share."""
+    """Arm from which the value is a relative difference; None: the value is absolute."""
 
 
 def published_values() -> list[Published]:
-    """Return every number."""
+    """Return every published number."""
     return [*_justitia(), *_vtc()]
 
 

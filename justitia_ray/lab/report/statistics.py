@@ -13,12 +13,12 @@ _T_95 = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 """97.5 % quantiles of Student's t for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook of
-Statistical Methods, Sec. 1.3.6.7.2). More degrees take the last one, which is on the safe side."""
+Statistical Methods, Sec. 1.3.6.7.2). More degrees use the last one, which widens the interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeanEstimate:
-    """A mean and its 95 % interval; no interval of fewer than two values."""
+    """A mean and its 95 % interval, which is None for fewer than two values."""
 
     mean: float
     low: float | None
@@ -44,7 +44,7 @@ def curve(label: str, found: Iterable[tuple[float, Sequence[float]]]) -> Series:
     """Return a curve of means with their intervals; an x without values is left out.
 
     Args:
-        label: Of the curve.
+        label: Label of the curve.
         found: x, and the values of all seeds there.
     """
     points, low, high = [], [], []
@@ -63,8 +63,8 @@ def differences(
     """Return ours − theirs, seed by seed, or each as a share of theirs.
 
     Raises:
-        ValueError: If the arms have not the same number of seeds.
-        ZeroDivisionError: If shares are asked for and one of theirs is zero.
+        ValueError: If the arms have different numbers of seeds.
+        ZeroDivisionError: If shares are requested and a value of theirs is zero.
     """
     pairs = zip(ours, theirs, strict=True)
     return [(a - b) / b if is_relative else a - b for a, b in pairs]
@@ -74,7 +74,7 @@ def distribution(values: Sequence[float], points: int = 200) -> list[tuple[float
     """Return an empirical distribution function, thinned to at most `points` steps.
 
     Returns:
-        (value, share of the values that it is not exceeded by), in order.
+        (value, share of values ≤ it), in order.
     """
     ordered = sorted(values)
     count = len(ordered)

@@ -1,4 +1,4 @@
-"""Tasks of an arm: a simulated run, a recorded run of hardware; and the loads that they run."""
+"""Tasks of an arm: simulated runs and recorded runs of hardware; and the loads that they run."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,10 +34,10 @@ class SuiteLoad:
     mix: str | None = None
 
     def build(self) -> list[WorkloadApplication]:
-        """Build it.
+        """Build the suite.
 
         Raises:
-            ConfigError: If the suite does not go by an option, or the data directory lacks files.
+            ConfigError: If the suite does not support an option, or the data directory lacks files.
         """
         options = SuiteOptions(
             count=self.count,
@@ -49,7 +49,7 @@ class SuiteLoad:
         return build_suite(self.suite, options)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the suite and its options; where the data lay is no part of them."""
+        """Return the suite and its options, without the data directory."""
         options = {"count": self.count, "window_s": self.window_s, "mix": self.mix}
         given = {name: value for name, value in options.items() if value is not None}
         return {"suite": self.suite, "seed": self.seed, **given}
@@ -57,15 +57,15 @@ class SuiteLoad:
 
 @dataclass(frozen=True, slots=True)
 class ChangedLoad:
-    """A suite that one number changes: how far it is cut, stretched or put together."""
+    """A suite changed by one number, for example cut, stretched or merged."""
 
     suite: SuiteLoad
     change: Callable[[SuiteLoad, float], list[WorkloadApplication]]
-    """Builds the suite, changed; a function of a module, which other processes find."""
+    """Function that builds the changed suite; module-level, so that it can be pickled."""
     by: float
 
     def build(self) -> list[WorkloadApplication]:
-        """Build it; the same each time."""
+        """Build the changed suite; equal calls give equal applications."""
         return self.change(self.suite, self.by)
 
     def configuration(self) -> Mapping[str, Any]:
@@ -77,7 +77,10 @@ ExperimentLoad: TypeAlias = SuiteLoad | ChangedLoad
 
 
 def requests_per_minute(suite: SuiteLoad, most: float) -> list[WorkloadApplication]:
-    """Return the first requests of each tenant in each minute from the start (VTC, Sec. 2.2)."""
+    """Return the requests within a limit per tenant in each minute from the start (VTC, Sec.
+
+    2.2).
+    """
     kept = []
     counted = Counter[tuple[str, int]]()
     for application in suite.build():
@@ -91,12 +94,12 @@ def requests_per_minute(suite: SuiteLoad, most: float) -> list[WorkloadApplicati
 PAPER_KV_TOKENS = 459 * 16
 """KV memory of Justitia's testbed: 459 blocks of 16 tokens (v1, Sec. III-A)."""
 PAPER_ENGINE = EngineProfile(kv_tokens=PAPER_KV_TOKENS)
-"""Constant iterations of 30 ms on that memory."""
+"""Engine of Justitia's testbed: constant iterations of 30 ms on that memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """A run of the simulator."""
+    """A simulated run."""
 
     load: ExperimentLoad
     policy: str
@@ -108,10 +111,11 @@ class SimulatedRun:
     report_interval_s: Seconds = 0.0
     sample_kv: bool = False
     is_served: bool = True
-    """Whether noisy costs are charged as the service charges: more, and raised by later stages."""
+    """Whether noisy costs are charged as by the service: times a factor, and raised by later
+    stages."""
 
     def run(self) -> RunResult:
-        """Simulate; without the rows of the inferences, of which there are thousands.
+        """Simulate, and drop the thousands of rows of the inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -119,7 +123,7 @@ class SimulatedRun:
         return replace(self.run_whole(), inferences=[])
 
     def run_whole(self) -> RunResult:
-        """Simulate.
+        """Simulate, and keep the rows of the inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -142,7 +146,7 @@ class SimulatedRun:
         )
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load, policy, options, engine and the rest."""
+        """Return everything that the result depends on: load, policy, options, engine and so on."""
         return {
             "load": self.load.configuration(),
             "policy": self.policy,
@@ -157,13 +161,13 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class ToldRun:
-    """A run of justitia whose guard is told the ends of the same load under `vtc`."""
+    """A run of justitia whose guard receives the true end of each application under `vtc`."""
 
     of: SimulatedRun
-    """The run of the guard that has to foretell them; all else is the same."""
+    """Run of the guard that predicts these ends; everything else is equal."""
 
     def run(self) -> RunResult:
-        """Simulate `vtc`, then the guard that is told; the rows are without inferences.
+        """Simulate `vtc`, then the guard with the ends of that run; rows of inferences are dropped.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -178,19 +182,19 @@ class ToldRun:
         return replace(told, inferences=[])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return that of the run, and where its deadlines come from."""
+        """Return the configuration of the guard's run, with a note on the deadlines."""
         return {**self.of.configuration(), "deadlines": "told: the ends of a run under vtc"}
 
 
 @dataclass(frozen=True, slots=True)
 class AloneRuns:
-    """Each application of a load alone on an empty replica: no scheduler ends it sooner."""
+    """Each application of a load alone on an empty replica, the least completion time."""
 
     load: ExperimentLoad
     engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> RunResult:
-        """Simulate each; the rows are those of one run, without inferences.
+        """Simulate each application; return the rows in one result, without inferences.
 
         Raises:
             ConfigError: If the load is wrong.
@@ -206,13 +210,13 @@ class AloneRuns:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A run that was measured on an A10G by the authors of VTC: `data/vtc_runs`."""
+    """A run that the authors of VTC measured on an A10G, from `data/vtc_runs`."""
 
     path: Path
     name: str
 
     def run(self) -> Sequence[TimedRequest]:
-        """Read the requests that were served.
+        """Return the served requests.
 
         Raises:
             ConfigError: If the file cannot be read.
@@ -220,33 +224,33 @@ class Recording:
         return read_run(self.path).requests
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the name of the file."""
+        """Return the name of the recording."""
         return {"recording": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRequests:
-    """Served requests of a simulated run: all that the VTC paper's measures need.
+    """Served requests of a simulated run, which are all that the VTC paper's measures need.
 
-    The whole of a run of thousands of requests is megabytes, and a report has hundreds of them.
+    A whole run of thousands of requests takes megabytes, and a report has hundreds of runs.
     """
 
     of: SimulatedRun
 
     def run(self) -> Sequence[TimedRequest]:
-        """Simulate.
+        """Simulate and return the served requests.
 
         Raises:
-            ConfigError: As the simulation does.
+            ConfigError: If the load or a setting is wrong.
         """
         return served_requests(self.of.run_whole())
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return that of the run."""
+        """Return the configuration of the simulated run."""
         return self.of.configuration()
 
 
 @lru_cache(maxsize=2)
 def built(load: ExperimentLoad) -> list[WorkloadApplication]:
-    """Return a load, built once: runs of one load follow each other."""
+    """Return the applications of a load; the last two loads are cached for runs that share them."""
     return load.build()

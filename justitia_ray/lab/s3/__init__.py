@@ -1,1 +1,1 @@
-"""The S3 rival: a DistilBERT that predicts costs from input texts."""
+"""The S3 predictor of the papers: a DistilBERT that predicts costs from input texts."""

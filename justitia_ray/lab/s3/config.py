@@ -1,4 +1,4 @@
-"""Sizes and training of the S3 rival; needs neither torch nor transformers."""
+"""Sizes and training settings of the S3 predictor; imports neither torch nor transformers."""
 
 from typing import Annotated, Literal
 
@@ -10,14 +10,14 @@ _Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(strict=True))
 class S3Config:
-    """A DistilBERT regressor and how it is fine-tuned; by default DistilBERT at full size.
+    """A DistilBERT regressor and its fine-tuning; by default DistilBERT at full size.
 
-    The papers say of theirs that it is DistilBERT with 66 million parameters, trained on the same
-    samples as the MLPs for about 2 h on a V100 (v1, Sec. IV-B and Table II); learning rate, batches
-    and epochs are the usual ones of fine-tuning (Devlin et al. 2019, App. A.3), not theirs.
+    The papers use DistilBERT with 66 million parameters, trained on the same samples as the MLPs
+    for about 2 h on a V100 (v1, Sec. IV-B and Table II). They do not give learning rate, batch size
+    and epochs; these are the usual ones of fine-tuning (Devlin et al. 2019, App. A.3).
 
     Raises:
-        ValueError: If a value is out of range; field, value and what is allowed are named.
+        ValueError: If a value is out of range; the message names field, value and allowed range.
     """
 
     layers: _Count = 6
@@ -26,20 +26,20 @@ class S3Config:
     """Width of a token's state; a multiple of `heads`."""
     hidden_dim: _Count = 3072
     vocabulary: Annotated[int, Field(ge=100)] = 30_522
-    """Most word pieces, where the tokenizer is built from the training texts."""
+    """Largest number of word pieces, where the tokenizer is built from the training texts."""
     max_length: Annotated[int, Field(ge=8, le=512)] = 512
-    """Word pieces that are read of an input; what is beyond is cut off: at most
-    the positions that DistilBERT knows."""
+    """Number of word pieces read of an input, at most the positions of DistilBERT; the end is cut
+    off."""
     epochs: _Count = 4
     batch_size: _Count = 16
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 5e-5
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     held_back: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """Share of the samples that is not trained on: the spread is that of their residuals."""
+    """Share of samples held back from training; their residuals give the spread of predictions."""
     target: Literal["log", "cost"] = "log"
     """Target of the squared error: ln(cost), or the cost itself."""
     names_class: bool = False
-    """Whether the class's name stands before the text. The papers' S3 knows only the text."""
+    """Whether the class name is put before the text. The papers' S3 reads only the text."""
 
 
 TINY = S3Config(
@@ -52,4 +52,4 @@ TINY = S3Config(
     epochs=12,
     learning_rate=1e-3,
 )
-"""Sizes that a CPU trains from random weights in seconds, without pretrained weights."""
+"""Sizes for which a CPU trains from random weights in seconds, without pretrained weights."""

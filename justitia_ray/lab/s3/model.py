@@ -1,10 +1,10 @@
-"""S3, the rival of the papers: one DistilBERT for all classes, from the input's text to its cost.
+"""S3, a predictor of the papers: one DistilBERT for all classes, from an input text to its cost.
 
 Jin et al. 2023 fine-tune DistilBERT to predict the length of one answer from its prompt; the papers
-put the application's input and cost in their place (`Justitia-S3`: v1, Sec. IV-B and V-D, Table II;
-v2, Table 1). Here: transformers' DistilBERT with its regression head on the first token's state,
-the standardised ln(cost) as target, mean squared error, AdamW. The papers name no target; with the
-cost itself, one model of classes whose costs lie 1,000 apart learns the large ones only.
+use the application's input and cost instead (`Justitia-S3`: v1, Sec. IV-B and V-D, Table II; v2,
+Table 1). Here: transformers' DistilBERT with its regression head on the first token's state, the
+standardised ln(cost) as target, mean squared error, AdamW. The papers name no target; with the cost
+itself, one model for classes whose costs differ by a factor of 1,000 learns the large ones only.
 
 Importing this module imports torch and transformers, the extra `lab`, or raises ConfigError.
 """
@@ -37,35 +37,36 @@ except ModuleNotFoundError as error:
 
 LEAST_SAMPLES = 10
 _BOUND = 10.0
-"""A prediction stays within this factor of the costs that were trained on."""
+"""Factor by which a prediction may exceed the largest training cost, or fall below the smallest."""
 _PIECES_AT_ONCE = 2048
-"""Word pieces of a batch of predictions, padding included: more take longer each on a CPU."""
+"""Word pieces in a batch of predictions, padding included; larger batches are slower on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Conversion of the network's answer to a cost."""
+    """Conversion between costs and the network's standardised output."""
 
     in_log: bool
-    """Whether the network answers ln(cost), else the cost itself; standardised either way."""
+    """Whether the network predicts ln(cost) instead of the cost; standardised either way."""
     mean: float
-    """Mean of the targets that were trained on."""
+    """Mean of the training targets."""
     deviation: float
-    """Standard deviation of the targets, > 0."""
+    """Standard deviation of the training targets, > 0."""
     low: float
     high: float
-    """Bounds of a prediction, token·iterations."""
+    """Bounds of a prediction, in token·iterations."""
     residual_p10: float = 0.0
     residual_p90: float = 0.0
-    """Quantiles of ln(true) − ln(predicted) on held-back samples; at most 0, and at least 0."""
+    """Quantiles of ln(true) − ln(predicted) on held-back samples; p10 is at most 0, p90 at least 0.
+    """
 
     def standardised(self, costs: Sequence[KvTokenTime]) -> torch.Tensor:
-        """Return what the network should answer for these costs."""
+        """Return the network's targets for these costs."""
         values = torch.tensor(costs, dtype=torch.float64)
         return ((_scale(values, self.in_log) - self.mean) / self.deviation).float()
 
     def prediction(self, answer: float) -> CostPrediction:
-        """Return the cost and its spread, within the bounds."""
+        """Return the cost and its spread for an output of the network, within the bounds."""
         cost = self.mean + self.deviation * answer
         if self.in_log:
             cost = math.exp(min(cost, math.log(self.high) + 1))
@@ -79,10 +80,10 @@ class S3Target:
 
 @dataclass(slots=True, eq=False)
 class S3Model:
-    """A trained regressor. Pure: equal calls give equal predictions.
+    """A trained regressor. Equal calls give equal predictions.
 
     The network reads a call's inputs in batches, whose composition may change the last bits of a
-    prediction: float32 sums of another order.
+    prediction: float32 sums are then added in another order.
     """
 
     config: S3Config
@@ -90,22 +91,23 @@ class S3Model:
     network: Network
     target: S3Target
     samples: int
-    """Finished applications that it was trained on."""
+    """Number of finished applications that it was trained on."""
 
     def __post_init__(self) -> None:
         self.network.eval()
 
     @property
     def parameters(self) -> int:
-        """Weights of the network."""
+        """Number of weights of the network."""
         return sum(weights.numel() for weights in self.network.parameters())
 
     def predict(self, application_class: str, texts: Sequence[str]) -> list[CostPrediction]:
         """Predict the cost of each input.
 
         Args:
-            application_class: Of them all; read only if the configuration says `names_class`.
-            texts: The inputs; anything that Python can hold in a text.
+            application_class: Class of all inputs; used only if the configuration has
+                `names_class`.
+            texts: The inputs; any Python strings.
         """
         read = [_read(self.config, application_class, text) for text in texts]
         pieces = _pieces(self.tokenizer, read)
@@ -128,16 +130,16 @@ def train_s3(
     """Fine-tune one model on the samples of all classes.
 
     Args:
-        samples_by_class: Samples without a text are passed over.
-        weights: Pretrained ones: a directory, or a name on the hub (see `load_weights`); the sizes
-            are then theirs. None: random ones of the configuration's sizes, and a tokenizer built
-            from the training texts.
-        config: Sizes and training.
-        seed: Of the split, the order, random weights and dropout. Equal calls on one machine give
-            equal models; torch's own random state is left as it was.
+        samples_by_class: Samples; those without a text are skipped.
+        weights: Pretrained weights: a directory, or a name on the hub (see `load_weights`), which
+            then determine the sizes. None: random weights of the configured sizes, and a tokenizer
+            built from the training texts.
+        config: Sizes and training settings.
+        seed: Seed of the split, the order, random weights and dropout. Equal calls on one machine
+            give equal models; torch's global random state is not changed.
 
     Raises:
-        ConfigError: If fewer than 10 samples have a text, or the weights cannot be had.
+        ConfigError: If fewer than 10 samples have a text, or the weights cannot be loaded.
     """
     trained_on, held_back = _split(samples_by_class, config, seed)
     costs = [sample.kv_token_time for _, sample in trained_on]
@@ -161,7 +163,7 @@ _Labelled = tuple[str, Sample]
 def _split(
     samples_by_class: Mapping[str, Sequence[Sample]], config: S3Config, seed: int
 ) -> tuple[list[_Labelled], list[_Labelled]]:
-    """Return what is trained on and what is held back: the same share of every class."""
+    """Return the training samples and the held-back samples: the same share of every class."""
     trained_on: list[_Labelled] = []
     held_back: list[_Labelled] = []
     for name in sorted(samples_by_class):
@@ -180,7 +182,7 @@ def _split(
 
 def _target(costs: Sequence[KvTokenTime], *, in_log: bool) -> S3Target:
     values = _scale(torch.tensor(costs, dtype=torch.float64), in_log)
-    # Costs may all be one, whose deviation nothing can be divided by.
+    # A minimum, because equal costs have a deviation of 0, by which nothing can be divided.
     deviation = max(values.std().item(), 1e-6 * abs(values.mean().item()), 1e-6)
     return S3Target(
         in_log, values.mean().item(), deviation, min(costs) / _BOUND, max(costs) * _BOUND
@@ -198,7 +200,7 @@ def _fit(
     config: S3Config,
     seed: int,
 ) -> None:
-    """Train in place: AdamW, the learning rate falling to 0 in a line."""
+    """Train the network in place: AdamW, with the learning rate falling linearly to 0."""
     network.train()
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
@@ -221,12 +223,12 @@ def _fit(
 
 
 def _pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
-    """Return the word pieces of each text."""
+    """Return the word-piece ids of each text."""
     return [torch.tensor(encoded.ids) for encoded in tokenizer.encode_batch(list(texts))]
 
 
 def _groups(lengths: Sequence[int]) -> list[list[int]]:
-    """Return which texts are read in one batch: of like lengths, since the longest counts."""
+    """Return batches of text indices with similar lengths: the longest text sets a batch's cost."""
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if not groups or (len(groups[-1]) + 1) * lengths[index] > _PIECES_AT_ONCE:
@@ -236,7 +238,7 @@ def _groups(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _answers(network: Network, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the network's answer to each text, all in one batch."""
+    """Return the network's output for each text, computed in one batch."""
     pad = network.config.pad_token_id
     ids = pad_sequence(list(pieces), batch_first=True, padding_value=pad)
     mask = pad_sequence([torch.ones_like(p) for p in pieces], batch_first=True)
@@ -245,7 +247,7 @@ def _answers(network: Network, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
-    """Return the model's target with the residuals of what was held back, 0 if nothing was."""
+    """Return the model's target with the residuals of held-back samples, 0 without samples."""
     residuals = []
     for name, sample in held_back:
         [predicted] = model.predict(name, [sample.input_text or ""])
@@ -257,14 +259,14 @@ def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
 
 
 def _read(config: S3Config, application_class: str, text: str) -> str:
-    # Lone surrogates are no Unicode text, which the tokenizer wants.
+    # Lone surrogates are not valid Unicode, and the tokenizer rejects them.
     read = text[:READ_CHARS].encode("utf-8", "replace").decode()
     return f"{application_class}: {read}" if config.names_class else read
 
 
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
-    """Use one thread and a random state apart: sums are then in the same order every time."""
+    """Use one thread and a separate random state, so that sums are added in a fixed order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

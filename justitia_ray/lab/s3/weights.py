@@ -1,6 +1,6 @@
-"""Weights and tokenizer of the S3 rival: from a directory, from the hub, or random.
+"""Weights and tokenizer of the S3 predictor: from a directory, from the hub, or random.
 
-Weights are read from safetensors only, and no code that comes with them is run.
+Weights are read from safetensors only; code that comes with them is not run.
 """
 
 from collections import Counter
@@ -22,19 +22,20 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.lab.s3.config import S3Config
 
 Network: TypeAlias = Any
-"""transformers' DistilBertForSequenceClassification with one answer; it has no types."""
+"""transformers' DistilBertForSequenceClassification with one output; it has no type stubs."""
 
 
 def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
-    """Return pretrained weights, with a new head on them, and their tokenizer.
+    """Return the tokenizer and a network of pretrained weights with a new regression head.
 
     Args:
-        weights: A directory as transformers saves it, with `model.safetensors`; or else a name on
-            the hub, which is looked for among what was downloaded before, then on the network.
-        config: Its `max_length` counts, its sizes do not.
+        weights: A directory as transformers saves it, with `model.safetensors`; or a name on the
+            hub, looked up in the local download cache first, then on the network.
+        config: Only its `max_length` is used, not its sizes.
 
     Raises:
-        ConfigError: If there is no such directory, it lacks a file, or the hub gives none.
+        ConfigError: If the directory is missing or lacks a file, or the hub does not serve the
+            name.
     """
     is_path = weights.startswith(("/", ".", "~")) or Path(weights).exists()
     name = str(Path(weights).expanduser()) if is_path else weights
@@ -61,7 +62,7 @@ def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
 
 
 def save_weights(directory: Path, tokenizer: Tokenizer, network: Network) -> None:
-    """Write weights and tokenizer as transformers saves them, for `load_weights`."""
+    """Write weights and tokenizer in the format of transformers, for `load_weights`."""
     with _quiet():
         network.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -85,9 +86,9 @@ def random_weights(config: S3Config, texts: Iterable[str]) -> tuple[Tokenizer, N
 
 
 def _vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
-    """Return the most frequent words and, for all others, the most frequent characters.
+    """Return the most frequent words, and the most frequent characters to spell all others.
 
-    The library's own training gives another vocabulary each time, even of the same texts
+    The library's own training gives another vocabulary each time, even for equal texts
     (huggingface/tokenizers, issue 1794).
     """
     normalizer, splitter = BertNormalizer(lowercase=True), BertPreTokenizer()
@@ -111,18 +112,18 @@ def _by_frequency(counts: Counter[str]) -> list[str]:
 
 
 def empty_network(sizes: dict[str, Any]) -> Network:
-    """Return a network of these sizes (DistilBertConfig's names), as torch initialises it.
+    """Return a network of these sizes (DistilBertConfig's names), initialised by torch.
 
     Raises:
-        ValueError: If they are not sizes of a DistilBERT.
+        ValueError: If the sizes are not those of a DistilBERT.
     """
     return DistilBertForSequenceClassification(DistilBertConfig(**sizes, num_labels=1))
 
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Word pieces that stand for no text: all that a tokenizer has whose file is missing."""
+"""Special word pieces; a tokenizer whose file is missing contains only these."""
 _REFUSALS = (OSError, ValueError, KeyError, RuntimeError)
-"""Errors of transformers for files that are missing, of another model, or unreachable."""
+"""Errors of transformers for files that are missing, unreachable, or of another model."""
 
 
 def _from_hub(name: str) -> tuple[Tokenizer, Network]:
@@ -136,7 +137,7 @@ def _from_hub(name: str) -> tuple[Tokenizer, Network]:
 
 
 def _pretrained(name: str, *, local_files_only: bool) -> tuple[Tokenizer, Network]:
-    # The network first: without its file there is no use in asking for the tokenizer's.
+    # Load the network first: if its file is missing, the tokenizer need not be requested.
     with _quiet():
         network = DistilBertForSequenceClassification.from_pretrained(
             name, num_labels=1, use_safetensors=True, local_files_only=local_files_only
@@ -149,7 +150,7 @@ def _pretrained(name: str, *, local_files_only: bool) -> tuple[Tokenizer, Networ
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars: loading takes a second."""
+    """Hide progress bars: loading takes a second."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

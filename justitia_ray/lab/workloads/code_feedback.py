@@ -1,7 +1,7 @@
 """CG: code generation with feedback.
 
-A function is written, the examples in its documentation are run, and what went wrong goes into the
-next attempt, until they pass.
+The agent writes a function, runs the examples in its documentation, and puts errors into the next
+prompt, until the examples pass.
 """
 
 import ast
@@ -20,10 +20,10 @@ FEEDBACK = """\
 Say in one sentence what was wrong, then write the whole module again."""
 
 MAX_TURNS = 5
-"""The most that was measured."""
+"""Largest number of attempts in the recorded runs."""
 
 _MAX_RESULT_CHARS = 1500
-"""Characters kept of a failed run, from its end: there Python says what was wrong."""
+"""Characters kept of a failed run, from its end, where Python prints the error."""
 
 _RUN_EXAMPLES = """
 
@@ -54,9 +54,9 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def program_of(start: str, answer: str) -> str:
-    """Return a program that runs the examples of the start on what an answer made of it.
+    """Return a program that runs the examples of the start against the code in an answer.
 
-    An answer that defines no function is the rest of the module that was begun.
+    An answer that defines no function is taken as the end of the module that was started.
     """
     code = code_of(answer)
     functions = [node for node in ast.walk(_parsed(code)) if isinstance(node, ast.FunctionDef)]
@@ -65,7 +65,7 @@ def program_of(start: str, answer: str) -> str:
 
 
 def documentation(start: str) -> str:
-    """Return what the functions of a module say about themselves, examples included."""
+    """Return the docstrings of a module's functions, examples included."""
     functions = (node for node in ast.walk(_parsed(start)) if isinstance(node, ast.FunctionDef))
     return "\n\n".join(ast.get_docstring(function) or "" for function in functions)
 
@@ -78,6 +78,6 @@ def _parsed(code: str) -> ast.Module:
 
 
 def told(tried: ProgramRun) -> str:
-    """Return what a model is told of a run that failed."""
+    """Return the message to the model about a failed run."""
     said = (tried.output + tried.errors).strip()[-_MAX_RESULT_CHARS:]
     return f"{tried.outcome}\n{said}"

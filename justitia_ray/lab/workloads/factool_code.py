@@ -1,7 +1,8 @@
 """CC: checking code (FacTool's code generation).
 
-Test calls are written for a function, and independent solutions of the same task. All of them are
-run on the calls: where the function under test disagrees with most of the solutions, it is wrong.
+The agent writes test calls for a function and independent solutions of the same task, and runs all
+of them on the calls. Where the function under test disagrees with most of the solutions, it is
+wrong.
 """
 
 import re
@@ -67,7 +68,7 @@ def add_up(numbers: list[int], times: int) -> int:
 
 SOLUTIONS = 3
 TEMPERATURE = 0.7
-"""Solutions that are all alike outvote nothing."""
+"""Temperature of the solutions: identical ones could not outvote anything."""
 MAX_CALLS = 3
 
 _PART = re.compile(r"^\[(question|entry point|code)\]\n", re.MULTILINE)
@@ -107,7 +108,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def parts(text: str) -> tuple[str, str, str]:
-    """Return question, entry point and code; of a text without marks, all of it is the question."""
+    """Return question, entry point and code; a text without these marks is all question."""
     found = dict(zip(*[iter(_PART.split(text)[1:])] * 2, strict=True))
     question, name, code = (
         found.get(part, default).strip()
@@ -117,20 +118,20 @@ def parts(text: str) -> tuple[str, str, str]:
 
 
 def calls_of(listed: str, name: str) -> list[str]:
-    """Return the calls of a function in an answer, one a line, at most three."""
+    """Return the calls of a function in an answer, one per line, at most three."""
     lines = (line.strip().strip("`") for line in listed.splitlines())
     return [line for line in lines if line.startswith(f"{name}(")][:MAX_CALLS]
 
 
 async def outputs(program: str, calls: list[str]) -> list[str]:
-    """Return what each call gives under a program; nothing for what it did not come to."""
+    """Return the output of each call under a program; "" for calls that were not reached."""
     run = await run_python(program + _RUN_CALLS.format(calls=calls))
     said = [line[3:] for line in run.output.splitlines() if line.startswith("-> ")]
     return (said + [""] * len(calls))[: len(calls)]
 
 
 def verdict(calls: list[str], own: list[str], others: list[list[str]]) -> str:
-    """Return on which calls the code gives what most solutions give, the first among equals."""
+    """Return the number of calls on which the code agrees with most solutions (ties: the first)."""
     agreed = 0
     for number, output in enumerate(own):
         votes = Counter(solution[number] for solution in others if solution[number])

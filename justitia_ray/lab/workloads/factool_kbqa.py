@@ -1,7 +1,7 @@
 """KBQAV: checking the facts of a response (FacTool's knowledge-based question answering).
 
-The response is taken apart into claims, for each claim search queries are written, the web is
-searched, and each claim is held against what was found.
+The agent splits the response into claims, writes search queries for each claim, searches, and
+compares each claim with the results.
 """
 
 import re
@@ -24,7 +24,7 @@ evidence bear on the claim and whether they agree with it. Then end with one lin
 "Verdict: true" or "Verdict: false"."""
 
 MAX_CLAIMS = 13
-"""The most that was measured of one response; more is a model that rambles."""
+"""Largest number of claims of one response in the recorded runs; further claims are dropped."""
 
 _LIST_MARK = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -53,21 +53,21 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def list_items(answer: str) -> list[str]:
-    """Return the items of a list with hyphens, bullets or numbers, without those."""
+    """Return the items of a list without their hyphens, bullets or numbers."""
     lines = (line for line in answer.splitlines() if _LIST_MARK.match(line))
     return [item for line in lines if (item := _LIST_MARK.sub("", line).strip())]
 
 
 def is_true(verdict: str) -> bool:
-    """Return whether a verification ends in the verdict that the claim holds."""
+    """Return whether a verification ends with the verdict "true"."""
     return verdict.lower().rpartition("verdict:")[2].strip(' ."*\n').startswith("true")
 
 
 def find(queries: str, text: str) -> str:
     """Return the sentences of a text, those that share most words with the queries first.
 
-    Stands in for the web search, which the tool time before the stage accounts for: no application
-    here may depend on a network.
+    Replaces the web search, so that no application depends on a network; the tool time before the
+    stage stands for its duration.
     """
     wanted = set(queries.lower().split())
     sentences = _SENTENCE_END.split(text)

@@ -1,7 +1,7 @@
 """EV: checking calculations (FacTool's mathematics).
 
-The calculations in a solution are listed, for each a Python expression is written that says whether
-it holds, and all of those are evaluated.
+The agent lists the calculations in a solution, writes for each a Python expression that is true if
+it holds, and evaluates all of them.
 """
 
 import re
@@ -83,7 +83,7 @@ Expression: math.isclose(20 / 100 * 45, 9, abs_tol=0.01)""",
 )
 
 MAX_CALCULATIONS = 9
-"""The most that was measured of one solution."""
+"""Largest number of calculations of one solution in the recorded runs."""
 
 _SOLUTION_LINE = re.compile(r"[^\n]*\d[^\n]*")
 
@@ -110,7 +110,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 async def holds(snippet: str) -> bool:
-    """Return whether an expression is True; one that cannot be evaluated is not."""
+    """Return whether an expression is True; False if it cannot be evaluated."""
     expression = code_of(snippet).strip().removeprefix("Expression:").strip()
     program = f"import math\nprint(eval({expression!r}) is True)"
     return (await run_python(program)).output == "True\n"

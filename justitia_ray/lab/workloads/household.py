@@ -1,11 +1,11 @@
-"""Households in text: a small one of our own, after ALFWorld's, and ALFWorld's own games.
+"""Text households: a small game of our own, modelled on ALFWorld's, and ALFWorld's own games.
 
-Our opening text names the receptacles and the task; which objects are where is drawn from that text
-alone, so that one opening is always the same game.
+Our opening text names the receptacles and the task; the places of the objects are drawn from that
+text alone, so equal openings give equal games.
 
-ALFWorld's games (Shridhar et al., arXiv:2010.03768) are played where its package and its data are.
-`pip install 'justitia-ray[alfworld]'` installs the package, which builds a planner in C++ for some
-minutes; `alfworld-download` brings the games into `$ALFWORLD_DATA`.
+ALFWorld's games (Shridhar et al., arXiv:2010.03768) are played where its package and data are
+installed. `pip install 'justitia-ray[alfworld]'` installs the package, which compiles a planner in
+C++ for some minutes; `alfworld-download` downloads the games into `$ALFWORLD_DATA`.
 """
 
 import functools
@@ -48,16 +48,16 @@ NOTHING = "Nothing happens."
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Goal of a game: so many objects of a kind, perhaps treated, in a kind of receptacle.
+    """Goal of a game: put a number of objects of a kind, perhaps treated, in a kind of receptacle.
 
-    Or, with a lamp, an object of the kind looked at in its light.
+    With a lamp: look at an object of the kind in the lamp's light.
     """
 
     kind: str
     target: str = ""
     count: int = 1
     treatment: str = ""
-    """`clean`, `heat`, `cool`, or nothing."""
+    """`clean`, `heat`, `cool`, or ""."""
     lamp: str = ""
 
 
@@ -95,7 +95,7 @@ class Household:
         self._fill(random.Random(f"household/{opening}"))
 
     def act(self, command: str) -> str:
-        """Carry out a command and return what is seen of it; one that is none does nothing."""
+        """Carry out a command and return the observation; an unknown command does nothing."""
         said = as_command(command)
         if said.startswith("think:"):
             return "OK."
@@ -109,7 +109,7 @@ class Household:
         return NOTHING
 
     def where(self, kind: str) -> list[str]:
-        """Return the receptacles that hold an object of a kind, for who may know."""
+        """Return the receptacles that hold an object of a kind; the player does not see this."""
         return [
             name
             for name, receptacle in self.receptacles.items()
@@ -194,12 +194,12 @@ class Household:
 
 
 def receptacles_in(opening: str) -> list[str]:
-    """Return the receptacles that an opening names, as it names them."""
+    """Return the receptacles that an opening names, spelled as there."""
     return _RECEPTACLE.findall(opening.partition("Your task")[0])
 
 
 def as_command(answer: str) -> str:
-    """Return what a model wrote as games take it."""
+    """Return a model's answer in the form of a game command: lower case, single spaces."""
     return " ".join(answer.lower().strip(" .>").split())
 
 
@@ -207,7 +207,7 @@ def goal_of(opening: str) -> Goal:
     """Return the goal that an opening's task states.
 
     Raises:
-        RequestError: If it states none of a known kind.
+        RequestError: If the task is of no known kind.
     """
     found = _TASK.search(opening)
     task = " ".join(found[1].lower().split()) if found else ""
@@ -226,12 +226,12 @@ def goal_of(opening: str) -> Goal:
 
 
 def _is(name: str, kind: str) -> bool:
-    """Return whether `mug 2` is a mug."""
+    """Return whether an object such as `mug 2` is of a kind."""
     return name.rpartition(" ")[0] == kind
 
 
 def played(text: str) -> str:
-    """Return a whole game as it is shown to a model: opening, thoughts, actions, observations."""
+    """Return a whole game as text for a model: opening, thoughts, actions, observations."""
     game = Household(text)
     turns = [f"> {command}\n{game.act(command)}" for command in solution(game)]
     return "\n".join([text, *turns])
@@ -264,7 +264,7 @@ def solution(game: Household) -> Iterator[str]:
 
 
 def _fetch(game: Household, item: str) -> Iterator[str]:
-    """Search the places in their order until the object is found, and take it."""
+    """Search the receptacles in order until the object is found, and take it."""
     for name, receptacle in game.receptacles.items():
         yield from _enter(game, name)
         if item in receptacle.objects:
@@ -287,7 +287,7 @@ _GAME_FILE = "game.tw-pddl"
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
 _ALFWORLD_TASK = re.compile(r"Your task is to: ?(.+?)\.?(?=\n|\"|$)")
 _PUT_COMMAND = re.compile(r"put (.+?) (?:in/on|in|on) (.+)")
-"""The command in the papers' prompts and ours; since version 0.4 the package says `move … to …`."""
+"""The put command of the papers' prompts and ours; the package expects `move … to …` since 0.4."""
 
 
 class AlfworldGame:
@@ -302,7 +302,7 @@ class AlfworldGame:
     """
 
     def __init__(self, file: Path) -> None:
-        # They take seconds, and are there on few machines.
+        # imported here: they take seconds, and few machines have them
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld.envs import PddlEnv
 
@@ -313,9 +313,9 @@ class AlfworldGame:
         self.is_done = False
 
     def act(self, command: str) -> str:
-        """Carry out a command and return what is seen of it.
+        """Carry out a command and return the observation.
 
-        Thoughts are answered as in the papers' prompts, and are no commands of the game.
+        Thoughts are answered with "OK." as in the papers' prompts; they are not sent to the game.
         """
         said = as_command(command)
         if said.startswith("think:"):
@@ -326,7 +326,7 @@ class AlfworldGame:
 
 
 class AlfworldGames:
-    """The games below a directory, by the texts that they begin with.
+    """Games in a directory, found by their opening text.
 
     Args:
         directory: Searched for files `game.tw-pddl`.
@@ -346,10 +346,10 @@ class AlfworldGames:
             )
 
     def start(self, text: str) -> AlfworldGame:
-        """Begin the game that an opening text describes.
+        """Start the game that an opening text describes.
 
         Raises:
-            RequestError: If none begins so.
+            RequestError: If no game has this opening.
         """
         game = self.find(text)
         if game is None:
@@ -359,7 +359,7 @@ class AlfworldGames:
         return game
 
     def find(self, text: str) -> AlfworldGame | None:
-        """Begin the game that an opening text describes; None if none begins so."""
+        """Start the game that an opening text describes; None if no game has this opening."""
         wanted = _begins_with(text)
         games = map(AlfworldGame, self._by_task.get(_alfworld_task(text), []))
         return next((game for game in games if _begins_with(game.opening) == wanted), None)
@@ -367,10 +367,10 @@ class AlfworldGames:
 
 @functools.cache
 def installed_games() -> AlfworldGames | None:
-    """Return ALFWorld's games; None if the package is not installed, or nobody says where they are.
+    """Return ALFWorld's games; None without the package or without `$ALFWORLD_DATA`.
 
     Raises:
-        ConfigError: If there are none where `$ALFWORLD_DATA` says.
+        ConfigError: If the directory `$ALFWORLD_DATA` has no games.
     """
     directory = os.environ.get(DATA_VARIABLE)
     if not directory or find_spec("alfworld") is None:
@@ -379,7 +379,7 @@ def installed_games() -> AlfworldGames | None:
 
 
 def _begins_with(opening: str) -> tuple[str, list[str]]:
-    """Return what tells games apart: the task, and the receptacles in any order."""
+    """Return the identity of a game: the task, and the receptacles in any order."""
     return _alfworld_task(opening), sorted(receptacles_in(opening))
 
 

@@ -1,8 +1,8 @@
 """MRS: the summary of a long document by map and reduce (as LangChain's chain does it).
 
-The document is cut into chunks that are summarised side by side. While the summaries together are
-too long for one prompt, groups of them are collapsed into shorter ones. The rest is summarised once
-more.
+The document is cut into chunks that are summarised in parallel. While the summaries together are
+too long for one prompt, groups of them are collapsed into shorter ones. A final call summarises the
+summaries.
 """
 
 from itertools import accumulate, pairwise
@@ -23,7 +23,7 @@ The following are summaries of all parts of one document, in order. Write the su
 document: first what it is about in one sentence, then its main points in order."""
 
 MAX_ROUNDS = 4
-"""The most that was measured; after that the final summary of a real model takes what fits."""
+"""Largest number of rounds in the recorded runs; then the final summary reads what fits."""
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
@@ -40,7 +40,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def _chunks(text: str, lengths: Lengths) -> list[str]:
-    """Cut a text into chunks that fill a prompt each, with nothing lost between them."""
+    """Cut a text into chunks that each fill a prompt, without losing any text."""
     chunks, size = [], _room("generate_summary", MAP, lengths)
     while text.strip():
         chunks.append(clip(text, size))
@@ -49,7 +49,7 @@ def _chunks(text: str, lengths: Lengths) -> list[str]:
 
 
 def _planned_chunks(text: str, lengths: Lengths) -> list[str]:
-    """Cut a text into chunks of the planned sizes, from its start again if it is too short."""
+    """Cut a text into chunks of the planned sizes, repeating it if it is too short."""
     words = text.split()
     sizes = [room(MAP, call.prompt_words) for call in lengths.stages["generate_summary"].calls]
     words *= -(-sum(sizes) // len(words))
@@ -66,12 +66,13 @@ def _is_due(number: int, summaries: list[str], lengths: Lengths) -> bool:
 
 
 def _groups(stage: str, summaries: list[str], lengths: Lengths) -> list[str]:
-    """Join neighbouring summaries: as many groups as planned, or as few as prompts can hold."""
+    """Join neighbouring summaries into the planned groups, or as few as prompts can hold."""
     if lengths.steered:
         count = lengths.fan_out(stage)
         bounds = [len(summaries) * part // count for part in range(count + 1)]
         groups = [summaries[start:end] for start, end in pairwise(bounds)]
-        # More groups than summaries: the plan is of another document, and has the last word.
+        # A planned group without summaries gets the last one: the plan's number of groups must
+        # hold.
         return [_joined(group or summaries[-1:]) for group in groups]
     groups = [[]]
     for summary in summaries:

@@ -61,9 +61,9 @@ Change nothing else: what is already complete and said once stays as it is worde
 
 MERGES = 2
 SCORES = 20
-"""Scores of each thought, as in the recorded runs; upstream there are three."""
+"""Scores of each thought, as in the recorded runs; the original code uses three."""
 TEMPERATURE = 1.0
-"""Temperature of upstream: thoughts, and judgements of one thought, must differ."""
+"""Temperature of the original code: thoughts, and scores of one thought, must differ."""
 
 _MARK = re.compile(r"^\W*(redundancy|retention)\W+(\d+(?:\.\d+)?)", re.IGNORECASE | re.MULTILINE)
 
@@ -93,14 +93,14 @@ class _Graph:
     async def think(
         self, stage: str, instruction: str, rules: Sequence[str], material: str, count: int
     ) -> list[str]:
-        """Return so many new thoughts, or as many as are planned."""
+        """Return `count` new thoughts, or the planned number."""
         materials = [material] * self._count(stage, count)
         return await self.steps.ask_each(
             stage, instruction, materials, examples=rules, temperature=TEMPERATURE
         )
 
     async def rank(self, stage: str, thoughts: Sequence[str]) -> list[str]:
-        """Return the thoughts, that with the best mean score first, the first among equals."""
+        """Return the thoughts by mean score, the best first; ties keep their order."""
         count = self._count(stage, SCORES * len(thoughts))
         judged = [index * len(thoughts) // count for index in range(count)]
         answers = await self.steps.ask_each(
@@ -123,7 +123,7 @@ class _Graph:
 
 
 def score(answer: str) -> float | None:
-    """Return the harmonic mean of the two marks that a judgement ends with; None without both."""
+    """Return the harmonic mean of a judgement's two marks; None if one is missing."""
     marks = {name.lower(): min(10.0, float(mark)) for name, mark in _MARK.findall(answer)}
     if len(marks) < 2:
         return None

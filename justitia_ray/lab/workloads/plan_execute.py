@@ -1,8 +1,7 @@
 """PE: plan and execute (HuggingGPT, arXiv:2303.17580).
 
-A request is taken apart into subtasks that need each other's results. Those that language solves
-are inferences; for the others a model is chosen and run. A last inference tells the user what came
-of it.
+A request is split into subtasks that need each other's results. Language subtasks are inferences;
+for the others a model is chosen and run. A last inference reports the results to the user.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from justitia_ray.sim.suites.load_plan import Lengths
 from justitia_ray.sim.suites.measured_classes import CHOOSE_MODEL, LLM_TASK, MODEL
 
 LANGUAGE_TASKS = ("conversational", "summarization", "text-generation", "translation")
-"""Carried out by the LLM itself."""
+"""Tasks that the LLM carries out itself."""
 
 MODELS: dict[str, tuple[str, ...]] = {
     "depth-estimation": (
@@ -41,7 +40,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "automatic-speech-recognition": ("transcriber: the words of a recording",),
     "text-to-speech": ("speaker: a recording of a text, one voice",),
 }
-"""By task, each as `NAME: what it is good for`."""
+"""Models by task, each as `NAME: description`."""
 
 _TASK_LIST = "Tasks:\n" + "\n".join(
     [
@@ -68,7 +67,7 @@ tasks can help."""
 
 
 def _shown(request: str, *subtasks: tuple[str, list[int], dict[str, str]]) -> str:
-    """Return a request with its plan, as the model is to write it."""
+    """Return a request with its plan, in the form that the model must write."""
     plan = [
         {"task": task, "id": number, "dep": needs, "args": arguments}
         for number, (task, needs, arguments) in enumerate(subtasks)
@@ -146,10 +145,10 @@ Answer the user's request below from the results of its subtasks. Say first what
 know, then how it was found and by which models; say plainly what could not be done."""
 
 MAX_SUBTASKS = 7
-"""The most that was measured of one request."""
+"""Largest number of subtasks of one request in the recorded runs."""
 
 RunModel = Callable[[str, str, str], Awaitable[str]]
-"""Runs a model on what a subtask works on: (task, model, arguments) -> its result as text."""
+"""Function that runs a model for a subtask: (task, model, arguments) -> its result as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class Subtask:
 
     task: str
     needs: tuple[int, ...] = ()
-    """Indices of the subtasks that must be done first; all are before it."""
+    """Indices of the earlier subtasks whose results it needs."""
     arguments: str = ""
     exec_s: float = field(default=0.0, compare=False)
 
@@ -171,12 +170,12 @@ class Subtask:
 
 
 async def no_models(task: str, model: str, arguments: str) -> str:
-    """Say that there is no such model here: an agent has those that `workload` is given."""
+    """Return a text that the model is not available; `workload` takes a real function."""
     return f"{model} for {task} is not available here"
 
 
 def workload(run_model: RunModel) -> Workload:
-    """Return the agent with models that it can run."""
+    """Return the agent with a function that runs its models."""
 
     async def run_with_models(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         return await _Execution(Steps(app, lengths), text, lengths, run_model).run()
@@ -185,7 +184,7 @@ def workload(run_model: RunModel) -> Workload:
 
 
 run = workload(no_models)
-"""Plans and executes a request where no models but the LLM are there; see `Workload`."""
+"""Agent that plans and executes a request without models besides the LLM; see `Workload`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +234,9 @@ class _Execution:
 
 
 def read_plan(answer: str) -> list[Subtask]:
-    """Return the subtasks of an answer, none if it holds no list of them.
+    """Return the subtasks of an answer; an empty list if it contains no list of them.
 
-    Needs that name no earlier subtask are left out: an execution must come to an end.
+    Needs that name no earlier subtask are dropped, so that every execution ends.
     """
     try:
         listed = json.loads(answer[answer.index("[") : answer.rindex("]") + 1])
@@ -255,6 +254,6 @@ def read_plan(answer: str) -> list[Subtask]:
 
 
 def _planned(lengths: Lengths, text: str) -> list[Subtask]:
-    """Return subtasks of the planned kinds, each with a task that is of the kind."""
+    """Return subtasks of the planned kinds, each with a task of its kind."""
     tasks = {LLM_TASK: "summarization", CHOOSE_MODEL: "object-detection", MODEL: "text-to-image"}
     return [Subtask(tasks[s.kind], s.needs, text, s.exec_s) for s in lengths.subtasks]

@@ -34,31 +34,31 @@ WORKLOADS: dict[str, Workload] = {
     "DM": merge_documents.run,
     "CG": code_feedback.run,
 }
-"""Every agent that a load may hold, by the class it runs as."""
+"""Every agent that a load may contain, by application class."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRecord:
-    """A played application. Instants are seconds from the start of the load."""
+    """A played application. Times are seconds from the start of the load."""
 
     application_id: ApplicationId | None
-    """The service's id for it; None if it was never opened."""
+    """Id that the service gave to it; None if it was never opened."""
     application_class: str
     tenant: str
     arrived_at_s: Seconds
-    """Planned arrival. The instant of sending would flatter the service if that is late."""
+    """Planned arrival. A late send time would flatter the service."""
     finished_at_s: Seconds
     jct_s: Seconds
     """Completion time, `finished_at_s - arrived_at_s`."""
     outcome: Literal["completed", "failed"]
     inferences: int
-    """Inferences answered."""
+    """Number of answered inferences."""
     output_tokens: Tokens
-    """Output tokens of those."""
+    """Output tokens of the answered inferences."""
     error: str | None
-    """Cause of a failure."""
+    """Cause of a failure; None if the application completed."""
     calls: tuple[CallMade, ...] = ()
-    """Inferences as the service counted them; none if the application failed."""
+    """Inferences as the service counted them; empty if the application failed."""
 
 
 async def play(
@@ -69,7 +69,7 @@ async def play(
 ) -> list[ApplicationRecord]:
     """Run the applications as an open load (`play_load`), and return their records in order.
 
-    An application that fails is recorded as failed and stops no other.
+    A failed application is recorded as failed and stops no other.
     """
 
     async def run_agent(planned: PlannedApplication, load_clock: LoadClock) -> ApplicationRecord:
@@ -84,7 +84,7 @@ async def play(
                 calls = (await run(app, planned.text, planned.lengths)).calls
                 finished_at_s = load_clock.now_s()
         except Exception as failure:
-            # Whatever an agent fails of is its own matter: the rest of the load must not stop.
+            # An agent may fail with any error, which must not stop the other applications.
             error, finished_at_s = f"{type(failure).__name__}: {failure}", load_clock.now_s()
         return ApplicationRecord(
             application_id=app.application_id if app and app.was_opened else None,

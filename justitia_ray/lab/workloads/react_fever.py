@@ -1,7 +1,8 @@
 """FV: verifying a claim by search (ReAct on FEVER, arXiv:2210.03629).
 
-Turn by turn the model writes a thought and an action: search the passages, look a word up in what
-was found last, or finish with a verdict. What the action brings is put below, and it goes on.
+In each turn the model writes a thought and an action: search the passages, look up a word in the
+passage found last, or finish with a verdict. The result of the action is appended to the prompt of
+the next turn.
 """
 
 import asyncio
@@ -15,14 +16,14 @@ from justitia_ray.sim.suites.inputs import python_texts
 from justitia_ray.sim.suites.load_plan import Lengths
 
 _LEAST_SCORE = 1e-9
-"""A passage that shares no word with a query scores nothing."""
+"""Least score of a result; a passage that shares no word with the query scores 0."""
 
 
 class PassageSearch:
     """Passages, ranked by BM25 for each query.
 
     Args:
-        passages: What is searched; a title ahead of each helps.
+        passages: The passages; a title at the start of each helps.
 
     Raises:
         ConfigError: If there are no passages, or bm25s is not installed.
@@ -118,7 +119,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 def workload(passages: Sequence[str]) -> Workload:
-    """Return the agent on passages of your own.
+    """Return the agent on given passages.
 
     Raises:
         ConfigError: If there are none, or bm25s is not installed.
@@ -128,7 +129,7 @@ def workload(passages: Sequence[str]) -> Workload:
 
 
 def _agent(find_search: Callable[[], PassageSearch]) -> Workload:
-    """Return the agent on passages that are first asked for when a real model searches them."""
+    """Return the agent on passages that are loaded only when a real model searches them."""
 
     async def verify(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         steps = Steps(app, lengths)
@@ -170,7 +171,7 @@ class _Reader:
 
 
 def verdict_of(said: str) -> str:
-    """Return the verdict that a text states; one that is none of them is not enough."""
+    """Return the verdict that a text states; any other text counts as "NOT ENOUGH INFO"."""
     stated = " ".join(said.upper().split())
     return stated if stated in VERDICTS else "NOT ENOUGH INFO"
 
@@ -181,4 +182,4 @@ def _python_search() -> PassageSearch:
 
 
 run = _agent(_python_search)
-"""Verifies a claim against what the installed Python says about itself; see `Workload`."""
+"""Agent that verifies a claim against the docstrings of the installed Python; see `Workload`."""

@@ -1,6 +1,7 @@
 """ALFWI: reaching a goal in a household (ReAct on ALFWorld, arXiv:2210.03629).
 
-Turn by turn the model writes one line, a thought or a command; the household answers what is seen.
+In each turn the model writes one line, a thought or a command; the household answers with an
+observation.
 """
 
 import asyncio
@@ -26,14 +27,14 @@ _EXAMPLE_CHARS = range(1_500, 2_300)
 
 
 class Game(Protocol):
-    """A household to act in."""
+    """A household in which an agent acts."""
 
     @property
     def is_done(self) -> bool:
         """Whether the goal is reached."""
 
     def act(self, command: str) -> str:
-        """Carry out a command and return what is seen of it."""
+        """Carry out a command and return the observation."""
 
 
 def workload(start: Callable[[str], Game]) -> Workload:
@@ -42,8 +43,8 @@ def workload(start: Callable[[str], Game]) -> Workload:
     Where lengths are planned, answers decide nothing and no game runs.
 
     Args:
-        start: Begins the game that an opening text describes. It may take its time, and so may its
-            games: they are called in threads.
+        start: Starts the game that an opening text describes. It is called in a thread, as are its
+            games' methods, so both may block.
     """
 
     async def run_there(app: Chats, text: str, lengths: Lengths) -> AgentResult:
@@ -64,7 +65,7 @@ def workload(start: Callable[[str], Game]) -> Workload:
 
 
 def start_any(text: str) -> Game:
-    """Begin ALFWorld's own game where its package is and a game begins so, or else one of ours.
+    """Start ALFWorld's game with this opening if it is installed, otherwise one of our own.
 
     Raises:
         RequestError: If the text names no receptacle or no task.
@@ -75,7 +76,7 @@ def start_any(text: str) -> Game:
 
 
 run = workload(start_any)
-"""Plays the game that an opening text describes (`start_any`); see `Workload`."""
+"""Agent that plays the game that an opening text describes (`start_any`); see `Workload`."""
 
 
 def _seen(game: Game | None, command: str) -> str:
@@ -83,14 +84,14 @@ def _seen(game: Game | None, command: str) -> str:
 
 
 def examples_for(text: str) -> tuple[str, ...]:
-    """Return two games of the same kind of task, played to their ends."""
+    """Return two example games of the same kind of task, played to their ends."""
     verb = _verb(text)
     return _examples()[verb] if verb in _examples() else next(iter(_examples().values()))
 
 
 @functools.cache
 def _examples() -> dict[str, tuple[str, ...]]:
-    """Return by kind of task the first games of a fit length."""
+    """Return, by kind of task, the first games of a suitable length."""
     found: dict[str, list[str]] = {}
     for seed in range(2_000):
         text = opening(seed)

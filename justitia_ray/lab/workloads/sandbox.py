@@ -1,13 +1,13 @@
-"""Generated Python programs, run in a process of their own behind limits (as FacTool does).
+"""Run generated Python programs in a separate process with limits (as FacTool does).
 
-A program gets an empty directory that is deleted afterwards, an environment with nothing of ours,
-the standard library and nothing else, no other process, so much processor time, memory, disk a file
-and output, and an end. Where the kernel lets us, it gets no network, cannot outlive its run and is
-not root (`Run.guards` says what could be had; containers often refuse the first two).
+A program gets an empty directory that is deleted afterwards, an empty environment, only the
+standard library, no further processes, and limits of CPU time, memory, file size, output and wall
+time. Where the kernel allows it, the program has no network, cannot outlive its run and is not root
+(`ProgramRun.guards` lists what was set; containers often refuse the first two).
 
-It is a fence against what a model writes by accident or by instruction, and no jail: files that
-anybody may read on this machine can be read. Run agents that execute code in a container of their
-own.
+This protects against what a model writes by accident or on instruction, but is no jail:
+world-readable files of the machine can be read. Run agents that execute code in a container of
+their own.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ from justitia_ray.units import Seconds
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _CPU_EXIT_CODES = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-"""Nobody else kills a program but we, and when we do we know; the process between adds 128."""
+"""Exit codes of a program that used up its CPU time. Kills by this module are recorded separately;
+the process between adds 128."""
 _READ_BYTES = 65_536
 _LAST_OUTPUT_S: Seconds = 1.0
 
@@ -37,17 +38,18 @@ class SandboxLimits:
     """Limits of a program."""
 
     wall_s: Seconds = 30.0
-    """Until it is killed; the recorded runs had about a second of execution. One that computes ends
-    by `cpu_s`: this is for one that waits, and long, for a busy machine may keep any waiting."""
+    """Time until it is killed; the recorded runs took about a second. A program that computes is
+    ended by `cpu_s`: this limit ends one that waits, and is long because a busy machine delays any.
+    """
     cpu_s: int = 5
     memory_bytes: int = 512 * 1024**2
-    """Address space, of which an idle interpreter takes some 30 MiB."""
+    """Address space; an idle interpreter takes some 30 MiB."""
     file_bytes: int = 1024**2
     """Size of each written file."""
     processes: int = 0
-    """Beside itself; threads count too."""
+    """Processes and threads besides its main one."""
     output_bytes: int = 64 * 1024
-    """Printed output, and as much again of errors; a program that prints more is killed."""
+    """Printed output, and the same again of errors; a program that prints more is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,21 @@ class ProgramRun:
     """Outcome of a program."""
 
     outcome: Literal["passed", "failed", "timed_out", "flooded"]
-    """Ended with status 0; ended otherwise, a limit of memory or processes included; used up its
-    time; printed too much."""
+    """`passed`: exit status 0; `failed`: another status, also for lack of memory or processes;
+    `timed_out`: time used up; `flooded`: too much output."""
     output: str
     """Printed output, up to the limit."""
     errors: str
     """Standard error: the traceback if the program failed."""
     guards: frozenset[str]
-    """Guards that could be had: `network` (the program had none), `leftovers` (nothing that it
+    """Guards that could be set: `network` (the program had none), `leftovers` (no process that it
     started is alive), `user` (the program was not root)."""
 
 
 async def run_python(program: str, limits: SandboxLimits | None = None) -> ProgramRun:
-    """Run a program to its end and return what came of it; never raises for what it does.
+    """Run a program to its end and return the outcome; never raises for what the program does.
 
-    The event loop goes on meanwhile. A caller that is cancelled takes the program with it.
+    The event loop is not blocked. If the caller is cancelled, the program is killed.
 
     Raises:
         OSError: If no process can be started.
@@ -119,7 +121,8 @@ async def _run_in(directory: str, program: str, limits: SandboxLimits) -> Progra
     finally:
         _kill_group(child)
         status = await asyncio.shield(child.wait())
-        # What left the group may hold the pipes open where the kernel does not let us end it.
+        # A process that left the group may keep the pipes open where the kernel does not let us end
+        # it.
         await asyncio.wait([output.reading, errors.reading], timeout=_LAST_OUTPUT_S)
         output.reading.cancel()
         errors.reading.cancel()
@@ -186,6 +189,6 @@ _FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGN
 
 
 def code_of(answer: str) -> str:
-    """Return the code of an answer: of its first fenced block, or all of it if it has none."""
+    """Return the code of an answer: its first fenced block, or all of it if it has none."""
     found = _FENCE.search(answer)
     return (found[1] if found else answer).strip("\n")

@@ -1,12 +1,12 @@
-"""Runs the Python program on its standard input behind limits; started by `sandbox` only.
+"""Run the Python program on standard input with limits; started by `sandbox` only.
 
-A file of its own that imports the standard library only: it is run by path, isolated (`-I`),
-without this package. Its arguments are the limits as JSON, and a file descriptor on which it tells,
-before the program runs, which guards it could set.
+This file imports only the standard library: it is run by path, isolated (`-I`), without this
+package. Its arguments are the limits as JSON, and a file descriptor to which it writes, before the
+program runs, the guards that it could set. It consists of three processes:
 
-    outer     in new namespaces where it may; waits for init, ends as it ended
-    init      process 1 of its namespace: when it is killed, the kernel kills all that is left in it
-    program   without privileges, under the limits
+    outer     enters new namespaces if allowed; waits for init and exits with its status
+    init      process 1 of its namespace: when it ends, the kernel kills all others in it
+    program   runs without privileges, under the limits
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _NOBODY = 65534
 
 
 def main(limits: dict[str, int], tell: int) -> None:
-    """Read the program, set the guards, run it."""
+    """Read the program from standard input, set the guards, and run it."""
     source = sys.stdin.buffer.read()
     is_root = os.geteuid() == 0
     libc = ctypes.CDLL(None, use_errno=True)
@@ -40,17 +40,17 @@ def main(limits: dict[str, int], tell: int) -> None:
 
 
 def _await_child(child: int, libc: ctypes.CDLL) -> None:
-    """Return in the child; in the parent, wait for it and end as it ended."""
+    """Return in the child; in the parent, wait for it and exit with its status."""
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         return
-    os.closerange(0, 256)  # nobody waits for the end of an output that a parent holds open
+    os.closerange(0, 256)  # an output that this parent holds open would never end for its reader
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else 128 - status)
 
 
 def _become_nobody(libc: ctypes.CDLL) -> bool:
-    """Give up root, unless the standard library could not be read without it."""
+    """Give up root, unless the user nobody could not read the standard library."""
     if not (_nobody_reads() or _show_library(libc)):
         return False
     os.chown(".", _NOBODY, _NOBODY)
@@ -61,7 +61,7 @@ def _become_nobody(libc: ctypes.CDLL) -> bool:
 
 
 def _nobody_reads() -> bool:
-    library = os.path.join(sys.path[-1], "")  # lib-dynload, the last of the standard library's
+    library = os.path.join(sys.path[-1], "")  # lib-dynload, the last standard library path
     os.seteuid(_NOBODY)
     readable = os.access(library, os.R_OK, effective_ids=True)
     os.seteuid(0)
@@ -69,9 +69,9 @@ def _nobody_reads() -> bool:
 
 
 def _show_library(libc: ctypes.CDLL) -> bool:
-    """Show the interpreter's directory, which is in root's home, at a place that all may enter.
+    """Bind-mount the interpreter's directory, inside root's home, to a readable place.
 
-    In a mount namespace of our own: nobody else sees it.
+    The mount is in a separate namespace, invisible to other processes.
     """
     shown = "/mnt/python"
     mounted = (

@@ -1,7 +1,7 @@
 """SC: self-consistency (Wang et al., arXiv:2203.11171), on grade-school mathematics.
 
-One question is reasoned through several times at a temperature, all at once, and the answer that
-most of the attempts reach is given.
+The model answers one question several times in parallel at a temperature, and the most frequent
+answer wins.
 """
 
 import re
@@ -11,7 +11,7 @@ from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps
 from justitia_ray.sim.suites.load_plan import Lengths
 
 TEMPERATURE = 0.7
-"""Temperature of the paper and of the measured code: without differences a vote means nothing."""
+"""Temperature of the paper and of the measured code: a vote between equal answers means nothing."""
 
 INSTRUCTION = """\
 Work out the question below step by step. State each step in one short sentence and do its
@@ -27,7 +27,7 @@ _ANSWER = re.compile(r"answer\s*:\s*\$?(-?\d[\d,]*(?:\.\d+)?)", re.IGNORECASE)
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
     """Answer a question by a vote among several attempts; see `Workload`.
 
-    The number of attempts is planned for a real model too: nothing in its answers decides it.
+    The number of attempts is planned for a real model too: it does not depend on the answers.
     """
     steps = Steps(app, lengths)
     questions = [f"Question: {text}"] * lengths.fan_out("sample")
@@ -36,12 +36,12 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def vote(attempts: list[str]) -> str:
-    """Return the number that most attempts end with, the first reached among equals, or nothing."""
+    """Return the number that most attempts end with (ties: the first reached), or ""."""
     votes = Counter(number for attempt in attempts if (number := final_number(attempt)))
     return votes.most_common(1)[0][0] if votes else ""
 
 
 def final_number(attempt: str) -> str | None:
-    """Return the number that an attempt gives last, in plain form (`1,200.0` is `1200`)."""
+    """Return the last number that an attempt gives, in plain form (`1,200.0` is `1200`)."""
     found = _ANSWER.findall(attempt)
     return f"{float(found[-1].replace(',', '')):.10g}" if found else None

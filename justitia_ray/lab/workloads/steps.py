@@ -1,4 +1,4 @@
-"""The agents' common parts: prompts of a bounded size, and inferences within a plan."""
+"""Common parts of the agents: prompts of a bounded size, and inferences that follow a plan."""
 
 import asyncio
 import re
@@ -12,14 +12,14 @@ from justitia_ray.sim.suites.load_plan import CallMade, Lengths
 from justitia_ray.units import Tokens
 
 _BYTES_PER_WORD = 6
-"""Bytes of an English word with its space. Bounds words that are none: code, random text."""
+"""Bytes of an English word with its space. Also bounds text without words: code, random text."""
 _LEAST_MATERIAL_WORDS = 8
 
 _WORD = re.compile(r"\s*\S+")
 
 
 def clip(text: str, max_words: int) -> str:
-    """Return the start of a text: at most that many words, and six times as many bytes."""
+    """Return the start of a text: at most `max_words` words, and six bytes per word."""
     end, size, budget = 0, 0, max_words * _BYTES_PER_WORD
     for number, word in enumerate(_WORD.finditer(text)):
         size += len(word.group().encode())
@@ -28,7 +28,7 @@ def clip(text: str, max_words: int) -> str:
         end = word.end()
     if end:
         return text[:end]
-    return text.encode()[:budget].decode(errors="ignore")  # a first word that has no room
+    return text.encode()[:budget].decode(errors="ignore")  # the first word alone is too long
 
 
 def fits(text: str, max_words: int) -> bool:
@@ -37,24 +37,24 @@ def fits(text: str, max_words: int) -> bool:
 
 
 def room(instruction: str, words: int) -> int:
-    """Return how many words of material a prompt of so many words has, at least eight."""
+    """Return the number of words, at least eight, that a prompt has left beside its instruction."""
     return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
 
 
 def prompt(
     instruction: str, material: str, words: int, *, fill: bool, examples: Sequence[str] = ()
 ) -> str:
-    """Return an instruction, examples and what it is about, in at most so many words.
+    """Return a prompt of an instruction, examples and material, in at most `words` words.
 
     The instruction stays whole, and so do eight words of the material.
 
     Args:
-        instruction: What to do.
-        material: What to do it with; cut at the end.
-        words: The prompt's size.
+        instruction: What the model must do.
+        material: Input of the task; cut at the end.
+        words: Size of the prompt.
         fill: Repeat the examples up to that size, or the material where there are none: it then
             stands for the examples in the recorded prompts, which are longer than ours.
-        examples: Shown before the material: as many, from the first, as leave room for it.
+        examples: Shown before the material: the first ones that leave room for it.
     """
     wanted = room(instruction, words)
     if not examples:
@@ -71,7 +71,7 @@ def prompt(
 
 
 def repeated(text: str, words: int) -> str:
-    """Return a text as often as it takes to have so many words; blank ones stay as they are."""
+    """Return a text repeated until it has `words` words; blank texts stay as they are."""
     have = len(text.split())
     return "\n".join([text] * -(-words // have)) if 0 < have < words else text
 
@@ -80,12 +80,12 @@ _LEFT_OUT = "[earlier turns left out]"
 
 
 class Transcript:
-    """Instruction, examples and material, and below them all that was said and seen.
+    """A prompt that grows: instruction, examples and material, then all answers and observations.
 
     Args:
-        instruction: What to do, turn after turn.
-        material: What it is about.
-        examples: Whole conversations, shown first; as many as leave room for what is said.
+        instruction: What the model must do in every turn.
+        material: Input of the task.
+        examples: Whole conversations, shown first; as many as leave room for the turns.
     """
 
     def __init__(self, instruction: str, material: str, examples: Sequence[str] = ()) -> None:
@@ -97,17 +97,17 @@ class Transcript:
         self._sent_count = 0
 
     def add(self, text: str) -> None:
-        """Note what was said or seen."""
+        """Append an answer or an observation."""
         self._said.append(text.strip())
 
     def prompt(self, words: int, *, fill: bool) -> str:
-        """Return all of it in at most so many words.
+        """Return the transcript as a prompt of at most `words` words.
 
         Args:
-            words: The prompt's size.
+            words: Size of the prompt.
             fill: Make it exactly that long, as far as each prompt can begin with the one before it
-                (which an engine that keeps prefixes has computed). Otherwise examples, then the
-                oldest turns give way to the newest.
+                (which an engine with a prefix cache has computed). Otherwise examples, then the
+                oldest turns are dropped in favour of the newest.
         """
         self._sent = self._filled(words) if fill else self._fitting(words)
         self._sent_count = len(self._said)
@@ -156,18 +156,18 @@ class AgentResult:
     """Result of an agent."""
 
     answer: str
-    """Answer of the agent; nonsense from a random model."""
+    """Answer of the agent; meaningless from a random model."""
     calls: tuple[CallMade, ...]
     """Inferences in the order in which they were answered."""
 
     @property
     def fan_outs(self) -> Mapping[str, int]:
-        """Inferences by stage, in order."""
+        """Number of inferences by stage, in order."""
         return Counter(call.stage for call in self.calls)
 
 
 Workload: TypeAlias = Callable[[Chats, str, Lengths], Awaitable[AgentResult]]
-"""An agent: works on a user's text, which is not blank, within an open application.
+"""An agent: a function that works on a user's non-blank text within an open application.
 
 It raises ResponseError if the service answered an inference with an error, and ConnectionError if
 it did not answer.
@@ -175,7 +175,7 @@ it did not answer.
 
 
 class Steps:
-    """The inferences of one run."""
+    """Inferences of one run of an agent, with the planned lengths."""
 
     def __init__(self, app: Chats, lengths: Lengths) -> None:
         self._app = app
@@ -206,7 +206,7 @@ class Steps:
         examples: Sequence[str] = (),
         temperature: float = 0.0,
     ) -> list[str]:
-        """Run a stage side by side, an inference for each material, and return the answers."""
+        """Run a stage in parallel, one inference for each material, and return the answers."""
         return await fan_out(
             self.ask(
                 stage, index, instruction, material, examples=examples, temperature=temperature
@@ -217,12 +217,12 @@ class Steps:
     async def turn(
         self, name: str, number: int, transcript: Transcript, *, stop: Sequence[str] = ()
     ) -> str:
-        """Run turn `number`, from 1, of a loop on all that was said; note and return what it says.
+        """Run turn `number`, from 1, of a loop on the transcript; append and return the answer.
 
         Args:
             name: The loop; its turns are the stages `NAME_1`, `NAME_2`, …
-            number: Of the turn.
-            transcript: What was said; the answer is added to it.
+            number: Number of the turn.
+            transcript: Earlier answers and observations; the answer is appended.
             stop: Texts at which an answer ends, unless its length is planned.
         """
         stage = f"{name}_{number}"
@@ -232,14 +232,14 @@ class Steps:
         return answer
 
     async def use_tool(self, stage: str) -> None:
-        """Wait as long as the tool before a stage takes by the plan."""
+        """Wait for the planned duration of the tool before a stage."""
         await asyncio.sleep(self._lengths.stages[stage].gap_s)
 
     async def run_tool(self, stage: str, tool: Callable[[], Awaitable[str]]) -> str:
-        """Run the tool before a stage and return what it says.
+        """Run the tool before a stage and return its output.
 
-        Under a plan its time passes and it says nothing: what a random model asks it for is noise,
-        and the work would be taken from the engines.
+        Under a plan, wait for the planned duration and return "": a random model's request to a
+        tool is noise, and the tool's work would take CPU from the engines.
         """
         if self._lengths.steered:
             await self.use_tool(stage)
@@ -247,7 +247,7 @@ class Steps:
         return await tool()
 
     def result(self, answer: str) -> AgentResult:
-        """Return what was done."""
+        """Return the answer with the inferences made so far."""
         return AgentResult(answer, tuple(self._calls))
 
     async def _chat(

@@ -1,4 +1,4 @@
-"""The experiments, in the order of the page; to drop or add one, change this list."""
+"""The experiments in the order of the page; edit this list to add or remove one."""
 
 from justitia_ray.lab.report.experiment import Experiment
 from justitia_ray.lab.report.experiments import (

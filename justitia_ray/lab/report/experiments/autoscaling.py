@@ -1,4 +1,4 @@
-"""How many replicas: by predicted drain time, by Serve's count of requests, or always as many."""
+"""Autoscaling by predicted drain time and by Serve's request count, and fixed sizes."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,15 +25,16 @@ from justitia_ray.units import Seconds
 _LOADS_S: tuple[Seconds, ...] = (30.0, 180.0)
 _TARGET_S: Seconds = 60.0
 _MOST, _FIRST = 10, 2
-"""Replicas at most, and at the start."""
+"""Largest number of replicas, and the number at the start."""
 _APPLICATIONS, _QUICK_APPLICATIONS = 720, 180
-"""Applications in the hour: 720 keep three replicas busy in the mean."""
+"""Applications in the hour: 720 keep three replicas busy on average."""
 _PREDICTION = "noisy:2"
 _USUAL_USE, _ITERATION_S = 0.7, 0.03
 _REPLICA_KV_PER_S = _USUAL_USE * PAPER_KV_TOKENS / _ITERATION_S
-"""Service a second of a full replica of that engine, by which all arms are judged."""
+"""Service per second of a full replica of that engine; all arms are judged by it."""
 _FITTING = 12.0
-"""Requests that about fill a replica in this load: what an operator would have to find out."""
+"""Ongoing requests that roughly fill a replica under this load; an operator would have to find it.
+"""
 _UP_S: Seconds = 10.0
 _OURS, _SERVE = "drain time", "requests, Serve's defaults"
 _FITTED, _SAME_DELAYS = "requests, 12 a replica", "requests, 12 a replica, our delays"
@@ -53,14 +54,14 @@ class Scaled:
     load_s: Seconds
     """Time that a replica takes to load."""
     requests: float | None = None
-    """Serve's `target_ongoing_requests`; None: by drain time."""
+    """Serve's `target_ongoing_requests`; None: scale by drain time."""
     up_s: Seconds = _UP_S
     down_s: Seconds = 600.0
     fixed: int | None = None
-    """Always so many."""
+    """Fixed number of replicas; None: autoscale."""
 
     def run(self) -> Mapping[str, float | None]:
-        """Run it and return what is said of it.
+        """Simulate the run and return its figures.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -77,7 +78,7 @@ class Scaled:
         return scaled_figures(run, _TARGET_S, _REPLICA_KV_PER_S)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load, engine, and how replicas are decided on."""
+        """Return load, engine and settings of the autoscaler."""
         load = {"trace": self.load.trace, "count": self.load.count, "seed": self.load.seed}
         own = {"load_s": self.load_s, "requests": self.requests, "fixed": self.fixed}
         delays = {"up_s": self.up_s, "down_s": self.down_s, "every_s": EVERY_S}
@@ -92,7 +93,7 @@ class Scaled:
     def _autoscaler(self) -> Autoscaler:
         if self.fixed is not None:
             return FixedSize(self.fixed)
-        # Ray takes seconds to import, and none of the other experiments needs it.
+        # Ray takes seconds to import, and no other experiment needs it.
         from justitia_ray.lab.serve_scaling import DrainScaler, RequestsScaler, scaling_config
 
         config = scaling_config(1, _MOST, self.requests, self.up_s, self.down_s)
@@ -126,7 +127,7 @@ def _group(trace: str, load_s: Seconds) -> str:
 
 
 def _charts(scale: Scale, found: Found) -> list[Chart]:
-    """Return completion over cost, a chart for each trace and loading time."""
+    """Return charts of completion time over cost, one per trace and loading time."""
     charts = []
     for trace in scale.pick(TRACES, TRACES[1:2]):
         for load_s in _LOADS_S:

@@ -1,4 +1,4 @@
-"""How well the guard's shadow of VTC foretells: its deadlines over what VTC really does."""
+"""Accuracy of the guard's shadow of VTC: predicted deadlines over true ends under VTC."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ _METRICS = ("p5", "median", "p95")
 
 @dataclass(frozen=True, slots=True)
 class Foretelling:
-    """Two runs of one load, under `vtc`, and under justitia with the shadow on the side."""
+    """Two runs of one load: under `vtc`, and under justitia with a passive shadow of VTC."""
 
     load: SuiteLoad
 

@@ -131,7 +131,7 @@ def _two_dm_charts(_scale: Scale, found: Found) -> list[Chart]:
 
 
 def _blocks(run: RunResult) -> list[Series]:
-    """Return what each application held, at evenly spaced instants."""
+    """Return the KV blocks that each application held, at evenly spaced instants."""
     instants = [run.makespan_s * step / _STEPS for step in range(_STEPS + 1)]
     series = []
     for number, application in enumerate(run.applications, 1):
@@ -170,7 +170,8 @@ TWO_DM = Experiment(
 
 _ELEPHANT_POLICIES = ("srjf", "vtc", "justitia")
 _PACES_S = {"one a second": 1.0, "one in 1.6 s": 1.6}
-"""The paper's pace is more than this replica can serve; the other one about as much as it can."""
+"""Time between arrivals: at the paper's pace, which overloads this replica, and near its capacity.
+"""
 
 
 def _counts(scale: Scale) -> list[int]:
@@ -267,7 +268,7 @@ _ARMS: dict[str, tuple[str, PolicyOptions, bool]] = {
     "justitia, not settling": ("justitia", (("clock", "unsettled"),), False),
     "srjf": ("srjf", (), False),
 }
-"""Policy, options, and whether charges are the service's, by name."""
+"""Policy, options, and whether the service's charges are used, by name of the arm."""
 _EXACT = "λ = 1"
 
 
@@ -370,34 +371,35 @@ _TIMED_STEPS, _COMPLETIONS, _WARM_UP = 16, 8, 4
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """Times a whole simulated run: the core's events, and the simulator's own work in it.
+    """CPU time per event of a whole simulated run, the simulator's own work included.
 
-    In CPU time: wall time is of whatever else runs, the other runs of the report among it.
+    CPU time is used because wall time would include other processes, such as parallel runs of the
+    report.
     """
 
     simulation: SimulatedRun
 
     def run(self) -> float:
-        """Return CPU milliseconds an event."""
+        """Return CPU milliseconds per event."""
         built(self.simulation.load)
         started = time.thread_time()
         result = self.simulation.run()
         return (time.thread_time() - started) / result.decisions * 1e3
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return those of the run."""
+        """Return the configuration of the simulated run."""
         return self.simulation.configuration()
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCore:
-    """Times the core alone, with so many live applications of ten waiting inferences each."""
+    """CPU time of the core alone with N live applications of ten waiting inferences each."""
 
     applications: int
     seed: int
 
     def run(self) -> float:
-        """Return CPU milliseconds a decision, over arrivals, submissions, grants and reports."""
+        """Return CPU milliseconds per arrival, submission, report, grant or completion."""
         load = CoreLoad(self.applications, self.seed, clock_ns=time.thread_time_ns)
         load.build()
         load.run(_WARM_UP, _COMPLETIONS)
@@ -408,7 +410,7 @@ class TimedCore:
         return sum(sum(t.elapsed_ns) for t in timed) / decisions / 1e6
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the size."""
+        """Return the numbers of applications and of waiting inferences, and the seed."""
         return {"live_applications": self.applications, "waiting_each": 10, "seed": self.seed}
 
 

@@ -1,4 +1,4 @@
-"""Measurements of `scripts/bench_live` on live engines, beside the same runs simulated.
+"""Measurements of `scripts/bench_live` on live engines, beside simulations of the same runs.
 
 The runs are recorded: a report reads their figures from `live.json` and runs nothing.
 """
@@ -25,7 +25,7 @@ from justitia_ray.sim.result_files import read_object
 
 LIVE = "live.json"
 MOST_ERROR = 0.15
-"""Largest error of the simulated mean completion time, either way."""
+"""Largest allowed relative error of the simulated mean completion time, in either direction."""
 _OWN = "justitia"
 _MICROSECOND = 1e-6
 _FIELDS = ("arms", "seeds", "machine", "load", "model", "elephant", "version")
@@ -34,24 +34,24 @@ _SIMULATED = ReportMetric("simulated_mean_jct_s", "mean JCT simulated", unit="s"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """A run that was made elsewhere; each is a run of its own, whatever its figures are."""
+    """A recorded run. Runs are compared by identity, so equal figures do not merge two of them."""
 
     figures: Mapping[str, Any]
-    """From the file: of all arms on the run's seed, or of the run alone."""
+    """Figures from the file: of all arms on the run's seed, or of this run alone."""
     about: Mapping[str, Any]
     """Machine, load and model of the recording."""
 
     def run(self) -> Mapping[str, Any]:
-        """Return the figures."""
+        """Return the recorded figures."""
         return self.figures
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return what is known of the recording."""
+        """Return machine, load and model of the recording."""
         return self.about
 
 
 _Runs: TypeAlias = Mapping[int, Mapping[str, Recorded]]
-"""The recorded runs by seed and arm."""
+"""Recorded runs by seed and arm."""
 
 
 def live_experiments(directory: Path) -> tuple[Experiment, ...]:
@@ -127,7 +127,7 @@ def _policies(live: Mapping[str, Any], runs: _Runs) -> Experiment:
 
 
 def _error_targets(what: str, names: Iterable[object]) -> list[Target]:
-    """Return the limit on the simulator's error for every arm."""
+    """Return a target for every arm: the limit on the simulator's error."""
     return [
         Target(
             f"{what} against that on real engines, {name}",
@@ -143,7 +143,7 @@ _PLAYED = (
     *("mean_jct_s", "p90_jct_s", "no_later_than_vtc", "worst_ratio_to_vtc"),
     *("kv_utilization", "preemptions"),
 )
-"""Figures of the run on the engines, as `summary.json` has them."""
+"""Figures of the run on the engines, named as in `summary.json`."""
 
 
 def _figures(row: Mapping[str, Any], arm: str) -> Mapping[str, float | None]:
@@ -236,7 +236,7 @@ def _elephant(live: Mapping[str, Any]) -> Experiment:
 def _about(live: Mapping[str, Any]) -> str:
     load, machine = live["load"], live["machine"]
     noise = ""
-    if control := live.get("control"):  # earlier releases played none
+    if control := live.get("control"):  # earlier releases recorded no control run
         noise = (
             f"{control} is vtc played once more: what it differs from vtc by is the noise by which "
             "to read the other arms. "

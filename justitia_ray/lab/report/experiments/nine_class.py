@@ -30,9 +30,9 @@ from justitia_ray.lab.report.tasks import (
 from justitia_ray.sim.results import ApplicationResult, ratios_to_reference, summarise
 
 GAP_AT_1X_S = 1080 / 300
-"""Seconds an application at 1x: 300 in 18 minutes (v1, Sec. V-A)."""
+"""Mean time between arrivals at density 1: 300 applications in 18 minutes (v1, Sec. V-A)."""
 BASELINES = ("fcfs", "sjf", "app-fcfs", "vtc", "srjf")
-"""The paper's five: vLLM, vLLM-SJF, Parrot, VTC, SRJF."""
+"""The paper's five baselines: vLLM, vLLM-SJF, Parrot, VTC, SRJF."""
 
 MEAN = ReportMetric("mean_jct_s", "mean JCT", unit="s")
 P90 = ReportMetric("p90_jct_s", "p90 JCT", unit="s")
@@ -55,7 +55,7 @@ TITLES = {
 
 
 def load(scale: Scale, seed: int, density: float, applications: int | None = None) -> SuiteLoad:
-    """Return the suite at a density: 1 is 300 applications in 18 minutes."""
+    """Return the suite at a density; density 1 is 300 applications in 18 minutes."""
     count = applications or scale.applications
     return SuiteLoad(
         "nine-class",
@@ -67,7 +67,7 @@ def load(scale: Scale, seed: int, density: float, applications: int | None = Non
 
 
 def policies(group: str, load: ExperimentLoad, names: Sequence[str]) -> dict[Arm, SimulatedRun]:
-    """Return one arm for each policy, with its defaults."""
+    """Return one arm for each policy, with its default options."""
     return {Arm(group, name): SimulatedRun(load, name) for name in names}
 
 
@@ -80,10 +80,10 @@ def arms_at(
     """Return the arms of an experiment that compares policies at several densities.
 
     Args:
-        densities: Each is a group of arms, `1x`, `2x`, ….
-        names: Policies with their defaults.
-        variants: Options of justitia by the name of the arm.
-        quick_densities: Those of a quick report, if not all.
+        densities: Each is a group of arms: `1x`, `2x`, ….
+        names: Policies, run with their defaults.
+        variants: Options of justitia by name of the arm.
+        quick_densities: Densities of a quick report; None: all.
     """
 
     def arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
@@ -99,14 +99,14 @@ def arms_at(
 
 
 def offered_load(applications: Sequence[ApplicationResult]) -> float:
-    """Return their cost over what a full replica would deliver from first to last arrival."""
+    """Return the total cost over what a full replica serves from first to last arrival."""
     arrivals = [a.arrived_at_s for a in applications]
     work_s = sum(a.kv_token_time for a in applications) / PAPER_KV_TOKENS
     return work_s * PAPER_ENGINE.iteration.base_s / (max(arrivals) - min(arrivals))
 
 
 def measure(outcomes: Outcomes) -> Measures:
-    """Return the figures of `summary.json` for every arm, against the `vtc` of its group."""
+    """Return the figures of `summary.json` for every arm; ratios are to `vtc` of its group."""
     measured: dict[Arm, Mapping[str, float | None]] = {}
     for group in dict.fromkeys(arm.group for arm in outcomes):
         runs = {arm.name: run for arm, run in outcomes.items() if arm.group == group}
@@ -116,9 +116,9 @@ def measure(outcomes: Outcomes) -> Measures:
 
 
 def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None = None) -> Charts:
-    """Return what draws completion times at 3x against `vtc`, over all seeds.
+    """Return a function that charts completion times at 3x relative to `vtc`, over all seeds.
 
-    A curve is a distribution: the share of the applications below a ratio.
+    A curve is a cumulative distribution: the share of applications below a ratio.
     """
 
     def charts(_scale: Scale, found: Found) -> list[Chart]:
@@ -139,7 +139,7 @@ def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None
 def bar_charts(
     name: str, groups: Sequence[str], arms: Sequence[str], metrics: Mapping[str, ReportMetric]
 ) -> Charts:
-    """Return what draws bars of every arm, by group: charts `NAME-mean` and others of `TITLES`."""
+    """Return a function that charts every arm as bars by group, one chart `NAME-KEY` per metric."""
     places = list(enumerate(groups))
 
     def charts(_: Scale, found: Found) -> list[Chart]:
@@ -164,11 +164,11 @@ def scan(
 
     Args:
         found: Outcomes by seed.
-        measure: Of the outcomes.
-        chart: Its name, its title, what the groups differ in, and its scales.
-        places: x and group.
-        arms: Names of arms.
-        metric: What is drawn.
+        measure: Computes the metrics from outcomes.
+        chart: Template with name, title, x label and scales.
+        places: (x, group) of each point.
+        arms: Names of the arms.
+        metric: The metric that is drawn.
     """
     measured = [measure(outcomes) for _, outcomes in found]
     series = []

@@ -1,4 +1,4 @@
-"""Both orders of justitia and its guard: costs known and learned, the papers' load and others."""
+"""Both orders of justitia and its guard: known and learned costs, the papers' loads and others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ _VARIANTS: Mapping[str, PolicyOptions] = {
 _ALONE, _VTC, _GUARDED = "alone", "vtc", "justitia-guarded"
 _TOLD = "guard told VTC’s ends"
 _EARLIER = 1000
-"""Added to the seed of a load: the load that has ended before it."""
+"""Offset from a load's seed to the seed of the load that has ended before it."""
 
 _METRICS = (
     *nine_class.FAIRNESS,
@@ -61,7 +61,7 @@ _COMPARISONS = (
 
 
 def _measure(outcomes: Outcomes) -> Measures:
-    """Return the figures of every arm, against `vtc` and `alone` of its group."""
+    """Return the figures of every arm, relative to the `vtc` and `alone` arms of its group."""
     measured = {arm: dict(figures) for arm, figures in nine_class.measure(outcomes).items()}
     for arm, run in outcomes.items():
         under_vtc, alone = outcomes[Arm(arm.group, _VTC)], outcomes[Arm(arm.group, _ALONE)]
@@ -77,7 +77,7 @@ def _measure(outcomes: Outcomes) -> Measures:
 
 
 def _pairs(run: RunResult, other: RunResult) -> Sequence[tuple[float, float]]:
-    """Return the completion times of the applications that ended in both."""
+    """Return pairs of completion times of the applications that ended in both runs."""
     theirs = {row.application_id: row.jct_s for row in other.applications}
     pairs = ((row.jct_s, theirs.get(row.application_id)) for row in run.applications)
     return [(here, there) for here, there in pairs if here is not None and there]
@@ -128,7 +128,7 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    """Return the arms on loads that the guard was not made for."""
+    """Return the arms on loads for which the guard was not designed."""
     variants = {"sgps": PASSING, "guard": GUARD}
     at_1x = nine_class.load(scale, seed, 1)
     mice = scale.pick((400,), (50,))[0]
@@ -155,7 +155,7 @@ _GUARD_TARGETS = (
     ("2x", 1.25, 0.0, 0.98),
     ("3x", 1.25, 0.01, 0.985),
 )
-"""Density, worst against VTC, mean against SRJF, share no later than under VTC."""
+"""Density; most worst ratio to VTC; most mean against SRJF; least share no later than under VTC."""
 
 
 def _targets() -> tuple[Target, ...]:
@@ -189,7 +189,7 @@ def _experiment(
     targets: tuple[Target, ...] = (),
     chart: str | None = None,
 ) -> Experiment:
-    """Return an experiment; `chart` is the title of its curves at 3x, None: it has no such load."""
+    """Return an experiment; `chart` titles its curves at 3x (None: no chart)."""
     drawn = ("justitia", *_VARIANTS)
     return Experiment(
         name=name,

@@ -1,4 +1,4 @@
-"""How well expected starts are calibrated, and whether they say more than the last hour does."""
+"""Calibration of expected starts, compared with the waiting times of the last hour."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,8 @@ from justitia_ray.units import Seconds
 _PREDICTIONS = {"oracle": "true costs", "learned": "learned costs"}
 _DENSITIES, _QUICK_DENSITIES = (1, 2, 3), (2,)
 _SEATS, _SEATS_DENSITY = 6, 2
-"""Seats of an engine that is short of them, and where its memory is not: the paper's has 256."""
+"""Seats and density of a load short of seats, not memory; the paper's engine has 256 seats.
+"""
 _SHORT_OF_SEATS = f"{_SEATS_DENSITY}x, true costs, {_SEATS} seats"
 _AT_ARRIVAL, _LATER = "at arrival", "later"
 _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
@@ -34,21 +35,21 @@ _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("60 to 300 s", 60.0, 300.0),
     ("more than 300 s", 300.0, float("inf")),
 )
-"""Expectations by their p50."""
+"""Groups of predictions by their p50."""
 _LEAST, _MOST = 0.75, 0.85
-"""Share of true starts from p10 to p90 that is aimed at: 80 % ± 5."""
+"""Allowed share of true starts between p10 and p90: 80 % ± 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """A run in which waiting applications are told when they start."""
+    """A run in which waiting applications get predictions of their start."""
 
     load: SuiteLoad
     prediction: str
     engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> list[tuple[Told, Quantiles]]:
-        """Return what was told and came, beside what the last hour says.
+        """Return every prediction with its true start, beside the last hour's quantiles.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -58,7 +59,7 @@ class Telling:
         return list(zip(told, by_last_hour(told), strict=True))
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load, engine and predictions."""
+        """Return load, engine and prediction mode."""
         return {
             "load": self.load.configuration(),
             "engine": asdict(self.engine),

@@ -1,4 +1,4 @@
-"""Predictors against each other and the truth (Justitia v1, Table II; v2, Table 1)."""
+"""Predictors compared with each other and the true costs (Justitia v1, Table II; v2, Table 1)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -47,9 +47,9 @@ _RECIPES = {
     "paper’s recipe": "paper",
     "S3, random weights": S3,
 }
-"""Recipes by the name of the arm, as `train` calls them."""
+"""Recipe of each arm, as `train` names it."""
 _QUICK_RECIPES = {"class median": "median", "ridge": "ridge"}
-"""A quick report has no time to train networks."""
+"""Recipes of a quick report, which has no time to train networks."""
 _JOINED = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
 """Classes whose recorded runs have texts."""
 _NINE, _SEVEN = "mean of the nine classes", "mean of the seven with recorded runs and texts"
@@ -63,21 +63,22 @@ _TRAIN_S = ReportMetric("train_s", "training, all classes", unit="s", is_timing=
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A run of the suite whose costs a recipe predicts, out of fold."""
+    """A run of the suite with costs that a recipe predicts, out of fold."""
 
     recipe: str
     load: SuiteLoad
     is_cautious: bool = False
-    """Whether p90 is told instead of the estimate."""
+    """Whether the scheduler receives p90 instead of the estimate."""
     is_served: bool = False
-    """Whether charges are the service's: more than is told, and raised by what stages take."""
+    """Whether charges are the service's: a factor above the prediction, raised by known stages.
+    """
     policy: str = "justitia"
     options: PolicyOptions = ()
     earlier: SuiteLoad | None = None
-    """A load whose applications have ended before: their stages are known of their classes."""
+    """A load that ended earlier, from which the stages of the classes are known; None: none are."""
 
     def run(self) -> RunResult:
-        """Train, unless this process has, predict and simulate.
+        """Train the models if this process has not yet, predict and simulate.
 
         Raises:
             ConfigError: If the data directory lacks files, or a package is not installed.
@@ -102,7 +103,7 @@ class Predicted:
         return replace(simulate(applications, settings), inferences=[])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return recipe, load, engine and how the models were trained."""
+        """Return recipe, load, engine and training settings."""
         return {
             "load": self.load.configuration(),
             "policy": self.policy,
@@ -118,7 +119,7 @@ class Predicted:
 
 @lru_cache(maxsize=2)
 def _ended(load: SuiteLoad) -> tuple[Observation, ...]:
-    """Return what a predictor has learned of a load when all of it has ended."""
+    """Return what a predictor has learned once every application of a load has ended."""
     return tuple(foretell(load.build(), PAPER_ENGINE).observed)
 
 
@@ -130,7 +131,7 @@ class PredictorErrors:
     data_dir: Path
 
     def run(self) -> OutOfFold:
-        """Train, unless this process has, and predict.
+        """Train the models if this process has not yet, and predict.
 
         Raises:
             ConfigError: If the data directory lacks files, or a package is not installed.
@@ -138,7 +139,7 @@ class PredictorErrors:
         return predict_out_of_fold(self.recipe, self.data_dir)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return recipe and how the models were trained."""
+        """Return recipe and training settings."""
         return _training(self.recipe)
 
 
@@ -156,7 +157,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
         for name, recipe in _recipes(scale).items():
-            if density == 2 or name == _LEARNED:  # the papers compare at 2x
+            if density == 2 or name == _LEARNED:  # the papers compare predictors at 2x
                 found[Arm(group, name)] = Predicted(recipe, load)
         if not scale.is_quick:
             found[Arm(group, _CAUTIOUS)] = Predicted("auto", load, is_cautious=True)

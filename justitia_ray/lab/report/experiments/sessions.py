@@ -1,4 +1,4 @@
-"""Sessions of coding agents: what keeping their contexts is worth, here and elsewhere."""
+"""Sessions of coding agents: the value of keeping their contexts in the prefix cache."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,23 +27,23 @@ from justitia_ray.units import Seconds
 _REPLICAS = 4
 _LOADS = (0.5, 0.9, 3.0)
 _LONGEST_GAP_S: Seconds = 600.0
-"""A person who stays away for longer, one gap in twenty, comes back after ten minutes: plays of
-days would differ in nothing else."""
+"""Longest pause of a user: longer ones, one in twenty, are cut to ten minutes. Runs that lasted for
+days would not differ otherwise."""
 _QUICK_SESSIONS, _QUICK_LOADS, _QUICK_PROFILES = 60, (0.9, 3.0), tuple(PROFILES)[-1:]
 _PINNED = "pinned"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlay:
-    """A play of the recorded sessions."""
+    """A run of the recorded sessions."""
 
     data_dir: Path
     settings: SessionSettings
     sessions: int | None = None
-    """So many of them, the first of the file; None: all."""
+    """Number of sessions, from the start of the file; None: all."""
 
     def run(self) -> SessionResult:
-        """Play.
+        """Simulate the sessions and return the result.
 
         Raises:
             ConfigError: If the data directory lacks the sessions.
@@ -51,7 +51,7 @@ class SessionPlay:
         return play_sessions(_recorded(self.data_dir)[: self.sessions], self.settings)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return arm, engines, load and the rest."""
+        """Return the settings and the number of sessions."""
         return {
             **asdict(self.settings),
             "sessions": self.sessions,

@@ -41,13 +41,13 @@ _NONE = "the papers have nothing like it"
 def _experiment(
     name: str, title: str, about: str, variants: Mapping[str, PolicyOptions]
 ) -> Experiment:
-    """Return the experiment that sets variants of justitia beside justitia and vtc.
+    """Return an experiment that compares variants of justitia with justitia and vtc.
 
     Args:
-        name: Of the experiment.
-        title: Its heading.
+        name: Name of the experiment.
+        title: Heading of the section.
         about: What is run and how to read it.
-        variants: Options of justitia by the name of the arm.
+        variants: Options of justitia by name of the arm.
     """
     return Experiment(
         name=name,
@@ -119,10 +119,10 @@ _POLICIES = ("fcfs", "vtc", "srjf", "justitia")
 
 
 def offered(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
-    """Return the applications of a suite, their arrivals stretched until it offers so much.
+    """Return the applications of a suite, with arrivals stretched to an offered load.
 
-    That is the cost of all applications over what one replica delivers in the window, with all its
-    memory full all the time.
+    The offered load is the total cost over what one replica delivers in the window when its memory
+    is always full.
     """
     applications = suite.build()
     assert suite.window_s is not None
@@ -133,7 +133,7 @@ def offered(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
 
 
 def _loads(scale: Scale) -> dict[float, str]:
-    """Return the groups of arms by load."""
+    """Return the name of the arms' group for each load."""
     loads = scale.pick((0.3, 0.6, 0.9, 1.5, 3, 6), (0.3, 0.9, 3))
     return {load: f"load {load:g}" for load in loads}
 
@@ -189,13 +189,14 @@ OFFERED_LOAD = Experiment(
 
 _REPLICAS_POLICIES = ("vtc", "justitia")
 _EACH = 20
-"""Applications of each replica, which with 64 makes 1,280."""
+"""Applications per replica; with 64 replicas these are 1,280."""
 _REPORT_INTERVAL_S = 1.0
-"""Interval of the service’s replicas; to have each report at every event would take hours."""
+"""Report interval of the service's replicas; reports at every event would take hours to simulate.
+"""
 
 
 def _counts(scale: Scale) -> dict[int, str]:
-    """Return the groups of arms by number of replicas."""
+    """Return the name of the arms' group for each number of replicas."""
     counts = scale.pick((1, 2, 4, 8, 16, 32, 64), (1, 4))
     return {count: f"{count} replicas" if count > 1 else "1 replica" for count in counts}
 
@@ -236,7 +237,7 @@ REPLICAS = Experiment(
 
 
 _OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm", "justitia-guarded"}
-"""Variants, which `vtc-real` and `orders` compare, and a limit on clients of many requests."""
+"""Policies left out: variants that `vtc-real` and `orders` compare, and `rpm`."""
 _NAMES = tuple(name for name in (*POLICIES, *LAB_POLICIES) if name not in _OTHERS)
 
 
@@ -278,9 +279,9 @@ _AS_ONE = "as one"
 
 
 def parts(suite: SuiteLoad, number: float) -> list[WorkloadApplication]:
-    """Return the gaming suite, the splitter behind the others and its inferences in so many parts.
+    """Return the gaming suite with the splitter's inferences merged into `number` applications.
 
-    The first pieces take in the rest.
+    The splitter's applications come last.
     """
     applications = suite.build()
     pieces = [a for a in applications if a.tenant == SPLITTER]

@@ -1,6 +1,6 @@
 """Experiments of the VTC paper: Fig. 3 to 10, Tables 2 to 6 with Fig. 19, Fig. 15 and 16.
 
-A request is an application of one inference on an A10G, a client its tenant; policies compare
+Each request is an application of one inference on an A10G, each client a tenant; policies compare
 tenants.
 """
 
@@ -56,7 +56,7 @@ from justitia_ray.sim.engine_profile import EngineProfile, load_profile
 from justitia_ray.units import Seconds
 
 _RECORDED = "measured on an A10G"
-"""The group of arms that the authors of VTC measured."""
+"""Group of the arms that the authors of VTC measured."""
 
 _COSTED = ("vtc", "lcf", "vtc-predict", "vtc-oracle", "vtc-noisy")
 """Policies that charge by a cost function."""
@@ -64,7 +64,7 @@ _OPTIONS: dict[str, PolicyOptions] = {
     **dict.fromkeys(_COSTED, (("unit", "tenant"),)),
     "justitia": (("fairness", "tenant"),),
 }
-"""Options with which a policy compares clients."""
+"""Options with which each policy compares clients."""
 
 _MOST = ReportMetric("most_difference", "max diff", unit="service/s")
 _MEAN = ReportMetric("mean_difference", "avg diff", unit="service/s")
@@ -80,7 +80,7 @@ _CLIENTS = tuple(
     ReportMetric(f"client{number}_latency_s", f"client {number}: first token after", unit="s")
     for number in (1, 2, 3)
 )
-"""Mean first-token latencies of the clients."""
+"""Mean first-token latency of each client."""
 _GAPS = (_GAP, _MOST, _MEAN, _THROUGHPUT)
 _JUSTITIA = (
     "justitia is with fairness: tenant, and known lengths; vtc knows none, so it is not a fair "
@@ -100,16 +100,17 @@ def _arms(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Arms:
-    """Return the arms of one suite as it is: a shorter one would not reach the paper's state.
+    """Return the arms of one suite at full length: a shorter run does not reach the paper's state.
 
     Args:
-        suite: Its name.
-        names: Of the policies; they compare clients.
+        suite: Name of the suite.
+        names: Policies; they compare clients.
         files: Recorded runs by arm.
-        limits: Requests a minute of the arms `rpm N`: fcfs on what is within; the rest is refused.
-        cost: By which the policies charge that charge by one; by default theirs.
-        count: Only so many requests.
-        quick_count: Requests of a quick report, where all of them take too long.
+        limits: Requests per minute of the arms `rpm N`: fcfs on the requests within the limit; the
+            others are refused.
+        cost: Cost function of the policies that charge by one; None: their default.
+        count: Number of requests; None: all.
+        quick_count: Number of requests in a quick report; None: `count`.
     """
 
     def arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
@@ -174,7 +175,7 @@ def _measure_with(cost: ServiceFunction = weighted_tokens) -> Measure:
 def _gap_chart(
     name: str, title: str, found: Found, names: Sequence[str], from_s: Seconds = 0.0
 ) -> Chart:
-    """Return the gap in accumulated service between clients over time, mean over the seeds."""
+    """Return a chart of the gap in accumulated service between clients, the mean over the seeds."""
     at = from_s + _chart_instants(TABLE_SPAN_S - from_s)
     series = []
     for arm in names:
@@ -193,7 +194,7 @@ _CLIENT_CURVES = {
 def _clients_chart(
     kind: str, name: str, title: str, found: Found, arm: str, span_s: Seconds
 ) -> Chart:
-    """Return every client's received service, or latency, over time, on the first seed."""
+    """Return a chart of every client's service rate or latency over time, on the first seed."""
     service = ClientService(found[0][1][Arm("", arm)])
     at = _chart_instants(span_s)
     y_label, curves = _CLIENT_CURVES[kind]
@@ -399,7 +400,7 @@ _REAL_ARMS = ("fcfs", "lcf", "vtc", "vtc-predict", "vtc-oracle", "justitia")
 _LIMITS = (5, 20, 30)
 _PREDICTORS = ("vtc", "vtc-noisy", "vtc-oracle")
 _EIGHT_CLIENTS_COUNT = 1_584
-"""Six minutes of arrivals, as the published run had; all clients stay backlogged for ten."""
+"""Requests in six minutes, as in the published run; all clients stay backlogged for ten."""
 _AGAINST_VTC = compare_with("vtc", "most_difference", "mean_difference", "tokens_per_s")
 _DEFINITION = (
     "Service is p + 2d a second in windows of 60 s; a difference is the sum over clients of "
@@ -409,7 +410,7 @@ _DEFINITION = (
 
 
 def _gaps_of(name: str, clients: str) -> Charts:
-    """Return what draws the gaps of the predictors over time (Fig. 19)."""
+    """Return a function that charts the gaps of the predictors over time (Fig. 19)."""
     title = f"Largest gap in service since the warm-up of 30 s, {clients} clients"
     return lambda _, found: [_gap_chart(name, title, found, _PREDICTORS, TABLE_WARM_UP_S)]
 
@@ -420,7 +421,7 @@ _MEMORIES: dict[str, tuple[str, int, int]] = {
     "512 + 512 tokens, M = 35,000": ("two-clients-overload-512", 35_000, 1_500),
     "768 + 768 tokens, M = 35,000": ("two-clients-overload-768", 35_000, 900),
 }
-"""Suite, memory, and so many requests as keep both clients backlogged for ten minutes."""
+"""Suite, KV memory, and a number of requests that keeps both clients backlogged for ten minutes."""
 
 
 def _measured_memories(scale: Scale) -> Sequence[str]:
