@@ -1,1 +1,1 @@
-"""How many replicas a model needs: demand read from its queue, and the number that it asks for."""
+"""The number of replicas that a model needs: its queue's demand, and the rule that sizes for it."""

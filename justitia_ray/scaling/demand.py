@@ -1,4 +1,4 @@
-"""The demand for replicas at one instant: what waits, what runs, what open applications ask yet."""
+"""Demand of a model's queue at one instant: waiting, running and expected work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from justitia_ray.core.queue_profile import expected_service
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
 MAXIMUM_PROMISES = 512
-"""Applications at most whose promises are looked at: those that arrived first."""
+"""Largest number of applications whose promises are read, in order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,48 +19,48 @@ class Demand:
 
     at: Seconds
     served: KvTokenTime = 0
-    """Service booked since the scheduler began; only grows."""
+    """Service charged since the scheduler started; never decreases."""
     queued: KvTokenTime = 0
-    """Service that what waits still needs."""
+    """Remaining service of the waiting inferences."""
     in_flight: KvTokenTime = 0
-    """Service that what is leased or runs still needs."""
+    """Remaining service of the leased and running inferences."""
     expected_more: KvTokenTime = 0
-    """Service beyond that which open applications are expected to ask for."""
+    """Further service that open applications are predicted to request."""
     waiting: int = 0
-    """Inferences in the queue; without those that are kept out of it."""
+    """Number of inferences in the queue, without suspended ones."""
     running: int = 0
-    """Inferences leased or running."""
+    """Number of leased or running inferences."""
     applications: int = 0
-    """Live applications, without those that have been idle for longer than is waited for."""
+    """Number of live applications, without those idle for longer than `hold_s`."""
     usable_kv_tokens: Tokens = 0
-    """KV memory that everything that waits or runs could hold at once."""
+    """KV memory that all waiting and running inferences could hold at once."""
     sequences: int = 0
-    """Sequences that everything that waits or runs would run at once; at least, for each inference
-    that waits counts as one."""
+    """Number of sequences that all inferences would run at once; a lower bound, for a waiting
+    inference counts as one."""
     replicas: int = 0
-    """Replicas that take work."""
+    """Number of replicas that accept work."""
     kv_tokens: Tokens = 0
-    """KV memory of those."""
+    """KV memory of the replicas that accept work."""
     seats: int = 0
-    """Sequences that those can run at once."""
+    """Number of sequences that the replicas that accept work can run at once."""
     held_tokens: Tokens = 0
-    """KV memory that their leases hold."""
+    """KV memory held by the leases of the replicas that accept work."""
     promises: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
-    """Work until each waiting application has what it was promised, where anything was."""
+    """Work to be done before each waiting application gets its promised start, if it has one."""
 
     @property
     def work(self) -> KvTokenTime:
-        """All service that is expected to be needed yet."""
+        """All service that is still expected: queued, in flight and to be requested."""
         return self.queued + self.in_flight + self.expected_more
 
 
 def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
-    """Return the demand as the core has it now; changes nothing. O(applications + leases).
+    """Return the core's demand at `now`, without changing the core. O(applications + leases).
 
     Args:
         core: The queue.
-        now: The driver's clock, in seconds: nothing may have happened for long.
-        hold_s: An application of which nothing waits or runs counts for so long.
+        now: Time on the driver's clock, in seconds; the core's last event may be long ago.
+        hold_s: Time for which an application counts with nothing waiting or running.
     """
     state = core.state
     flying: dict[ApplicationId, KvTokenTime] = {}
@@ -104,7 +104,7 @@ def _is_counted(application: Application, now: Seconds, hold_s: Seconds) -> bool
 
 
 def _expected_more(application: Application, flying: KvTokenTime) -> KvTokenTime:
-    """Return what an application is expected to ask for beyond what is here of it."""
+    """Return the service that an application will still request, beyond its present inferences."""
     if application.state is not ApplicationState.OPEN:
         return 0
     here = flying

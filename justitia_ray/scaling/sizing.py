@@ -1,12 +1,12 @@
-"""The number of replicas that a model's demand asks for, and why.
+"""The number of replicas that a model's demand requires, and the reason.
 
-Wanted are so many replicas that all work expected yet is served within the target, that more comes
-in no faster than it is served, and that what open applications were promised is kept. A replica
-that is started now serves once it is loaded: the work is looked at as it will be then, with what
-arrives meanwhile and without what is served meanwhile; work that lasts for longer than a loading is
-looked at as it is. More replicas than the present inferences could fill are not asked for.
+The number is such that all expected work is served within the target, that work arrives no faster
+than it is served, and that promised starts of open applications are kept. A replica started now
+serves only once it is loaded, so work is projected to that time, with arrivals and service until
+then; work that exceeds the target for longer than a load counts as it is. The number never exceeds
+what the present inferences could fill.
 
-No delays and no steps are here: those are Ray Serve's own.
+Delays and steps of scaling are left to Ray Serve.
 """
 
 import math
@@ -20,25 +20,25 @@ from justitia_ray.scaling.demand import Demand
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _INFLOW_HALF_LIVES_S: tuple[Seconds, ...] = (120.0, 300.0)
-"""The lower of two inflows counts: a burst is for the work that it brings to say, and replicas are
-not kept for a load that has gone."""
+"""Half-lives of two inflow averages, of which the lower counts: a burst counts by its work, and
+replicas are not kept for a load that has ended."""
 _RATE_HALF_LIFE_S: Seconds = 300.0
-"""Half-life, in replica-seconds, of the time in which full replicas are measured."""
+"""Half-life, in replica-seconds, of the time during which full replicas are measured."""
 _PRIOR_S: Seconds = 20.0
-"""Replica-seconds for which the rate that is guessed counts."""
+"""Weight of the guessed service rate, in replica-seconds."""
 _LEAST_APART_S: Seconds = 0.05
-"""Time between two readings of which anything is learned."""
+"""Shortest time between two readings that update the rates."""
 _USUAL_USE = 0.7
-"""Share of the KV memory that a full replica has in use, until that is measured."""
+"""Share of the KV memory that a full replica uses, until it is measured."""
 _FULL = 0.4
-"""A replica is full if something waits and so much of its KV, or of its seats, is in use."""
+"""Share of the KV memory or seats in use above which a replica with waiting work counts as full."""
 _MOST_BUSY = 0.7
-"""Share of the rate that the inflow may take: a queue at 1 grows without end. Of 0.6, 0.7 and 0.9
-the one with the shortest completion times for its replica-hours in simulations."""
+"""Share of the rate that the inflow may take: a queue at 1 grows without limit. Of 0.6, 0.7 and 0.9
+it gave the shortest completion times for its replica-hours in simulations."""
 
 
 class SizeReason(StrEnum):
-    """Why so many replicas are wanted: a closed list."""
+    """Reason for the wanted number of replicas."""
 
     NOTHING = "nothing"
     OPEN = "open"
@@ -56,7 +56,7 @@ WHY_SO_MANY: Mapping[SizeReason, str] = {
     SizeReason.USABLE: "what waits and runs would not fill more replicas",
     SizeReason.PROMISE: "with fewer, open applications would start later than they were promised",
 }
-"""The sentence for each reason."""
+"""Sentence that explains each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class SizingRules:
     """Limits and times that an operator sets."""
 
     minimum: int = 1
-    """Replicas at least; 0: none while nothing is open."""
+    """Smallest number of replicas; with 0 all stop while no application is open."""
     maximum: int | None = None
-    """Replicas at most; None: no limit."""
+    """Largest number of replicas; None: no limit."""
     target_drain_s: Seconds = 60.0
-    """Time within which all work expected is to be served."""
+    """Time within which all expected work must be served."""
     load_s: Seconds = 120.0
-    """Time that a replica takes to load, until that is measured."""
+    """Time that a replica takes to load, until it is measured."""
     hold_s: Seconds = 60.0
-    """Time for which an application counts of which nothing waits or runs."""
+    """Time for which an application counts with nothing waiting or running."""
 
     def bounded(self, replicas: int) -> int:
         """Return a number of replicas within the limits."""
@@ -82,57 +82,57 @@ class SizingRules:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Replicas that do not serve yet, as whoever starts them knows."""
+    """Replicas that do not serve yet, as reported by Ray Serve's controller."""
 
     starting: int = 0
-    """Replicas that were asked for and do not serve yet."""
+    """Number of requested replicas that do not serve yet."""
     load_s: Seconds | None = None
-    """Time that a replica takes to load, as measured; None: none was seen to."""
+    """Measured time that a replica takes to load; None: not measured yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeDecision:
-    """How many replicas are wanted, and what that rests on."""
+    """Wanted number of replicas, and the values behind it."""
 
     wanted: int
-    """Within the limits."""
+    """Number of replicas within the limits."""
     asked: int
-    """Before the limits."""
+    """Number of replicas before the limits."""
     reason: SizeReason
     drain_s: Seconds
-    """Time in which the replicas that serve now would serve all work expected."""
+    """Time in which the present replicas would serve all expected work."""
     work: KvTokenTime
     inflow_kv_per_s: float
-    """KV token-time that is asked for each second, lately."""
+    """Recent mean of KV token-time requested per second."""
     replica_kv_per_s: float | None
-    """KV token-time that a full replica serves each second; None: nothing is known of any."""
+    """KV token-time that a full replica serves per second; None: no replica was ever seen."""
     load_s: Seconds
     floor: int
-    """Replicas at least, for what was promised."""
+    """Fewest replicas that keep the promised starts."""
     replicas: int
-    """Replicas that take work."""
+    """Number of replicas that accept work."""
     starting: int
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as people are told it."""
+        """Return the decision as JSON, with the sentence for its reason."""
         return asdict(self) | {"reason": self.reason.value, "why": WHY_SO_MANY[self.reason]}
 
 
 class ReplicaRate:
-    """Service a second of a full replica: measured while replicas are full, guessed before."""
+    """Service per second of a full replica: guessed until full replicas have been measured."""
 
     def __init__(self) -> None:
         self._service: KvTokenTime = 0
-        """Decaying sums of the time that replicas were full, from here on."""
+        """Decaying sums over the time in which replicas were full: this one and the next."""
         self._replica_s: Seconds = 0
         self._iterating: KvTokenTime = 0
-        """Decaying sums of all time, from here on."""
+        """Decaying sums over all time: this one and the next."""
         self._held_token_s: float = 0
         self._kv_tokens: float | None = None
         self._seats: float = 0
 
     def observe(self, before: Demand, now: Demand) -> None:
-        """Learn from two readings; the first held until the second."""
+        """Update the rate from two readings, the earlier of which held until the later one."""
         if now.replicas:
             self._kv_tokens = now.kv_tokens / now.replicas
             self._seats = now.seats / now.replicas
@@ -150,7 +150,7 @@ class ReplicaRate:
             self._replica_s = keep * self._replica_s + replica_s
 
     def kv_per_s(self, now: Demand) -> float | None:
-        """Return the rate; None if no replica was ever seen."""
+        """Return the rate in KV token-time per second; None if no replica was ever seen."""
         if self._kv_tokens is None:
             return None
         used = _USUAL_USE * self._kv_tokens
@@ -173,15 +173,16 @@ def _is_full(demand: Demand) -> bool:
 
 
 class Inflow:
-    """Work that is asked for each second: what was served, and by how much more is expected."""
+    """Work requested per second: service in an interval plus the growth of expected work."""
 
     def __init__(self) -> None:
-        # As if nothing had been asked for that long: the first second is no rate.
+        # Start with full half-lives of no requests, so that the first second is not taken as the
+        # rate.
         self._lasted_s = list(_INFLOW_HALF_LIVES_S)
         self._asked: list[KvTokenTime] = [0.0] * len(self._lasted_s)
 
     def observe(self, before: Demand, now: Demand) -> None:
-        """Learn from two readings."""
+        """Update the averages from two readings."""
         lasted_s = now.at - before.at
         asked = now.served - before.served + now.work - before.work
         for which, half_life_s in enumerate(_INFLOW_HALF_LIVES_S):
@@ -191,25 +192,25 @@ class Inflow:
 
     @property
     def kv_per_s(self) -> float:
-        """KV token-time a second; expectations that fall count as asked less."""
+        """KV token-time requested per second; falling predictions lower it."""
         rates = (a / s for a, s in zip(self._asked, self._lasted_s, strict=True))
         return max(0.0, min(rates))
 
 
 class Promises:
-    """When each waiting application was promised to have started, at the latest.
+    """Promised latest start of each waiting application.
 
-    A promise is made at the speed of the replicas there are when the application is seen first, and
-    is the target where that is later: within it the number of replicas may fall.
+    A promise is computed from the replicas present when the application is first seen; if the
+    target is later, the target is promised, so that within it the number of replicas may fall.
     """
 
     def __init__(self) -> None:
         self._due_at: dict[ApplicationId, Seconds] = {}
 
     def replicas_needed(self, demand: Demand, kv_per_s: float, target_s: Seconds) -> int:
-        """Note new promises, forget those of others, and return how many replicas keep all.
+        """Record new promises, drop ended ones, and return the fewest replicas that keep all.
 
-        A promise that the present replicas cannot keep asks for them all, and for no more.
+        A promise that the present replicas cannot keep requires all of them, but no more.
         """
         due_at = self._due_at
         self._due_at = {}
@@ -227,7 +228,7 @@ class Promises:
 
 
 _ROUNDING = 1e-6
-"""Tolerance of a number of replicas: what is served just in time asks for no more of them."""
+"""Rounding tolerance: work that is served just in time requires no further replica."""
 
 
 class Sizer:
@@ -239,15 +240,16 @@ class Sizer:
         self._promises = Promises()
         self._last: Demand | None = None
         self._late_since: Seconds | None = None
-        """Since when the work has been more than the replicas asked for serve in the target."""
+        """Time since which the work has exceeded what the requested replicas serve within the
+        target."""
 
     def size(self, demand: Demand, rules: SizingRules, fleet: Fleet) -> SizeDecision:
-        """Learn from a reading, and return how many replicas are wanted.
+        """Update the rates from a reading, and return the wanted number of replicas.
 
         Args:
-            demand: The demand now; readings come in order, a second or so apart.
-            rules: What the operator wants.
-            fleet: What is known of replicas that do not serve yet.
+            demand: Present demand; readings come in order, about a second apart.
+            rules: Limits and times set by the operator.
+            fleet: Replicas that do not serve yet.
         """
         last = self._last
         if last is None:
@@ -255,7 +257,7 @@ class Sizer:
             self._rate.observe(demand, demand)
         elif demand.at - last.at >= _LEAST_APART_S:
             self._last = demand
-            if demand.served < last.served:  # another scheduler has begun to count
+            if demand.served < last.served:  # a new scheduler counts from 0
                 self._inflow = Inflow()
             else:
                 self._rate.observe(last, demand)
@@ -293,23 +295,23 @@ class Sizer:
         if not demand.applications and not demand.waiting and not demand.running:
             return 0, SizeReason.NOTHING
         if kv_per_s is None:
-            return 1, SizeReason.OPEN  # the first one tells how much one serves
+            return 1, SizeReason.OPEN  # the first replica shows the service rate
         have = demand.replicas + fleet.starting
         served = kv_per_s * (demand.replicas + fleet.starting / 2) * load_s
         later = max(0.0, demand.work + self._inflow.kv_per_s * load_s - served)
         usable = _usable(demand)
         standing = min(self._inflow.kv_per_s / kv_per_s, usable) / _MOST_BUSY
         now_needed = demand.work / rules.target_drain_s / kv_per_s
-        # One that is started is to serve for at least as long as it loads: it is paid for both.
+        # A replica should serve for at least as long as it loads, for it costs during both.
         later_needed = later / max(rules.target_drain_s, load_s) / kv_per_s
         if self._is_lasting(now_needed > have, demand.at, load_s):
-            # One that had been started when it began would serve by now: it is no burst.
+            # A replica started when the backlog began would serve by now, so this is no burst.
             draining = now_needed
         elif later_needed > have:
             draining = later_needed
         else:
-            # What will have been served by the time that another one is loaded is no reason to
-            # start it, but it is one to keep those that serve it.
+            # Work that will be served before another replica is loaded is no reason to start one,
+            # but it is a reason to keep those that serve it.
             draining = min(have, max(now_needed, later_needed))
         needed, reason = max(
             (standing, SizeReason.INFLOW),
@@ -319,7 +321,7 @@ class Sizer:
         return (asked, reason) if asked > 1 else (1, SizeReason.OPEN)
 
     def _is_lasting(self, is_late: bool, at: Seconds, load_s: Seconds) -> bool:
-        """Note whether there is too much work, and return whether that has lasted for a loading."""
+        """Record whether there is too much work; return whether that has lasted for `load_s`."""
         if not is_late:
             self._late_since = None
         elif self._late_since is None:
@@ -328,7 +330,7 @@ class Sizer:
 
 
 def _usable(demand: Demand) -> float:
-    """Return how many replicas everything that waits or runs would fill."""
+    """Return the number of replicas that all waiting and running inferences would fill."""
     if not demand.replicas:
         return math.inf
     by_kv = demand.usable_kv_tokens / max(1.0, _USUAL_USE * demand.kv_tokens / demand.replicas)
