@@ -1,4 +1,4 @@
-"""Simulator: the service's own SchedulerCore before modelled replicas, jumping between events.
+"""Simulator: the service's own SchedulerCore with modelled replicas, in discrete events.
 
-No clock, no Ray, no vLLM: the same inputs give the same results, to the last digit.
+It uses no clock, no Ray and no vLLM: equal inputs give equal results, to the last digit.
 """

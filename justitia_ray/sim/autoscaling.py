@@ -1,8 +1,8 @@
-"""A run in which an autoscaler decides how many replicas there are: they load, and drain.
+"""A simulated run in which an autoscaler changes the number of replicas, which load and drain.
 
-A replica that is started takes its loading time before it serves; one that is to stop is given
-nothing more, and leaves once it runs nothing. Those that load go first, then the newest, as Ray
-Serve does it. Replicas are paid for from their start to their end.
+A started replica takes its loading time before it serves; a replica to be stopped gets no new work
+and ends once it is empty. Loading replicas are stopped first, then the newest, as Ray Serve does. A
+replica costs from its start to its end.
 """
 
 import math
@@ -21,60 +21,60 @@ from justitia_ray.units import KvTokenTime, Seconds
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """View that an autoscaler has at one instant."""
+    """State that an autoscaler sees at a decision."""
 
     now: Seconds
     core: SchedulerCore
     running: int
-    """Replicas that serve."""
+    """Number of replicas that serve."""
     target: int
-    """Replicas that were asked for last."""
+    """Number of replicas that were requested last."""
     requests: int
-    """Inferences that wait or run."""
+    """Number of waiting and running inferences."""
 
 
 class Autoscaler(Protocol):
-    """Decides how many replicas there are to be."""
+    """Decides the number of replicas."""
 
     def target(self, view: FleetView) -> int:
-        """Return how many there are to be from now on."""
+        """Return the target number of replicas from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """An autoscaler that always wants the same number."""
+    """An autoscaler with a constant target."""
 
     replicas: int
 
     def target(self, view: FleetView) -> int:
-        """Return that number."""
+        """Return the constant number."""
         return self.replicas
 
 
 @dataclass(frozen=True, slots=True)
 class FleetReading:
-    """The replicas and the load at one instant."""
+    """Replicas and load at one decision."""
 
     at: Seconds
     target: int
     running: int
     true_work: KvTokenTime
-    """Service that live applications still need, by their true costs."""
+    """Remaining service of the live applications, by their true costs."""
 
 
 @dataclass(slots=True)
 class ScaledRun:
-    """Outcome of a run, with that of its replicas."""
+    """Result of a run, with the cost and readings of its replicas."""
 
     result: RunResult
     replica_s: Seconds = 0.0
-    """Seconds of all replicas together, from their starts to their ends."""
+    """Seconds of all replicas together, from start to end of each."""
     readings: list[FleetReading] = field(default_factory=list)
-    """A reading at each decision."""
+    """One reading per decision."""
 
 
 class AutoscaledSimulation(Simulation):
-    """A simulated run of which the number of replicas changes, to be made once."""
+    """A simulated run with a changing number of replicas; it can be run once."""
 
     def __init__(
         self,
@@ -86,14 +86,15 @@ class AutoscaledSimulation(Simulation):
         initial: int,
         every_s: Seconds = 1.0,
     ) -> None:
-        """Begin with some replicas that serve.
+        """Create a run with some serving replicas.
 
         Args:
             applications: The workload.
-            settings: Of the run; `replicas` is the most there can be, those that drain included.
-            autoscaler: Decides.
+            settings: Settings of the run; `replicas` is the largest number at once, draining ones
+                included.
+            autoscaler: Returns the target at every decision.
             load_s: Time that a replica takes to load.
-            initial: Replicas that serve from the start.
+            initial: Number of replicas that serve from the start.
             every_s: Time between two decisions.
         """
         super().__init__(applications, settings)
@@ -103,14 +104,14 @@ class AutoscaledSimulation(Simulation):
         self._decides_at: Seconds = 0.0
         self._target = initial
         self._serving = list(range(initial))
-        """Replicas that take work, in the order in which they came."""
+        """Indices of the replicas that accept work, oldest first."""
         self._loading: list[tuple[Seconds, int]] = []
-        """Replicas that load, and when each will serve, in that order."""
+        """(time at which it will serve, index) of each loading replica, earliest first."""
         self._draining: list[int] = []
         self._free = list(range(settings.replicas - 1, initial - 1, -1))
-        """Replicas that are not there, the next to be started last."""
+        """Indices of replicas that do not exist; the next to start is last."""
         self._since: dict[int, Seconds] = dict.fromkeys(self._serving, 0.0)
-        """When each that is there was started."""
+        """Start time of each replica that exists."""
         for index in self._free:
             self._gate.closed.add(index)
             self._idle.discard(index)
@@ -118,7 +119,7 @@ class AutoscaledSimulation(Simulation):
         self._scaled = ScaledRun(self._result)
 
     def run_scaled(self) -> ScaledRun:
-        """Run until everything has ended; return what came of it, replicas included."""
+        """Run until every application has ended; return the result with the replicas' readings."""
         self.run(lambda ended: None)
         first_at = min((one.arrived_at_s for one in self._applications), default=0.0)
         end_at = first_at + self._result.makespan_s
@@ -145,8 +146,6 @@ class AutoscaledSimulation(Simulation):
             self._draining.remove(index)
             self._link.handle(ev.ReplicaLost(str(index)), now)
             self._end(index, now)
-
-    # --- inside
 
     def _decide(self, now: Seconds) -> None:
         state = self._core.state

@@ -1,14 +1,14 @@
-"""Service that clients received and asked for over time: the VTC paper's measures.
+"""Service that clients received and requested over time: the VTC paper's measures.
 
 Definitions: VTC, Sec. 5.1 and the caption of Table 2. Where the text leaves a choice (when service
-counts, at which instants a table is taken) this does as the paper's artifact (`plot_revision.py`,
-which made Table 2): a request's service counts evenly from its first token to its end. All of it
-needs nothing but the times of requests, so that a measured run and a simulated one are measured by
+counts, at which instants a table is sampled), this follows the paper's artifact
+(`plot_revision.py`, which made Table 2): a request's service counts evenly from its first token to
+its end. Only the times of requests are used, so that measured and simulated runs are measured by
 the same rule.
 
 A request whose first token is its end has all of its service at that instant: it was served, and
-the sum over windows must be what the run delivered. (The other choice, to leave it out, would hide
-what a client of one-token answers receives.)
+the sum over windows must be what the run delivered. (Leaving it out would hide the service of a
+client with one-token answers.)
 """
 
 from collections.abc import Callable, Sequence
@@ -23,20 +23,20 @@ from justitia_ray.units import Seconds, Tokens
 
 Floats = NDArray[np.float64]
 ServiceFunction = Callable[[Tokens, Tokens], float]
-"""Service that a whole request is worth."""
+"""Function that returns the service of a whole request from its prompt and output tokens."""
 
 WINDOW_S: Seconds = 60.0
 """2T with T = 30 s (Sec. 5.1)."""
 TABLE_SPAN_S: Seconds = 600.0
 TABLE_WARM_UP_S: Seconds = 30.0
-"""Half a window: no window begins before the run."""
+"""Half a window, so that no window begins before the run."""
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
-"""Length of a request that begins and ends at once."""
+"""Length used for a request whose first token is its end."""
 
 
 def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
-    """Return a tenth of the profiled cost (App. B.2): the unit in which Tables 3 and 4 are."""
+    """Return a tenth of the profiled cost (App. B.2): the unit of Tables 3 and 4."""
     return profiled_quadratic(prompt_tokens, output_tokens) / 10
 
 
@@ -44,14 +44,14 @@ def table_instants(span_s: Seconds = TABLE_SPAN_S) -> Floats:
     """Return the 19 inner instants of 20 equal steps after the warm-up, `[19]`, in seconds.
 
     Args:
-        span_s: How long clients sent requests.
+        span_s: Time for which clients sent requests.
     """
     step = (span_s - TABLE_WARM_UP_S) / TABLE_STEPS
     return TABLE_WARM_UP_S + step * np.arange(1, TABLE_STEPS, dtype=np.float64)
 
 
 def served_requests(result: RunResult) -> list[TimedRequest]:
-    """Return the inferences of a run that ended; the client is the application's tenant."""
+    """Return the finished inferences of a run; the client is the application's tenant."""
     tenants = {a.application_id: a.tenant for a in result.applications}
     return [
         TimedRequest(
@@ -68,21 +68,21 @@ def served_requests(result: RunResult) -> list[TimedRequest]:
 
 
 def tokens_per_s(requests: Sequence[TimedRequest]) -> float:
-    """Return prompt and output tokens a second, from the first arrival to the last end."""
+    """Return prompt and output tokens per second, from the first arrival to the last end."""
     tokens = sum(r.prompt_tokens + r.output_tokens for r in requests)
     first = min(r.arrived_at_s for r in requests)
     return tokens / (max(r.finished_at_s for r in requests) - first)
 
 
 class ClientService:
-    """The requests of a run by client, and what clients received and asked for over time.
+    """Service that each client of a run received and requested over time.
 
-    Instants are in seconds, `[instants]`; what is returned is float64, `[clients, instants]` unless
-    said otherwise, clients in the order of their names.
+    Instants are in seconds, `[instants]`; results are float64, `[clients, instants]` unless noted
+    otherwise, with clients in the order of their names.
 
     Args:
         requests: At least one; times from the start of the run.
-        service: What a whole request is worth; h = p + 2d by default.
+        service: Service of a whole request; h = p + 2d by default.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class ClientService:
         self._worth = np.array(worth, dtype=np.float64)[:, None]
 
     def rates(self, at: ArrayLike) -> Floats:
-        """Return each client's service a second in the window around each instant."""
+        """Return each client's service per second in the window around each instant."""
         low, high = _window(at)
         received: Floats = self._owner @ (self._until(high) - self._until(low)) / WINDOW_S
         return received
 
     def demands(self, at: ArrayLike) -> Floats:
-        """Return the service a second that each client asked for in the window of each instant.
+        """Return the service per second that each client requested in the window of each instant.
 
-        A request is asked for when it arrives.
+        A request counts when it arrives.
         """
         low, high = _window(at)
         here = (self._arrived >= low) & (self._arrived <= high)
@@ -127,11 +127,12 @@ class ClientService:
         return spread
 
     def differences(self, at: ArrayLike) -> Floats:
-        """Return the service difference at each instant (Tables 2 to 6), a second, `[instants]`.
+        """Return the service difference per second at each instant (Tables 2 to 6), `[instants]`.
 
-        Σ over clients i of min(max_j s_j − s_i, |r_i − s_i|): s is service a second, r what was
-        asked for, in the window of the instant. So a client is behind by what it received less than
-        the client that received most, but by no more than it asked for in vain.
+        Σ over clients i of min(max_j s_j − s_i, |r_i − s_i|), where s is the received and r the
+        requested service per second in the window of the instant. So a client counts as behind by
+        the difference to the client that received most, but at most by the service that it
+        requested and did not get.
         """
         received = self.rates(at)
         behind = received.max(axis=0) - received
@@ -140,9 +141,9 @@ class ClientService:
         return summed
 
     def response_times(self, at: ArrayLike) -> Floats:
-        """Return each client's mean first-token latency, in seconds, of the window's first tokens.
+        """Return each client's mean first-token latency in seconds, over the window's first tokens.
 
-        NaN where there was none.
+        NaN where a window has none.
         """
         low, high = _window(at)
         here = (self._first >= low) & (self._first <= high)
@@ -153,7 +154,7 @@ class ClientService:
         return means
 
     def _until(self, instants: Floats) -> Floats:
-        """Return what each request has received by each instant, `[requests, instants]`."""
+        """Return each request's received service at each instant, `[requests, instants]`."""
         share = np.clip((instants - self._first) / self._length, 0.0, 1.0)
         received: Floats = self._worth * share
         return received

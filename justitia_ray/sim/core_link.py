@@ -1,4 +1,4 @@
-"""The simulator's side of the core: applications, inferences and reports in, admissions out."""
+"""Connection of the simulator to the core: sends arrivals, inferences and reports; reads grants."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -26,16 +26,16 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, Virtua
 
 
 class GpsHistory:
-    """V over time, linear between two reports; it rests while nothing runs."""
+    """V over time: linear between two reports, constant while nothing runs."""
 
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
         self._rose: list[tuple[VirtualTime, Seconds, Seconds]] = []
-        """Rises of V: from which value, from when, until when."""
+        """Each rise of V: value before, time of its start, time of its end."""
         self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
 
     def record(self, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record V as it is now."""
+        """Record V at the present time."""
         before, since = self._last
         if virtual_time > before:
             self._reached.append(virtual_time)
@@ -43,7 +43,7 @@ class GpsHistory:
         self._last = (virtual_time, now)
 
     def reached_at(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
-        """Return when V reached a tag; `end_at` if rounding keeps it below to the end."""
+        """Return the time at which V reached a tag; `end_at` if rounding kept it below."""
         index = bisect_left(self._reached, tag)
         if index == len(self._reached):
             return end_at
@@ -61,19 +61,19 @@ class CoreLink:
     """Drives one SchedulerCore, and writes the outcome into the result."""
 
     def __init__(self, settings: RunSettings, result: RunResult) -> None:
-        """Make a core that never takes silence for absence, and whose replicas are there.
+        """Create a core whose timeouts never expire, with its replicas registered.
 
         Raises:
-            ConfigError: If the policy, an option, the prediction or the way in which applications
-                are recognised is not one of those allowed.
+            ConfigError: If the policy, an option, the prediction or the recognition mode is not
+                allowed.
         """
         self._engine = settings.engine
         self._waiting_prompts = LazyHeap()
-        """Waiting inferences by the length of their prompts."""
+        """Waiting inferences, ordered by prompt length."""
         self.ended = 0
-        """Applications that have ended."""
+        """Number of applications that have ended."""
         self.changes = 0
-        """Rises whenever something may fit that did not, or something else may come first."""
+        """Counter that rises whenever a refused inference may fit, or the order may change."""
         self._result = result
         self._predictions = predictions_of(settings)
         self._recognition = Recognition(settings.recognised)
@@ -85,11 +85,12 @@ class CoreLink:
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}
         self._to_finish: dict[ApplicationId, int] = {}
-        """Inferences of each of those that have not finished."""
+        """Number of unfinished inferences of each application of the workload."""
         self._to_submit: dict[ApplicationId, int] = {}
-        """Inferences still to come of those that are open to them, as the scheduler knows them."""
+        """Number of unsubmitted inferences of each application that is open in the scheduler."""
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """F on the clock that lags are measured with, of applications that have submitted all."""
+        """Final tag F of each fully submitted application, on the clock by which lags are measured.
+        """
         self._gps = GpsHistory()
         self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
         capacity = ReplicaCapacity(
@@ -101,7 +102,7 @@ class CoreLink:
             self.handle(ev.PullAnswered(str(index)), 0.0)
 
     def enter(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Let a replica come; return the sequences that it is to admit at once."""
+        """Register a replica; return the sequences that it must admit at once."""
         kv_tokens = self._capacity.kv_tokens
         grants = self.handle(ev.ReplicaPulled(server.name, self._capacity, kv_tokens), now)
         self.handle(ev.PullAnswered(server.name), now)
@@ -109,7 +110,7 @@ class CoreLink:
         return [self._sequence(grant, server, now) for grant in grants]
 
     def drain(self, server: Server, now: Seconds) -> None:
-        """Let a replica say that it takes nothing more."""
+        """Report that a replica drains: it accepts nothing more."""
         held = self.core.state.replicas[server.name].context_tokens
         free = max(0, self._capacity.kv_tokens - held)
         drains = ev.ReplicaPulled(server.name, self._capacity, free, progress=None, draining=True)
@@ -117,7 +118,7 @@ class CoreLink:
         self.handle(ev.PullAnswered(server.name), now)
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Grant]:
-        """Hand an event to the core; return the grants of its answer."""
+        """Send an event to the core; return the granted leases."""
         grants = []
         self._result.decisions += 1
         self.changes += isinstance(event, _CHANGES)
@@ -129,12 +130,12 @@ class CoreLink:
         return grants
 
     def arrive(self, application: WorkloadApplication, now: Seconds) -> None:
-        """Open an application, if the scheduler is told of it before its inferences."""
+        """Open an application, unless the scheduler recognises it only by its inferences."""
         if self._recognition.is_told:
             self._open(application, self._applications[application.application_id], now)
 
     def expect(self, application: WorkloadApplication) -> ApplicationResult:
-        """Return the row of an application that is to come."""
+        """Return the row of an application that will arrive."""
         row = row_on_arrival(application, application.arrived_at_s, Outcome.EXPIRED)
         row.kv_token_time = application.cost()
         self._applications[application.application_id] = row
@@ -149,7 +150,7 @@ class CoreLink:
         due_at: Seconds,
         now: Seconds,
     ) -> None:
-        """Let an inference wait; close the application with its last."""
+        """Submit an inference; close the application after its last one."""
         served = self._recognition.served_as(application, inference)
         name = served.application_id
         if name not in self._to_submit:
@@ -185,7 +186,7 @@ class CoreLink:
     def report(
         self, server: Server, finished: list[SimulatedSequence], now: Seconds, *, whole: bool
     ) -> None:
-        """Report the ends on a replica at its boundary; if `whole`, all progress, too."""
+        """Report ended inferences of a replica; if `whole`, also the progress of all others."""
         last = tuple(
             ev.LeaseFinished(s.lease_id, s.prompt_tokens, s.made, Outcome.FINISHED)
             for s in finished
@@ -201,18 +202,18 @@ class CoreLink:
         self._gps.record(self._virtual_time, now)
 
     def withdraw_idle(self, now: Seconds) -> None:
-        """Tell the core that idle applications submit nothing more at this instant."""
-        replica_id = next(iter(self.core.state.replicas), None)  # any: it reports nothing
+        """Report to the core that idle applications submit nothing more at this instant."""
+        replica_id = next(iter(self.core.state.replicas), None)  # any replica: the report is empty
         if replica_id is not None and self.core.applications.any_fell_idle:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
             self._gps.record(self._virtual_time, now)
 
     def ask(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Return the sequences that a replica is to admit.
+        """Return the sequences that a replica must admit.
 
-        One is asked for at a time where KV is kept aside for each client, for the next in order may
-        be of a client for whom none is yet; and where prompts are computed alone, for that makes a
-        token of each before the next iteration, which the core does not foresee.
+        Inferences are requested one at a time if KV is reserved for each client, because the next
+        in order may be a client's first; and if prompts are computed alone, because that makes one
+        token of each before the next iteration, which the core does not predict.
         """
         engine, admitted = self._engine, list[SimulatedSequence]()
         alone = engine.prefill == "separate"
@@ -220,7 +221,7 @@ class CoreLink:
         clients = [s.client for s in server.running.values()] if one_by_one else []
         grown = self._grown(server)
         if not self.core.state.leases:
-            self._gps.record(self._virtual_time, now)  # V has rested since the last report
+            self._gps.record(self._virtual_time, now)  # V has not risen since the last report
         left = engine.max_batched_tokens if alone else None
         while (first := self.first()) is not None:
             if left is not None and not admitted:
@@ -247,24 +248,24 @@ class CoreLink:
         return admitted
 
     def iterations_until_fit(self, inference: Inference, server: Server) -> Tokens:
-        """Return after how many iterations an inference fits a replica, by the last reports."""
+        """Return the number of iterations until an inference fits, by the last reports."""
         clients = [sequence.client for sequence in server.running.values()]
         clients.append(self.core.state.applications[inference.application_id].tenant)
         reserved = self._reserved(server, clients, 0) + self._grown(server)
         return self.core.iterations_until_fit(inference.request_id, server.name, reserved)
 
     def first(self) -> Inference | None:
-        """Return the inference to be admitted next, or None if there is none."""
+        """Return the inference to be admitted next, or None if none waits."""
         application = self.core.ledger.queue.first()
         return None if application is None else application.waiting.first
 
     def shortest_waiting_prompt(self) -> Tokens | None:
-        """Return the length of the shortest prompt that waits, or None if none does."""
+        """Return the length of the shortest waiting prompt, or None if none waits."""
         name = self._waiting_prompts.first()
         return None if name is None else int(self._waiting_prompts.key(name)[0])
 
     def finish(self, end_at: Seconds) -> None:
-        """Note when V reached each tag, once everything has ended."""
+        """Write the time at which V reached each tag, once everything has ended."""
         for name, tag in self._tags.items():
             self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
 
@@ -299,12 +300,12 @@ class CoreLink:
         )
 
     def _reserved(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
-        """Return what a replica needs besides its leases when one more has been admitted."""
+        """Return the KV that a replica needs besides its leases after one more admission."""
         unforeseen = admitted + 1 if self._engine.prefill == "separate" else 0
         return server.memory.reserved(clients) + unforeseen
 
     def _grown(self, server: Server) -> Tokens:
-        """Return how much more KV runs on a replica than it has reported."""
+        """Return the KV that a replica's sequences have gained since its last report."""
         reported = self.core.state.replicas[server.name].leases.context_tokens
         return server.leased_tokens - reported
 
@@ -313,7 +314,7 @@ class CoreLink:
         return max(1, inference.prompt_tokens - (not self._engine.last_token_held))
 
     def _open(self, served: WorkloadApplication, row: ApplicationResult, now: Seconds) -> None:
-        """Open what the scheduler takes for an application, the row's own or a part of it."""
+        """Open a served application, which recognition may have split from the row's own."""
         predicted = self._predictions.application_cost(served)
         row.predicted_kv_token_time += predicted
         self.handle(
@@ -336,7 +337,7 @@ class CoreLink:
         self._to_submit[served.application_id] = len(served.inferences)
 
     def _count_finished(self, application_id: ApplicationId, now: Seconds) -> None:
-        """Note that an inference has finished; with the last one its application has."""
+        """Count a finished inference; after the last one, write the application's end."""
         self._to_finish[application_id] -= 1
         if not self._to_finish[application_id]:
             row = self._applications[application_id]

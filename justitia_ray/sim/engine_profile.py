@@ -7,12 +7,12 @@
     variants:
       tp2: {speedup: 1.7, kv_tokens: 24000}
 
-Keys and their meaning are those of `EngineProfile`; what is left out has its default there: an
-engine of constant iterations, to which the prompts just admitted add, and which swaps out what
-overflows. Profiles are shipped beside this file, in `profiles/`; users have their own. A variant
-is the same engine over more GPUs, chosen as `my-engine:tp2`: it is that much faster and has that
-KV memory. No shipped profile has one, for none was measured; a user who knows both numbers writes
-them. `fitted` says what a calibrated profile was fitted on.
+Keys and their meaning are those of `EngineProfile`; omitted keys have its defaults: an engine of
+constant iterations, to which newly admitted prompts add, and which swaps out sequences that
+overflow its memory. Shipped profiles lie beside this file, in `profiles/`. A variant is the same
+engine over more GPUs, chosen as `my-engine:tp2`: it is faster by that factor and has that KV
+memory. No shipped profile has a variant, for none was measured. `fitted` lists the runs that a
+calibrated profile was fitted on.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,61 +47,63 @@ class IterationCost:
 
     base_s: _Amount = 0.03
     per_sequence_s: _Amount = 0.0
-    """Added for each sequence that decodes."""
+    """Time per decoding sequence."""
     per_context_token_s: _Amount = 0.0
-    """Added for each token of KV that those sequences hold."""
+    """Time per KV token that the decoding sequences hold."""
     per_prefill_token_s: _Amount = 0.0
-    """Added for each prompt token that is computed."""
+    """Time per prompt token that is computed."""
     prefill_tile_tokens: _Count = 1
-    """Tile of a GPU's matrices: the prompt tokens computed together count in whole tiles."""
+    """Tile size of the GPU's matrices: prompt tokens computed together are rounded up to whole
+    tiles."""
     prefill_base_s: _Amount = 0.0
-    """Added to an iteration that computes any prompt token."""
+    """Time added to an iteration that computes any prompt token."""
 
     def with_times(self, change: Callable[[Seconds], Seconds]) -> "IterationCost":
-        """Return the cost with all times changed so."""
+        """Return the cost with `change` applied to all times."""
         names = [key.name for key in fields(self) if key.name.endswith("_s")]
         times: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
         return replace(self, **times)
 
     def scaled(self, factor: float) -> "IterationCost":
-        """Return the cost with all times multiplied."""
+        """Return the cost with all times multiplied by a factor."""
         return self.with_times(lambda time_s: time_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """An engine; defaults are the constant-iteration engine. A file has these keys."""
+    """Rules and costs of an engine, the keys of a profile; the defaults are constant iterations."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
     kv_tokens: _Count
-    """M, KV memory of one replica."""
+    """M, KV memory of one replica in tokens."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "constant"
     block_size: _Count = 1
     max_num_seqs: _Count = 256
     iteration: IterationCost = field(default_factory=IterationCost)
     prefill: Literal["mixed", "chunked", "separate"] = "mixed"
-    """`mixed`: prompts just admitted are computed whole, in the iteration of all others (Orca).
-    `chunked`: at most `max_batched_tokens` an iteration, running sequences first (vLLM).
+    """`mixed`: newly admitted prompts are computed whole, in the iteration of all others (Orca).
+    `chunked`: at most `max_batched_tokens` per iteration, running sequences first (vLLM).
     `separate`: a batch of prompts alone, which makes their first tokens (S-LoRA, LightLLM)."""
     max_batched_tokens: _Count = 8192
-    """Prompt tokens of one `separate` prefill; all tokens of one `chunked` iteration."""
+    """Largest number of prompt tokens of a `separate` prefill, or of all tokens of a `chunked`
+    iteration."""
     admission: Literal["prompt", "peak"] = "prompt"
-    """`prompt`: the prompt fits now (vLLM). `peak`: the peak of future KV, too."""
+    """`prompt`: the prompt must fit now (vLLM). `peak`: the peak of future KV must fit, too."""
     admit_every: _Count = 1
-    """New inferences are considered so many iterations after prompts were computed last, or when
-    nothing runs."""
+    """Number of iterations after a prefill until new inferences are considered; an empty replica
+    considers them at once."""
     overflow: Literal["swap", "recompute"] = "swap"
     """`swap`: a preempted inference keeps its tokens. `recompute`: prompt and tokens are computed
     again (vLLM)."""
     reserved_tokens_per_client: _CountFrom0 = 0
-    """KV kept aside for each distinct client among those that run (S-LoRA: 32, for adapters)."""
+    """KV reserved for each distinct client of the running sequences (S-LoRA: 32, for adapters)."""
     last_token_held: _Flag = True
     """Whether the latest token of an output takes KV at once, or with the next one (S-LoRA). In the
     second case an inference holds, and is charged for, one token less."""
     prefix_caching: _Flag = False
-    """Whether the prompt of an inference whose predecessor ran on the same replica costs only what
-    is new in it."""
+    """Whether an inference whose predecessor ran on the same replica computes only the new part of
+    its prompt."""
     speedup: _Factor = 1.0
     """Speedup by tensor parallelism: all times are divided by it."""
 
@@ -115,7 +117,7 @@ class FittedRun:
     file: str
     requests: _Count
     speed: _Factor
-    """Time of its iterations over the fit's: below 1, the machine was faster in this run."""
+    """Duration of the run's iterations over the fitted duration; below 1 the machine was faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +127,18 @@ class Fitted:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
     version: str
-    """Version of this package."""
+    """Version of justitia_ray that fitted the profile."""
     added_prompt_tokens: _CountFrom0 = 0
     """Tokens that the engine put before each prompt and its files do not count (Llama's BOS)."""
     residual: _Amount
-    """Root mean square of the relative error of a request's decode time, speeds apart."""
+    """Root mean square relative error of a request's decode time, after correcting the runs'
+    speeds."""
     runs: tuple[FittedRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileFile:
-    """The content of a profile's file."""
+    """Content of a profile's file."""
 
     profile: EngineProfile
     fitted: Fitted | None = None
@@ -178,17 +181,17 @@ def shipped_profiles() -> list[str]:
 
 
 def load_profile(name_or_path: str) -> EngineProfile:
-    """Return a shipped profile or that of a file, `:VARIANT` of it if the name ends so.
+    """Return a shipped profile or the profile of a file; a name may end in `:VARIANT`.
 
     Raises:
-        ConfigError: If there is none, or the file is wrong; file, field, value and what is allowed
-            are named.
+        ConfigError: If there is none, or the file is wrong; the message names file, field, value
+            and allowed values.
     """
     return load_profile_file(name_or_path).profile
 
 
 def load_profile_file(name_or_path: str) -> ProfileFile:
-    """Return what `load_profile` returns, and what it was fitted on.
+    """Return the profile that `load_profile` returns, with the data of its fit.
 
     Raises:
         ConfigError: As `load_profile`.
@@ -210,15 +213,15 @@ def load_profile_file(name_or_path: str) -> ProfileFile:
 
 
 def write_profile(path: Path, content: ProfileFile, head: Sequence[str] = ()) -> None:
-    """Write a profile's file, whole or not at all.
+    """Write a profile's file atomically.
 
     Args:
         path: Replaced if it exists.
-        content: Defaults are written too, so that a later version's do not change it.
-        head: Lines of comment before it.
+        content: Defaults are written too, so that later versions' defaults do not change it.
+        head: Lines of comment at the top.
 
     Raises:
-        ConfigError: If it cannot be written.
+        ConfigError: If the file cannot be written.
     """
     values: dict[str, Any] = asdict(content.profile)
     if content.fitted is not None:

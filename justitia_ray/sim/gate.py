@@ -1,6 +1,6 @@
-"""Gate before the core: whether the first inference in line might fit a replica, so asking pays.
+"""Filter before the core: request a grant only if the first inference in line might fit.
 
-Asking is never wrong, only slow: the core decides by the same rules.
+A needless request is only slow, never wrong: the core decides by the same rules.
 """
 
 import math
@@ -13,11 +13,11 @@ from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
-"""First inference in line, and how often the queue or a replica had changed."""
+"""First inference in line, and the link's change counter at that time."""
 
 
 class Gate:
-    """Remembers the last refused request of each replica, and decides when to ask again."""
+    """Stores the last refusal of each replica, and decides when to request again."""
 
     def __init__(self, link: CoreLink, settings: RunSettings) -> None:
         self._core = link.core
@@ -26,35 +26,38 @@ class Gate:
         self._first_only = options.backfill == 0 and options.kv_share_cap >= 1
         self._by_prompt = settings.engine.admission == "prompt"
         self.tries_stay = self._by_prompt
-        """Whether the instant of a next try holds as long as nothing on its replica changes."""
+        """Whether a computed next try stays valid while nothing on its replica changes."""
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
-        """Whether service alone, as it is reported, may put another first."""
+        """Whether service alone, once it is reported, may change which inference is first."""
         self._lets_pass = is_exact and (
             options.backfill != 0 or (options.kv_share_cap < 1 and self.order_moves)
         )
-        """Whether one behind the first may start at a boundary of no event, the order as it is."""
+        """Whether an inference behind the first may start between events without a change of the
+        order."""
         self._engine = settings.engine
         self._goes_by_room = self._by_prompt and self._first_only
-        """Whether what a replica holds says if what comes first may start there."""
+        """Whether the KV that a replica holds decides if the first inference may start there."""
         self._each = settings.engine.block_size if self._goes_by_room else 0
-        """Counted for each sequence: the token of the next iteration, and what blocks waste."""
+        """Tokens counted for each sequence: the next iteration's, and the waste of partial blocks.
+        """
         self._loads: list[Tokens] = [0] * settings.replicas
-        """At most what each replica holds."""
+        """Upper bound of the KV that each replica holds."""
         self._most_load: Tokens = 0
-        """Above that, a replica that runs something has no room for what comes first."""
+        """Largest load at which a non-empty replica has room for the first inference."""
         self._refused: dict[int, _Standing] = {}
         self.closed: set[int] = set()
-        """Replicas that are given nothing: not there, or to leave."""
+        """Replicas that get no work: draining or not present."""
         self.standing: _Standing = (None, -1)
-        """The queue as seen last: while it stays, only replicas that change have reason to ask."""
+        """State at the last `look`: while it is the same, only replicas that change need to
+        request."""
         self._least_behind: Tokens | None = None
-        """At most the shortest prompt of those that may go before what comes first, of itself."""
+        """Lower bound of the shortest prompt that may overtake the first; None: none may."""
         self._smallest: list[Inference] = []
-        """The smallest of those at the last look; found when they are asked for."""
+        """Smallest inferences that may come first, computed on demand since the last `look`."""
 
     def look(self) -> None:
-        """Note the first inference in line, and who may pass it at a boundary without event."""
+        """Read the first inference in line, and the shortest prompt that may overtake it."""
         first = self._link.first()
         self.standing = (first, self._link.changes)
         self._least_behind = None
@@ -68,11 +71,11 @@ class Gate:
             self._least_behind = self._link.shortest_waiting_prompt()
 
     def note_load(self, server: Server) -> None:
-        """Note the KV that a replica holds; to be called whenever that has become less."""
+        """Record the KV that a replica holds; call it whenever that has decreased."""
         self._loads[server.index] = self._load(server)
 
     def is_worth_asking(self, server: Server) -> bool:
-        """Return whether the core may admit something to a replica, as it stands."""
+        """Return whether the core may grant something to a replica in its present state."""
         if self.standing[0] is None or server.index in self.closed:
             return False
         if server.is_empty:
@@ -88,11 +91,11 @@ class Gate:
         )
 
     def has_reason(self, server: Server) -> bool:
-        """Return whether a replica is worth asking, or may be at any boundary from here on."""
+        """Return whether a request pays now, or may pay at any later boundary."""
         return self.is_worth_asking(server) or self.watches(server)
 
     def with_reason(self, servers: Sequence[Server]) -> list[Server]:
-        """Return those, of all replicas by index, that have reason to ask."""
+        """Return the replicas with a reason to request; `servers` are all replicas by index."""
         if self.standing[0] is None:
             return []
         if self._least_behind is not None:
@@ -102,9 +105,10 @@ class Gate:
         return [server for server in roomy if self.is_worth_asking(server)]
 
     def watches(self, server: Server) -> bool:
-        """Return whether a replica may be given something behind the first at any boundary.
+        """Return whether a replica may get an inference behind the first at any boundary.
 
-        That is when service moves the order, or when time lets a later one pass without delay.
+        This is so when service changes the order, or when a later inference may overtake without
+        delaying the first.
         """
         return (
             self._least_behind is not None
@@ -116,36 +120,36 @@ class Gate:
         )
 
     def refused(self, server: Server) -> None:
-        """Note that a replica has asked in vain."""
+        """Record that a replica's request was refused."""
         self._refused[server.index] = self.standing
 
     def time_has_come(self, servers: Iterable[Server]) -> None:
-        """Forget refusals at a `next_try` or a change: under `peak` they may fit now."""
+        """Drop refusals at a `next_try` or a change: under `peak` the first may fit now."""
         if not self._by_prompt:
             for server in servers:
                 self._refused.pop(server.index, None)
 
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
-        """Return when, from an instant on, a replica is to ask, if nothing happens before."""
+        """Return the next time from `later` on at which a replica must request, without events."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
-            return None  # in the last case, what is on its way will wake it
+            return None  # in the last case, inferences under way will wake the replica
         if server.index in self.closed:
             return None
         watches = self.watches(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
         if self._by_prompt:
-            return None  # room for a prompt comes with an end only
+            return None  # room for a prompt appears only when a sequence ends
         candidates = self._may_come_first() if watches else [first]
         wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))
 
     def _may_come_first(self) -> list[Inference]:
-        """Return what service alone may put first, without what fits no sooner than another.
+        """Return the inferences that service alone may put first, without those that fit no sooner.
 
-        Under `peak` a shorter prompt with a shorter output fits no later; where KV is kept aside
-        for each client, one of the same client.
+        Under `peak` a shorter prompt with a shorter output fits no later; if KV is reserved for
+        each client, only inferences of the same client are compared.
         """
         if not self._smallest:
             by_size: dict[tuple[Tokens, Tokens, str], Inference] = {}
@@ -165,9 +169,9 @@ class Gate:
         return server.context_tokens + self._each * len(server.running)
 
     def _falls_back(self, first: Inference) -> bool:
-        """Return whether service may be on its way that puts what comes first behind others.
+        """Return whether unreported service could still change which application is first.
 
-        A policy puts back whom it serves, and nobody else. A tenant is taken to run something.
+        A policy moves back only the client that it serves. A tenant is assumed to run something.
         """
         own = self._core.state.applications[first.application_id]
         return bool(own.in_flight) or self._core.ledger.policy.client(own) != own.application_id

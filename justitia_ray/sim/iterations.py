@@ -1,8 +1,9 @@
 """Iterations of a modelled replica: when each ends, and which prompts it computes.
 
-With n sequences that hold U tokens, iteration i of a stretch (from 0) takes
-base + per_sequence·n + per_context_token·(U + n·i) seconds, and the first one longer if it
-computes prompts. Each gains a token an iteration, so that k of them take a sum in closed form.
+With n sequences that hold U tokens, iteration i of a run of equal iterations (from 0) takes base +
+per_sequence·n + per_context_token·(U + n·i) seconds, and the first one longer if it computes
+prompts. Each sequence gains a token per iteration, so that the sum of k iterations has a closed
+form.
 """
 
 import math
@@ -14,10 +15,10 @@ from justitia_ray.units import RequestId, Seconds, Tokens
 
 
 class Pace:
-    """The instants at which the iterations of one stretch end.
+    """End times of the iterations of one run of equal iterations.
 
-    A stretch goes on, with the instants it gave, for as long as nothing that counts has changed: so
-    the same iteration ends at the same instant, to the last digit, whoever asks and how often.
+    A run continues, with the times it gave, as long as batch and context are unchanged: so the same
+    iteration ends at the same time, to the last digit, however often it is computed.
     """
 
     def __init__(self, profile: EngineProfile) -> None:
@@ -30,7 +31,7 @@ class Pace:
         self._growth_s: Seconds = 0.0
 
     def prefill_s(self, prompt_tokens: Tokens) -> Seconds:
-        """Return what computing so many prompt tokens takes, or adds to an iteration."""
+        """Return the time that computing some prompt tokens takes, or adds to an iteration."""
         if not prompt_tokens:
             return 0.0
         tile = self._cost.prefill_tile_tokens
@@ -45,14 +46,14 @@ class Pace:
         context_tokens: Tokens,
         prefill_s: Seconds = 0.0,
     ) -> None:
-        """Begin a stretch.
+        """Start a run of equal iterations.
 
         Args:
-            at: The boundary that it begins with.
-            iteration: Number of iterations ended by then.
-            sequences: How many run from here on.
-            context_tokens: The KV that they hold.
-            prefill_s: Added to the first iteration.
+            at: Time of the boundary at which it starts.
+            iteration: Number of iterations that have ended.
+            sequences: Number of decoding sequences.
+            context_tokens: KV tokens that they hold.
+            prefill_s: Time added to the first iteration.
         """
         self._started_at, self._first, self._first_s = at, iteration, prefill_s
         cost = self._cost
@@ -64,20 +65,20 @@ class Pace:
         )
 
     def change(self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens) -> None:
-        """Begin a stretch at a boundary of this one, if anything that counts is another now."""
+        """Start a new run at a boundary of this one, unless all iterations take the same time."""
         if self._first_s or not self._is_constant:
             self.start(at, iteration, sequences, context_tokens)
 
     def hold_up(
         self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens, by_s: Seconds
     ) -> None:
-        """Make the iteration that follows a boundary longer; the arguments are those of `start`."""
+        """Lengthen the iteration after a boundary by `by_s`; other arguments as `start`."""
         if iteration > self._first:
             self.start(at, iteration, sequences, context_tokens)
         self._first_s += by_s
 
     def at(self, iteration: int) -> Seconds:
-        """Return the instant by which so many iterations have ended."""
+        """Return the time at which a number of iterations have ended."""
         k = iteration - self._first
         if k <= 0:
             return self._started_at
@@ -85,9 +86,10 @@ class Pace:
         return self._started_at + (self._first_s + length)
 
     def ended_by(self, instant: Seconds, start: int) -> int:
-        """Return how many iterations have ended by an instant, at least `start`.
+        """Return the number of iterations that have ended at a time, at least `start`.
 
-        O(1) if all take as long, O(log of them) otherwise; by `at`, so that no rounding differs.
+        O(1) if all take the same time, otherwise O(log of their number); uses `at`, so that no
+        rounding differs.
         """
         low, step = start, 1
         if not self._growth_s:
@@ -105,7 +107,7 @@ class Pace:
         return low
 
     def first_from(self, instant: Seconds, start: int) -> int:
-        """Return the first iteration, from `start` on, that ends at or after an instant."""
+        """Return the first iteration, from `start` on, that ends at or after a time."""
         if self.at(start) >= instant:
             return start
         by = self.ended_by(instant, start)
@@ -119,18 +121,17 @@ class PrefillQueue:
         self._profile = profile
         self._sequences: dict[RequestId, SimulatedSequence] = {}
         self._last = -profile.admit_every
-        """Iterations that had ended when prompts were computed last."""
+        """Number of iterations that had ended at the last prefill."""
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return len(self._sequences)
 
     def add_sequence(self, sequence: SimulatedSequence) -> None:
-        """Add a sequence that has begun to run."""
+        """Add a sequence that has started to run."""
         self._sequences[sequence.request_id] = sequence
 
     def remove_sequence(self, request_id: RequestId) -> None:
-        """Remove a sequence that has been swapped out, if it is here."""
+        """Remove a sequence that has been swapped out, if it is in the queue."""
         self._sequences.pop(request_id, None)
 
     def next_at(self) -> int:
@@ -138,14 +139,14 @@ class PrefillQueue:
         return self._last + self._profile.admit_every
 
     def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Remove and return a batch to be computed now by itself, if it is time.
+        """Remove and return a batch of prompts that is computed now by itself, if one is due.
 
         Args:
-            iteration: Iterations that have ended.
-            running: How many run, these included.
+            iteration: Number of iterations that have ended.
+            running: Number of running sequences, these included.
 
         Returns:
-            Its tokens, and the batch; 0 and nothing if it is not time.
+            Tokens of the batch, and the batch; 0 and an empty list if none is due.
         """
         nothing_decodes = len(self) == running
         if not self._sequences or not (iteration >= self.next_at() or nothing_decodes):
@@ -163,14 +164,14 @@ class PrefillQueue:
     def take_with_iteration(
         self, iteration: int, running: int
     ) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Count what the next iteration computes beside its tokens; take out what is done then.
+        """Count the prompt tokens of the next iteration; remove the sequences that it completes.
 
         Args:
-            iteration: Iterations that have ended.
-            running: How many run, these included.
+            iteration: Number of iterations that have ended.
+            running: Number of running sequences, these included.
 
         Returns:
-            Tokens that it computes, and what has nothing left after it.
+            Tokens that the iteration computes, and the sequences with none left after it.
         """
         if not self._sequences:
             return 0, []

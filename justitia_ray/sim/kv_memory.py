@@ -1,4 +1,4 @@
-"""Sequences on a modelled replica, and its KV memory: room now and later, prefixes still held."""
+"""Sequences on a modelled replica, and its KV memory: room now and later, and cached prefixes."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -10,45 +10,45 @@ from justitia_ray.units import ApplicationId, LeaseId, RequestId, Tokens
 
 @dataclass(slots=True, eq=False)
 class SimulatedSequence:
-    """An inference on a modelled replica: its lengths, and its progress."""
+    """An inference on a modelled replica: its lengths and its progress."""
 
     request_id: RequestId
     lease_id: LeaseId
     application_id: ApplicationId
     client: str
-    """On whose behalf it runs, for what an engine keeps per client."""
+    """Client of the inference, for memory that an engine reserves per client."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     result: InferenceResult
     prefill_tokens: Tokens
-    """Tokens to compute before it gains any: its prompt, less a cached prefix."""
+    """Tokens to compute before the sequence decodes: its prompt, less a cached prefix."""
     follows: bool
-    """Whether it follows on another inference of its application."""
+    """Whether it follows another inference of its application."""
     made: Tokens = 0
     """Output tokens made by iteration `since`."""
     since: int = 0
     computed: bool = False
-    """Nothing of that is left: it gains a token an iteration."""
+    """Whether the prompt is computed: the sequence then gains a token per iteration."""
 
     def made_by(self, iteration: int) -> Tokens:
-        """Return the output tokens made by then."""
+        """Return the output tokens made by an iteration."""
         return self.made + (iteration - self.since if self.computed else 0)
 
     def context_by(self, iteration: int) -> Tokens:
-        """Return the KV that it holds by then, in tokens."""
+        """Return the KV tokens held at an iteration."""
         return self.prompt_tokens + self.made_by(iteration)
 
     @property
     def ends_with(self) -> int:
-        """The iteration that makes its last token, once it is computed."""
+        """Iteration that makes its last token, once the prompt is computed."""
         return self.since + self.output_tokens - self.made
 
     def stop(self, iteration: int) -> None:
-        """Stop gaining tokens, and keep those made by then."""
+        """Stop gaining tokens, and keep those made by an iteration."""
         self.made, self.since = self.made_by(iteration), iteration
 
     def go_on(self, iteration: int) -> None:
-        """Gain tokens from then on."""
+        """Gain a token per iteration from now on."""
         self.since, self.computed = iteration, True
 
 
@@ -62,23 +62,23 @@ class KvMemory:
         self._profile = profile
 
     def blocks(self, tokens: Tokens) -> Tokens:
-        """Return so many tokens in whole blocks."""
+        """Return a number of tokens rounded up to whole blocks."""
         size = self._profile.block_size
         return -(-tokens // size) * size
 
     def reserved(self, clients: Iterable[str]) -> Tokens:
-        """Return what is kept aside for these clients."""
+        """Return the KV tokens reserved for these clients."""
         each = self._profile.reserved_tokens_per_client
         return each * len(set(clients)) if each else 0
 
     @property
     def largest(self) -> Tokens:
-        """The most that an inference may hold in the end, on a replica that it has alone."""
+        """Largest KV that an inference may hold at its end, alone on a replica."""
         room = self._profile.kv_tokens - self._profile.reserved_tokens_per_client
         return room - room % self._profile.block_size
 
     def room(self, sequences: Iterable[SimulatedSequence]) -> Tokens:
-        """Return M less what is kept aside."""
+        """Return M less the KV reserved for the sequences' clients."""
         if not self._profile.reserved_tokens_per_client:
             return self._profile.kv_tokens
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)
@@ -86,7 +86,7 @@ class KvMemory:
     def held(
         self, sequences: Iterable[SimulatedSequence], iteration: int, more: Tokens = 0
     ) -> Tokens:
-        """Return what these hold by an iteration, each with so many more tokens. O(n)."""
+        """Return the KV that sequences hold at an iteration, each with `more` tokens. O(n)."""
         return sum(self.blocks(s.context_by(iteration) + more) for s in sequences)
 
     def overflows_at(
@@ -95,10 +95,10 @@ class KvMemory:
         """Return the first iteration after which the next one would need more than M, or `last`.
 
         Args:
-            sequences: Those that run; each gains a token an iteration.
-            context: The tokens that they hold by `iteration`.
-            iteration: From there.
-            last: As far as is looked; none of them ends before.
+            sequences: Running sequences; each gains a token per iteration.
+            context: Tokens that they hold at `iteration`.
+            iteration: First iteration to check.
+            last: Last iteration to check; no sequence ends before it.
         """
         gaining, room = len(sequences), self.room(sequences)
         waste = gaining * (self._profile.block_size - 1)
@@ -117,11 +117,11 @@ class KvMemory:
 
 
 class PrefixCache:
-    """The last context of each application, least recently used out first.
+    """The last context of each application, evicted in LRU order.
 
-    An inference that follows another of its application begins with that one's context, if its
-    prompt is at least as long: so do the turns of an agent. What is kept lies in memory that
-    nothing else wants, and goes when something does.
+    An inference that follows another of its application starts with that one's context, if its
+    prompt is at least as long, as the turns of an agent do. Contexts are kept in otherwise unused
+    memory and evicted when it is needed.
     """
 
     def __init__(self, profile: EngineProfile) -> None:
@@ -130,7 +130,7 @@ class PrefixCache:
         self._tokens: Tokens = 0
 
     def keep_context(self, sequence: SimulatedSequence) -> None:
-        """Keep the context of an inference that has finished."""
+        """Keep the context of a finished inference."""
         if self._profile.prefix_caching:
             self._drop(sequence.application_id)
             context = sequence.prompt_tokens + sequence.made
@@ -138,17 +138,17 @@ class PrefixCache:
             self._tokens += context
 
     def use_prefix(self, sequence: SimulatedSequence, free_tokens: Tokens) -> None:
-        """Shorten the prefill of an inference by the prefix that is held of it.
+        """Shorten the prefill of an inference by its cached prefix.
 
         Args:
-            sequence: It is about to run, after another of its application.
-            free_tokens: KV that nothing wants but this inference.
+            sequence: An inference that will start now, after another of its application.
+            free_tokens: KV that only this inference wants.
         """
         self._shrink(free_tokens)
         held = self._drop(sequence.application_id)
         if held <= sequence.prompt_tokens:
             whole_blocks = held - held % self._profile.block_size
-            # vLLM computes at least one token, to have something to go on from.
+            # vLLM computes at least one token, from which it decodes.
             cached = min(whole_blocks, sequence.prompt_tokens - 1)
             sequence.prefill_tokens = sequence.prompt_tokens - cached
         self._shrink(free_tokens - sequence.prompt_tokens)

@@ -1,12 +1,12 @@
-"""Fit a profile to measured runs, and validate one: simulated against measured, figure by figure.
+"""Fit an engine profile to measured runs, and validate one by comparing simulation and measurement.
 
-The regression leaves out that prefills and completions fall between iterations, and that batches
-form otherwise in a simulation than they did. So all times are then scaled by one factor, such
-that the simulated throughput of the runs errs by nothing in the geometric mean. The rules of the
-engine are not fitted: they are those of the profile to start from.
+The regression ignores that prefills and completions fall between iterations, and that a simulation
+forms other batches. So afterwards all times are scaled by one factor, such that the simulated
+throughput of the runs has no error in the geometric mean. The rules of the engine are not fitted:
+they are those of the start profile.
 
-Every figure of a validation is taken of the measured times and of the simulated ones by the same
-rule, from arrivals and lengths alone; the error is relative to the measured one.
+Every figure of a validation is computed by the same rule from the measured and from the simulated
+times, from arrivals and lengths alone; errors are relative to the measured figure.
 """
 
 import math
@@ -39,42 +39,43 @@ class ComparedFigure:
     measured: float
     simulated: float
     error: float | None
-    """Simulated over measured, less 1; None if the measured one is 0."""
+    """Simulated over measured, less 1; None if the measured figure is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunValidation:
-    """A run, measured and simulated."""
+    """Figures of a run, measured and simulated."""
 
     run: str
     policy: str
     requests: int
     tokens_per_s: ComparedFigure
-    """Prompt and output tokens, from the first arrival to the last end."""
+    """Prompt and output tokens per second, from the first arrival to the last end."""
     mean_first_token_latency_s: ComparedFigure
     p90_first_token_latency_s: ComparedFigure
     mean_latency_s: ComparedFigure
     max_service_difference: ComparedFigure
-    """Largest over time, in h units a second (VTC, Sec. 5.1, Table 2)."""
+    """Largest service difference over time, in h units per second (VTC, Sec. 5.1, Table 2)."""
     mean_service_difference: ComparedFigure
-    """Mean over time."""
+    """Mean service difference over time, in h units per second."""
     max_accumulated_difference: ComparedFigure
     """Largest difference of accumulated service between two clients, in h units."""
     service_error: float
     """Σ |simulated − measured| / Σ measured service over clients and time (windows of 60 s)."""
     client_service_per_s: dict[str, ComparedFigure]
-    """Mean over time of each client's service, in h units a second."""
+    """Mean over time of each client's service, in h units per second."""
 
 
 def validate(
     profile: EngineProfile, runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0
 ) -> list[RunValidation]:
-    """Simulate each run and compare.
+    """Simulate each run and compare it with the measurement.
 
     Args:
-        profile: The engine that the runs were measured on.
-        runs: Only arrivals, lengths, clients and policy go into the simulation.
-        added_prompt_tokens: What the engine puts before each prompt and the files do not count.
+        profile: The engine on which the runs were measured.
+        runs: Only arrivals, lengths, clients and policy are used by the simulation.
+        added_prompt_tokens: Tokens that the engine puts before each prompt, not counted in the
+            files.
 
     Raises:
         ConfigError: If a request is larger than the engine's KV memory, or a policy is unknown.
@@ -88,12 +89,12 @@ def validate(
 def simulate_run(
     run: MeasuredRun, profile: EngineProfile, *, added_prompt_tokens: Tokens = 0
 ) -> list[TimedRequest]:
-    """Return the run's requests with the times that the simulator gives them.
+    """Return the run's requests with simulated times.
 
-    Clients are tenants, and what the policy compares. Prompts count as in the file.
+    Clients become tenants, the unit that the policy compares. Prompts count as in the file.
 
     Raises:
-        ConfigError: As `validate`.
+        ConfigError: If a request is larger than the engine's KV memory, or the policy is unknown.
     """
     options = {UNIT.name: "tenant"} if UNIT in find_policy(policy_path(run.policy)).OPTIONS else {}
     settings = RunSettings(engine=profile, policy=run.policy, policy_options=options)
@@ -147,15 +148,16 @@ def _compare(values: Iterable[float]) -> ComparedFigure:
 
 
 _PACES = (0.99, 1.0, 1.01)
-"""Simulated throughput jumps by some 0.3 % with small changes of the times, as other batches form:
-so the mean over three is set."""
+"""Paces over which the error is averaged: small changes of the times form other batches, and so
+change the simulated throughput by some 0.3 %."""
 _DIGITS = 4
-"""Significant digits, those that the data bear: a file is the same wherever it is fitted."""
+"""Significant digits of a written time: as many as the data support, so that files are the same on
+every machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedProfile:
-    """A fitted profile, and how it errs on the runs that it was fitted on."""
+    """A fitted profile, and its errors on the runs that it was fitted on."""
 
     profile: EngineProfile
     regression: Regression
@@ -168,9 +170,10 @@ def calibrate(
     """Fit the iteration costs of a profile; deterministic.
 
     Args:
-        runs: At least one; none that predictions are to be tried on.
-        start: Its name, memory and rules are kept, its costs and `speedup` are not.
-        added_prompt_tokens: What the engine put before each prompt and the files do not count.
+        runs: At least one run; keep runs for validation out of it.
+        start: Profile that gives name, memory and rules; its costs and `speedup` are replaced.
+        added_prompt_tokens: Tokens that the engine put before each prompt, not counted in the
+            files.
 
     Raises:
         ConfigError: If there is nothing to fit, or a request is larger than the KV memory.
@@ -191,5 +194,5 @@ def calibrate(
 
 
 def _at_pace(profile: EngineProfile, factor: float) -> EngineProfile:
-    """Return the profile with all times multiplied."""
+    """Return the profile with all times multiplied by a factor."""
     return replace(profile, iteration=profile.iteration.scaled(factor))

@@ -1,9 +1,9 @@
-"""Requests that show what an iteration costs, timed on a live service with one replica.
+"""Requests that reveal the cost of an iteration, timed on a live service with one replica.
 
-They are one application whose stages follow each other, so that nothing depends on how fast the
-engine is: batches of different sizes with short prompts (base and cost of a sequence), batches
-with long prompts (cost of context), and prompts of different lengths, one after the other, while
-others decode (cost of prefill).
+They form one application of consecutive stages, so that the load does not depend on the engine's
+speed: batches of different sizes with short prompts (base and cost per sequence), batches with long
+prompts (cost of context), and prompts of different lengths, one after the other, while others
+decode (cost of prefill).
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import InferenceId, Tokens
 
 SHARE_OF_KV = 0.8
-"""Share of the KV memory that the largest batch holds at its end: nothing waits for memory."""
+"""Share of the KV memory that the largest batch holds at its end, so that no request waits."""
 BATCHES = (1, 2, 4, 8, 16, 32)
 LONG_BATCHES = (1, 4, 8)
 SHORT_PROMPT: Tokens = 16
 OUTPUT: Tokens = 64
 PROBES: tuple[Tokens, ...] = (64, 128, 256, 512, 1024)
-"""Prompts whose prefill is measured: some of each, one after the other, while others decode."""
+"""Prompt lengths whose prefill is measured: several of each, in sequence, while others decode."""
 PROBES_OF_EACH = 8
 BACKGROUND = 2
 BACKGROUND_OUTPUT: Tokens = 96
@@ -35,20 +35,20 @@ BACKGROUND_OUTPUT: Tokens = 96
 async def measure_live(
     url: str, model: str | None = None, *, network: httpx.AsyncBaseTransport | None = None
 ) -> tuple[list[TimedRequest], Tokens]:
-    """Send the requests to a service, twice, and time the second round.
+    """Send the requests to a service twice, and time the second round.
 
     Args:
-        url: Where it is served; it should have nothing else to do.
-        model: The model to ask for; None: the only one that is served.
-        network: Takes the place of the network, for tests.
+        url: URL of the service, which should be idle otherwise.
+        model: Model to call; None: the only one that is served.
+        network: Replaces the network in tests.
 
     Returns:
         The requests, and the KV memory that the replica reports.
 
     Raises:
-        ConfigError: If it has not exactly one replica, or no such model.
-        ConnectionError: If it cannot be reached or is not ready.
-        ResponseError: If it, or a request, failed.
+        ConfigError: If the service has not exactly one replica, or no such model.
+        ConnectionError: If the service cannot be reached or is not ready.
+        ResponseError: If the service, or a request, failed.
     """
     async with aclosing(LiveService(url, network=network)) as service:
         facts = await service.facts(model)
@@ -68,12 +68,12 @@ async def measure_live(
 
 
 def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplication:
-    """Return the requests, each stage after the one before.
+    """Return the calibration application, each stage after the one before.
 
     Args:
-        name: Of the application; prompts differ between names.
-        room: KV that a stage may hold at its end.
-        longest: Prompt and output of one request together, at most.
+        name: Part of the application's id; prompts differ between names.
+        room: KV tokens that a stage may hold at its end.
+        longest: Largest sum of prompt and output tokens of one request.
     """
     inferences: list[WorkloadInference] = []
     before: tuple[InferenceId, ...] = ()
@@ -104,7 +104,7 @@ def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplicati
 
 
 def _batches(room: Tokens, longest: Tokens) -> Iterator[tuple[int, Tokens]]:
-    """Yield how many requests run beside each other, and how long their prompts are."""
+    """Yield (number of parallel requests, length of their prompts) of each batch."""
     for count in BATCHES:
         if count * (SHORT_PROMPT + OUTPUT) <= room:
             yield count, SHORT_PROMPT

@@ -1,8 +1,8 @@
-"""Requests and the times that a server took for them; the CSV files of measured runs.
+"""Requests with the times that a server took for them; the CSV files of measured runs.
 
 A file has the columns
-`client,arrival_s,prompt_tokens,output_tokens,first_token_latency_s,latency_s`, in any order; a
-request that was aborted has no latency.
+`client,arrival_s,prompt_tokens,output_tokens,first_token_latency_s,latency_s`, in any order; an
+aborted request has no latency.
 """
 
 import csv
@@ -29,7 +29,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TimedRequest:
-    """A request that was served, really or in simulation. Times are from the run's start."""
+    """A served request, measured or simulated. Times are from the run's start."""
 
     client: str
     arrived_at_s: Seconds
@@ -40,33 +40,33 @@ class TimedRequest:
 
     @property
     def first_token_latency_s(self) -> Seconds:
-        """Time that the client waited for the first token."""
+        """Time from the arrival to the first token."""
         return self.first_token_at_s - self.arrived_at_s
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run of a real server."""
+    """A measured run of a real server."""
 
     name: str
-    """Name of its file."""
+    """Name of the run's file."""
     policy: str
     requests: tuple[TimedRequest, ...]
-    """At least one."""
+    """Requests that finished; at least one."""
     aborted: int = 0
-    """Requests that never finished; they are left out."""
+    """Number of requests that never finished; they are left out."""
 
 
 def read_run(path: Path, policy: str | None = None) -> MeasuredRun:
     """Read a run from a CSV file, or a `.gz` of one.
 
     Args:
-        path: A name such as `vtc__real.csv.gz` says the policy before the two underscores.
-        policy: Overrides what the name says; without either, `fcfs`.
+        path: The file; in a name such as `vtc__real.csv.gz` the part before `__` is the policy.
+        policy: Overrides the policy in the name; without either, `fcfs`.
 
     Raises:
-        ConfigError: If the file cannot be read or a line is wrong; file, line, field, value and
-            what is allowed are named.
+        ConfigError: If the file cannot be read or a line is wrong; the message names file, line,
+            field, value and allowed values.
     """
     requests: list[TimedRequest] = []
     aborted = 0
@@ -88,7 +88,7 @@ def read_run(path: Path, policy: str | None = None) -> MeasuredRun:
 
 
 def write_run(path: Path, requests: Iterable[TimedRequest]) -> None:
-    """Write requests as `read_run` reads them, whole or not at all.
+    """Write requests in the format of `read_run`, atomically.
 
     Raises:
         ConfigError: If the file cannot be written.
@@ -110,7 +110,8 @@ def as_workload(
 
     Args:
         requests: Only their arrivals and lengths are used.
-        added_prompt_tokens: What the engine puts before each prompt and the file does not count.
+        added_prompt_tokens: Tokens that the engine puts before each prompt, not counted in the
+            file.
     """
     return [
         WorkloadApplication(

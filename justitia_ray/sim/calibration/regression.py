@@ -1,18 +1,17 @@
-"""Costs of an iteration, from how long requests decoded beside each other.
+"""Costs of an iteration, from the times that requests decoded in parallel.
 
-A request that makes d tokens goes through d − 1 decode iterations after its first token. The time
-they took is
+A request of d output tokens goes through d − 1 decode iterations after its first token. Their
+duration is
 
     Σ over those iterations (base + per_sequence · running + per_context_token · context)
     + Σ over the prefills in between (prefill_base + per_prefill_token · prompt tokens)
 
-and all quantities are known from the measured times alone: what ran when, how many tokens it held
-(each makes its tokens evenly between its first and its last), and when prompts were computed
-(requests whose first tokens leave together). No schedule has to be simulated for it. So the
-coefficients follow by least squares on relative errors. Runs differ in the speed of their machine
-(2 % on the A10G runs): each has a factor of its own, of geometric mean 1, found in turn with the
-coefficients, so that such differences are not taken for an effect of what differs between the
-runs' loads.
+All quantities follow from the measured times alone: which requests ran when, how many tokens each
+held (tokens are made evenly between the first and the last), and when prompts were computed
+(requests whose first tokens leave together). No schedule has to be simulated. So the coefficients
+follow by least squares on relative errors. Runs differ in the speed of their machine (2 % on the
+A10G runs): each has its own factor, with geometric mean 1, fitted alternately with the
+coefficients, so that these differences are not attributed to the runs' loads.
 """
 
 import math
@@ -31,7 +30,7 @@ from justitia_ray.units import Seconds, Tokens
 Floats = NDArray[np.float64]
 
 TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
-"""Sizes of prefill tiles that are tried."""
+"""Tile sizes of a prefill that are tried."""
 _ROUNDS = 60
 _FIELDS = (
     "base_s",
@@ -46,37 +45,39 @@ _NO_SUM: Floats = np.zeros(len(_FIELDS))
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Coefficients and what they leave unexplained."""
+    """Fitted coefficients and the remaining error."""
 
     cost: IterationCost
     speeds: tuple[float, ...]
-    """Time of each run's iterations over the fit's; geometric mean 1."""
+    """Duration of each run's iterations over the fitted duration; geometric mean 1."""
     residual: float
-    """Root mean square relative error of a request's decode time, each run weighing the same."""
+    """Root mean square relative error of a request's decode time; every run has equal weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observations:
-    """Observations of one run, a row for each request that decoded."""
+    """Observations of one run, one row for each request that decoded."""
 
     decode_s: Floats
     quantities: Floats
-    """`[n, 3]`: iterations, Σ running, Σ context over them."""
+    """`[n, 3]`: iterations, Σ running, Σ context over these iterations."""
     prefills: Floats
-    """`[n]`: prefills within."""
+    """`[n]`: prefills during the decode time."""
     prefill_tokens: dict[Tokens, Floats]
-    """By tile: `[n]`, prompt tokens of those prefills in whole tiles."""
+    """`[n]` by tile size: prompt tokens of those prefills, in whole tiles."""
 
 
 def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0) -> Regression:
-    """Fit the cost of an iteration; the tile that leaves least unexplained is taken.
+    """Fit the cost of an iteration with the tile size that leaves the least error.
 
     Args:
-        runs: Each weighs the same, however many requests it has.
-        added_prompt_tokens: What the engine put before each prompt and the files do not count.
+        runs: Every run has equal weight, however many requests it has.
+        added_prompt_tokens: Tokens that the engine put before each prompt, not counted in the
+            files.
 
     Raises:
-        ConfigError: If a run has no request that decoded, or nothing tells decoding from prefill.
+        ConfigError: If a run has no request that decoded, or decoding and prefill cannot be
+            separated.
     """
     observed = [_observe(run, added_prompt_tokens) for run in runs]
     fits = [_fit(observed, tile) for tile in TILES]
@@ -84,7 +85,7 @@ def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0)
 
 
 def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
-    """Fit coefficients and speeds in turn, from each run's normal equations."""
+    """Fit coefficients and speeds alternately, from each run's normal equations."""
     grams, sums = zip(*(_normal_equations(o, tile) for o in observed), strict=True)
     speeds = np.ones(len(observed))
     coefficients = np.zeros(len(_FIELDS))
@@ -111,14 +112,14 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
 
 
 def _normal_equations(observed: _Observations, tile: Tokens) -> tuple[Floats, Floats]:
-    """Return Σ x xᵀ and Σ x of rows x over their time, weighing 1 together."""
+    """Return Σ x xᵀ and Σ x of the rows x divided by their times, with total weight 1."""
     columns = (observed.quantities, observed.prefills, observed.prefill_tokens[tile])
     rows = np.column_stack(columns) / observed.decode_s[:, None]
     return rows.T @ rows / len(rows), rows.sum(axis=0) / len(rows)
 
 
 def solve_not_negative(gram: Floats, target: Floats) -> Floats:
-    """Solve for coefficients of which none is negative: the most negative is dropped, in turn."""
+    """Solve for non-negative coefficients by dropping the most negative one repeatedly."""
     scale = np.sqrt(np.diag(gram))
     kept = [column for column in range(len(target)) if scale[column] > 0]
     solution = np.zeros(len(target))
@@ -145,7 +146,7 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
     running, context = integrals(start, end, prompt + 1, iterations)
-    # Iterations are taken to be even over a request's time: a mean over time is one over them.
+    # Iterations are taken as even over a request's time: the mean over time is the mean over them.
     share = iterations / (end - start)
     # First tokens of one prefill leave together; the next are at least an iteration later.
     apart_s = float(np.median(1 / share)) / 2
@@ -165,13 +166,13 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
 
 
 def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
-    """Integrate what runs, and the tokens it holds, over the time of each request.
+    """Integrate the running sequences, and the tokens they hold, over the time of each request.
 
     Args:
-        start: When each began to decode, `[n]`.
-        end: When it ended.
-        held: Tokens that it held at its start.
-        gained: Tokens that it gained until its end, evenly.
+        start: Start of decoding of each request, `[n]`.
+        end: End of each request.
+        held: Tokens held at the start.
+        gained: Tokens gained evenly until the end.
 
     Returns:
         Sequences·seconds and tokens·seconds, `[n]` each.
@@ -182,7 +183,7 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
     steps = np.diff(times)
     running = _steps(len(times), at_start, at_end, np.ones(len(start)))
     slope = _steps(len(times), at_start, at_end, rate)
-    # The line of a request is held + rate · (t − start): its value at t = 0, and its slope.
+    # A request holds held + rate · (t − start) tokens: sum the values at t = 0 and the slopes.
     level = _steps(len(times), at_start, at_end, held - rate * start)
     middles = (times[:-1] + times[1:]) / 2
     sequences = np.concatenate([[0.0], np.cumsum(running[:-1] * steps)])
@@ -191,7 +192,7 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
 
 
 def _steps(count: int, at_start: NDArray[np.intp], at_end: NDArray[np.intp], by: Floats) -> Floats:
-    """Return the sum, between each time and the next, of `by` over what runs there."""
+    """Return the sum of `by` over the running requests, for each step between two times."""
     changes = np.zeros(count)
     np.add.at(changes, at_start, by)
     np.add.at(changes, at_end, -by)
@@ -201,9 +202,9 @@ def _steps(count: int, at_start: NDArray[np.intp], at_end: NDArray[np.intp], by:
 def _prefills(
     requests: Sequence[TimedRequest], added: Tokens, apart_s: Seconds
 ) -> tuple[Floats, Floats]:
-    """Return when each prefill ended, in order, and how many prompt tokens it computed.
+    """Return the end of each prefill, in order, and the number of prompt tokens it computed.
 
-    First tokens less than `apart_s` after another are of the same prefill.
+    First tokens less than `apart_s` after another belong to the same prefill.
     """
     times: list[Seconds] = []
     tokens: list[Tokens] = []
