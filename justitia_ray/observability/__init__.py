@@ -1,1 +1,1 @@
-"""Metrics, their series, the canonical log lines, and the dashboard that ships."""
+"""Metrics and their series, log lines, and traces."""

@@ -1,7 +1,7 @@
-"""The spans of a call: in the queue, under each lease, and as a whole; and of its application.
+"""Spans of a call: in the queue, under each lease, and as a whole; and of its application.
 
-A call that is not traced costs a hash of its application's name. Spans are made when they end, by
-hand, and given to whoever exports them.
+A call that is not traced costs one hash of its application's name. Spans are created by hand when
+they end, and passed to an export function.
 """
 
 import asyncio
@@ -28,32 +28,32 @@ from justitia_ray.protocol.engine import Progress
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds
 
 ASKED_AFTER_S: Seconds = 0.05
-"""A traced call that waits for longer is told by the scheduler why, once."""
+"""Time a traced call waits before the scheduler is asked, once, for the reason of the wait."""
 
 Kind = Literal["internal", "server", "client"]
 Value = str | int | float | bool
 AskOutlooks = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
-"""Returns the outlooks of applications, as `core.outlook` has them as JSON."""
+"""Returns the outlooks of applications, in the JSON form of `core.outlook`."""
 
 
 @dataclass(slots=True)
 class Span:
-    """A span that has begun, and is exported when it ends."""
+    """A span that has started; it is exported when it ends."""
 
     name: str
     context: TraceContext
     parent: TraceContext | None
     started_ns: int
-    """Nanoseconds since 1970, as the end."""
+    """Start in nanoseconds since 1970; `ended_ns` uses the same clock."""
     kind: Kind = "internal"
     ended_ns: int = 0
     attributes: dict[str, Value] = field(default_factory=dict)
     links: tuple[TraceContext, ...] = ()
     error: str | None = None
-    """Class of the error that ended it."""
+    """Class name of the error that ended the span; None without an error."""
 
     def set(self, attribute: c.Attribute, value: Value | None) -> None:
-        """Set an attribute; None: it is not known."""
+        """Set an attribute of the span; None leaves it unset."""
         if value is not None:
             self.attributes[attribute.name] = value
 
@@ -72,57 +72,68 @@ def _error_name(error: BaseException) -> str:
 
 
 class CallTrace(Protocol):
-    """The trace of one call, told of what happens to it, in this order."""
+    """Trace of one call; its methods are called in the order in which they are listed here."""
 
     headers: Mapping[str, str]
-    """Headers for the replica, once the call was submitted."""
+    """Headers for the replica; set once the call was submitted."""
 
     def note_submitted(self, application_id: ApplicationId) -> None:
-        """Note that the call waits in the queue, as an inference of an application."""
+        """Record that the call is queued as an inference of an application."""
 
     def note_granted(self, grant: Grant) -> None:
-        """Note a lease."""
+        """Record that the call was granted a lease."""
 
     def note_lost(self, error: BaseException) -> None:
-        """Note that the lease could not be used to its end: the call waits again."""
+        """Record that a lease was lost before the call ended: the call is queued again."""
 
     def end(self, status: int | None = None) -> None:
-        """End it: answered with a status, or by the exception that is being handled; once."""
+        """End the trace, with a status or with the exception that is being handled; called once."""
 
 
 class Untraced:
-    """The trace of a call where tracing is off."""
+    """Trace of a call while tracing is off: every method does nothing."""
 
     headers: Mapping[str, str] = {}
 
     def note_submitted(self, application_id: ApplicationId) -> None:
-        """Note nothing."""
+        """Do nothing: this call is not traced."""
 
     def note_granted(self, grant: Grant) -> None:
-        """Note nothing."""
+        """Do nothing: this call is not traced."""
 
     def note_lost(self, error: BaseException) -> None:
-        """Note nothing."""
+        """Do nothing: this call is not traced."""
 
     def end(self, status: int | None = None) -> None:
-        """End nothing."""
+        """Do nothing: this call is not traced."""
 
 
 UNTRACED = Untraced()
 
 
 class CallFacts(NamedTuple):
-    """Facts of a call that are known before it is submitted."""
+    """Facts about a call that are known before it is submitted."""
 
     path: str
     tier: str
     application_class: str | None
     traceparent: str | None
-    """Header of the caller."""
+    """The caller's `traceparent` header; None if it sent none."""
 
 
 class CallTracer:
-    """Begins the traces of calls to one model, and ends those of its applications."""
+    """Starts the traces of calls to one model, and exports the spans of its applications.
+
+    Args:
+        sampler: Selects the applications that are traced.
+        export: Receives the finished spans.
+        model: The model's name.
+        ask_outlooks: Requests the applications' outlooks from the scheduler.
+        parent: Parent of a call's span if the caller sends a trace context: the application's span,
+            with a link to the caller's, or the caller's span, with a link to the application's; the
+            parent also decides whether the call is traced.
+        clock: Returns nanoseconds since 1970.
+    """
 
     def __init__(
         self,
@@ -134,18 +145,6 @@ class CallTracer:
         parent: Literal["application", "caller"] = "application",
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare.
-
-        Args:
-            sampler: Says which applications are traced.
-            export: Takes the spans.
-            model: The model's name.
-            ask_outlooks: Asks the scheduler where applications stand.
-            parent: Whose trace a call belongs to if its caller sends a context: that of its
-                application, with a link to the caller's span, or the caller's, with a link to the
-                application's, and traced if the caller's is.
-            clock: Nanoseconds since 1970.
-        """
         self.sampler = sampler
         self.export = export
         self.model = model
@@ -154,11 +153,11 @@ class CallTracer:
         self.clock = clock
 
     def begin(self, facts: CallFacts) -> CallTrace:
-        """Begin the trace of a call."""
+        """Start the trace of a call."""
         return TracedCall(self, facts)
 
     def end_application(self, ended: EndApplication) -> None:
-        """Export the span of an application that is over, if it is traced."""
+        """Export the span of an ended application, if it is traced."""
         context = self.sampler.context(ended.application_id)
         if not context.is_sampled:
             return
@@ -197,7 +196,7 @@ def _name(span: Span, application_id: ApplicationId, application_class: str | No
 
 
 class TracedCall:
-    """The trace of a call where tracing is on; whether it is traced shows at its submission."""
+    """Trace of a call while tracing is on; its submission decides whether it is traced."""
 
     def __init__(self, tracer: CallTracer, facts: CallFacts) -> None:
         self.headers: Mapping[str, str] = {}
@@ -205,7 +204,7 @@ class TracedCall:
         self._facts = facts
         self._began_ns = tracer.clock()
         self._call: Span | None = None
-        """The call as a whole; None: not traced, or ended."""
+        """Span of the whole call; None: not traced, or ended."""
         self._waits: Span | None = None
         self._runs: Span | None = None
         self._attempt = 0
@@ -214,7 +213,7 @@ class TracedCall:
         self._asking: asyncio.Task[None] | None = None
 
     def note_submitted(self, application_id: ApplicationId) -> None:
-        """Decide whether the call is traced; then it waits from now on."""
+        """Decide whether the call is traced; if so, start its wait in the queue."""
         facts, tracer = self._facts, self._tracer
         own = parent = tracer.sampler.context(application_id)
         links: tuple[TraceContext, ...] = ()
@@ -224,7 +223,7 @@ class TracedCall:
                 parent, link = (caller, own) if tracer.joins_callers else (own, caller)
                 links = (link,)
         if not parent.is_sampled:
-            # An engine that is told nothing would trace by a sampler of its own.
+            # Without a header the engine would sample by its own rule.
             self.headers = {TRACEPARENT: parent.traceparent}
             return
         operation = c.operation_of(facts.path)
@@ -243,7 +242,7 @@ class TracedCall:
         self._wait()
 
     def note_granted(self, grant: Grant) -> None:
-        """End the wait; the lease begins."""
+        """End the wait in the queue, and start the lease's span."""
         if self._call is None or self._waits is None:
             return
         self._stop_asking()
@@ -259,7 +258,7 @@ class TracedCall:
         self.headers = {TRACEPARENT: runs.context.traceparent}
 
     def note_lost(self, error: BaseException) -> None:
-        """End the lease with its error; the call waits again."""
+        """End the lease's span with its error, and start another wait in the queue."""
         if self._runs is not None:
             self._fail(self._runs, error)
             self._export(self._runs)
@@ -267,7 +266,7 @@ class TracedCall:
             self._wait()
 
     def end(self, status: int | None = None) -> None:
-        """End all that has not ended."""
+        """End all spans of the call that have not ended."""
         call = self._call
         if call is None:
             return
@@ -283,7 +282,7 @@ class TracedCall:
                 self._fail(span, error)
             self._export(span)
 
-    # --- inside
+    # --- private helpers
 
     def _wait(self) -> None:
         self._attempt += 1
@@ -296,9 +295,9 @@ class TracedCall:
         self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
-        """Ask the scheduler where the application stands, while the call waits."""
+        """Add the application's outlook to the span of the wait, requested from the scheduler."""
         span = self._waits
-        with suppress(JustitiaError):  # it is being started again, say
+        with suppress(JustitiaError):  # e.g. while the scheduler restarts
             outlooks = await self._tracer.ask_outlooks((self._application_id,))
             outlook = outlooks.get(self._application_id)
             if span is not None and outlook is not None:
@@ -325,7 +324,7 @@ class TracedCall:
             span.set(c.STATUS, status)
         if status >= 400:
             span.set(c.ERROR, str(status))
-        if status >= 500:  # of a server's span a mistake of its caller is no error
+        if status >= 500:  # a server span treats a 4xx as the caller's mistake, not as an error
             span.error = str(status)
 
     @staticmethod
@@ -339,7 +338,7 @@ class TracedCall:
 
 
 class EngineTracer:
-    """Makes the spans of calls on an engine, as children of the leases that callers hold."""
+    """Creates the spans of engine calls, as children of the leases' spans; see `CallTracer`."""
 
     def __init__(
         self,
@@ -348,14 +347,13 @@ class EngineTracer:
         replica_id: ReplicaId,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare; see `CallTracer`."""
         self._export = export
         self._model = model
         self._replica_id = replica_id
         self._clock = clock
 
     def begin(self, path: str, lease_id: LeaseId, headers: Mapping[str, str]) -> Span | None:
-        """Return the span of a call that begins; None if its lease is not traced."""
+        """Return the span of a call that starts; None if its lease is not traced."""
         lease = read_sampled(headers.get(TRACEPARENT))
         if lease is None:
             return None
@@ -366,7 +364,7 @@ class EngineTracer:
         return span
 
     def end(self, span: Span, status: int, used: Progress) -> None:
-        """Export a span whose call has ended, by the exception that is being handled if any.
+        """Export the span of an ended call, with the exception that is being handled, if any.
 
         Args:
             span: The span.

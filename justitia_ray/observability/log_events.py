@@ -1,10 +1,10 @@
-"""Log lines as an event name and fields, in JSON; never a prompt, never a completion.
+"""Log lines that consist of an event name and JSON fields, never of prompts or completions.
 
-Where a logger writes JSON lines, the fields are fields of the line, beside those that Serve adds
-(`request_id`, `replica`, …). Where it writes text, they are a JSON object behind the name.
+If a logger writes JSON lines, the fields are fields of the line, beside those that Serve adds
+(`request_id`, `replica`, …). If it writes text, they are a JSON object after the name.
 
-The scheduler writes its own lines in batches: one for each application, formatted and written at
-once, is a seventh of its time.
+The scheduler writes its lines in batches: formatting and writing one line at once for each
+application takes a seventh of its time.
 """
 
 import json
@@ -21,9 +21,9 @@ from justitia_ray.core.actions import EndApplication
 from justitia_ray.units import Epoch, Seconds
 
 _BATCH = 50
-"""Most lines that are formatted at once: it takes a millisecond or two."""
+"""Maximum lines that are formatted at once; a batch takes a millisecond or two."""
 _BATCH_S: Seconds = 0.2
-"""Longest time for which a line is held back."""
+"""Maximum time for which a line is held back."""
 
 
 def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> None:
@@ -33,7 +33,7 @@ def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> 
         logger: The logger to write to.
         level: A level of `logging`.
         event: The event's name, e.g. `application.ended`.
-        fields: Values of JSON; any other is written as text.
+        fields: Values that JSON can represent; any other is written as text.
     """
     if not logger.isEnabledFor(level):
         return
@@ -50,20 +50,20 @@ def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> 
 
 
 def is_logged(times: int) -> bool:
-    """Return whether an event that repeats is logged: the 1st, 2nd, 4th, 8th and so on are."""
+    """Return whether a repeated event is logged: the 1st, 2nd, 4th, 8th time and so on."""
     return times.bit_count() == 1
 
 
 def application_ended(
     logger: logging.Logger, ended: EndApplication, model: str, epoch: Epoch
 ) -> None:
-    """Log the canonical line of an application that has ended.
+    """Log the summary line of an ended application.
 
     Args:
         logger: The logger to write to.
         ended: The application.
         model: The model that served it.
-        epoch: The epoch of the scheduler that saw its end.
+        epoch: Epoch of the scheduler that ended it.
     """
     started, lag = ended.first_dispatched_at, ended.lag
     log_event(
@@ -96,7 +96,7 @@ def application_ended(
 
 
 def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
-    """Yield the handlers that a record of this logger reaches."""
+    """Yield the handlers that receive this logger's records."""
     at: logging.Logger | None = logger
     while at is not None:
         yield from at.handlers
@@ -104,9 +104,9 @@ def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
 
 
 def _writes_fields(handler: logging.Handler) -> bool:
-    """Return whether a handler writes a record's own fields, as formatters of JSON do.
+    """Return whether a handler writes a record's extra fields, as JSON formatters do.
 
-    Serve's handler gathers records for a target, which has the formatter.
+    Serve's handler buffers records for a target, which has the formatter.
     """
     target = getattr(handler, "target", None)
     if target is not None:
@@ -121,7 +121,7 @@ class JsonLines(logging.Formatter):
     """Formats a record as a JSON object: time, level, message, and the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line."""
+        """Return the record as one line of JSON."""
         line = {
             "asctime": self.formatTime(record),
             "levelname": record.levelname,
@@ -133,22 +133,21 @@ class JsonLines(logging.Formatter):
         own = {
             key: value
             for key, value in vars(record).items()
-            # Ray puts a field into every record once it is imported: `_ray_timestamp_ns`.
+            # Ray, once imported, adds a field to every record: `_ray_timestamp_ns`
             if key not in _RECORD_FIELDS and not key.startswith("_")
         }
         return json.dumps(line | own, default=str)
 
 
 class JsonBatches(MemoryHandler):
-    """Formats and writes lines of JSON in batches; a warning, and what came before it, at once."""
+    """Writes JSON lines in batches; a warning is written at once, with the lines before it.
+
+    Args:
+        stream: Output of the lines.
+        batch_s: Maximum time for which a line is held back.
+    """
 
     def __init__(self, stream: TextIO, batch_s: Seconds = _BATCH_S) -> None:
-        """Hold nothing back yet.
-
-        Args:
-            stream: Where lines go.
-            batch_s: Longest time for which a line is held back.
-        """
         super().__init__(_BATCH, logging.WARNING)
         self.setFormatter(JsonLines())
         self._stream = stream
@@ -165,7 +164,7 @@ class JsonBatches(MemoryHandler):
         self._has_lines.set()
 
     def flush(self) -> None:
-        """Write what was held back."""
+        """Write the lines of the batch."""
         with self.lock or nullcontext():
             batch, self.buffer = self.buffer, []
             if batch:
@@ -173,7 +172,7 @@ class JsonBatches(MemoryHandler):
                 self._stream.flush()
 
     def _keep_flushing(self) -> None:
-        """Flush a while after each first line of a batch. To start a thread for each takes long."""
+        """Flush each batch some time after its first line. A thread per batch would be too slow."""
         while True:
             self._has_lines.wait()
             time.sleep(self._batch_s)
@@ -182,7 +181,7 @@ class JsonBatches(MemoryHandler):
 
 
 def write_json_lines() -> None:
-    """Let this process log JSON lines to its standard error; earlier handlers stay."""
+    """Make this process log JSON lines to its standard error; existing handlers stay."""
     logging.basicConfig(level=logging.INFO, handlers=[JsonBatches(sys.stderr)])
     logging.getLogger("justitia_ray").setLevel(logging.INFO)
 

@@ -1,4 +1,4 @@
-"""The series of a process between two exports: plain numbers that an exporter takes now and then.
+"""Series of a process between two exports: plain numbers that an exporter reads periodically.
 
 A count is an integer's addition, and an observation that of its bucket: cheap enough for every
 event. The cost of an export is paid once for all events since the last one.
@@ -14,14 +14,14 @@ from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
-"""Label of classes and tenants beyond the bound; not counted against the bound itself."""
+"""Label of classes and tenants beyond the limit; it does not count towards the limit."""
 
 
 class MetricsBackend(Protocol):
-    """The metrics library of the process, which exports measures."""
+    """Metrics library of the process, to which series are exported."""
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
-        """Raise a counter; by 0 to let it exist."""
+        """Increase a counter; an amount of 0 creates the series."""
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
         """Set a gauge."""
@@ -29,19 +29,20 @@ class MetricsBackend(Protocol):
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        """Set what a histogram has recorded so far.
+        """Set a histogram's totals so far.
 
         Args:
             metric: The histogram.
             labels: Labels of the series.
-            counts: Values in each bucket alone; the last is above all bounds.
+            counts: Number of values in each bucket, not cumulative; the last bucket has no upper
+                limit.
             total: Sum of all values.
         """
 
 
 @dataclass(slots=True)
 class CounterSeries:
-    """A series of a counter."""
+    """One labelled series of a counter."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -49,7 +50,7 @@ class CounterSeries:
     _exported_total: float | None = None
 
     def increase(self, amount: float = 1) -> None:
-        """Raise the counter."""
+        """Increase the counter."""
         self._total += amount
 
     def set_total(self, total: float) -> None:
@@ -57,9 +58,9 @@ class CounterSeries:
         self._total = total
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export the rise since the last export; the first time a rise of 0, too.
+        """Export the increase since the last export; the first export creates the series with 0.
 
-        A rate sees the first rise of a series only if the series was scraped before, as 0.
+        A rate includes the first increase of a series only if the series was scraped as 0 before.
         """
         new = self._total - (self._exported_total or 0)
         if new > 0 or self._exported_total is None:
@@ -69,12 +70,12 @@ class CounterSeries:
 
 @dataclass(slots=True)
 class GaugeSeries:
-    """A series of a gauge."""
+    """One labelled series of a gauge."""
 
     metric: Metric
     labels: Mapping[str, str]
     value: float | None = None
-    """Current value; None: not known yet."""
+    """Current value; None: not set yet, and not exported."""
 
     def export(self, backend: MetricsBackend) -> None:
         """Export the current value."""
@@ -84,25 +85,25 @@ class GaugeSeries:
 
 @dataclass(slots=True)
 class HistogramSeries:
-    """A series of a histogram."""
+    """One labelled series of a histogram."""
 
     metric: Metric
     labels: Mapping[str, str]
     _counts: list[int] = field(init=False)
-    """Values in each bucket alone; the last is above all bounds."""
+    """Number of values in each bucket, not cumulative; the last bucket has no upper limit."""
     _total: float = 0.0
 
     def __post_init__(self) -> None:
         self._counts = [0] * (len(self.metric.buckets) + 1)
 
     def observe(self, value: float) -> None:
-        """Record one observation; a value below 0 counts as 0."""
+        """Record one value; a value below 0 adds 0 to the sum."""
         self._counts[bisect_left(self.metric.buckets, value)] += 1
         if value > 0:
             self._total += value
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export what was recorded so far, changed or not."""
+        """Export all values recorded so far, even if nothing changed."""
         backend.set_histogram(self.metric, self.labels, tuple(self._counts), self._total)
 
 
@@ -110,7 +111,17 @@ Series = TypeVar("Series", CounterSeries, GaugeSeries, HistogramSeries)
 
 
 class Measures:
-    """The series of one process and one model."""
+    """All series of one process and one model.
+
+    Series whose labels are known exist from the start; their counters are exported as 0.
+
+    Args:
+        set_by: Kind of the process.
+        common: Labels that all series of the process have.
+        max_classes: Maximum number of application classes with their own series; others are
+            `other`.
+        max_tenants: The same for tenants, and for nodes.
+    """
 
     def __init__(
         self,
@@ -119,14 +130,6 @@ class Measures:
         max_classes: int,
         max_tenants: int,
     ) -> None:
-        """Start with all series whose labels are known; those of counters are exported as 0.
-
-        Args:
-            set_by: The kind of process.
-            common: Labels that all series of the process have, where their metric has them.
-            max_classes: Most application classes with series of their own; the rest is `other`.
-            max_tenants: Most tenants with series of their own, and most nodes.
-        """
         self._common = dict(common)
         bounds = zip(BOUNDED_LABELS, (max_classes, max_tenants, max_tenants), strict=True)
         self._told_apart = {label: ToldApart(most, OTHER) for label, most in bounds}
@@ -138,7 +141,7 @@ class Measures:
                     self.counter(metric, *values)
 
     def counter(self, metric: Metric, *values: str) -> CounterSeries:
-        """Return the series of a counter.
+        """Return the series of a counter; creates it if needed.
 
         Args:
             metric: The counter.
@@ -155,11 +158,11 @@ class Measures:
         return self._one(metric, values, HistogramSeries)
 
     def label(self, name: str, value: str) -> str:
-        """Return the label of a class or a tenant: its own name, or that which it counts for."""
+        """Return the label value of a class, tenant or node: its own name, or `other`."""
         return self._told_apart[name].name_of(value)
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export every series, whatever series fails.
+        """Export every series, even if some fail.
 
         Raises:
             Exception: The first exception of the backend.

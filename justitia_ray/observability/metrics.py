@@ -1,9 +1,9 @@
-"""The table of exported metrics: name, kind, labels and meaning of each.
+"""Table of the exported metrics: name, kind, labels and meaning of each.
 
 Names are `justitia_<noun>_<unit>`, and Ray's exporter puts `ray_` before them. The dashboard and
-the table of `deployments/monitoring/README.md` are made from this one. Each process of the kind
-in `set_by` exports series of its own (Ray adds a `WorkerId`), so that a query adds them up or takes
-the greatest: `sum by (model)`, `max by (model)`.
+the table of `deployments/monitoring/README.md` are generated from this table. Each process of the
+kind in `set_by` exports its own series (Ray adds a `WorkerId`), so a query adds them up or takes
+the maximum: `sum by (model)`, `max by (model)`.
 """
 
 from dataclasses import dataclass
@@ -26,20 +26,21 @@ EXPORTED_PREFIX = "ray_"
 """Prefix of every name in Ray's exporter."""
 
 ALL_LABELS = ("application", "model")
-"""Labels of every metric: `name` of the arguments, and the model. Serve's own metrics have Serve's
-name of the application there, which is another where it is deployed under another."""
+"""Labels of every metric: `name` of the arguments, and the model. Ray Serve's own metrics have the
+name of the deployed Serve application there, which may differ."""
 
 _QUEUE_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _COMPLETION_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _LAG_S = (0.01, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-"""Applications that were not behind are in the first bucket: Ray takes no boundary of 0 or less."""
+"""Applications that were not behind are counted in the first bucket: Ray allows no boundary of 0 or
+less."""
 _EXCHANGE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _RELATIVE_ERROR = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 DECISION_S = (1e-5, 2.51e-5, 5.01e-5, 1e-4, 2.51e-4, 5.01e-4, 1e-3, 1e-2, 1e-1)
-"""Ends of steps of the `DecisionMeter`, closest around the limit of a decision, 1e-4."""
+"""Bucket limits of the `DecisionMeter`, densest around the target for a decision, 1e-4 s."""
 MAX_LAG_CANDIDATES = 2_000
-"""Most live applications that are searched for the greatest lag, or counted by reason and tier; the
-scheduler waits meanwhile."""
+"""Maximum number of live applications that are searched for the greatest lag, or counted by reason
+and tier; the scheduler is blocked meanwhile."""
 
 LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "outcome": tuple(outcome.value for outcome in Outcome),
@@ -75,21 +76,22 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "result": ("took_over", "rejected", "failed"),
     "le": (*(f"{bound:g}" for bound in DECISION_S), "+Inf"),
 }
-"""Labels whose values are known: their counters are exported as 0 from the start. An operator's own
-headers, and fields of a body, recognise under further names.
+"""Labels with known values: their counters are exported as 0 from the start. An operator's own
+headers and body fields add further values of `recognized_by`.
 
-The reasons leave out those that end an admitted inference: that is an outcome."""
+The reasons exclude refusals that end an admitted inference, because these are counted as outcomes.
+"""
 BOUNDED_LABELS = ("application_class", "tenant", "node")
-"""Labels whose values callers and operators make; beyond `metrics.max_classes`, and for tenants and
-nodes `metrics.max_tenants`, they are `other`. Nodes are named as `tenants` of the `user_config`
-describes them, `acme/*` among them."""
+"""Labels whose values come from callers and operators; beyond `metrics.max_classes`, and for
+tenants and nodes `metrics.max_tenants`, the value is `other`. Nodes are named as in `tenants` of
+the `user_config`, including patterns such as `acme/*`."""
 OPEN_LABELS = ("code",)
-"""Labels whose values follow from another one; see the process that sets them."""
+"""Labels whose values depend on another label; see the process that sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A row of the table."""
+    """An exported metric: a row of the table."""
 
     name: str
     description: str
@@ -97,7 +99,7 @@ class Metric:
     own_labels: tuple[str, ...] = ()
     """Labels besides `ALL_LABELS`."""
     buckets: tuple[float, ...] = ()
-    """Upper ends of a histogram's buckets, in its unit."""
+    """Upper limits of a histogram's buckets, in its unit; empty for other kinds."""
     set_by: SetBy = "scheduler"
 
     @property
@@ -109,7 +111,7 @@ class Metric:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the exported metric."""
+        """All label names of the exported metric."""
         return ALL_LABELS + self.own_labels
 
     @property
@@ -501,4 +503,4 @@ MODEL_VERSION = Metric(
 TABLE: tuple[Metric, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, Metric)
 )
-"""Every metric, in the order of this file."""
+"""All metrics, in the order of this file."""

@@ -1,4 +1,4 @@
-"""Metrics of outlooks and deadlines: why applications wait, and what came of what was foretold."""
+"""Metrics of outlooks and deadlines: why applications wait, and how accurate predictions were."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,19 +15,18 @@ from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
 from justitia_ray.units import Seconds
 
 _SHARE = 0.01
-"""Share of the scheduler's time that counting the applications may take."""
+"""Maximum share of the scheduler's time for counting the applications."""
 
 
 class OutlookMetrics:
-    """Counts live applications by reason and tier, starts by what was foretold, and deadlines."""
+    """Counts live applications by reason and tier, starts by their prediction, and deadlines.
+
+    Args:
+        measures: The series of a scheduler.
+        clock: Precise monotonic clock, for the time that measuring takes.
+    """
 
     def __init__(self, measures: Measures, clock: Callable[[], Seconds]) -> None:
-        """Start to measure.
-
-        Args:
-            measures: The series of a scheduler.
-            clock: Precise, and never goes back; for the time that measuring may take.
-        """
         self._measures = measures
         self._clock = clock
         self._due_at: Seconds = 0.0
@@ -41,15 +40,16 @@ class OutlookMetrics:
             self._deadlines["made"].increase()
 
     def record_deadline(self, event: ev.Event) -> None:
-        """Count an inference that an event has led to refuse for its deadline."""
+        """Count an inference that was refused for its deadline because of an event."""
         is_new = isinstance(event, ev.InferenceSubmitted)
         self._deadlines["refused" if is_new else "missed"].increase()
 
     def measure(self, core: SchedulerCore, held_back: int) -> None:
-        """Count the live applications, unless that was done lately, and the starts.
+        """Count the starts, and the live applications unless they were counted recently.
 
         Args:
-            core: The core, told of what holds applications back outside of it.
+            core: The core, which must already include the reasons outside it that hold applications
+                back.
             held_back: Applications that wait for the accounts before they are opened.
         """
         for (band, fell), count in core.outlooks.starts.fell.items():
@@ -66,7 +66,7 @@ class OutlookMetrics:
         self._due_at = now + (now - began_at) / _SHARE
 
     def step_down(self) -> None:
-        """Set the gauges of a scheduler that has lost its queue to nothing."""
+        """Set the gauges of a scheduler that is no longer the leader to 0."""
         self._set(Counter(), Counter())
 
     def _set(self, reasons: Counter[Reason], tiers: Counter[str]) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of the ingress, the replica and the predictor: what each counts and exports."""
+"""Metrics of the ingress, the replica and the predictor."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -15,20 +15,19 @@ from justitia_ray.protocol.refusals import drop_reason
 from justitia_ray.units import ApplicationId, Epoch, Seconds, Tokens
 
 _MAX_SOURCES = 50_000
-"""Most open applications whose source of the estimate is kept; the oldest go first. As many as
-`scheduler.max_open_applications`; they take 10 MB."""
+"""Maximum number of open applications whose estimate source is stored (10 MB), oldest dropped
+first; the default of `scheduler.max_open_applications`."""
 
 
 class IngressMetrics:
-    """Counts an ingress's estimates by source, their errors at the ends, and dropped calls."""
+    """Counts an ingress's estimates by source, their final errors, and dropped calls."""
 
     def __init__(self, measures: Measures) -> None:
-        """Start to measure for an ingress."""
         self._measures = measures
         self._asked: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Sources of applications whose opening the scheduler has not answered."""
+        """Estimate sources of applications whose opening the scheduler has not answered."""
         self._sources: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Sources of open applications."""
+        """Estimate sources of open applications."""
         self._missed = measures.counter(m.PREDICTOR_MISSED_TOTAL)
         self._dropped = {
             pair: measures.counter(m.DROPPED_CALLS_TOTAL, pair[0] or "none", pair[1].value)
@@ -41,22 +40,22 @@ class IngressMetrics:
         self._epoch: Epoch = 0
 
     def record_estimate(self, application_id: ApplicationId, source: Source) -> None:
-        """Record the estimate with which the scheduler was asked to open an application.
+        """Record the estimate sent to the scheduler with the request to open an application.
 
-        The scheduler takes the first estimate, so a later one changes nothing.
+        The scheduler uses the first estimate, so a later one changes nothing.
         """
         if application_id not in self._sources and application_id not in self._asked:
             _keep(self._asked, application_id, source)
 
     def record_opening(self, application_id: ApplicationId) -> None:
-        """Record that the scheduler opened an application; repeated or unknown ones are ignored."""
+        """Record that the scheduler opened an application; repeated or unknown ids are ignored."""
         source = self._asked.pop(application_id, None)
         if source is not None:
             self._predictions[source].increase()
             _keep(self._sources, application_id, source)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget an application that is over, or was not opened."""
+        """Forget an application that has ended, or was not opened."""
         self._asked.pop(application_id, None)
         self._sources.pop(application_id, None)
 
@@ -65,22 +64,22 @@ class IngressMetrics:
         self._measures.counter(m.RECOGNIZED_TOTAL, rule or "none").increase()
 
     def record_drop(self, error: JustitiaError) -> None:
-        """Count a call that an error ended; one that comes before admission is not counted."""
+        """Count a call that an error ended, unless the error came before admission."""
         reason = drop_reason(error)
         if reason is not None:
             self._dropped[status_of(error)[2] or "", reason].increase()
 
     def record_failed_stream(self, status: int) -> None:
-        """Count a stream that has failed after its head, by the status that it did not get."""
+        """Count a stream that failed after its head, by the status that it would have had."""
         failed_with = "4xx" if status < 500 else "5xx"
         self._measures.counter(m.FAILED_STREAMS_TOTAL, failed_with).increase()
 
     def record_missed_estimate(self) -> None:
-        """Count an estimate that the predictor did not give in time."""
+        """Count an estimate that the predictor did not return in time."""
         self._missed.increase()
 
     def record_end(self, ended: EndApplication) -> None:
-        """Record the error of an estimate whose application was opened here and ran to its end."""
+        """Record the estimate's error for an application that was opened here and has finished."""
         source = self._sources.get(ended.application_id)
         self.forget_application(ended.application_id)
         if source is None or not is_lesson(ended):
@@ -90,11 +89,11 @@ class IngressMetrics:
         self._measures.histogram(m.PREDICTION_RELATIVE_ERROR, label, source).observe(error)
 
     def measure(self, outstanding: int, epoch: Epoch) -> None:
-        """Set the gauges, and count a change of the leader since the last time.
+        """Set the gauges, and count a change of the leader since the last call.
 
         Args:
-            outstanding: Inferences submitted and not answered.
-            epoch: The scheduler's; 0 before it is known.
+            outstanding: Number of inferences submitted and not answered.
+            epoch: The scheduler's epoch; 0 before it is known.
         """
         self._measures.gauge(m.OUTSTANDING_INFERENCES).value = outstanding
         if epoch > self._epoch:
@@ -111,15 +110,14 @@ def _keep(
 
 
 class ReplicaMetrics:
-    """Measures a replica before an export."""
+    """Measures a replica before an export.
+
+    Args:
+        measures: The series of a replica.
+        kv_tokens: KV memory of its engine in tokens.
+    """
 
     def __init__(self, measures: Measures, kv_tokens: Tokens) -> None:
-        """Start to measure.
-
-        Args:
-            measures: The series of a replica.
-            kv_tokens: KV memory of its engine.
-        """
         self._measures = measures
         self._kv_tokens = kv_tokens
 
@@ -150,10 +148,9 @@ TrainingResult = Literal["took_over", "rejected", "failed"]
 
 
 class PredictorMetrics:
-    """Counts a predictor's learning, and exports the versions that answer."""
+    """Counts a predictor's learning, and exports the model versions in use."""
 
     def __init__(self, measures: Measures) -> None:
-        """Start to measure for a predictor."""
         self._measures = measures
         self._learned = measures.counter(m.LEARNED_APPLICATIONS_TOTAL)
 
@@ -162,14 +159,14 @@ class PredictorMetrics:
         self._learned.increase(applications)
 
     def record_training(self, result: TrainingResult) -> None:
-        """Count a training that has ended."""
+        """Count a completed training by its result."""
         self._measures.counter(m.TRAININGS_TOTAL, result).increase()
 
     def measure(self, versions: Mapping[str, int]) -> None:
-        """Set the version of each class; `other` is no class and has none.
+        """Set the model version of each class; the label `other` has no version.
 
         Args:
-            versions: By class, the version of the model that answers; 0 for the mean of the class.
+            versions: Version of the model in use by class; 0 if the mean of the class is used.
         """
         for application_class, version in versions.items():
             label = self._measures.label("application_class", application_class)

@@ -1,4 +1,4 @@
-"""Metrics of the scheduler: its queue, its fairness, its leases, the duration of its decisions."""
+"""Metrics of the scheduler: its queue, its fairness, its leases, and the time of its decisions."""
 
 import math
 from collections import Counter
@@ -21,15 +21,15 @@ from justitia_ray.scaling.sizing import SizeDecision
 from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 _STEPS_A_DECADE = 10
-"""Steps for each power of ten, which is then the end of a step."""
+"""Histogram steps per power of ten; each power of ten is the limit of a step."""
 _LEAST_S: Seconds = 1e-6
-"""Least duration that is told apart."""
+"""Shortest duration that is resolved (seconds)."""
 _LAST = 9 * _STEPS_A_DECADE
-"""Last step, which ends at 1,000 s: a bound on the table, not on a decision."""
+"""Last step, which ends at 1,000 s; longer decisions are counted in it."""
 _LAG_SHARE = 0.01
-"""Share of the scheduler's time that the search for the greatest lag may take."""
+"""Maximum share of the scheduler's time for the search for the greatest lag."""
 _ROUNDING = 1e-9
-"""Relative tolerance: V is a float, and sums of service agree with it to fewer digits."""
+"""Relative tolerance of comparisons: V is a float, and sums of service round differently."""
 _INFERENCE_REFUSALS = frozenset(
     {
         Refusal.UNKNOWN_APPLICATION,
@@ -38,7 +38,7 @@ _INFERENCE_REFUSALS = frozenset(
         Refusal.CAP_REACHED,
     }
 )
-"""Refusals of single inferences; the others are counted once for their application."""
+"""Refusals of single inferences; the others are counted once per application."""
 _QUEUE_GAUGES = (
     m.WAITING_INFERENCES,
     m.LEASED_INFERENCES,
@@ -54,34 +54,34 @@ _QUEUE_GAUGES = (
 
 
 class DecisionMeter:
-    """Counts decisions by their duration; only grows, so that readings can be subtracted."""
+    """Histogram of decision durations; counts only grow, so that readings can be subtracted."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self.total_s: Seconds = 0.0
-        """Duration of all decisions."""
+        """Total duration of all decisions."""
 
     def record_decisions(self, duration_s: Seconds, count: int = 1) -> None:
         """Count an event that the core has handled.
 
         Args:
-            duration_s: How long that took, in seconds.
-            count: Decisions that it held, each with an equal share of the time: a pull that is
-                granted forty inferences is no slow decision, but forty.
+            duration_s: Time that it took, in seconds.
+            count: Number of decisions that it contained, each with an equal share of the time: a
+                pull that grants forty inferences counts as forty decisions, not as one slow one.
         """
         decades = math.log10(max(duration_s / count, _LEAST_S) / _LEAST_S)
         self._counts[min(math.ceil(decades * _STEPS_A_DECADE), _LAST)] += count
         self.total_s += duration_s
 
     def count_within(self, bound_s: Seconds) -> int:
-        """Return the number of decisions up to a duration; exact where a step ends there."""
+        """Return the number of decisions up to a duration; exact at the limit of a step."""
         if bound_s == math.inf:
             return self._counts.total()
         last = round(math.log10(bound_s / _LEAST_S) * _STEPS_A_DECADE)
         return sum(count for step, count in self._counts.items() if step <= last)
 
     def totals(self) -> dict[str, Any]:
-        """Return the count, the seconds in all, and `[[at most so many seconds, count], …]`."""
+        """Return the count, the total seconds, and pairs `[limit in seconds, count]` per step."""
         return {
             "count": self._counts.total(),
             "total_s": self.total_s,
@@ -94,17 +94,15 @@ def _ends_at(step: int) -> Seconds:
 
 
 class LiveLag:
-    """The live application that lags most behind GPS now: a starving one, before it ends.
+    """Finds the live application that lags most behind GPS, to show starvation early.
 
-    A new search starts once the last one took 1 % of the time since.
+    A new search starts only when the last one amounts to 1 % of the time since.
+
+    Args:
+        clock: Precise monotonic clock (seconds).
     """
 
     def __init__(self, clock: Callable[[], Seconds]) -> None:
-        """Start with nothing known.
-
-        Args:
-            clock: Never goes back; precise.
-        """
         self._clock = clock
         self._due_at: Seconds = 0.0
         self._greatest_s: Seconds = 0.0
@@ -112,9 +110,9 @@ class LiveLag:
     def greatest_s(self, core: SchedulerCore) -> Seconds:
         """Return the greatest lag of a waiting application, in seconds; 0 if none is behind.
 
-        The lag is that of a start now. Of more than `MAX_LAG_CANDIDATES` live applications, those
-        that arrived first and the first in order are searched: they have waited longest, unless
-        they were idle.
+        The lag is the one that a start now would have. With more than `MAX_LAG_CANDIDATES` live
+        applications, the earliest arrivals and the first in order are searched: unless they were
+        idle, they have waited longest.
         """
         began_at = self._clock()
         if began_at < self._due_at:
@@ -126,13 +124,13 @@ class LiveLag:
 
 
 def _greatest_lag_s(core: SchedulerCore) -> Seconds:
-    """Return the lag of the application that GPS finished first: it has waited longest since."""
+    """Return the lag of the waiting application that GPS finished first, in seconds."""
     meter, first = core.lag_meter, core.ledger.queue.first()
     candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
     if first is not None:
         candidates.append(first)
     tags = ((meter.tag(a.application_id), a.sequence, a) for a in candidates if a.waiting)
-    # Below the history nothing is known: late before this scheduler became leader.
+    # The history does not reach back to tags from before this scheduler became leader.
     late = min((known for known in tags if meter.history.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
@@ -140,7 +138,7 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class ClassSeries:
-    """Series of a class and a tenant, found once for all their applications."""
+    """Series of an application class and a tenant, looked up once for all their applications."""
 
     waits: HistogramSeries
     completions: HistogramSeries
@@ -153,17 +151,15 @@ class ClassSeries:
 class SchedulerMetrics:
     """Counts the decisions of a core, and measures its state before an export.
 
+    Args:
+        measures: The series of a scheduler.
+        clock: Precise monotonic clock, for the time that measuring takes.
+
     Attributes:
         tenants: Metrics of the tree of tenants.
     """
 
     def __init__(self, measures: Measures, clock: Callable[[], Seconds]) -> None:
-        """Start to measure.
-
-        Args:
-            measures: The series of a scheduler.
-            clock: Precise, and never goes back; for the time that measuring may take.
-        """
         self._measures = measures
         self._live_lag = LiveLag(clock)
         self._outlooks = OutlookMetrics(measures, clock)
@@ -172,14 +168,14 @@ class SchedulerMetrics:
         self._bounded = measures.counter(m.BOUNDED_APPLICATIONS_TOTAL)
         self._violations = measures.counter(m.BOUND_VIOLATIONS_TOTAL)
         self._by_class: dict[tuple[str, str], ClassSeries] = {}
-        """Series of each class and tenant that is told apart."""
+        """Series of each class and tenant that have series of their own."""
         self._last: tuple[Seconds, float] | None = None
-        """Instant and value of the last reading of V."""
+        """Time and value of the last reading of V."""
         self._has_target = False
-        """Whether there was ever a target of the drain time."""
+        """Whether a target for the drain time was ever set."""
 
     def declare_series(self, state: State) -> None:
-        """Declare the series of the applications that an earlier scheduler left."""
+        """Declare the series of applications that an earlier scheduler left."""
         for application in state.applications.values():
             self._series_of(application.application_class, application.tenant)
 
@@ -190,13 +186,13 @@ class SchedulerMetrics:
         state: State,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Count the actions that follow from an event. Called after each: only adds and appends.
+        """Count the actions that follow from an event; called after each event, so it is cheap.
 
         Args:
             event: The event.
-            actions: The core's answer to it.
+            actions: The core's actions for it.
             state: The core's state after it.
-            unstored: The application that ended because it could not be stored.
+            unstored: Application that ended because it could not be stored, if any.
         """
         if isinstance(event, ev.ApplicationArrived) and event.application_id in state.applications:
             self._series_of(event.application_class, event.tenant)
@@ -227,11 +223,12 @@ class SchedulerMetrics:
         """Set the gauges, and the totals that the core and the meter count themselves.
 
         Args:
-            core: The core, told of what holds applications back outside of it.
+            core: The core, which must already include the reasons outside it that hold applications
+                back.
             decisions: Durations of its decisions.
-            epoch: The scheduler's.
-            now: The core's instant.
-            store_reachable: Whether what is saved arrives.
+            epoch: The scheduler's epoch.
+            now: The core's current time.
+            store_reachable: Whether saves reach the store.
             held_back: Applications that wait for the accounts before they are opened.
         """
         state, counters = core.state, core.state.counters
@@ -258,20 +255,20 @@ class SchedulerMetrics:
         self._set_totals(core, decisions)
 
     def measure_size(self, size: SizeDecision, target_drain_s: Seconds | None) -> None:
-        """Set how many replicas are wanted, and how long the present ones would take.
+        """Set the wanted number of replicas and the drain time of the present ones.
 
         Args:
             size: The decision.
-            target_drain_s: How long they are to take; None: nobody has said so.
+            target_drain_s: Target for the drain time; None: no target is configured.
         """
         self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
         self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
         self._has_target = self._has_target or target_drain_s is not None
-        if self._has_target:  # else there is no such series
+        if self._has_target:  # without a target the series does not exist
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = target_drain_s or 0
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
-        """Set the gauges of a scheduler that has lost its queue to another one; totals stay."""
+        """Reset the gauges of a scheduler that is no longer the leader; totals stay."""
         for metric in _QUEUE_GAUGES:
             self._measures.gauge(metric).value = 0
         if self._has_target:
@@ -307,7 +304,7 @@ class SchedulerMetrics:
     def _waited(self, grant: Grant, state: State) -> None:
         inference = state.inferences[grant.request_id]
         if inference.attempts > 1 or inference.resubmitted:
-            return  # the inference may have run meanwhile
+            return  # the inference may have run before
         self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
         series = self._series_of(application.application_class, application.tenant)
@@ -331,7 +328,7 @@ class SchedulerMetrics:
             self._violations.increase(float(lag.kv_token_time) > allowed + rounding)
 
     def _series_of(self, application_class: str, tenant: str) -> ClassSeries:
-        """Return the series of a class and a tenant; all of them exist from the first call on."""
+        """Return the series of a class and a tenant; all of them are created by the first call."""
         measures = self._measures
         labels = (
             measures.label("application_class", application_class),

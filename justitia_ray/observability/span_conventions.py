@@ -1,7 +1,7 @@
-"""The table of spans and their attributes; the names are used nowhere else.
+"""Table of spans and their attributes; their names occur nowhere else in the code.
 
-`gen_ai.*` are OpenTelemetry's semantic conventions for generative AI, status Development: what they
-change, this file changes. `justitia.*` are this project's. No prompt and no answer is among them.
+`gen_ai.*` are OpenTelemetry's semantic conventions for generative AI, status Development; this file
+follows their changes. `justitia.*` are this project's. No attribute contains a prompt or an answer.
 """
 
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ _OPERATIONS = {
     COHERE_EMBED: "embeddings",
 }
 APPLICATION = "invoke_agent"
-"""Operation of an application as a whole."""
+"""Operation name of an application's span."""
 QUEUE_SPAN = "justitia.queue"
 LEASE_SPAN = "justitia.lease"
 ENGINE_SPAN = "justitia.engine"
 
 
 def operation_of(path: str) -> str:
-    """Return the conventions' name of an endpoint's operation; the path's last part without one."""
+    """Return the conventional operation name of a path; by default the path's last part."""
     return _OPERATIONS.get(path) or path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A row of the table."""
+    """A span attribute: a row of the table."""
 
     name: str
     spans: tuple[str, ...]
-    """Spans that have it."""
+    """Spans that have the attribute."""
     description: str
 
 
@@ -101,4 +101,4 @@ PROVIDER_NAME = "justitia_ray"
 TABLE: tuple[Attribute, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, Attribute)
 )
-"""Every attribute, in the order of this file."""
+"""All attributes, in the order of this file."""

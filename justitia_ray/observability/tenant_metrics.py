@@ -1,4 +1,4 @@
-"""Metrics of the tree of tenants: quotas and use of described nodes, exchanges with accounts."""
+"""Metrics of the tree of tenants: quotas and usage of nodes, and exchanges with the accounts."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from justitia_ray.observability.measures import OTHER, Measures
 from justitia_ray.units import ClientId, Seconds
 
 _MOST_DURATIONS = 10_000
-"""Durations that are kept where nobody exports them."""
+"""Maximum number of durations stored between exports."""
 _NODE_GAUGES = (m.QUOTA_LIMIT, m.QUOTA_USED, m.QUOTA_RESERVED, m.QUOTA_EXCEEDED)
 
 
 class ExchangeMeter:
-    """Counts exchanges with the accounts, and keeps the durations of those that were answered."""
+    """Counts exchanges with the accounts, and stores the durations of the successful ones."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -30,7 +30,7 @@ class ExchangeMeter:
         self._durations.append(duration_s)
 
     def record_failure(self) -> None:
-        """Count an exchange that got no answer, and is repeated."""
+        """Count an exchange that was not answered and is repeated."""
         self.failed += 1
 
     def take_durations(self) -> list[Seconds]:
@@ -41,22 +41,21 @@ class ExchangeMeter:
 
 
 class TenantMetrics:
-    """Measures quotas, use by node, and the exchanges with the accounts, before an export."""
+    """Measures quotas, usage by node, and the exchanges with the accounts, before an export."""
 
     def __init__(self, measures: Measures) -> None:
-        """Start to measure for a scheduler."""
         self._measures = measures
         self._counted: dict[tuple[str, ClientId], float] = {}
-        """Totals of each tenant that its node has been given, by metric and direction."""
+        """Amount of each tenant's totals that was already added to its node, by (kind, tenant)."""
         self._tenant_keys: set[tuple[str, str, str]] = set()
-        """Tenant, unit and period of the quotas that have gauges."""
+        """(tenant, unit, period) of the quotas that have gauges."""
         self._node_keys: set[tuple[str, str, str]] = set()
-        """Node, unit and period of the same."""
+        """(node, unit, period) of the quotas that have gauges."""
 
     def measure_usage(self, counters: Counters, tree: TenantTree) -> None:
-        """Add what tenants have used since the last time to their lowest described nodes.
+        """Add the tenants' usage since the last call to their lowest described nodes.
 
-        A tree that changes moves nothing that was counted before.
+        A change of the tree does not move usage that was counted before.
         """
         measures = self._measures
         for tenant, amount in counters.served.items():
@@ -76,11 +75,11 @@ class TenantMetrics:
     def measure_quotas(
         self, nodes: Mapping[ClientId, Sequence[NodeStanding]], tree: TenantTree, refusals: int
     ) -> None:
-        """Set the quotas as they stand, and the total of what they refused.
+        """Set the gauges of quotas, and the total of refusals for a quota.
 
         Args:
             nodes: The quotas of each node.
-            tree: The tree that describes the nodes.
+            tree: Tree that describes the nodes.
             refusals: Applications and inferences refused for a quota since the start.
         """
         measures, left = self._measures, dict[tuple[str, str, str], float]()
@@ -113,8 +112,8 @@ class TenantMetrics:
         """Count and time the exchanges since the last export.
 
         Args:
-            meter: Counts them.
-            waiting_claims: Claims that are not decided.
+            meter: Meter of the exchanges.
+            waiting_claims: Number of undecided claims.
         """
         measures = self._measures
         measures.gauge(m.WAITING_CLAIMS).value = waiting_claims
@@ -124,9 +123,9 @@ class TenantMetrics:
             measures.histogram(m.ACCOUNTS_EXCHANGE_SECONDS).observe(duration_s)
 
     def step_down(self) -> None:
-        """Set the gauges of a scheduler that knows no quotas any more to nothing."""
+        """Reset the gauges of a scheduler that is no longer the leader."""
         self._measures.gauge(m.WAITING_CLAIMS).value = 0
-        for key in self._tenant_keys:  # its successor's are greater
+        for key in self._tenant_keys:  # the new leader's values are greater
             self._measures.gauge(m.QUOTA_LEFT_RATIO, *key).value = 0
         for key in self._node_keys:
             for metric in _NODE_GAUGES:
@@ -136,7 +135,7 @@ class TenantMetrics:
         return self._measures.label("node", tree.lowest_described(tenant) or OTHER)
 
     def _new(self, kind: str, tenant: ClientId, total: float) -> float:
-        """Return by how much a tenant's total has risen since the last time."""
+        """Return by how much a tenant's total has risen since the last call."""
         before = self._counted.get((kind, tenant), 0.0)
         self._counted[kind, tenant] = total
         return max(0.0, total - before)

@@ -1,11 +1,11 @@
-"""W3C trace contexts, and the one that all calls of an application share.
+"""W3C trace contexts, and the trace context that all calls of an application share.
 
-An application's trace id, the id of its own span and whether it is traced are hashes of its name:
-every ingress process comes to the same without a word between them. BLAKE2b of
-`NAME|TENANT|APPLICATION` with 24 bytes: the first 16 are the trace id; the last 8, mixed with a
-hash of the model's name, the span id, for an application has a span at each model that it calls. It
-is traced if the lower 64 bits of the trace id are below `sample_ratio`·2⁶⁴, as OpenTelemetry's own
-sampler by ratio has it. An id that is used again has the same trace again.
+An application's trace id, the id of its own span and whether it is traced are hashes of its name,
+so every ingress process computes the same values without communication. BLAKE2b of
+`NAME|TENANT|APPLICATION` gives 24 bytes: the first 16 are the trace id; the last 8, mixed with a
+hash of the model's name, the span id, because an application has a span at each model that it
+calls. An application is traced if the lower 64 bits of the trace id are below `sample_ratio`·2⁶⁴,
+the rule of OpenTelemetry's ratio sampler. A reused application id has the same trace again.
 """
 
 import re
@@ -18,15 +18,15 @@ from justitia_ray.units import ApplicationId
 TRACEPARENT = "traceparent"
 """Header of W3C Trace Context."""
 _LOWER_64_BITS = (1 << 64) - 1
-# A later version may add fields behind those of version 00.
+# Later versions may add fields after those of version 00.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01
 _FIRST_VERSION, _NOT_SAMPLED = "00-", "-00"
-"""Begin and end of a header without flags; one of a later version may go on behind its flags."""
+"""Start and end of a header without flags; a later version may continue after its flags."""
 
 
 class TraceContext(NamedTuple):
-    """A span, as its children and other traces name it."""
+    """Identity of a span, as its children and other traces refer to it."""
 
     trace_id: int
     span_id: int
@@ -34,13 +34,13 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header by which a callee's spans become children of this one."""
+        """Value of the `traceparent` header that makes a callee's spans children of this span."""
         flags = _SAMPLED if self.is_sampled else 0
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}"
 
 
 def read_traceparent(text: str | None) -> TraceContext | None:
-    """Return the context of a `traceparent` header; None if there is none, or it is malformed."""
+    """Return the context of a `traceparent` header; None if it is missing or malformed."""
     found = _TRACEPARENT.fullmatch(text or "")
     if found is None:
         return None
@@ -54,7 +54,7 @@ def read_traceparent(text: str | None) -> TraceContext | None:
 def read_sampled(text: str | None) -> TraceContext | None:
     """Return the context of a `traceparent` header if its span is traced; else None.
 
-    Nearly all headers say that it is not; to read the rest of those would take 1 µs of each call.
+    Nearly all headers are not traced; parsing them fully would take 1 µs per call.
     """
     if text is None or (text.startswith(_FIRST_VERSION) and text.endswith(_NOT_SAMPLED)):
         return None
@@ -63,22 +63,21 @@ def read_sampled(text: str | None) -> TraceContext | None:
 
 
 class ApplicationSampler:
-    """Tells the trace of each application, and whether it is traced."""
+    """Computes the trace context of each application, and whether it is traced.
+
+    Args:
+        name: `name` of the arguments, so that services with a common collector share no trace.
+        model: The model's name; each model has its own span of an application.
+        sample_ratio: Share of the applications that are traced, 0 to 1.
+    """
 
     def __init__(self, name: str, model: str, sample_ratio: float) -> None:
-        """Prepare.
-
-        Args:
-            name: `name` of the arguments: two services that share a collector share no trace.
-            model: The model's name: of several models, each has a span of the application.
-            sample_ratio: Share of the applications that are traced, 0 to 1.
-        """
         self._name = name
         self._of_model = int.from_bytes(blake2b(model.encode(), digest_size=8).digest())
         self._below = round(sample_ratio * (_LOWER_64_BITS + 1))
 
     def context(self, application_id: ApplicationId) -> TraceContext:
-        """Return the context of an application's own span, given its key."""
+        """Return the context of an application's own span, given the application's key."""
         name = f"{self._name}{SEPARATOR}{application_id}".encode()
         digest = blake2b(name, digest_size=24).digest()
         trace_id = int.from_bytes(digest[:16])
