@@ -1,7 +1,7 @@
-"""Store of the accounts of an application's quotas: the records of the quota book, and a term.
+"""Store of an application's quota accounts: the records of the quota book, and a term.
 
-It has the form of a scheduler's store, and so its fence: only the latest term writes. Its name has
-a model's place empty, which no model can have.
+It uses a scheduler's store with its fence: only the latest term can write. The model's part of its
+name is empty, which no model's is.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,23 @@ from justitia_ray.units import Epoch
 
 @dataclass(frozen=True, slots=True)
 class StoredAccounts:
-    """State that the last term left."""
+    """State that the last term saved."""
 
     records: Mapping[str, JsonObject]
-    """Records of the quota book."""
+    """Records of the quota book by name."""
 
 
 class AccountsStore:
-    """The store of an application's accounts; use it from one event loop.
+    """Store of an application's accounts; use it from one event loop.
 
-    Every method raises `StoreError` if Redis cannot be reached or refuses.
+    Every method raises `StoreError` if Redis is unreachable or refuses.
+
+    Args:
+        url: One of `redis_url.FORMS`; None: nothing is stored, and terms are taken from the wall
+            clock.
+        name: Name of the application.
+        credentials: User, password and certificates; None for none.
+        leader: Record of the process that begins the term; None: this process.
     """
 
     def __init__(
@@ -35,29 +42,22 @@ class AccountsStore:
         credentials: Credentials | None = None,
         leader: LeaderRecord | None = None,
     ) -> None:
-        """Name the store; nothing is connected yet.
-
-        Args:
-            url: One of `redis_url.FORMS`; None: nothing is stored, and terms are the wall clock.
-            name: Name of the application.
-            credentials: User, password and certificates; None for none.
-            leader: Process that begins the term; this one if None.
-        """
         self._store: SchedulerStore | NoStore = NoStore()
         if url is not None:
             self._store = SchedulerStore(url, f"{name}//accounts", credentials, leader)
 
     async def begin_term(self) -> tuple[Epoch, StoredAccounts]:
-        """Begin a term, above all before, and return what the last one left."""
+        """Begin a term higher than all before it, and return what the last term saved."""
         epoch = await self._store.become_leader()
         stored = await self._store.load()
         return epoch, StoredAccounts(stored.applications)
 
     async def save(self, epoch: Epoch, records: Mapping[str, JsonObject | None]) -> bool:
-        """Write records, and remove those that are None, if no later term has begun.
+        """Write records, and delete those that are None, if no later term has begun.
 
         Returns:
-            Whether the store still held this term. If not, it was emptied or set back: save all.
+            Whether the store still had this term. If not, it was emptied or restored from a backup,
+                and the caller has to save everything.
 
         Raises:
             StaleEpoch: If a later term has begun; nothing was written.
@@ -67,7 +67,7 @@ class AccountsStore:
         return await self._store.save(epoch, None, kept, gone)
 
     async def save_all(self, epoch: Epoch, records: Mapping[str, JsonObject]) -> None:
-        """Write all records that there are, and remove all others: after saves that have failed.
+        """Write these records and delete all others; used after failed saves.
 
         Raises:
             StaleEpoch: If a later term has begun; nothing was written.

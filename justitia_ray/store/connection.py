@@ -1,4 +1,4 @@
-"""The stores' connection to Redis: one client, and Redis's failures as `StoreError`."""
+"""Connection of the stores to Redis: one client, whose failures are raised as `StoreError`."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,8 +17,8 @@ from redis.exceptions import AuthenticationError, RedisClusterException, RedisEr
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.store.redis_url import RedisUrl, Setup, read_redis_url
 
-# A save holds a few megabytes at most. An unreachable Redis has to be noticed well within the 3 s
-# that replicas are given to report to a new scheduler; a busy one may take longer to answer.
+# A save has a few megabytes at most. An unreachable Redis must be noticed well within the 3 s that
+# replicas have to report to a new scheduler; a busy one may take longer to answer.
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -33,11 +33,11 @@ class Credentials:
     password: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
     tls_ca_file: str | None = None
-    """Trusted certificates; None: those of the system."""
+    """Trusted CA certificates; None: those of the system."""
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
     password_file: str | None = None
-    """In place of `password`: read at each connect."""
+    """File with the password, read at each connect; replaces `password`."""
     sentinel_password_file: str | None = None
 
 
@@ -45,29 +45,27 @@ NO_CREDENTIALS = Credentials()
 
 
 class Connection:
-    """A lazily connected Redis client for one event loop, with an address fit for messages.
+    """A lazily connected Redis client for one event loop, with an address for error messages.
 
-    Scripts are all that writes: a script touches the keys of one model, which share a slot, so it
-    runs on a Redis Cluster as it does on one server.
+    All writes are scripts: a script uses only the keys of one model, which share a slot, so it runs
+    on a Redis Cluster as well as on one server.
+
+    Args:
+        url: One of `redis_url.FORMS`.
+        credentials: User, password and certificates; None for none.
+
+    Raises:
+        ConfigError: If the URL or a TLS file cannot be read.
     """
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:
-        """Parse the URL; nothing is connected before the first command.
-
-        Args:
-            url: One of `redis_url.FORMS`.
-            credentials: User, password and certificates; None for none.
-
-        Raises:
-            ConfigError: If the URL cannot be read, or a file of TLS.
-        """
         read = read_redis_url(url)
         self.address = read.address
         credentials = credentials or NO_CREDENTIALS
         self._password_hint = _hint(credentials)
         self._close: list[Callable[[], Awaitable[None]]] = []
         try:
-            # The types of the three clients have no base in common.
+            # the three client types have no common base class
             self.client: Any = self._client(read, credentials)
         except (ValueError, TypeError):
             raise ConfigError(f"redis_url: {self.address} has an option of another form") from None
@@ -78,8 +76,8 @@ class Connection:
         timeouts: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
             "socket_timeout": _ANSWER_TIMEOUT_S,
-            # Once, at once: a pooled connection may be left from before Redis restarted.
-            # Waiting and trying again is the caller's, who knows what else there is to do.
+            # One immediate retry: a pooled connection may be left from before Redis restarted.
+            # Further waits and retries are up to the caller.
             "retry": Retry(NoBackoff(), 1),
         }
         options = timeouts | _entry(
@@ -106,13 +104,13 @@ class Connection:
 
     @asynccontextmanager
     async def errors(self) -> AsyncIterator[None]:
-        """Turn what redis-py raises inside the block into `StoreError`, and connect anew.
+        """Convert redis-py's errors inside the block into `StoreError`, and drop the connections.
 
-        A server that has become read-only, or is no master any more, leaves its connections open,
-        and behind the same address there may be another one by now.
+        A server that has become read-only, or is no longer the master, leaves its connections open,
+        and another server may have taken over its address.
 
         Raises:
-            StoreError: If Redis cannot be reached, gave no answer in time or refused.
+            StoreError: If Redis is unreachable, does not answer in time or refuses.
         """
         try:
             yield
@@ -122,28 +120,28 @@ class Connection:
             raise StoreError(f"Redis at {self.address}: {error}{hint}") from error
 
     async def _disconnect(self) -> None:
-        """Close the connections that nothing uses now; the next command opens one."""
+        """Close the idle connections; the next command opens a new one."""
         with suppress(*_FAILURES):
             if isinstance(self.client, RedisCluster):
-                await self.client.aclose()  # the next command asks for its nodes
+                await self.client.aclose()  # the next command rediscovers the cluster's nodes
             else:
                 await self.client.connection_pool.disconnect(inuse_connections=False)
 
     async def ping(self) -> bool:
-        """Return whether Redis answers; an answer of no is no error."""
+        """Return whether Redis answers; never raises for a failure."""
         try:
             return bool(await self.client.ping())
         except _FAILURES:
             return False
 
     async def aclose(self) -> None:
-        """Close the connections; the object is of no use afterwards."""
+        """Close the connections; the object cannot be used afterwards."""
         for close in self._close:
             await close()
 
 
 class _PasswordFile(CredentialProvider):
-    """User and password, which is read at each connect: a file may be replaced when it changes."""
+    """Redis user and password; the file is read at each connect, so that it can be replaced."""
 
     def __init__(self, username: str | None, path: str) -> None:
         self._username = username
@@ -164,13 +162,13 @@ def _entry(username: str | None, password: str | None, password_file: str | None
 
 
 def _is_no_entry(error: Exception) -> bool:
-    """Return whether Redis does not know the user or the password, or misses one."""
+    """Return whether Redis rejected the user or password, or requires one."""
     refusals = ("NOAUTH", "WRONGPASS", "HELLO must be called with the client already authenticated")
     return isinstance(error, AuthenticationError) or str(error).startswith(refusals)
 
 
 def _hint(credentials: Credentials) -> str:
-    """Return what to do where Redis does not know the user or the password."""
+    """Return advice for an error about the user or password."""
     if credentials.password_file is not None:
         return f". The password is that of the file {credentials.password_file}"
     if credentials.password is None:

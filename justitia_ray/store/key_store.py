@@ -1,6 +1,7 @@
 """Store of the API keys of an application, which all its models share.
 
-Records are JSON objects here: `access.keys` reads them, and makes them. None holds a key itself.
+Records are JSON objects; `access.keys` creates and reads them. They do not contain the keys
+themselves.
 """
 
 import re
@@ -21,36 +22,35 @@ from justitia_ray.store.schema import (
 _ID = re.compile(rb"[0-9a-f]{8}")
 
 ADD = checking_kinds("hash") + "return redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])"
-"""KEYS: keys. ARGV: id, JSON. Returns 0 if the id is taken."""
+"""Script that adds a record. KEYS: keys. ARGV: id, JSON. Returns 0 if the id is taken."""
 
 REVOKE = checking_kinds("hash") + "return redis.call('HDEL', KEYS[1], ARGV[1])"
-"""KEYS: keys. ARGV: id. Returns 0 if there is none."""
+"""Script that removes a record. KEYS: keys. ARGV: id. Returns 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """The API keys of an application as of one instant."""
+    """Snapshot of an application's API keys."""
 
     records: dict[str, JsonObject]
-    """Records by key id, in the order of the ids."""
+    """Records by key id, sorted by id."""
     damage: list[str]
-    """A sentence for each entry that has another form and was left out."""
+    """One message for each entry that could not be read and was left out."""
 
 
 class KeyStore:
-    """API keys of an application in Redis; for one event loop."""
+    """API keys of an application in Redis; use it from one event loop.
+
+    Args:
+        url: One of `redis_url.FORMS`.
+        name: The application's name, `name` of its arguments.
+        credentials: User, password and certificates; None for none.
+
+    Raises:
+        ConfigError: If the URL or the name is malformed.
+    """
 
     def __init__(self, url: str, name: str, credentials: Credentials | None = None) -> None:
-        """Name a Redis; nothing is connected yet.
-
-        Args:
-            url: One of `redis_url.FORMS`.
-            name: The application's name, `name` of its arguments.
-            credentials: User, password and certificates; None for none.
-
-        Raises:
-            ConfigError: If the URL or the name has another form.
-        """
         self._connection = Connection(url, credentials)
         self._client = self._connection.client
         self._keys = ApplicationKeys(name)
@@ -58,17 +58,17 @@ class KeyStore:
         self._revoke = self._client.register_script(REVOKE)
 
     async def load(self) -> StoredKeys:
-        """Return all keys; an entry of another form is left out, and named.
+        """Return all keys; unreadable entries are left out and listed in `damage`.
 
         Raises:
-            StoreError: If Redis cannot be reached, or holds something else than a hash.
+            StoreError: If Redis is unreachable, or the key's value is not a hash.
         """
         key = self._keys.api_keys
         async with self._connection.errors():
             raw: Mapping[bytes, bytes] = await self._client.hgetall(key)
         found = StoredKeys({}, [])
         for field, value in sorted(raw.items()):
-            # A field of another form is not shown: it may be a key that somebody put there.
+            # An invalid field is not shown, because it may be an API key.
             if not _ID.fullmatch(field):
                 found.damage.append(f"{key}: a field is no key id, 8 digits of 0-9 a-f")
                 continue
@@ -86,7 +86,7 @@ class KeyStore:
             record: JSON object with the key's id as `id`.
 
         Raises:
-            StoreError: If it is not JSON, too.
+            StoreError: Also if the record is not JSON.
         """
         key = self._keys.api_keys
         value = encode(key, record)
@@ -94,7 +94,7 @@ class KeyStore:
             return bool(await self._add(keys=[key], args=[record["id"], value]))
 
     async def revoke(self, key_id: str) -> bool:
-        """Remove a record, damaged or not; return whether there was one."""
+        """Remove a record, even an unreadable one; return whether it existed."""
         async with self._connection.errors():
             return bool(await self._revoke(keys=[self._keys.api_keys], args=[key_id]))
 

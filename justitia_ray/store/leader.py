@@ -1,4 +1,4 @@
-"""The leader as it stands in Redis: who became the leader, and who has lost the lead."""
+"""Record of the leading scheduler in Redis, and the error of a scheduler that lost the lead."""
 
 import os
 import socket
@@ -14,36 +14,38 @@ from justitia_ray.units import Epoch, Seconds
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """A leading scheduler's process, as it writes itself into Redis."""
+    """Process of a leading scheduler, as stored in Redis."""
 
     namespace: str = ""
-    """Namespace of Ray's actors."""
+    """Namespace of the Ray actor."""
     actor: str = ""
-    """Ray's id of the actor: the processes that an actor has one after the other share it."""
+    """Ray's id of the actor; it stays the same when the actor restarts in a new process."""
     version: str = ""
     """Version of this package."""
     host: str = field(default_factory=socket.gethostname)
     process_id: int = field(default_factory=os.getpid)
     since: Seconds = field(default_factory=lambda: round(time.time(), 3))
-    """When the process started to become the leader, in seconds since 1970 by its own clock."""
+    """Time at which the process started to become the leader, in seconds since 1970 by its clock.
+    """
 
     def is_succeeded_by(self, record: Mapping[str, Any]) -> bool:
         """Return whether a stored leader is another process of the same actor."""
         return bool(self.actor) and record.get("actor") == self.actor
 
     def record(self, epoch: Epoch) -> dict[str, Any]:
-        """Return the record to store, as JSON has it."""
+        """Return the record to store, as JSON-compatible values."""
         return {"epoch": epoch, **asdict(self)}
 
 
 class StaleEpoch(StoreError):
-    """Another scheduler became the leader; the one that sees this hands out nothing any more.
+    """Another scheduler has become the leader; the receiver of this error stops granting leases.
 
     Attributes:
         ours: Epoch of the scheduler that tried to save.
         theirs: Epoch in the store, greater than ours.
-        leader: Record of the leader at that epoch; empty if the store has none.
-        succeeded: Whether that is another process of the same actor, started in its place.
+        leader: Record of the leader with that epoch; empty if the store has none.
+        succeeded: Whether the new leader is another process of the same actor, started in its
+            place.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class StaleEpoch(StoreError):
 
 
 def describe_leader(record: Mapping[str, Any]) -> str:
-    """Return who leads, in words; of a record that anybody may have written."""
+    """Describe the leader in words; its record is untrusted, so values may be malformed."""
     if not record:
         return "by whom is not known"
     since = record.get("since")

@@ -1,10 +1,10 @@
-"""Migrations of the data of earlier schema versions to this version's: a step for each version.
+"""Migrations of stored data from earlier schema versions: one step for each version.
 
-A step is a pure function of the JSON that a scheduler keeps. The scheduler that becomes the leader
-on older data applies the steps: its epoch is raised first, so that an older scheduler writes no
-more, and the migrated records are written together with the new version, in one script. Before
-that script nothing is changed: a scheduler that dies half-way leaves the older data as they were,
-and the next one begins again.
+A step is a pure function of the JSON records of a scheduler. The scheduler that becomes the leader
+on older data applies the steps: it raises the epoch first, so that an older scheduler can no longer
+write, and the migrated records are written together with the new version in one script. Before that
+script nothing is changed: if a scheduler dies half-way, the old data are intact, and the next one
+starts over.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +17,14 @@ from justitia_ray.units import ApplicationId
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Stored records that the steps change."""
+    """Stored records that the steps transform."""
 
     clock: JsonObject | None
     applications: Mapping[ApplicationId, JsonObject]
 
 
 def migrated(version: int, records: Records) -> Records:
-    """Return the records of `version`, at most this one, in the form of this one."""
+    """Return the records of schema `version` in the form of the current version."""
     for step in range(version, SCHEMA_VERSION):
         records = MIGRATIONS[step](records)
     return records
@@ -33,15 +33,16 @@ def migrated(version: int, records: Records) -> Records:
 def _from_1(records: Records) -> Records:
     """Fill in the fields that version 1 did not always write.
 
-    All accounts were kept in KV token-time then, so an application took what it attained. The
-    counts of a policy are not known: they begin anew.
+    All accounts were in KV token-time then, so an application's `kv_token_time` equals its
+    `attained`. The counts of a policy are unknown and start at zero.
     """
     clock = records.clock
     if clock is not None:
         clock = {"grants": 0, "policy": "", "counted": {}, **clock}
     applications = {}
     for name, record in records.applications.items():
-        if "state" in record and "attained" in record:  # live; others are only GPS's
+        # a live application; others are only still served by GPS
+        if "state" in record and "attained" in record:
             filled = {"replicas": [], "ended_leases": [], "kv_token_time": record["attained"]}
             record = filled | record
         applications[name] = record
@@ -49,10 +50,10 @@ def _from_1(records: Records) -> Records:
 
 
 def _from_2(records: Records) -> Records:
-    """Put the tenant before the ids of applications, which were the same for all tenants.
+    """Prefix application ids with the tenant; before, ids were shared by all tenants.
 
-    What GPS still owed to applications that had ended goes by without their tenant. Counts of a
-    policy may be by application: they begin anew.
+    What GPS still owes to ended applications keeps no tenant. The counts of a policy may be by
+    application and start at zero.
     """
     clock = records.clock
     if clock is not None:
@@ -67,4 +68,4 @@ def _from_2(records: Records) -> Records:
 _DEFAULT_TENANT = "default"
 
 MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _from_1, 2: _from_2}
-"""Steps by the version that they begin with; each leads to the next version."""
+"""Steps by the version that they start from; each leads to the next version."""

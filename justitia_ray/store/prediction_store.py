@@ -1,7 +1,7 @@
-"""Stores of the predictor: learned statistics, models, and finished applications yet to be learned.
+"""Stores of the predictor: learned statistics, models, and finished applications not yet learned.
 
-In Redis one replica of the predictor learns at a time: it holds `prediction:learner`, and writes
-only while it does. All of them add finished applications, and read what was learned.
+In Redis one replica of the predictor learns at a time: it holds the lock `prediction:learner` and
+writes only while it does. All replicas add finished applications and read what was learned.
 """
 
 import json
@@ -32,36 +32,37 @@ from justitia_ray.store.schema import (
 from justitia_ray.units import Seconds
 
 MOST_WAITING = 20_000
-"""Most finished applications that wait to be learned, some tens of megabytes; the oldest go."""
+"""Maximum number of finished applications waiting to be learned (some tens of megabytes); the
+oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPredictions:
-    """Everything that was learned, as of one instant; each by class."""
+    """Snapshot of everything that was learned; dictionaries are keyed by application class."""
 
     revision: int
     applied: str
-    """Id of the last finished application that was learned."""
+    """Stream id of the last finished application that was learned."""
     classes: dict[str, JsonObject]
     learning: dict[str, JsonObject]
     models: dict[str, VersionIndex]
     damage: list[str]
-    """A sentence for each value that has another form and was left out."""
+    """One message for each stored value that could not be read and was left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Changes from learning some finished applications; each by class."""
+    """Changes from learning some finished applications, by application class."""
 
     applied: str
-    """Id of the last of these applications."""
+    """Stream id of the last learned application."""
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     learning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """New samples only."""
+    """Only the new samples."""
 
 
-# The predictor may be the first to write, before any scheduler became leader.
+# The predictor may write before any scheduler has become the leader.
 ADD_OBSERVED = (
     checking_kinds("string", "stream")
     + """
@@ -69,7 +70,8 @@ redis.call('SET', KEYS[1], ARGV[1], 'NX')
 for i = 3, #ARGV do redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'o', ARGV[i]) end
 """
 )
-"""KEYS: schema, observed. ARGV: version, most entries, JSON of each."""
+"""Script that adds finished applications. KEYS: schema, observed. ARGV: version, maximum number of
+entries, JSON of each application."""
 
 HOLD = """
 local holder = redis.call('GET', KEYS[1])
@@ -77,7 +79,8 @@ if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
-"""KEYS: learner. ARGV: learner's name, milliseconds. The holder's time begins anew."""
+"""Script that takes or extends the learner's lock. KEYS: learner. ARGV: learner's name, duration in
+milliseconds."""
 
 RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
@@ -115,8 +118,9 @@ redis.call('XTRIM', observed, 'MINID', ARGV[4])
 return redis.call('INCR', revision)
 """
 )
-"""KEYS: learner, schema, classes, learning, applied, observed, revision, histories. ARGV: see
-`PredictionStore.save`. Returns the new revision, 0 if another one learns."""
+"""Script that saves learned changes. KEYS: learner, schema, classes, learning, applied, observed,
+revision, histories. ARGV: see `PredictionStore.save`. Returns the new revision, or 0 if another
+replica holds the lock."""
 
 SAVE_INDEX = (
     checking_kinds("hash", "string", "string")
@@ -130,8 +134,9 @@ for i = 5, #KEYS do redis.call('DEL', KEYS[i]) end
 return redis.call('INCR', revision)
 """
 )
-"""KEYS: models, schema, revision, the active model, models to delete. ARGV: class, index that was
-read, index to write, version, bytes of the active model or nothing."""
+"""Script that replaces a class's index of models. KEYS: models, schema, revision, the active model,
+models to delete. ARGV: class, index that was read, index to write, version, bytes of the active
+model or empty."""
 
 
 _START = "0-0"
@@ -141,21 +146,19 @@ _FIELD = b"o"
 class PredictionStore:
     """Redis store of one model's predictor; use it from one event loop.
 
-    Not fenced by the scheduler's epoch. Every method raises `StoreError` if Redis cannot
-    be reached or refuses, and, naming the key, if it holds something of another kind or version.
+    Writes are not fenced by the scheduler's epoch. Every method raises `StoreError` if Redis is
+    unreachable or refuses, and, naming the key, if a value has another kind or version.
+
+    Args:
+        url: One of `redis_url.FORMS`.
+        name: `app/model`, the same as the scheduler's.
+        credentials: User name and passwords; none are sent if None.
+
+    Raises:
+        ConfigError: If the URL or the name is malformed.
     """
 
     def __init__(self, url: str, name: str, credentials: Credentials | None = None) -> None:
-        """Name the store; nothing is connected yet.
-
-        Args:
-            url: One of `redis_url.FORMS`.
-            name: `app/model`, the same as the scheduler's.
-            credentials: User name and passwords; none are sent if None.
-
-        Raises:
-            ConfigError: If the URL or the name has another form.
-        """
         self._keys = Keys(name)
         self._connection = Connection(url, credentials)
         self._client = self._connection.client
@@ -168,7 +171,7 @@ class PredictionStore:
         self._save_index = register(SAVE_INDEX)
 
     async def load(self) -> StoredPredictions:
-        """Return everything learned; a value of another form is left out, and named."""
+        """Return everything learned; unreadable values are left out and listed in `damage`."""
         keys = self._keys
         read = (
             keys.schema,
@@ -193,7 +196,7 @@ class PredictionStore:
         )
 
     async def revision(self) -> int:
-        """Return a number that is another after every change of what `load` returns."""
+        """Return a number that changes whenever the result of `load` changes."""
         key = self._keys.prediction_revision
         async with self._connection.errors():
             return decode_count(key, await self._client.get(key), 0) or 0
@@ -210,7 +213,7 @@ class PredictionStore:
         return samples, len(raw) - len(samples)
 
     async def load_model(self, application_class: str, version: int) -> bytes | None:
-        """Return the bytes of a model; None if there are none, or its key holds no bytes."""
+        """Return the bytes of a model; None if there are none, or the key has another type."""
         key = self._keys.model(application_class, version)
         async with self._connection.errors():
             try:
@@ -225,7 +228,7 @@ class PredictionStore:
         """Add finished applications to be learned, all or none.
 
         Raises:
-            StoreError: If one is not JSON, too.
+            StoreError: Also if an observation is not JSON.
         """
         key = self._keys.prediction_observed
         values = [encode(key, observation) for observation in observations]
@@ -236,14 +239,14 @@ class PredictionStore:
             )
 
     async def observed_count(self) -> int:
-        """Return the number of finished applications that wait to be learned, or a few more."""
+        """Return about how many finished applications wait to be learned, never too few."""
         async with self._connection.errors():
             return int(await self._client.xlen(self._keys.prediction_observed))
 
     async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
         """Return the next finished applications with their ids, oldest first.
 
-        An entry that is no JSON object is None.
+        An entry that is not a JSON object is returned as None.
         """
         key = self._keys.prediction_observed
         async with self._connection.errors():
@@ -258,31 +261,31 @@ class PredictionStore:
         return found
 
     async def hold(self, learner: str, for_s: Seconds) -> bool:
-        """Become, or stay, the learner; return whether `learner` is it now."""
+        """Take or extend the learner's lock; return whether `learner` holds it."""
         milliseconds = max(1, round(1000 * for_s))
         async with self._connection.errors():
             key = self._keys.prediction_learner
             return bool(await self._hold(keys=[key], args=[learner, milliseconds]))
 
     async def release(self, learner: str) -> None:
-        """Let another one learn, if this one does."""
+        """Release the learner's lock if `learner` holds it."""
         async with self._connection.errors():
             await self._release(keys=[self._keys.prediction_learner], args=[learner])
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
-        """Write changes, all or nothing, if `learner` still holds its place.
+        """Write changes, all or none, if `learner` still holds the lock.
 
         Args:
             learner: Name given to `hold`.
             learned: Changes to write.
-            bound: Samples kept of each class.
+            bound: Maximum number of samples stored per class.
 
         Returns:
-            The new revision; None if another one learns: nothing was written.
+            The new revision; None if another replica holds the lock and nothing was written.
 
         Raises:
-            StoreError: If a value is not JSON, too. After any other failure it is not known
-                whether it was written.
+            StoreError: Also if a value is not JSON. After any other failure it is unknown whether
+                the changes were written.
         """
         keys = self._keys
         arguments: list[str | int] = [learner, SCHEMA_VERSION, bound, learned.applied]
@@ -319,21 +322,22 @@ class PredictionStore:
         after: VersionIndex,
         data: bytes | None = None,
     ) -> int | None:
-        """Write the index of a class's models in place of the index that was read.
+        """Replace the index of a class's models, if it is still the index that was read.
 
         Args:
             application_class: Class of the models.
             before: Index that was read; an empty one if there was none.
-            after: Index to write. Models that it no longer names are deleted.
-            data: Bytes of its active model, if that is new.
+            after: Index to write. Models that it no longer contains are deleted.
+            data: Bytes of the active model, if that is new.
 
         Returns:
-            The new revision; None if the stored index is another one: nothing was written.
+            The new revision; None if the stored index has changed and nothing was written.
         """
         keys = self._keys
         key = keys.prediction_models
         unnamed = [v.number for v in before.versions if after.find(v.number) is None]
-        # The model's key is named, and left alone, also if there are no new bytes.
+        # the active model's key is passed even if there are no new bytes; the script then leaves it
+        # alone
         changed = [keys.model(application_class, n) for n in (after.active, *unnamed)]
         async with self._connection.errors():
             raw: bytes | None = await self._client.hget(key, application_class)
@@ -361,10 +365,10 @@ class PredictionStore:
 
 
 class PredictionMemory:
-    """Store in this process, for `durability: none`; values are kept as JSON, as in Redis.
+    """Predictor store in this process, for `durability: none`; values are JSON, as in Redis.
 
-    Each replica of the predictor learns for itself, from the applications that it is told of, and
-    shares its store with nobody. The methods are those of `PredictionStore`.
+    Each predictor replica learns separately, from the applications that it receives, and does not
+    share its store. The methods are those of `PredictionStore`.
     """
 
     def __init__(self, wall: Callable[[], Seconds] = time.time) -> None:
@@ -378,7 +382,7 @@ class PredictionMemory:
         self.applied = ""
         self.changes = 0
         self._last = (0, 0)
-        """Milliseconds of the last id, and the number of ids since."""
+        """Time of the last id in milliseconds, and the number of further ids with that time."""
 
     async def load(self) -> StoredPredictions:
         """Return everything learned."""
@@ -392,7 +396,7 @@ class PredictionMemory:
         )
 
     async def revision(self) -> int:
-        """Return a number that is another after every change of what `load` returns."""
+        """Return a number that changes whenever the result of `load` changes."""
         return self.changes
 
     async def load_samples(self, application_class: str) -> tuple[list[JsonObject], int]:
@@ -404,13 +408,13 @@ class PredictionMemory:
         return self.data.get((application_class, version))
 
     async def add_observed(self, observations: Iterable[Mapping[str, Any]]) -> None:
-        """Add finished applications to be learned; the oldest of too many go."""
+        """Add finished applications to be learned; beyond the limit the oldest are dropped."""
         for observation in observations:
             self.observed.append((self._next_id(), json.dumps(observation)))
         del self.observed[:-MOST_WAITING]
 
     async def observed_count(self) -> int:
-        """Return the number of finished applications that wait to be learned."""
+        """Return the number of finished applications waiting to be learned."""
         return len(self.observed)
 
     async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
@@ -419,14 +423,14 @@ class PredictionMemory:
         return [(name, json.loads(value)) for name, value in later][:count]
 
     async def hold(self, learner: str, for_s: Seconds) -> bool:
-        """Return that `learner` is the learner: there is no other."""
+        """Return True: there is no other learner."""
         return True
 
     async def release(self, learner: str) -> None:
-        """Do nothing: nobody waits to learn."""
+        """Do nothing: there is no other learner."""
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
-        """Keep changes, and `bound` samples of each class."""
+        """Store changes, and the latest `bound` samples of each class."""
         self.classes |= {name: json.dumps(value) for name, value in learned.classes.items()}
         self.learning |= {name: json.dumps(value) for name, value in learned.learning.items()}
         for name, new in learned.samples.items():
@@ -445,7 +449,7 @@ class PredictionMemory:
         after: VersionIndex,
         data: bytes | None = None,
     ) -> int | None:
-        """Keep the index of a class's models in place of the index that was read, and the model."""
+        """Replace a class's index and store the active model, if the index is still `before`."""
         if self.models.get(application_class, VersionIndex()) != before:
             return None
         self.models[application_class] = after
@@ -458,10 +462,10 @@ class PredictionMemory:
         return self.changes
 
     async def aclose(self) -> None:
-        """Do nothing; a process has no connection to close."""
+        """Do nothing: there is no connection to close."""
 
     def _next_id(self) -> str:
-        """Return an id as Redis makes them, but such that they sort as text."""
+        """Return an id in the form of Redis's stream ids, but sortable as text."""
         now_ms = int(1000 * self._wall())
         at_ms, count = self._last
         self._last = (now_ms, 0) if now_ms > at_ms else (at_ms, count + 1)

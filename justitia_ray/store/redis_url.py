@@ -1,4 +1,4 @@
-"""The forms of `redis_url`, read without connecting: one server, Sentinel, Cluster."""
+"""Parse `redis_url` without connecting: one server, Sentinel, or Cluster."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ _SENTINEL_PORT = 26379
 
 
 class Setup(StrEnum):
-    """Redis setup behind a URL."""
+    """Kind of Redis setup that a URL names."""
 
     SERVER = "server"
     SENTINEL = "sentinel"
@@ -36,26 +36,26 @@ _SCHEMES = {
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL that was read."""
+    """A parsed `redis_url`."""
 
     setup: Setup
     text: str
-    """URL as given: redis-py reads that of one server itself."""
+    """The original URL; redis-py parses it itself in the case of one server."""
     address: str
-    """URL fit for messages: without options."""
+    """URL without options, for error messages."""
     tls: bool
     hosts: tuple[tuple[str, int], ...] = ()
-    """Addresses of Sentinels, or of nodes of a cluster."""
+    """Addresses of Sentinels, or of cluster nodes."""
     service: str = ""
-    """Sentinel's name for the master."""
+    """Name of the master in Sentinel."""
     db: int = 0
 
 
 def read_redis_url(url: str) -> RedisUrl:
-    """Read a URL that carries no secret.
+    """Parse a Redis URL, which must not contain a secret.
 
     Raises:
-        ConfigError: If it has another form, or carries a user or a password; it is not quoted.
+        ConfigError: If it is malformed, or contains a user or a password; the URL is not quoted.
     """
     if "@" in url:
         raise ConfigError(
@@ -71,7 +71,7 @@ def read_redis_url(url: str) -> RedisUrl:
         hosts = tuple(_host(text, default) for text in parts.netloc.split(","))
         service, db = _path(setup, parts)
     except (KeyError, ValueError):
-        # Without the cause: the parser's message quotes parts of the URL.
+        # Without the cause, because the parser's message quotes parts of the URL.
         raise ConfigError(
             f"redis_url cannot be read (not shown, it may hold a password): {FORMS} is allowed;"
             " percent-encode special characters"
@@ -94,12 +94,12 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
 
 
 def _path(setup: Setup, parts: SplitResult) -> tuple[str, int]:
-    """Return Sentinel's service and the database."""
+    """Return Sentinel's service name and the database number."""
     if parts.query or parts.fragment:
         raise ValueError
     words = [word for word in parts.path.split("/") if word]
     if setup is Setup.CLUSTER:
-        if words not in ([], ["0"]):  # a cluster has no other database
+        if words not in ([], ["0"]):  # a cluster has only database 0
             raise ValueError
         return "", 0
     if not 1 <= len(words) <= 2:

@@ -1,10 +1,11 @@
-"""The scheduler's durable state in Redis, and the epoch that fences off its predecessor.
+"""The scheduler's durable state in Redis, and the epoch that fences off earlier schedulers.
 
-For one scheduler that leads. Deciding when to save, and batching what changed, is the caller's.
+The store is used by the leading scheduler. The caller decides when to save, and collects the
+changes.
 
-Every write is a Lua script, executed whole or not at all. A script that fails is not undone, so
-everything that can fail comes before the first write. Numbers are formatted with %.0f: Lua's are
-doubles, and an epoch taken from the wall clock has 13 digits.
+Every write is a Lua script, executed whole or not at all. A failing script is not rolled back, so
+everything that can fail comes before the first write. Numbers are formatted with %.0f because Lua's
+numbers are doubles and an epoch taken from the wall clock has 13 digits.
 """
 
 import asyncio
@@ -42,10 +43,9 @@ local function epoch_in(key)
 end
 """
 
-# One script, so that no scheduler becomes the leader on data that this version cannot read. An
-# epoch is never below the milliseconds of Redis's clock. From 1, or only one above the stored one,
-# it could be one that was given out before: a store that was emptied knows no more than a living
-# scheduler has put back into it, and that need not be the latest.
+# One script, so that no scheduler becomes the leader with data that this version cannot read. An
+# epoch is at least the milliseconds of Redis's clock: a counter from 1, or the stored epoch plus
+# one, could repeat an epoch that was given out before the store was emptied.
 _BECOME_LEADER = (
     checking_kinds("string", "string")
     + _EPOCH
@@ -66,8 +66,9 @@ redis.call('SET', leader, '{"epoch":' .. taken .. ',' .. ARGV[3])
 return {taken, version}
 """
 )
-"""KEYS: schema, epoch, leader. ARGV: this version, an epoch to be above, the leader's JSON without
-its brace. Returns the new epoch and the version of the data."""
+"""Script that makes a scheduler the leader. KEYS: schema, epoch, leader. ARGV: this version, lower
+bound of the epoch, the leader's JSON without its opening brace and epoch. Returns the new epoch and
+the version of the data."""
 
 _MIGRATE = (
     checking_kinds("string", "string", "string", "hash")
@@ -83,11 +84,12 @@ redis.call('SET', schema, ARGV[3])
 return 'done'
 """
 )
-"""KEYS: schema, epoch, clock, applications. ARGV: our epoch, from which version, to which, the
-clock or nothing, applications and their records by turns."""
+"""Script that replaces data by their migrated form. KEYS: schema, epoch, clock, applications. ARGV:
+own epoch, old version, new version, the clock or empty, alternating application names and records.
+"""
 
-# One script, so that nothing comes between the look at the epoch and the writes.
-# HSET is called pair by pair: unpack() is bounded in Lua.
+# One script, so that the check of the epoch and the writes are atomic. HSET is called pair by pair,
+# because Lua's unpack() is limited.
 _SAVE = (
     checking_kinds("string", "string", "string", "string", "string", "hash", "hash")
     + _EPOCH
@@ -134,42 +136,51 @@ end
 return {told, ''}
 """
 )
-"""KEYS: schema, epoch, leader, clock, settings, applications, replicas, then the usage of days.
-ARGV: see `SchedulerStore.save`. Returns the epoch that was stored, and, if that is a later one, its
-leader. If that is an earlier one (the store was emptied or set back), the stored data are of
-another time, and the new data are a part only: the store is left with the epoch alone, for all to
-be written."""
+"""Script that saves changes if no later scheduler leads. KEYS: schema, epoch, leader, clock,
+settings, applications, replicas, then the usage of each day. ARGV: see `SchedulerStore.save`.
+Returns the stored epoch and, if that is a later one, its leader. If the stored epoch is an earlier
+one, the store was emptied or restored from a backup: its data are outdated and the new data
+incomplete, so only the epoch is stored, and the caller has to save everything."""
 
 
 UsageRecords: TypeAlias = dict[Day, dict[ClientId, JsonObject]]
 _USAGE_KEPT_S = 400 * DAY_S
 
 _AT_ONCE = 1_000
-"""Records that are encoded before the loop turns, which takes 6 ms, and read with one call."""
+"""Number of records encoded before the event loop runs again (6 ms), and read with one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """State that the last leader left; empty for a new model."""
+    """State that the last leader saved; empty for a new model."""
 
     clock: JsonObject | None
     applications: dict[ApplicationId, JsonObject]
-    """In the order of their ids."""
+    """Applications' records, in the order of their ids."""
     settings: JsonObject | None
     replicas: dict[ReplicaId, JsonObject]
     epoch: Epoch | None = None
-    """Epoch of the last leader."""
+    """Epoch of the last leader; None if there was none."""
     leader: JsonObject | None = None
-    """Record of the last leader; see `LeaderRecord.record`."""
+    """Record of the last leader, see `LeaderRecord.record`; None if there was none."""
     usage: UsageRecords = field(default_factory=dict)
-    """Usage of the last days; empty unless it was asked for."""
+    """Usage of the last days; empty unless it was requested."""
 
 
 class SchedulerStore:
-    """The store of one model's scheduler; use it from one event loop.
+    """Redis store of one model's scheduler; use it from one event loop.
 
-    Every method but `ping` raises `StoreError` if Redis cannot be reached or refuses, and, naming
-    the key, if it holds something of another form or version.
+    Every method but `ping` raises `StoreError` if Redis is unreachable or refuses, and, naming the
+    key, if a value has another form or version.
+
+    Args:
+        url: One of `redis_url.FORMS`.
+        name: `app/model`; stores with different names are separate.
+        credentials: User, password and certificates; None for none.
+        leader: Record of the process that becomes the leader; None: this process.
+
+    Raises:
+        ConfigError: If the URL or the name is malformed.
     """
 
     def __init__(
@@ -179,17 +190,6 @@ class SchedulerStore:
         credentials: Credentials | None = None,
         leader: LeaderRecord | None = None,
     ) -> None:
-        """Name the store; nothing is connected yet.
-
-        Args:
-            url: One of `redis_url.FORMS`.
-            name: `app/model`; stores of different names share nothing.
-            credentials: User, password and certificates; None for none.
-            leader: Process that becomes the leader, for others to read; this one if None.
-
-        Raises:
-            ConfigError: If the URL or the name has another form.
-        """
         self._keys = Keys(name)
         self._leader = leader or LeaderRecord()
         self._connection = Connection(url, credentials)
@@ -200,24 +200,23 @@ class SchedulerStore:
         self._read = register(READ)
 
     async def become_leader(self, above: Epoch = 0) -> Epoch:
-        """Raise the epoch and return it; writers of lower epochs are refused from now on.
+        """Become the leader with a new epoch and return it; writes with lower epochs then fail.
 
-        The new epoch is above the stored one, and at least the milliseconds of Redis's clock. So
-        no epoch is given out twice, whatever becomes of the data, as long as that clock goes
-        forward and leaders do not change by the millisecond. Where the clock falls behind (it was
-        set back, or a server with another one took over), an epoch may come again, but only if the
-        data are lost, too.
+        The new epoch is above the stored one, and at least the milliseconds of Redis's clock. So no
+        epoch repeats, even if the data are lost, as long as that clock goes forward and leaders
+        change less than once a millisecond. If the clock goes back (it was reset, or a server with
+        another clock took over), an epoch may repeat, but only if the data are lost too.
 
-        Data of an older version are brought to this one's form.
+        Data of an older version are migrated.
 
         Args:
-            above: The new epoch is above this one, too: an epoch that callers know.
+            above: Another lower bound of the new epoch: the highest one known to callers.
 
         Raises:
-            StaleEpoch: If yet another scheduler became the leader while data were migrated.
+            StaleEpoch: If another scheduler became the leader while data were migrated.
         """
         keys = self._keys
-        # Without its brace: the script puts the epoch in front.
+        # without the opening brace: the script inserts the epoch
         leader = encode(keys.leader, self._leader.record(0)).partition(",")[2]
         async with self._connection.errors():
             try:
@@ -226,7 +225,8 @@ class SchedulerStore:
                     args=[SCHEMA_VERSION, above, leader],
                 )
             except ResponseError:
-                # A script's error names no key. Reading everything does, if a key is to blame.
+                # a script's error does not name the key; load() raises an error that does, if a key
+                # is the cause
                 await self.load()
                 raise
         epoch = int(taken)
@@ -257,9 +257,9 @@ class SchedulerStore:
     async def load(self) -> StoredState:
         """Return the stored state.
 
-        All of one instant but the applications, which are read in parts: 200,000 in one answer
-        would take longer than an answer is waited for. Only the leader writes them, so for a
-        scheduler that has just become the leader they too are of one instant.
+        It is one snapshot except for the applications, which are read in parts, because 200,000 in
+        one answer would exceed the timeout. Only the leader writes them, so they are consistent for
+        a scheduler that has just become the leader.
         """
         keys = self._keys
         strings = [keys.schema, keys.epoch, keys.leader, keys.clock, keys.settings]
@@ -291,25 +291,25 @@ class SchedulerStore:
         replicas: Mapping[ReplicaId, Mapping[str, Any]] | None = None,
         usage: Mapping[Day, Mapping[ClientId, Mapping[str, Any]]] | None = None,
     ) -> bool:
-        """Write what changed, all or nothing, if no later scheduler leads.
+        """Write changes, all or none, if no later scheduler leads.
 
         Args:
             epoch: Epoch that `become_leader` returned to this scheduler.
             clock: The virtual clock; None keeps the stored one.
-            changed: New and changed applications; the others are kept.
-            removed: Applications to forget; applied after `changed`.
-            settings: The settings in force; None keeps the stored ones.
+            changed: New and changed applications; others are kept.
+            removed: Applications to delete; applied after `changed`.
+            settings: The current settings; None keeps the stored ones.
             replicas: All known replicas; None keeps the stored ones.
-            usage: Totals that changed, by day and tenant; the others are kept.
+            usage: Totals that changed, by day and tenant; others are kept.
 
         Returns:
-            Whether the store still held this epoch. False says that the store was emptied or set
-            back meanwhile (a Redis without persistence restarted, a backup was restored): this
-            epoch leads again and nothing else is stored, so save everything.
+            Whether the store still had this epoch. False means that the store was emptied or
+                restored from a backup meanwhile (e.g. a Redis without persistence restarted): this
+                epoch leads again but nothing else is stored, so the caller has to save everything.
 
         Raises:
             StaleEpoch: If a later scheduler leads; nothing was written.
-            StoreError: If a value is not JSON, too.
+            StoreError: Also if a value is not JSON.
         """
         keys = self._keys
         gone = list(removed)
@@ -352,7 +352,7 @@ class SchedulerStore:
         return stored == epoch
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return the totals of each of these days of which there are any, by tenant."""
+        """Return the stored totals of these days by day and tenant, omitting empty days."""
         keys, found = self._keys, {}
         for day in days:
             async with self._connection.errors():
@@ -374,9 +374,9 @@ class SchedulerStore:
 
 
 async def _fields(key: str, objects: Mapping[str, Mapping[str, Any]]) -> list[str | int]:
-    """Return the count and the pairs that the script's `set_fields` takes.
+    """Return the count, then names and values, as arguments for the script's `set_fields`.
 
-    The event loop turns meanwhile: 50,000 applications take 0.3 s.
+    The event loop runs in between, because 50,000 applications take 0.3 s.
     """
     arguments: list[str | int] = [len(objects)]
     for number, (name, value) in enumerate(objects.items(), start=1):
@@ -387,12 +387,12 @@ async def _fields(key: str, objects: Mapping[str, Mapping[str, Any]]) -> list[st
 
 
 class NoStore:
-    """The scheduler's store under `durability: none`: epochs are the wall clock's milliseconds.
+    """Store of a scheduler under `durability: none`; epochs are milliseconds of the wall clock.
 
-    Epochs rise over restarts as long as the wall clocks of the nodes on which the scheduler is
-    started agree to within the time that a restart takes. Where a clock was set back, callers know
-    a higher epoch, and the scheduler takes an epoch above it as soon as one of them calls. Without
-    a store there is no fence: two schedulers of one name do not learn of each other here.
+    Epochs rise across restarts as long as the clocks of the scheduler's nodes agree to within the
+    time of a restart. If a clock was set back, callers have a higher epoch, and the scheduler takes
+    an epoch above it with their first call. Without a store there is no fence: two schedulers with
+    the same name do not detect each other.
     """
 
     def __init__(self, wall: Callable[[], Seconds] = time.time) -> None:
@@ -407,15 +407,15 @@ class NoStore:
         return StoredState(clock=None, applications={}, settings=None, replicas={})
 
     async def save(self, *changes: object) -> bool:
-        """Write nothing, and say that all of it was written."""
+        """Do nothing and return True: there is no store."""
         return True
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return nothing."""
+        """Return no usage."""
         return {}
 
     async def aclose(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: there is no connection."""
 
 
 DurableState: TypeAlias = SchedulerStore | NoStore

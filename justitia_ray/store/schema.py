@@ -1,4 +1,4 @@
-"""The keys in Redis and the form of their values; nothing else spells a key.
+"""Redis keys and the form of their values; keys are defined nowhere else.
 
 Every key of one served model starts with `justitia:{app/model}:`. The braces are a Redis Cluster
 hash tag: all keys of a model live in one slot, so that a script may touch them together.
@@ -54,26 +54,25 @@ from typing import Any, NoReturn, TypeAlias
 from justitia_ray.errors import ConfigError, StoreError
 
 SCHEMA_VERSION = 3
-"""Raised by every change of the table above that an older version would misread."""
+"""Increased by every change of the table above that an older version would misread."""
 
 JsonObject: TypeAlias = dict[str, Any]
 
-# Braces would end the hash tag early and spread one model over several slots.
+# Braces inside the name would end the hash tag early and spread one model over several slots.
 _NAME = re.compile(r"[^{}\s]{1,200}")
 
 
 class Keys:
-    """The keys of one served model, in full; the table above says what they hold."""
+    """Redis keys of one served model; the module's first table describes their values.
+
+    Args:
+        name: `app/model`, 1 to 200 characters without braces and white space.
+
+    Raises:
+        ConfigError: If the name has another form.
+    """
 
     def __init__(self, name: str) -> None:
-        """Spell the keys of a served model.
-
-        Args:
-            name: `app/model`, 1 to 200 characters without braces and white space.
-
-        Raises:
-            ConfigError: If the name has another form.
-        """
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"store name is {name!r}: 1 to 200 characters without braces or white space are"
@@ -111,18 +110,17 @@ class Keys:
 
 
 class ApplicationKeys:
-    """The keys of an application, in full; the second table above says what they hold."""
+    """Redis keys of an application; the module's second table describes their values.
+
+    Args:
+        name: The application's name, 1 to 200 characters without braces, white space, and slashes,
+            which separate it from a model's name.
+
+    Raises:
+        ConfigError: If the name has another form.
+    """
 
     def __init__(self, name: str) -> None:
-        """Spell the keys of an application.
-
-        Args:
-            name: The application's name, 1 to 200 characters without slashes, which part it from
-                a model's, braces and white space.
-
-        Raises:
-            ConfigError: If the name has another form.
-        """
         if not _NAME.fullmatch(name) or "/" in name:
             raise ConfigError(
                 f"application name is {name!r}: 1 to 200 characters without slashes, braces or"
@@ -135,7 +133,7 @@ def encode(key: str, value: Mapping[str, Any]) -> str:
     """Return a value as the JSON that is stored under `key`.
 
     Raises:
-        StoreError: If JSON cannot say it (a NaN, an infinity, a type of its own).
+        StoreError: If JSON cannot represent it (a NaN, an infinity, a custom type).
     """
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
@@ -144,10 +142,10 @@ def encode(key: str, value: Mapping[str, Any]) -> str:
 
 
 def decode_object(key: str, raw: bytes | None) -> JsonObject | None:
-    """Return the JSON object read from `key`, or None if there is none.
+    """Return the JSON object read from `key`, or None if the key does not exist.
 
     Raises:
-        StoreError: If it is something else; the message names the key, never the value.
+        StoreError: If it is not a JSON object; the message names the key, never the value.
     """
     if raw is None:
         return None
@@ -168,10 +166,11 @@ def decode_hash(
     Args:
         key: Key of the hash.
         raw: The hash.
-        damage: Takes a sentence for each field that is left out, in place of an error.
+        damage: If given, receives a message for each invalid field, which is then left out instead
+            of raising.
 
     Raises:
-        StoreError: If a field is not UTF-8 or its value is no JSON object; names key and field.
+        StoreError: If a field is not UTF-8 or its value is not a JSON object; names key and field.
     """
     decoded: dict[str, JsonObject] = {}
     for field, value in sorted(raw.items()):
@@ -189,29 +188,29 @@ def decode_hash(
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return the fields of a hash, which a script returns as fields and values by turns."""
+    """Return a hash from a script's flat list of alternating fields and values."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def decode_count(key: str, raw: bytes | None, least: int = 1) -> int | None:
-    """Return the integer >= `least` read from `key`, or None if there is none.
+    """Return the integer >= `least` read from `key`, or None if the key does not exist.
 
     Raises:
-        StoreError: If it is something else.
+        StoreError: If the value is anything else.
     """
     if raw is None:
         return None
-    # isdigit of bytes is ASCII only; int() alone would take signs, blanks and underscores.
+    # isdigit of bytes is ASCII only; int() alone would accept signs, blanks and underscores
     if not raw.isdigit() or int(raw) < least:
         raise StoreError(f"{key}: holds {raw[:40]!r}, an integer >= {least} is expected")
     return int(raw)
 
 
 def check_version(key: str, raw: bytes | None) -> None:
-    """Accept data of this schema version or an older one, or none yet.
+    """Accept data of this schema version, of an older one, or without a version.
 
     Raises:
-        StoreError: If the data have a newer version, or no version that can be read.
+        StoreError: If the version is newer or cannot be read.
     """
     version = decode_count(key, raw)
     if version is not None and version > SCHEMA_VERSION:
@@ -233,7 +232,7 @@ end
 
 
 def checking_kinds(*kinds: str) -> str:
-    """Return Lua that refuses, by name, a key of another type; types in the order of KEYS."""
+    """Return Lua code that fails, naming the key, if KEYS are not of these types in order."""
     return _CHECK_KINDS.format(kinds=", ".join(f"'{kind}'" for kind in kinds))
 
 
@@ -257,8 +256,8 @@ for i, kind in ipairs(ARGV) do
 end
 return found
 """
-"""Script that returns the values of keys. KEYS as many as ARGV; ARGV: the type of each, `string`,
-`hash`, or `counted` for a hash of which only the number of fields is wanted."""
+"""Script that returns the values of keys. KEYS: the keys. ARGV: the type of each, `string`, `hash`,
+or `counted` for a hash of which only the number of fields is returned."""
 
 
 def _no_constant(constant: str) -> NoReturn:

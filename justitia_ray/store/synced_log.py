@@ -1,13 +1,13 @@
-"""Puts what an embedded Redis has written to its append-only files on the disk.
+"""Sync the append-only files of an embedded Redis to disk.
 
-Redis's own way to do that every second, `appendfsync everysec`, answers before it writes to the
-file while the disk is slow, for up to two seconds: what it has answered by then is lost with it if
-it is killed. So it is told to write and to leave the rest to the system, and this does the rest.
+Redis's own `appendfsync everysec` answers before it writes to the file while the disk is slow, for
+up to two seconds; these answered writes are lost if Redis is killed. So Redis is configured to
+write without syncing, and this module calls fsync.
 
-Redis refuses writes while it cannot write to the file, and hears nothing of a disk that fails
-later, as the system puts there what it has taken. The system says so once, to those that have the
-file open, and holds what it could not write as written. So the files stay open here, and once the
-disk takes something again Redis writes all that it has to a new file.
+Redis refuses writes while it cannot write to the file, but does not notice if the system later
+fails to write its cache to disk. The system reports that failure once, to processes that have the
+file open, and then treats the data as written. So the files are kept open here, and after a failure
+Redis rewrites all data to a new file once the disk works again.
 """
 
 import logging
@@ -25,12 +25,12 @@ _EVERY_S: Seconds = 1.0
 
 
 def keep_synced(data_dir: Path, ended: threading.Event, rewrite: Callable[[], bool]) -> None:
-    """Put on the disk what a server writes, again and again, until it has ended.
+    """Sync the server's files to disk every second until the server has ended.
 
     Args:
         data_dir: The server's directory.
-        ended: Set once it has ended.
-        rewrite: Has the server write all of its data to a new file; returns whether it does.
+        ended: Set once the server has ended.
+        rewrite: Makes the server write all of its data to a new file; returns whether it accepted.
     """
     log = SyncedLog(data_dir, rewrite)
     while not ended.wait(_EVERY_S):
@@ -39,21 +39,21 @@ def keep_synced(data_dir: Path, ended: threading.Event, rewrite: Callable[[], bo
 
 
 class SyncedLog:
-    """The append-only files of a server."""
+    """The append-only files of a server; for the arguments see `keep_synced`."""
 
     def __init__(self, data_dir: Path, rewrite: Callable[[], bool]) -> None:
-        """Open nothing yet; for the arguments see `keep_synced`."""
         self._data_dir = data_dir
         self._rewrite = rewrite
         self._open: dict[Path, BinaryIO] = {}
         self._synced: dict[Path, int] = {}
-        """Size of each file as it was put on the disk."""
+        """Size of each file at its last sync, in bytes."""
         self._failures = 0
         self._is_incomplete = False
-        """Whether the disk may lack something, of which the system says nothing more."""
+        """Whether the disk may lack data after a failed sync, which the system does not report
+        again."""
 
     def sync(self) -> None:
-        """Put those files on the disk that have grown, or are new; what fails is logged."""
+        """Sync the files that have grown or are new; failures are logged."""
         failures = self._failures
         try:
             found = {*self._data_dir.glob("*.aof"), *self._data_dir.glob("appendonlydir/*.aof")}
@@ -65,7 +65,7 @@ class SyncedLog:
         for path in sorted(found):
             try:
                 self._sync_file(path)
-            except FileNotFoundError:  # Redis replaces them now and then
+            except FileNotFoundError:  # Redis replaces its files now and then
                 self._forget(path)
             except OSError as error:
                 self._note_failure(path, error)
@@ -101,7 +101,7 @@ class SyncedLog:
             log.close()
 
     def _note_failure(self, path: Path, error: OSError) -> None:
-        """Log a failure, seldomer the more there are."""
+        """Log a failure, but only the 1st, 2nd, 4th, 8th and so on."""
         self._failures += 1
         if self._failures.bit_count() == 1:
             logger.error(
