@@ -1,1 +1,1 @@
-"""Properties of the scheduling core, over random inputs."""
+"""Property tests of the scheduling core over random inputs."""

@@ -1,4 +1,4 @@
-"""The world around a core: replicas, ingresses and what they know, checked after every event."""
+"""Model of replicas and ingresses around a core that checks the core's rules after every event."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from tests.fake_replica import FakeReplica, Held
 
 @dataclass
 class Call:
-    """An inference as its ingress knows it."""
+    """Inference as its ingress stores it."""
 
     application_id: ApplicationId
     ingress_id: IngressId
@@ -33,15 +33,15 @@ class Call:
     prefixes: bytes = b""
     copies: int = 1
     cached: Tokens | None = None
-    """Prompt tokens that it finds in the cache of any replica."""
+    """Prompt tokens that each replica finds in its prefix cache; None: not reported."""
     seen: Tokens = 0
-    """Most tokens that a replica reported of it, or will when it is stopped."""
+    """Largest number of output tokens that a replica reported or returned on abort."""
     read: Tokens = 0
-    """Prompt tokens that were read when it was stopped."""
+    """Prompt tokens already prefilled when the inference was aborted."""
 
 
 class CoreWorld:
-    """Feeds events to a core, carries out its actions and keeps the books on every inference."""
+    """Feeds events to a core, executes its actions and records the state of every inference."""
 
     def __init__(self, policy: str, options: Mapping[str, object], admission: str) -> None:
         self._settings = (policy, options, admission)
@@ -52,18 +52,18 @@ class CoreWorld:
         self.live_ingresses: set[IngressId] = {"i0", "i1"}
         self.applications: dict[ApplicationId, None] = {}
         self.calls: dict[RequestId, Call] = {}
-        """Not ended yet."""
+        """Inferences that have not ended."""
         self.ended: dict[RequestId, str] = {}
         self.to_resubmit: list[RequestId] = []
-        """Outstanding at the last restart, and not yet submitted again."""
+        """Inferences that were outstanding at the last restart and are not resubmitted yet."""
         self.lease_owner: dict[LeaseId, RequestId] = {}
         self.finished: set[LeaseId] = set()
         """Leases that a replica has reported as finished."""
         self.served: dict[ApplicationId, float] = {}
-        """Of calls that have ended, by what was seen of them."""
+        """KV token-time of the ended inferences of each application, from reported tokens."""
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Feed an event in, hold the core to its rules, and carry out what it wants done."""
+        """Feed an event to the core, check the core's invariants, and execute its actions."""
         before = set(self.core.state.inferences)
         if isinstance(event, ev.InferenceSubmitted) and event.request_id in self.calls:
             before.add(event.request_id)
@@ -81,7 +81,6 @@ class CoreWorld:
         return actions
 
     def submit(self, request_id: RequestId, *, resubmitted: bool = False) -> list[Action]:
-        """Let the ingress of a call submit it."""
         call = self.calls[request_id]
         if resubmitted:
             self.to_resubmit.remove(request_id)
@@ -104,20 +103,19 @@ class CoreWorld:
         return self.handle(event)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Let the caller of an inference go away."""
         self.handle(ev.InferenceCancelled(request_id))
         if request_id in self.to_resubmit:
             self._drop_unsubmitted(request_id, "cancelled")
 
     def kill_ingress(self, ingress_id: IngressId) -> None:
-        """Let an ingress be heard of no more."""
+        """Stop the heartbeats of an ingress and drop its inferences that are not resubmitted."""
         self.live_ingresses.discard(ingress_id)
         for request_id in list(self.to_resubmit):
             if self.calls[request_id].ingress_id == ingress_id:
                 self._drop_unsubmitted(request_id, "ingress lost")
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass; the ingresses that live go on calling."""
+        """Advance the time in steps of at most 10 s, with heartbeats of all live ingresses."""
         until = self.now + seconds
         while True:
             self.now = min(until, self.now + 10.0)
@@ -128,7 +126,7 @@ class CoreWorld:
                 return
 
     def restart(self) -> None:
-        """Let a new scheduler become leader on the stored state."""
+        """Replace the core by one that recovers from a snapshot of it."""
         stored = json.loads(json.dumps(snapshot(self.core)))
         policy, options = self.core.ledger.policy_name, self.core.ledger.options
         chosen = {
@@ -153,7 +151,7 @@ class CoreWorld:
         first, claim_first = core.ledger.queue.first, core.ledger.queue.claim_first
 
         def held_to_the_order(chosen: Application | None) -> Application | None:
-            """Return the first, held to be the least at every single grant."""
+            """Return the chosen application after checking that the policy's order allows it."""
             policy = core.ledger.policy
             if not isinstance(policy, GuardedPolicy) or not policy.lets_pass:
                 expected = expected_first(core)
@@ -169,7 +167,6 @@ class CoreWorld:
         return core
 
     def _see(self, event: ev.Event) -> None:
-        """Note the tokens that replicas report of calls that have not ended."""
         if isinstance(event, ev.ReplicaPulled):
             reports: list[ev.LeaseProgress | ev.LeaseFinished] = [
                 *(event.progress or ()),
@@ -205,7 +202,8 @@ class CoreWorld:
     def _end(self, request_id: RequestId, event: ev.Event, actions: list[Action]) -> None:
         assert request_id not in self.ended, "ended twice"
         call = self.calls[request_id]
-        if isinstance(event, ev.InferenceSubmitted):  # the lease that it claims had finished
+        # the lease that the resubmission claims had finished
+        if isinstance(event, ev.InferenceSubmitted):
             last_words = self.finished & {event.lease_id or ""}
         elif isinstance(event, ev.ReplicaPulled):
             last_words = {report.lease_id for report in event.finished} & self.finished
@@ -244,7 +242,7 @@ class CoreWorld:
                 assert not (asking and placement.fits(replica, head)), "idle beside work"
 
     def _check_that_service_was_seen(self) -> None:
-        """Nothing is booked that no replica reported, nor twice."""
+        """Check that no application is charged more service than replicas reported."""
         seen = dict.fromkeys(self.applications, 0.0)
         for call in self.calls.values():
             if call.application_id in seen:

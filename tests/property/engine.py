@@ -1,13 +1,13 @@
-"""Replicas of constant iterations that drive a core, to hold the fairness bound to.
+"""Replicas with constant iteration times that drive a core, for tests of the fairness bound.
 
-Every running inference gains a token an iteration, on every replica at once. A replica reports at
-the end of an iteration: each time, or each so many iterations, and what has not ended each time, or
-each so many reports. An application may have stages, each submitted so many iterations after the
-last inference of the one before has ended; it is closed with its last submission. Admission is
-`peak` by true lengths, so that nothing is swapped out.
+Every running inference gains one token per iteration, on all replicas at once. A replica reports at
+the end of every `report_every`-th iteration; every `progress_every`-th report also contains the
+progress of running leases. An application may have stages, each submitted `gap` iterations after
+the last inference of the stage before; it is closed with its last submission. Admission is `peak`
+with true lengths, so that nothing is swapped out.
 
-All is counted in whole numbers and fractions, by this engine and from the events alone: the lags
-that the core tells are compared with what is seen here.
+All amounts are whole numbers and fractions, counted from the events alone. The tests compare the
+core's lags with them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,20 +26,20 @@ from tests.exact import exact
 ITERATION_S = 0.03
 _LAST_ITERATION = 20_000
 _CHECK_EVERY = 8
-"""Iterations between two looks at all invariants."""
+"""Number of iterations between two checks of all invariants."""
 
 Sizes = tuple[tuple[int, int], ...]
-"""(prompt, output) tokens of inferences."""
+"""(prompt tokens, output tokens) of each inference."""
 
 
 def work(sizes: Sizes) -> int:
-    """Return the KV token-time of these inferences, token·iterations."""
+    """Return the KV token-time of the inferences, token·iterations."""
     return sum(int(kv_token_time(p, d)) for p, d in sizes)
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """An application: when it comes, what its stages are, and what is thought of it."""
+    """Application with its arrival iteration, its stages and its predictions."""
 
     iteration: int
     stages: tuple[Sizes, ...]
@@ -47,60 +47,57 @@ class Arrival:
     gap: int = 0
     """Iterations of tool time between two stages."""
     predicted: Fraction = Fraction(1)
-    """Its predicted cost, as a multiple of the true one."""
+    """Predicted cost as a multiple of the true cost."""
     overlaps: bool = False
-    """A stage is submitted when the first inference of the one before has ended, not the last: the
-    application is never idle."""
+    """Whether a stage is submitted when the first inference of the previous stage ends, not the
+    last: then the application is never idle."""
     predicted_output: int | None = None
-    """Predicted output tokens of each inference; None: the truth."""
+    """Predicted output tokens of each inference; None: the true number."""
     expected: Fraction | None = None
-    """What is said to remain at each later stage, as a multiple of the truth; None: nothing is."""
+    """Predicted remaining cost at each later stage, as a multiple of the truth; None: no
+    prediction."""
     tenant: str = "tenant"
 
     @property
     def cost(self) -> int:
-        """Its true cost, token·iterations."""
         return sum(work(sizes) for sizes in self.stages)
 
 
 def one_stage(iteration: int, sizes: Sizes, weight: Fraction = Fraction(1)) -> Arrival:
-    """Return an application all of whose inferences are there when it arrives."""
     return Arrival(iteration, (sizes,), weight)
 
 
 @dataclass(frozen=True)
 class Server:
-    """A replica."""
-
     kv_tokens: int
     seats: int = 256
     report_every: int = 1
-    """Iterations."""
+    """Number of iterations between two reports."""
     progress_every: int = 1
-    """Reports; those between tell ends alone."""
+    """Number of reports from one that contains progress to the next; the others contain only
+    ends."""
 
 
 @dataclass
 class Outcomes:
-    """What a run showed, in token·iterations."""
+    """Measurements of a run, in token·iterations unless said otherwise."""
 
     ended: dict[str, EndApplication] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
-    """S(e) − S(f̄) by the accounts of the policy, f̄ at the start of its report."""
+    """S(e) − S(f̄) by the accounts of the policy, with f̄ at the start of its report."""
     in_flight: int = 0
-    """I: largest remaining work in flight, by what was reported of it."""
+    """I: largest remaining work in flight, computed from reported tokens."""
     report: int = 0
     """Largest service of one report."""
     passed: int = 0
     """Work started while an application with a smaller tag waited."""
     finished: dict[str, int] = field(default_factory=dict)
-    """Iteration of the last end of an inference."""
+    """Iteration in which the last inference ended."""
     jct: dict[str, int] = field(default_factory=dict)
-    """Completion times, iterations."""
+    """Completion times, in iterations."""
 
     @property
     def worst(self) -> int:
-        """The largest lag."""
         return max(self.lag.values())
 
 
@@ -119,7 +116,7 @@ class _Running:
 
 
 class Engine:
-    """Runs applications to their end."""
+    """Runs applications on replicas until all have ended."""
 
     def __init__(
         self,
@@ -138,7 +135,7 @@ class Engine:
         self._last_start: dict[str, int] = {}
         self._left: dict[str, list[Sizes]] = {}
         self._open: dict[tuple[str, int], int] = {}
-        """Inferences of a stage that must end before the next is submitted."""
+        """Number of inferences of a stage that must end before the next stage is submitted."""
         self._stage_of: dict[str, tuple[str, int]] = {}
         self._due: list[tuple[int, str]] = []
         self._sizes: dict[str, tuple[int, int]] = {}
@@ -146,7 +143,7 @@ class Engine:
         self.outcomes = Outcomes()
 
     def run(self, arrivals: Mapping[str, Arrival] | Sequence[Arrival]) -> Outcomes:
-        """Return what the core did to these applications: a0, a1, …, if they have no names."""
+        """Run the applications to their end; those without names are named a0, a1, …."""
         if not isinstance(arrivals, Mapping):
             arrivals = {f"a{number}": arrival for number, arrival in enumerate(arrivals)}
         self._arrivals = arrivals
@@ -172,7 +169,10 @@ class Engine:
         return self.outcomes
 
     def late_by(self, name: str, allowance: float = 0) -> int:
-        """Return the service between V at its final tag, or so much beyond, and its last start."""
+        """Return the service from the time V reached an application's tag to its last start.
+
+        `allowance` is added to the tag.
+        """
         tag = self.outcomes.ended[name].virtual_finish_time + allowance
         reached = next((served for served, v in self._levels if v >= tag), self._served)
         return self._last_start[name] - reached

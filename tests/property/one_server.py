@@ -1,9 +1,9 @@
-"""A server of constant iterations with clients, to hold the theorems of VTC to.
+"""Server with constant iteration times and several clients, for tests of VTC's theorems.
 
-An application stands for each client and stays open. Every running inference gains a token an
-iteration, the report of an iteration comes at its end, and predicted lengths are true, so that
-under `admission: peak` KV never overflows. Service is counted here, apart from the policy, as the
-paper does: p on admission, then 2 for each token (h = p + 2d).
+Each client is represented by an application that stays open. Every running inference gains one
+token per iteration, the report of an iteration comes at its end, and predicted lengths are true, so
+that under `admission: peak` KV never overflows. Service is counted here, apart from the policy, as
+the paper does: p on admission, then 2 for each token (h = p + 2d).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ OUTPUT_PRICE = 2
 
 @dataclass(frozen=True)
 class Call:
-    """An inference of a client: when it is submitted, and its tokens."""
+    """Inference of a client, with the iteration of its submission."""
 
     iteration: int
     client: str
@@ -35,7 +35,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is true after an event: each client's service and whether an inference of it waits."""
+    """State after an event: service of each client, and the clients with waiting inferences."""
 
     iteration: int
     service: Mapping[str, int]
@@ -44,22 +44,23 @@ class Moment:
 
 @dataclass
 class Run:
-    """What a run showed."""
+    """Measurements of a run, in VTC's unit of service."""
 
     moments: list[Moment] = field(default_factory=list)
     gap: float = 0
-    """Largest difference of counters among clients that wait at one time."""
+    """Largest difference between the counters of clients that wait at the same time."""
     ahead: dict[str, int] = field(default_factory=dict)
-    """D of each client: the most that an admission of it left to be charged, its own prompt and
-    all output to come of the client's inferences in flight."""
+    """D of each client: largest uncharged service after one of its admissions, which is the
+    admitted prompt and all remaining output of the client's inferences in flight."""
     in_flight: int = 0
-    """I: the same over the inferences of all clients in flight."""
+    """I: largest uncharged service after an admission, over the inferences of all clients in
+    flight."""
     overtaken: int = 0
-    """The most that others were served between the submission of a call and its dispatch, if
-    nothing of its client waited or ran at the submission."""
+    """Largest service of other clients between the submission of a call and its dispatch, over
+    calls of clients that had no inference waiting or running."""
 
     def backlogged(self, *clients: str) -> list[list[Moment]]:
-        """Return the longest intervals in which all these clients are backlogged (Def. 4.1)."""
+        """Return the longest intervals in which all given clients are backlogged (Def. 4.1)."""
         intervals: list[list[Moment]] = [[]]
         for moment in self.moments:
             if moment.waiting.issuperset(clients):
@@ -70,8 +71,6 @@ class Run:
 
 
 class OneServer:
-    """Runs calls on one replica."""
-
     def __init__(
         self,
         kv_tokens: int,
@@ -83,14 +82,14 @@ class OneServer:
         self._replica = FakeReplica("r0", ReplicaCapacity(kv_tokens, 1, seats))
         self._weights = dict(weights or {})
         self._client_of: dict[str, str] = {}
-        """By lease."""
+        """Client of each lease."""
         self._service: dict[str, int] = {}
         self._run = Run()
         self._fresh: dict[str, int] = {}
-        """Calls submitted when nothing of their client waited or ran: others' service then."""
+        """Service of other clients at the submission of each call whose client was idle."""
 
     def run(self, calls: Sequence[Call], iterations: int | None = None) -> Run:
-        """Return what the policy did to these calls: all of them, or in so many iterations."""
+        """Run the calls to their end, or for the given number of iterations."""
         for client in sorted({call.client for call in calls}):
             weight = exact(self._weights.get(client, 1))
             self._handle(ev.ApplicationArrived(client, "class", client, weight, exact(2), "i0"), 0)
@@ -119,7 +118,6 @@ class OneServer:
         self._note(iteration)
 
     def _iterate(self, calls: Sequence[Call], iteration: int) -> None:
-        """Let an iteration pass and report it; start what is granted."""
         for lease_id in list(self._replica.held):
             self._replica.make(lease_id, 1)
             self._service[self._client_of[lease_id]] += OUTPUT_PRICE

@@ -1,4 +1,4 @@
-"""Numbers of examples, which follow the profile."""
+"""Number of examples per property test, scaled by the Hypothesis profile."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""Random lives of applications, for the property tests of fair shares: steps and what they do."""
+"""Random sequences of operations on applications, for the property tests of fair shares."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,12 +16,12 @@ VERBS = (
     *("withdraw", "resume", "settle", "reweigh", "expect"),
 )
 WORK = st.integers(0, 60 * 60).map(lambda parts: Fraction(parts, 60))
-"""With `st.fractions` the three files that draw from it take four times the CPU."""
+"""Drawn as integers because `st.fractions` needs four times the CPU time."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happens; what does not apply to the state is skipped."""
+    """Operation on an application; it is skipped if it does not apply to the current state."""
 
     verb: str
     name: str
@@ -36,7 +36,6 @@ def lives(
     weights: st.SearchStrategy[Fraction],
     most: int,
 ) -> st.SearchStrategy[list[Step]]:
-    """Return lists of at most so many steps."""
     deliveries = st.lists(st.tuples(names, WORK), max_size=3).map(tuple)
     step = st.builds(Step, st.sampled_from(verbs), names, WORK, weights, deliveries)
     return st.lists(step, min_size=1, max_size=most)
@@ -49,7 +48,7 @@ def change(
     work: KvTokenTime,
     weight: float = 1,
 ) -> None:
-    """Let a verb happen to an application that is there, if it applies."""
+    """Apply an operation to a present application, if its state allows it."""
     if verb == "deliver" and not share.accounts[name].withdrawn:
         share.deliver([(name, work)])
     elif verb == "withdraw":
@@ -68,21 +67,16 @@ _NOTHING = Fraction(0)
 
 
 class Pair:
-    """The accounts under test and the oracle, fed the same."""
+    """Runs the same steps on the accounts under test and on the oracle."""
 
     def __init__(self, origin: Fraction = _NOTHING) -> None:
-        """Begin with nothing.
-
-        Args:
-            origin: V of the accounts at the start; the oracle's is 0.
-        """
+        """Start the accounts at V = `origin`, and the oracle at V = 0."""
         self.origin = origin
         self.share: ServedShare = ServedShare(VirtualClock(exact(origin)))
         self.oracle = ServedRules()
         self.arrivals = 0
 
     def apply(self, step: Step) -> None:
-        """Let the step happen in both, if it can."""
         name = self.named(step.name)
         if step.verb == "deliver":
             named = [(self.named(n), work) for n, work in ((step.name, step.work), *step.others)]
@@ -96,16 +90,14 @@ class Pair:
             self._change(step, name)
 
     def named(self, name: str) -> ApplicationId:
-        """Return the application that a step names."""
         return name
 
     def arrive(self, step: Step) -> None:
-        """Let an application arrive in both."""
         self.share.arrive(step.name, exact(step.work), exact(step.weight), self.arrivals)
         self.oracle.arrive(step.name, step.work, step.weight)
 
     def present(self) -> list[ApplicationId]:
-        """Return the applications that are charged now."""
+        """Return the applications that are charged at present."""
         return [name for name, ledger in self.oracle.ledgers.items() if not ledger.away]
 
     def _change(self, step: Step, name: ApplicationId) -> None:

@@ -1,4 +1,4 @@
-"""Backfilling by true predictions on one replica: the first in line starts no later for it."""
+"""Property tests of backfilling with true predictions on one replica."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +19,12 @@ from tests.property.profiles import examples
 
 @dataclass(frozen=True)
 class Call:
-    """An inference, the only one of its application."""
+    """Inference that is the only one of its application."""
 
     prompt: int
     output: int
     choices: int = 1
     iteration: int = 0
-    """When it comes."""
 
 
 _CALLS = st.lists(
@@ -44,11 +43,10 @@ _CALLS = st.lists(
 def _starts(
     calls: Sequence[Call], kv_tokens: int, seats: int, admission: str, backfill: object
 ) -> tuple[dict[str, int], int, list[str]]:
-    """Run to the end at a token an iteration.
+    """Run the calls to their end, at one token per iteration.
 
-    Returns:
-        When each started, the most passes that any had, and who was first in line and did not fit,
-        in order.
+    Returns the start of each call, the largest number of times that one call was passed, and the
+    calls that were first in line and did not fit, in order.
     """
     core = SchedulerCore("fcfs", {"backfill": backfill}, admission)
     replica = FakeReplica("r0", ReplicaCapacity(kv_tokens, 1, seats))
@@ -88,11 +86,11 @@ def _starts(
 def test_first_in_line_starts_no_later_with_backfill(
     calls: list[Call], kv_tokens: int, seats: int, admission: str
 ) -> None:
-    """What may go before it must not cost it anything, however often it is passed."""
+    """Calls that pass the first in line must not delay it, however often it is passed."""
     strict, _, blocked = _starts(calls, kv_tokens, seats, admission, 0)
     free, _, _ = _starts(calls, kv_tokens, seats, admission, "unlimited")
 
-    # Who waits first differs between the runs from the second on: it may come sooner or later.
+    # From the second blocked call on the runs differ, and it may start sooner or later.
     assert all(free[name] <= strict[name] for name in blocked[:1])
 
 
@@ -100,18 +98,18 @@ def test_first_in_line_starts_no_later_with_backfill(
 def test_nobody_is_passed_more_often_than_is_allowed(
     calls: list[Call], kv_tokens: int, limit: int
 ) -> None:
-    """Predictions err, and only the count bounds what that costs."""
+    """With wrong predictions only the limit on passes bounds the delay."""
     _, passes, _ = _starts(calls, kv_tokens, 4, "peak", limit)
 
     assert passes <= limit
 
 
 _LONG_AND_SHORT = [Call(20, 20), Call(60, 20), Call(10, 40)]
-"""The second waits for the first, and the third would be in its way."""
+"""The second call waits for the first, and the third would delay the second."""
 
 
 def test_backfill_that_delays_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first test above is able to fail: here is what it forbids."""
+    """This shows that the test of the first call's start can fail."""
     strict, _, blocked = _starts(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
     monkeypatch.setattr(Placement, "_delays", lambda *_: False)
     greedy, passes, _ = _starts(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")

@@ -1,4 +1,4 @@
-"""Work beyond a quota is behind all that has quota, and takes nothing from it."""
+"""Property tests of work beyond a quota: it is served last and takes nothing from other work."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -34,17 +34,16 @@ _TREE = TenantTree(
 
 
 class _Share(TenantShare):
-    """Exact accounts in which some are beyond their quota."""
+    """Exact accounts in which some applications are beyond their quota."""
 
     def __init__(self) -> None:
         super().__init__(VirtualClock(exact(0)), _TREE)
         self.beyond = VirtualClock(exact(0))
         self.sequence = 0
         self.has_none: set[str] = set()
-        """Applications that run beyond a quota."""
+        """Applications that are beyond their quota."""
 
     def take(self, step: Step) -> None:
-        """Let a step happen, if it applies."""
         name, weight = step.name, exact(step.weight)
         if step.verb == "arrive" and name not in self.accounts:
             self.sequence += 1
@@ -65,27 +64,25 @@ class _Share(TenantShare):
             change(self, step.verb, name, exact(step.work), weight)
 
     def place(self, name: str) -> None:
-        """Let an account be where it belongs."""
         tenant = _TENANT_OF[name]
         leaf = beyond(tenant) if name in self.has_none else tenant
         self.move(name, leaf, self.accounts[name].weight)
 
     def keys(self, names: set[str]) -> dict[str, tuple[float, float]]:
-        """Return the keys of those that are there, at the top and inside their tenants."""
+        """Return the keys of the present applications, at the top and inside their tenants."""
         there = sorted(names & self.accounts.keys())
         return {name: (self.tag(name), self.tag_in_tenant(name)) for name in there}
 
 
 class _Unruled(_Share):
-    """As before the rule: a millionth of its weight, and that in its tenant alone."""
+    """Accounts without the rule: work beyond a quota has a millionth of its weight."""
 
     def place(self, name: str) -> None:
-        """Let the weight be what it should be."""
         self.reweigh(name, self.accounts[name].weight * LEAST_WEIGHT)
 
 
 def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> _Share:
-    """Give the steps to one share, and to another those alone that have quota; return that."""
+    """Return accounts after all steps, and accounts after only the steps of work within quota."""
     without = _Share()
     for step in steps:
         share.take(step)
@@ -107,7 +104,7 @@ def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> 
 def test_who_has_quota_loses_nothing_by_who_has_none(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
-    """V and every key are as if what runs beyond a quota were not there, whosever it is."""
+    """V and every key are as if the work beyond quotas did not exist, whichever tenant has it."""
     share = _Share()
     without = _with_and_without(share, steps, beyond_it)
     names = set(_TENANT_OF) - beyond_it
@@ -121,7 +118,7 @@ def test_who_has_quota_loses_nothing_by_who_has_none(
 def test_who_has_no_quota_shares_what_is_left_by_the_same_tree(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
-    """Among themselves they have the weights of the tree: cutting a tenant up gains nothing."""
+    """Work beyond quotas is shared by the weights of the tree: splitting a tenant gains nothing."""
     share, only = _Share(), _Share()
     _with_and_without(share, steps, beyond_it)
     for step in steps:
@@ -139,10 +136,10 @@ def test_who_has_no_quota_shares_what_is_left_by_the_same_tree(
 
 
 def test_without_a_clock_of_its_own_others_are_delayed() -> None:
-    """The check fails where the rule is not in force: X of weight 3 goes first with what it owes.
+    """Without the rule this check fails, so it can detect a violation.
 
-    Both have 12 to do. Without the rule x of X, which has no quota left, is done at V = 4 and f of
-    Y, which has, at V = 12, after it.
+    Both applications have 12 to do. Without the rule x of X (weight 3, no quota left) is done at V
+    = 4, and f of Y, which has quota left, at V = 12.
     """
     steps = [
         Step("arrive", "a", Fraction(10), Fraction(1)),
@@ -161,7 +158,7 @@ def test_without_a_clock_of_its_own_others_are_delayed() -> None:
 @examples(80)
 @given(_MOVING)
 def test_both_trees_owe_what_was_charged_in_them(steps: list[Step]) -> None:
-    """Through every move there and back: nothing is owed twice, or in the wrong tree."""
+    """After any number of moves between the trees no work is owed twice or in the wrong tree."""
     share = _Share()
     for step in steps:
         share.take(step)
@@ -184,10 +181,10 @@ def test_both_trees_owe_what_was_charged_in_them(steps: list[Step]) -> None:
 
 
 def test_id_that_is_used_again_takes_nothing_over_from_the_other_tree() -> None:
-    """J had 16 beyond its quota, of which GPS had given it 8: it ended with 8 that are still owed.
+    """J leaves with 8 of 16 still owed beyond its quota, and they stay owed there.
 
-    They stay owed there, with the rest of g's 100; the next j, which has quota, is charged its own
-    10 alone.
+    GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
+    quota, is charged only its own 10.
     """
     share = _Share()
     for verb, name, work in (
@@ -205,7 +202,7 @@ def test_id_that_is_used_again_takes_nothing_over_from_the_other_tree() -> None:
 def test_to_those_in_the_tree_that_one_leaves_it_is_as_if_it_had_ended(
     steps: list[Step], name: str
 ) -> None:
-    """Service received before a move stays received there: nobody has it for nothing."""
+    """Service received before a move between the trees stays received in the tree that was left."""
     share, ended = _Share(), _Share()
     for step in steps:
         share.take(step)
@@ -239,7 +236,7 @@ _FLOATS = st.lists(
 def test_restored_accounts_have_the_same_keys_in_both_trees(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
-    """To the last bit, whatever the order in which a store gives the records back."""
+    """The keys are equal to the last bit, in whatever order a store returns the records."""
     share = TenantShare(tree=TenantTree({"X": TenantNode(weight=3.0)}))
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
@@ -271,7 +268,7 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
 def test_nothing_beyond_a_quota_is_granted_while_anything_that_has_quota_waits(
     arrivals: list[tuple[str, int]], beyond_it: set[str], options: dict[str, object]
 ) -> None:
-    """Work beyond a quota waits for that of all tenants with quota, and is granted after it."""
+    """Work beyond a quota is granted after the waiting work of all tenants within quota."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=_FLAT))
     for number, (name, cost) in enumerate(arrivals):
         application_id = f"{name}{number}"

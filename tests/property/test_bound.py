@@ -1,9 +1,9 @@
-"""The fairness bound of the served clock, line by line: S(e) − S(f̄) ≤ I, and what is added to it.
+"""Property tests of the fairness bound of the served clock: S(e) − S(f̄) ≤ I plus allowances.
 
-e is an application's last start, f̄ when V reaches its final tag, S served work, I the largest
-remaining work in flight; all as reported, f̄ at the start of its report, hence one report more. A
-report may tell of ends alone: then it has their service, and is one report all the same.
-`core` derives it. What the core tells of itself is sharper: I at one instant (`delay_bound`).
+e is an application's last start, f̄ the time at which V reaches its final tag, S served work, I the
+largest remaining work in flight. All are as reported, with f̄ at the start of its report, hence one
+report more. A report may contain only ends: then it carries their service and counts as one report.
+`core` derives the bound. The core's own `delay_bound` is sharper: it uses I at one instant.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ def is_within_what_the_core_says(outcomes: Outcomes) -> None:
 
 
 def _is_what_the_engine_saw(outcomes: Outcomes) -> None:
-    """If V reached its tag before it ended; else the core can tell less."""
+    """Check the core's lag against the engine's, where V reached the tag before the end."""
     for name, ended in outcomes.ended.items():
         assert ended.lag is not None
         seen = outcomes.lag[name]
@@ -39,7 +39,7 @@ def _is_what_the_engine_saw(outcomes: Outcomes) -> None:
 
 
 _PASSING: dict[str, object] = {"order": "sgps"}
-"""Shorter ones may pass whoever has slack: the bounds are the same."""
+"""Options that let applications with slack be passed by shorter ones; the bounds are the same."""
 
 
 @pytest.mark.parametrize("options", [{}, _PASSING])
@@ -48,7 +48,7 @@ _PASSING: dict[str, object] = {"order": "sgps"}
 def test_one_stage_is_within_the_work_in_flight(
     options: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """The promise of the order: nobody waits longer than GPS and what runs already make him."""
+    """No application waits longer than GPS and the work in flight make it wait."""
     outcomes = Engine(replicas, options=options).run(applications)
 
     assert outcomes.worst <= outcomes.in_flight + outcomes.report
@@ -64,17 +64,16 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
 @pytest.mark.parametrize(
     ("applications", "replicas", "options"),
     [
-        # Who pays for more gets more, at nobody's further expense.
+        # A larger weight brings a larger share, within the same bound for others.
         pytest.param(arrivals(weighted=True), servers(), {}, id="weights"),
-        # I is that of all replicas; what starts on one too small for all who wait is out of order.
+        # I covers all replicas; a start on one too small for all that wait is out of order.
         pytest.param(arrivals(weighted=True), servers(3), {}, id="replicas"),
-        # Service that is not reported yet, whoever else's end is, is still in flight to the core:
-        # nothing else is added.
+        # Unreported service is still in flight to the core, so nothing else is added.
         pytest.param(arrivals(weighted=True), servers(3, lagging=True), {}, id="late reports"),
-        # The others' share is work out of order. C_max + (1 − κ)/κ·C_j is too little.
+        # The share of others is work out of order. C_max + (1 − κ)/κ·C_j is too small.
         pytest.param(arrivals(weighted=True), servers(), {"kv_share_cap": 0.5}, id="half"),
         pytest.param(arrivals(weighted=True), servers(), {"kv_share_cap": 0.8}, id="cap"),
-        # The limit is on passes of each inference that was first in line, not of each application.
+        # The limit counts passes of each inference that was first in line, not of each application.
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 1}, id="backfill"),
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 4}, id="backfill of 4"),
         pytest.param(arrivals(weighted=True), servers(3), _PASSING, id="shortest, replicas"),
@@ -97,7 +96,7 @@ def test_what_passes_is_added_to_the_work_in_flight(
     options: dict[str, object],
     data: st.DataObject,
 ) -> None:
-    """And nothing else, while each application is one stage whose cost is known."""
+    """Only work out of order is added, while each application is one stage of known cost."""
     engine = Engine(data.draw(replicas), options=options)
     outcomes = engine.run(data.draw(applications))
     may_pass = bool(options) or len(engine.core.state.replicas) > 1
@@ -110,17 +109,19 @@ def test_what_passes_is_added_to_the_work_in_flight(
 @pytest.mark.parametrize(
     ("applications", "replicas"),
     [
-        # Each stage is charged anew from V: only what others lost of their credit is added.
+        # Each stage is charged again from V; only the credit that others lost is added.
         pytest.param(
             arrivals(stages=4, weighted=True), servers(2, lagging=True), id="stages and tool gaps"
         ),
-        # An application that is never idle pays for its own chain of inferences: nobody else does.
+        # An application that is never idle is charged for its own chain of inferences.
         pytest.param(arrivals(stages=4, weighted=True, overlaps=True), servers(2), id="overlaps"),
-        # Rule 1 doubles a charge only once it is used up: what runs by then jumped the queue.
+        # Rule 1 doubles a charge only when it is used up: work in flight at that time was too
+        # early.
         pytest.param(
             arrivals(stages=2, weighted=True, predicted=_ERRORS), servers(2), id="wrong predictions"
         ),
-        # What runs of an application that rule 7 raises is owed later by GPS: no more is added.
+        # Work in flight of an application that rule 7 raises is owed by GPS later: nothing is
+        # added.
         pytest.param(
             arrivals(stages=3, predicted=_FACTORS, expected=_FACTORS), servers(2), id="raised"
         ),
@@ -135,7 +136,7 @@ def test_stages_and_wrong_predictions_stay_within_what_the_core_says(
     replicas: st.SearchStrategy[list[Server]],
     data: st.DataObject,
 ) -> None:
-    """A lag of one I is exceeded by such applications (`test_bound_limits`); the core says more."""
+    """A lag of one I may be exceeded here (`test_bound_limits`); the core's bound is larger."""
     outcomes = Engine(data.draw(replicas), options=options).run(data.draw(applications))
     is_within_what_the_core_says(outcomes)
 
@@ -153,9 +154,9 @@ _ORDERS: list[dict[str, object]] = [
 def test_lag_is_measured_with_the_truth_whatever_the_accounts(
     accounts: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """The yardstick is one for all policies: true costs, served clock, applications.
+    """Lag is measured by true costs, the served clock and applications, under every policy.
 
-    The same order twice, once with true predictions, once with wrong ones or other accounts.
+    The order is run twice, with true predictions and with wrong predictions or other accounts.
     """
     right = [replace(application, predicted=Fraction(1)) for application in applications]
     expected = Engine(replicas, "fcfs").run(right).ended
@@ -167,7 +168,7 @@ def test_lag_is_measured_with_the_truth_whatever_the_accounts(
 
 
 def test_bound_is_nearly_reached() -> None:
-    """A mouse that comes just after a giant inference has started: I is not too much to allow.
+    """A mouse that arrives just after a giant inference has started nearly reaches the bound I.
 
     The giant costs 931. After an iteration S = V = 40, and the mouse's tag is 42: V reaches it in
     the next report. It starts at S = 931.
@@ -182,13 +183,13 @@ def test_bound_is_nearly_reached() -> None:
 
 
 def elephant_and_mice() -> list[Arrival]:
-    """Return a large application, and smaller ones that alone would fill two seats (Fig. 9)."""
+    """Return a large application, and small ones that alone would fill two seats (Fig. 9)."""
     elephant = one_stage(0, ((4, 4),) * 30)
     return [elephant, *(one_stage(iteration, ((4, 4),) * 10) for iteration in range(0, 600, 20))]
 
 
 def test_elephant_among_endless_mice_is_within_the_bound() -> None:
-    """It finishes when its share of the machine has been served, whatever comes after it."""
+    """The elephant finishes when its share of the machine is served, whatever arrives after it."""
     outcomes = Engine([Server(16, 2)]).run(elephant_and_mice())
 
     assert outcomes.lag["a0"] <= outcomes.in_flight + outcomes.report

@@ -1,6 +1,6 @@
-"""Where the bound ends: orders and settings that break it, and claims that are too strong.
+"""Policies and settings that break the fairness bound, and bounds that are too small.
 
-Each is small enough to be followed by hand. They also show that the tests of the bound can fail.
+Each example can be followed by hand. They also show that the tests of the bound can fail.
 """
 
 from fractions import Fraction
@@ -12,7 +12,7 @@ from tests.property.engine import ITERATION_S, Arrival, Engine, Outcomes, Server
 from tests.property.test_bound import elephant_and_mice, is_within_what_the_core_says
 
 _WHOLE = (91, 9)
-"""Peak KV 100, all of the server below, for 9 iterations: 864 token·iterations."""
+"""Inference of peak KV 100, the whole server below, for 9 iterations: 864 token·iterations."""
 _NEXT_TO_NOTHING = Fraction(1, 10_000)
 
 
@@ -27,7 +27,7 @@ def _told(outcomes: Outcomes, name: str) -> EndApplication:
 
 
 def test_elephant_does_not_finish_under_srjf_while_the_mice_last() -> None:
-    """Shortest first starves: the last mice come at 580, and it waits for all of them."""
+    """Shortest first starves the elephant: it waits for all mice, and the last arrives at 580."""
     outcomes = Engine([Server(16, 2)], "srjf").run(elephant_and_mice())
 
     assert outcomes.jct["a0"] > 600
@@ -44,10 +44,10 @@ def test_order_by_tokens_breaks_the_bound_in_memory() -> None:
 
 
 def test_nominal_clock_breaks_it_under_fragmentation() -> None:
-    """One inference of 60 fits in 100: V runs at 100 an iteration, the machine at about 60.
+    """One inference of 60 fits in 100: V runs at 100 per iteration, the machine at about 60.
 
-    The nominal GPS is done with the elephant when it has had 60 % of its work. Mice that come then
-    are behind it, and wait for the rest.
+    The nominal GPS has finished the elephant when 60 % of its work is done. Mice that arrive then
+    have later tags and wait for the remaining work.
     """
     elephant = one_stage(0, ((56, 4),) * 60)
     mice = [one_stage(150, ((4, 4),)) for _ in range(8)]
@@ -63,9 +63,9 @@ def test_nominal_clock_breaks_it_under_fragmentation() -> None:
 
 
 def test_backfill_without_limit_breaks_it_where_predictions_are_too_short() -> None:
-    """Each mouse is thought to end before the elephant could start, and runs four times as long.
+    """Each mouse is predicted to end before the elephant could start, and runs four times as long.
 
-    The elephant needs the whole machine: while the mice last, it is never empty.
+    The elephant needs the whole machine, which is never empty while mice arrive.
     """
     elephant = one_stage(1, ((8, 2),))
     mice = [Arrival(at, (((1, 4),),), predicted_output=1) for at in range(0, 400, 2)]
@@ -79,9 +79,10 @@ def test_backfill_without_limit_breaks_it_where_predictions_are_too_short() -> N
 
 
 def test_limited_backfill_adds_passes_of_every_inference_in_line() -> None:
-    """Not n·c_max in all: each of 60 inferences that leave 40 % of the machine is passed once.
+    """Each of 60 inferences that leave 40 % of the machine free is passed once.
 
-    The weight of those that pass is next to nothing, so that GPS serves them after the others.
+    The bound is therefore not n·c_max in all. The inferences that pass have nearly no weight, so
+    that GPS serves them after the others.
     """
     first = one_stage(0, ((56, 4),) * 60)
     later = one_stage(0, ((36, 4),) * 200, _NEXT_TO_NOTHING)
@@ -93,9 +94,9 @@ def test_limited_backfill_adds_passes_of_every_inference_in_line() -> None:
 
 
 def test_share_cap_wastes_what_does_not_divide_it() -> None:
-    """An inference of 26 has one place under a cap of 50: others get 72, not 50 as κ = ½ allows.
+    """A cap of 50 holds one inference of 26: others get 72, not the 50 that κ = ½ allows.
 
-    C_max + (1 − κ)/κ·C_j is twice the cost of the first here.
+    C_max + (1 − κ)/κ·C_j is twice the cost of the first application here.
     """
     first = one_stage(0, ((22, 4),) * 40)
     later = [one_stage(0, ((20, 4),) * 40, _NEXT_TO_NOTHING) for _ in range(3)]
@@ -107,10 +108,10 @@ def test_share_cap_wastes_what_does_not_divide_it() -> None:
 
 
 def test_work_in_flight_before_an_arrival_counts() -> None:
-    """I at t0, not the largest since the application arrived: then it would be the two before it.
+    """I must be taken at t0: the largest I since the arrival would be that of the two before it.
 
-    They come just after a giant has started, and GPS is done with them when the mouse comes. When
-    the giant ends, 58 later, both are still to run, one by one.
+    The two arrive just after a giant has started, and GPS has finished them when the mouse arrives.
+    When the giant ends, 58 later, both still have to run, one after the other.
     """
     before = [one_stage(1, ((19, 7),)) for _ in range(2)]
     mouse = one_stage(18, ((1, 1),))
@@ -122,7 +123,7 @@ def test_work_in_flight_before_an_arrival_counts() -> None:
 
 
 def _five_after(one: Arrival) -> tuple[Engine, Outcomes]:
-    """Run a large application, then another that GPS has served half, and five mice during it."""
+    """Run a large application, another that GPS has half served, and five mice during it."""
     large = one_stage(0, (_WHOLE,) * 24)
     mice = [one_stage(24 * 9 + 2, (_WHOLE,)) for _ in range(5)]
     engine = Engine([Server(100)])
@@ -137,12 +138,12 @@ def _five_after(one: Arrival) -> tuple[Engine, Outcomes]:
     ],
 )
 def test_credit_that_is_given_back_brings_others_forward(one: Arrival) -> None:
-    """One I is too little where applications have stages, or are predicted too large.
+    """One I is too small for applications with stages or with predictions that are too large.
 
-    GPS has served a second application half of its tag while the first was served for real. It ends
-    its stage, or ends: GPS gives the others what it had too much, and V passes the tags of five
-    mice at once, which can only be served one by one. The last start is 4 inferences later, and V
-    is far beyond F + o/w: nothing was in flight beyond a charge.
+    GPS has served a second application half of its tag while the first was really served. When its
+    stage or the application ends, GPS gives the surplus to the others, and V passes the tags of
+    five mice at once, which can only be served one by one. The last start is 4 inferences later,
+    and V is far beyond F + o/w: no work in flight exceeded a charge.
     """
     engine, outcomes = _five_after(one)
 
@@ -153,11 +154,12 @@ def test_credit_that_is_given_back_brings_others_forward(one: Arrival) -> None:
 
 
 def test_work_beyond_charges_adds_up_over_applications() -> None:
-    """Twenty mice predicted next to nothing go before five elephants, whenever GPS serves them.
+    """Twenty mice with tiny predictions run before five elephants, whenever GPS serves those.
 
-    Only when a mouse has run is it charged, and GPS gives the elephants their share meanwhile: the
-    sum of what was in flight beyond a charge counts, not the largest. Nor is it the largest in V:
-    mice that wait are still first when V is beyond the elephants' tags, and are charged from there.
+    A mouse is charged only when it has run, and GPS gives the elephants their share meanwhile: the
+    sum of the work in flight beyond a charge counts, not the largest. The largest in V is too small
+    as well: waiting mice are still first when V is beyond the elephants' tags, and are charged from
+    there.
     """
     small = Fraction(2, work((_WHOLE,)))
     mice = [Arrival(0, ((_WHOLE,),), predicted=small) for _ in range(20)]
@@ -174,8 +176,8 @@ def test_work_beyond_charges_adds_up_over_applications() -> None:
 def test_stage_that_overlaps_the_next_has_had_its_share_in_gps() -> None:
     """GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
 
-    When their application submits the rest, it still comes before a later one, though GPS has
-    served most of it. It was never idle, so that nothing was charged anew.
+    When their application submits its other inferences, these still precede a later application,
+    though GPS has served most of the first. It was never idle, so that nothing was charged again.
     """
     size = (11, 9)
     slow = Arrival(0, (((1, 58), (1, 60)), (size,) * 340), Fraction(9), overlaps=True)
@@ -188,13 +190,16 @@ def test_stage_that_overlaps_the_next_has_had_its_share_in_gps() -> None:
 
 
 def _theorem_1(applications: list[Arrival], kv_tokens: int) -> Fraction:
-    """Return 2·c_max + C_max/M (v1, Eq. 4), iterations."""
+    """Return 2·c_max + C_max/M (v1, Eq. 4), in iterations."""
     largest = max(work((size,)) for a in applications for sizes in a.stages for size in sizes)
     return 2 * largest + Fraction(max(a.cost for a in applications), kv_tokens)
 
 
 def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
-    """Eq. 5: it does not run all that it needs at once; a gap is longer than any constant."""
+    """Eq.
+
+    5 fails: the application does not run all its work at once; a gap exceeds any constant.
+    """
     alone = Arrival(0, (((1, 1),), ((1, 1),)), gap=20)
     outcomes = Engine([Server(10)], options={"clock": "nominal"}).run([alone])
     in_gps = Fraction(alone.cost, 10)
@@ -203,12 +208,14 @@ def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
 
 
 def test_theorem_1_fails_for_one_that_comes_after_tool_gaps_of_others() -> None:
-    """Eq. 8: the machine is not busy in [b_m, a_j], and GPS does work there that is still to come.
+    """Eq.
+
+    8 fails: the machine is not busy in [b_m, a_j], and GPS serves future work there.
 
     Twenty applications call a tool for 200 iterations after a first small inference; the nominal
-    GPS has finished them by then. They come back together, and before the last one: it has one
-    inference, all there when it arrives, and is behind 400 others. With the served clock and tool
-    gaps withdrawn (rules 4 and 5) it is the first to go.
+    GPS has finished them when they return. They return together, just before the last application
+    arrives: it has one inference and is behind 400 others. With the served clock and tool gaps
+    withdrawn (rules 4 and 5) it is granted first.
     """
     waiting = [Arrival(0, (((1, 1),), ((1, 9),) * 20), gap=200) for _ in range(20)]
     applications = [*waiting, one_stage(206, ((1, 9),))]

@@ -1,4 +1,4 @@
-"""The clock rules against the exact fluid oracle, over random lives of applications."""
+"""The clock rules against the exact fluid oracle, over random sequences of operations."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh
 
 @given(_STEPS)
 def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
-    """V and every tag, after every step, without a rounding."""
+    """V and every tag are equal after every step, without rounding."""
     pair = Pair()
     for step in steps:
         pair.apply(step)
@@ -42,7 +42,7 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
 
 @given(_STEPS)
 def test_gps_owes_what_was_charged_and_not_attained(steps: list[Step]) -> None:
-    """The invariant of the served clock; no service is ever poured in vain."""
+    """This is the invariant of the served clock: no service is lost."""
     pair = Pair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -55,7 +55,7 @@ def test_gps_owes_what_was_charged_and_not_attained(steps: list[Step]) -> None:
 
 @given(_STEPS)
 def test_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
-    """Nor anybody else's, nor V: it is told whether the tag moved, so that the queue can follow."""
+    """V and other tags do not move either. The return value says whether the tag moved."""
     pair = Pair()
     for step in steps:
         before = {name: pair.share.tag(name) for name in pair.share.accounts}
@@ -74,7 +74,7 @@ def test_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize("share", [NominalShare(0.5), UnsettledShare()])
 def test_clocks_that_settle_nothing_raise_nothing(share: NominalShare | UnsettledShare) -> None:
-    """The paper's tag is given once; the clock without settling shows what raising is worth."""
+    """The paper gives a tag once; a clock without settling shows the effect of raising tags."""
     share.arrive("a", 10, 1, 1)
 
     assert share.expect("a", 500) is False
@@ -83,7 +83,7 @@ def test_clocks_that_settle_nothing_raise_nothing(share: NominalShare | Unsettle
 
 @given(_STEPS, WORK)
 def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) -> None:
-    """Nothing depends on V itself: a restart in the middle of the axis changes no order."""
+    """The order does not depend on the value of V, so a restart at any V changes nothing."""
     pair, shifted = Pair(), Pair(origin)
     for step in steps:
         pair.apply(step)
@@ -95,7 +95,7 @@ def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) ->
 
 @given(_STEPS, st.sampled_from([2, 3, 10]))
 def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: int) -> None:
-    """All weights times k: the same order, tags divided by k."""
+    """With all weights multiplied by k the order is the same and tags are divided by k."""
     pair, scaled = Pair(), Pair()
     for step in steps:
         pair.apply(step)
@@ -107,7 +107,7 @@ def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: in
 
 @given(lives(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
 def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
-    """Time is poured into the same oracle; ended applications stay until GPS has served them."""
+    """Ended applications stay in GPS until it has served them."""
     iteration_s = Fraction(1, 4)
     share = NominalShare(exact(iteration_s), VirtualClock(exact(0)))
     gps = FluidServer()
@@ -154,7 +154,7 @@ def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None
     )
 )
 def test_floats_stay_near_the_invariant(steps: list[tuple[str, str, float, float]]) -> None:
-    """The service computes in floats: V never falls and the sums hold to a part in 1e9."""
+    """The service computes in floats: V never falls, and the sums hold to a part in 1e9."""
     share = ServedShare()
     charged = 1.0
     for sequence, (verb, name, work, weight) in enumerate(steps):

@@ -1,4 +1,7 @@
-"""Random lives of a core: failures, repetitions and restarts, with the books kept outside it."""
+"""Stateful property test of the core: failures, duplicates and restarts.
+
+The model outside the core records every inference.
+"""
 
 import pytest
 from hypothesis import settings
@@ -18,11 +21,11 @@ from tests.property.profiles import examples
 _APPLICATIONS = st.sampled_from("abcd")
 _SLOTS = st.sampled_from([0, 1, 2])
 _CAPACITIES = ((60, 2, 1, False), (150, 3, 4, True), (400, 5, 1, True))
-"""KV tokens, seats and block size of the replica in each slot, and whether it has a cache."""
+"""KV tokens, seats, block size and whether there is a cache, by replica slot."""
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
 _NAMES = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
-"""The guarded one is justitia with an order of its own, below."""
+"""Policy names; `guarded` is justitia with an order that lets applications pass."""
 _POLICIES = st.sampled_from([policy_path(name) for name in _NAMES])
 _ACCOUNTS = st.sampled_from(
     ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
@@ -58,14 +61,14 @@ _ORDERS = st.sampled_from(
 def _chosen(
     policy: str, accounts: dict[str, str], order: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
-    """Return a policy and its options; only where there is slack may any pass."""
+    """Return a policy and its options; passing is enabled only where there is slack."""
     if policy == "justitia" and order and accounts["clock"] == "served":
         return "justitia-guarded", {**accounts, **order}
     return policy, {**accounts}
 
 
 class CoreMachine(RuleBasedStateMachine):
-    """What may happen; every step is checked by the world."""
+    """Hypothesis rules for every event that the core may receive; the world checks each step."""
 
     @initialize(
         policy=_POLICIES,
@@ -82,7 +85,6 @@ class CoreMachine(RuleBasedStateMachine):
         order: dict[str, object],
         tenants: dict[str, str],
     ) -> None:
-        """Take office."""
         self.tenant_of = tenants
         self.world = CoreWorld(*_chosen(policy, accounts, order), admission)
         self.requests = 0
@@ -98,12 +100,10 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(tree=_TREES, tiers=_TIERS)
     def change_tenants(self, tree: TenantTree, tiers: dict[str, Tier]) -> None:
-        """Let the operator describe other tenants and tiers."""
         self._do(ev.TenantsChanged(tree, tiers))
 
     @rule(name=_APPLICATIONS, cost=st.integers(0, 3000), weight=_WEIGHTS, ingress=_INGRESSES)
     def open(self, name: str, cost: int, weight: float, ingress: str) -> None:
-        """An application arrives, or is opened again."""
         self.world.applications.setdefault(name)
         tenant, tier = self.tenant_of[name], _TIER_OF[name]
         self._do(ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress, tier=tier))
@@ -133,9 +133,10 @@ class CoreMachine(RuleBasedStateMachine):
         beginning: str = "",
         cached: int | None = None,
     ) -> None:
-        """Inferences want to run, with predictions that may be far off, some by a deadline.
+        """Submit inferences whose predictions may be far off, some with a deadline.
 
-        The beginnings of their prompts may be those of others, or not, as their replica finds.
+        Their prompts may share prefixes with those of others, whether the replica finds them or
+        not.
         """
         named = [Prefix(8 * n, beginning[:n].encode().ljust(7)) for n in range(1, 4)]
         if ingress not in self.world.live_ingresses:
@@ -162,7 +163,6 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["a", "nobody"]))
     def submit_unknown(self, name: str) -> None:
-        """An inference of an application that may have ended."""
         self.requests += 1
         request_id = f"q{self.requests}"
         self.world.calls[request_id] = Call(name, "i0", 5, 5, 5, 1, self.world.now)
@@ -171,40 +171,39 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.calls.keys() - set(self.world.to_resubmit))
     @rule(data=st.data())
     def submit_twice(self, data: st.DataObject) -> None:
-        """An ingress did not hear the answer."""
+        """Repeat a submission whose answer the ingress did not receive."""
         known = sorted(self.world.calls.keys() - set(self.world.to_resubmit))
         self.world.submit(data.draw(st.sampled_from(known)))
 
     @precondition(lambda self: self.world.to_resubmit)
     @rule(data=st.data())
     def submit_again(self, data: st.DataObject) -> None:
-        """An ingress has noticed the restart."""
+        """Resubmit after the ingress has detected the restart."""
         self.world.submit(data.draw(st.sampled_from(self.world.to_resubmit)), resubmitted=True)
 
     @precondition(lambda self: self.world.calls)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        """A caller is gone."""
         self.world.cancel(data.draw(st.sampled_from(sorted(self.world.calls))))
 
     @precondition(lambda self: self.world.applications)
     @rule(data=st.data(), weight=_WEIGHTS)
     def reweigh(self, data: st.DataObject, weight: float) -> None:
-        """A weight changes."""
+        """Change the weight of an application."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._do(ev.WeightChanged(name, weight))
 
     @precondition(lambda self: self.world.applications)
     @rule(data=st.data(), is_so=st.booleans())
     def deprioritise(self, data: st.DataObject, is_so: bool) -> None:
-        """A quota has nothing left for an application, or has something again."""
+        """Mark an application as beyond its quota, or as within it again."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._do(ev.ApplicationDeprioritised(name, is_so))
 
     @precondition(lambda self: len(self.world.applications) > 1)
     @rule(data=st.data(), cancelled=st.booleans())
     def end_application(self, data: st.DataObject, cancelled: bool) -> None:
-        """An owner will submit no more, or wants nothing of it any more."""
+        """Close or cancel an application."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._do(ev.ApplicationCancelled(name) if cancelled else ev.ApplicationClosed(name))
 
@@ -212,7 +211,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, tokens=st.integers(0, 30), started=st.booleans(), whole=st.booleans())
     def pull(self, slot: int, tokens: int, started: bool, whole: bool = True) -> None:
-        """A replica, perhaps a new one, reports, not always what it holds, and asks for work."""
+        """Let a replica, perhaps a new one, report some or all of its leases and pull."""
         fake = self._replica(slot)
         if started:
             fake.start_all()
@@ -222,7 +221,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, data=st.data())
     def pull_in_part(self, slot: int, data: st.DataObject) -> None:
-        """Some leases have their payload, and tokens, and others have not."""
+        """Report some leases as running with tokens, and others as without their payload."""
         fake = self._replica(slot)
         for lease_id in list(fake.held):
             if data.draw(st.booleans()):
@@ -232,12 +231,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS)
     def answer(self, slot: int) -> None:
-        """The answer to a pull leaves."""
         self._do(ev.PullAnswered(self._replica(slot).replica_id))
 
     @rule(slot=_SLOTS, outcome=st.sampled_from([None, Outcome.FAILED]))
     def break_engine(self, slot: int, outcome: Outcome | None) -> None:
-        """The engine dies under its leases, or answers them with an error."""
+        """Fail the engine and all its leases, or end the leases with an error."""
         fake = self._replica(slot)
         for lease_id in list(fake.held):
             fake.end(lease_id, outcome)
@@ -245,7 +243,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, cause=st.sampled_from(FailureCause), told=st.booleans())
     def lose_engine(self, slot: int, cause: FailureCause, told: bool) -> None:
-        """The engine dies, and its replica says what ran; then it leaves, or a report is lost."""
+        """Fail the engine; its replica reports what ran and leaves, or the report is lost."""
         fake = self._replica(slot)
         fake.start_all()
         self._do(fake.pull())
@@ -260,7 +258,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, data=st.data(), told=st.booleans())
     def crash(self, slot: int, data: st.DataObject, told: bool) -> None:
-        """The process of a replica crashes; some ingresses have noticed that before."""
+        """Crash a replica's process; some ingresses may have detected that before."""
         fake = self._replica(slot)
         fake.start_all()
         self._do(fake.pull())
@@ -272,12 +270,12 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS)
     def forget_leases(self, slot: int) -> None:
-        """A replica loses what it held and does not know it."""
+        """Let a replica lose its leases without noticing."""
         self._replica(slot).held.clear()
 
     @rule(slot=_SLOTS, told=st.booleans())
     def lose(self, slot: int, told: bool) -> None:
-        """A replica dies; the scheduler hears of it or finds out."""
+        """Stop a replica; the scheduler is notified or finds out by timeout."""
         fake = self._replica(slot)
         del self.slots[slot], self.world.replicas[fake.replica_id]
         if told:
@@ -285,13 +283,12 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS)
     def drain(self, slot: int) -> None:
-        """A replica will take no new lease."""
         self._replica(slot).draining = True
 
     @precondition(lambda self: self.world.lease_owner)
     @rule(data=st.data(), reason=st.sampled_from(ev.NackReason))
     def refuse(self, data: st.DataObject, reason: ev.NackReason) -> None:
-        """An ingress cannot use a lease, or speaks of one long gone."""
+        """Nack a lease, which may have ended long ago."""
         lease_id = data.draw(st.sampled_from(sorted(self.world.lease_owner)))
         self._do(ev.LeaseNacked(lease_id, reason))
 
@@ -305,13 +302,12 @@ class CoreMachine(RuleBasedStateMachine):
         admission: str,
         order: dict[str, object],
     ) -> None:
-        """The operator wants another order."""
         name, options = _chosen(policy, accounts, order)
         self._do(ev.PolicyChanged(name, tuple(options.items()), admission))
 
     @rule(recovered=st.booleans(), tokens=st.integers(0, 9))
     def restart(self, recovered: bool, tokens: int) -> None:
-        """The scheduler dies and another leads; all that were there may be back at once."""
+        """Replace the scheduler by a new leader; all replicas and ingresses may return at once."""
         self.world.restart()
         if recovered:
             for request_id in list(self.world.to_resubmit):
@@ -321,14 +317,14 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule()
     def repeat(self) -> None:
-        """The last event comes a second time."""
-        if not isinstance(self.last, ev.ApplicationArrived):  # it may have ended: a new one
+        # the application may have ended: then this one is new
+        if not isinstance(self.last, ev.ApplicationArrived):
             self._do(self.last)
 
     @precondition(lambda self: self.world.applications)
     @rule(data=st.data())
     def ask(self, data: st.DataObject) -> None:
-        """Somebody asks why an application waits: nothing changes by that."""
+        """Request the reasons why an application waits, which must change no state."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         outlook = self.world.core.outlooks.ask([name])[name]
         times = (outlook.expected_start_s, outlook.expected_finish_s)
@@ -337,25 +333,23 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 5.0, 31.0]))
     def pass_time(self, seconds: float) -> None:
-        """Nothing happens for a while."""
         self.world.pass_time(seconds)
 
     @rule(name=_INGRESSES)
     def kill_ingress(self, name: str) -> None:
-        """An ingress dies; at least one lives."""
         if len(self.world.live_ingresses) == 2:
             self.world.kill_ingress(name)
 
     @rule(name=_INGRESSES)
     def wake_ingress(self, name: str) -> None:
-        """An ingress calls that may have stood still, for less or more than it is given."""
+        """Send a heartbeat of an ingress that may have paused longer than its timeout."""
         self.world.live_ingresses.add(name)
         self._do(ev.IngressHeartbeat(name))
 
     @precondition(lambda self: len(self.world.live_ingresses) == 2)
     @rule(name=_APPLICATIONS, ingress=_INGRESSES, slot=_SLOTS, wakes=st.booleans())
     def let_leases_expire(self, name: str, ingress: str, slot: int, wakes: bool) -> None:
-        """An ingress dies with what it has just sent, or stands still; a replica goes on asking."""
+        """Kill or pause an ingress right after its submissions, while a replica goes on pulling."""
         self.submit(name, [(9, 20, 15), (5, 5, 5)], 1, ingress, 1)
         self.world.kill_ingress(ingress)
         for _ in range(8):
@@ -365,7 +359,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.wake_ingress(ingress)
 
     def teardown(self) -> None:
-        """Let everything run to its end: nothing may be stuck."""
+        """Run everything to its end: nothing may be stuck."""
         if not hasattr(self, "world"):
             return
         world = self.world
@@ -384,7 +378,7 @@ class CoreMachine(RuleBasedStateMachine):
             world.pass_time(1.0)
         for name in list(world.applications):
             world.handle(ev.ApplicationClosed(name))
-        world.pass_time(world.core.state.timeouts.replica_s)  # of what was stopped nothing is heard
+        world.pass_time(world.core.state.timeouts.replica_s)  # no report of aborted leases arrives
 
         assert not world.calls, "never ended"
         assert not world.applications, "never ended"
@@ -396,7 +390,7 @@ class CoreMachine(RuleBasedStateMachine):
         )
 
     def _replica(self, slot: int) -> FakeReplica:
-        """Return the replica of a slot; one that replaces a dead one has another name."""
+        """Return the replica of a slot; a replacement of a dead one has another name."""
         if slot not in self.slots:
             kv_tokens, seats, block, caches = _CAPACITIES[slot]
             self.replicas += 1
@@ -412,6 +406,4 @@ class CoreMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 class TestCore(CoreMachine.TestCase):  # type: ignore[misc, valid-type]  # made by hypothesis
-    """The machine as a test case."""
-
     settings = settings(examples(150), stateful_step_count=50)

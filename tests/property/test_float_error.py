@@ -1,11 +1,14 @@
-"""How far floats stray from exact arithmetic after years of service.
+"""Rounding errors of the clock's floats against exact arithmetic after years of service.
 
 A double near 10¹⁵ is a multiple of 1/8: ulp(V). Every event rounds V and a tag by half of that at
-most, and a departure hands what was rounded to those that stay. So Σ w·(F − V), what GPS owes, is
-off by a random walk with steps of about ulp(V)·W; it has no direction, and ends whenever nobody is
-active. Below, 3,000 events at V = 10¹⁵ leave what a tag is ahead of V off by less than 20
+most, and a departure passes the rounding to the applications that stay. So Σ w·(F − V), what GPS
+owes, is off by a random walk with steps of about ulp(V)·W; it has no direction, and ends when no
+application is active.
+
+Below, 3,000 events at V = 10¹⁵ leave the distance of a tag from V off by less than 20
 token·iterations per weight (an application costs thousands), and 20,000 events that never let GPS
-fall idle leave the sum off by less than 2·ulp(V)·W·√n. At V = 10⁹ all of it is a millionth of that.
+fall idle leave the sum off by less than 2·ulp(V)·W·√n. At V = 10⁹ all errors are a millionth of
+that.
 """
 
 import random
@@ -25,7 +28,7 @@ _WEIGHTS = (1, 2, 3)
 
 
 def _step(floats: ServedShare, fractions: ServedShare, draw: random.Random, sequence: int) -> None:
-    """Let the same thing happen to both; works are whole, so that both get the same."""
+    """Apply the same step to both accounts; work is whole, so that both get the same."""
     name, amount = f"a{draw.randrange(4)}", draw.randint(1_000, 1_000_000)
     is_new = name not in floats.accounts
     verb = draw.choice(("deliver", "deliver", "deliver", "withdraw", "resume", "settle"))
@@ -42,7 +45,7 @@ def _step(floats: ServedShare, fractions: ServedShare, draw: random.Random, sequ
 
 @pytest.mark.parametrize("seed", range(3))
 def test_distance_of_tags_from_v_at_a_quadrillion_is_that_of_exact_arithmetic(seed: int) -> None:
-    """10¹⁵ token·iterations are ten years of a large cluster; the order must not blur by then."""
+    """10¹⁵ token·iterations are ten years of a large cluster; the order must still be exact."""
     floats = ServedShare(VirtualClock(float(_V)))
     fractions = ServedShare(VirtualClock(exact(_V)))
     draw = random.Random(seed)
@@ -60,7 +63,7 @@ def test_distance_of_tags_from_v_at_a_quadrillion_is_that_of_exact_arithmetic(se
 
 @pytest.mark.parametrize("origin", [10**9, _V])
 def test_what_gps_owes_strays_as_a_random_walk_while_it_is_never_idle(origin: int) -> None:
-    """A drift with a direction would in the end give some applications the service of others."""
+    """An error with a direction would in the end give some applications the service of others."""
     share, draw = ServedShare(VirtualClock(float(origin))), random.Random(1)
     events = 20_000
     for sequence in range(events):

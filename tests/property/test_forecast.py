@@ -1,4 +1,4 @@
-"""Room now and later, against a replica that is walked through iteration by iteration."""
+"""Forecasts of KV use, against a replica that is simulated iteration by iteration."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def _inference(lease: Footprint) -> Inference:
 
 
 def _after(leases: list[Footprint], iterations: int) -> list[Footprint]:
-    """Return what still runs then."""
+    """Return the leases that still run after the given number of iterations."""
     return [
         Footprint(end - iterations, choices, context + choices * iterations, owner)
         for end, choices, context, owner in leases
@@ -54,7 +54,7 @@ def _held(leases: list[Footprint], block: int) -> int:
 
 
 def _peak(leases: list[Footprint], block: int) -> int:
-    """Return the most that is held, a lease holding its last token until the next iteration."""
+    """Return the peak KV tokens; a lease holds its last token until the next iteration."""
     return max(
         _held([Footprint(0, c, p + c * now, a) for end, c, p, a in leases if end >= now], block)
         for now in range(max(lease.iterations for lease in leases) + 1)
@@ -62,7 +62,7 @@ def _peak(leases: list[Footprint], block: int) -> int:
 
 
 def _fits(rule: str, replica: KnownReplica, running: list[Footprint], wanted: Footprint) -> bool:
-    """Return what the rule says, by its words."""
+    """Return whether a lease fits, by the literal rule."""
     capacity = replica.capacity
     everybody = [*running, wanted]
     sequences = sum(lease.choices for lease in everybody)
@@ -77,7 +77,7 @@ def _fits(rule: str, replica: KnownReplica, running: list[Footprint], wanted: Fo
 def test_fits_is_what_the_rule_says(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
-    """The sums that decide most cases, and the look at the ends, must decide them alike."""
+    """The cached sums that decide most cases and the scan of all ends must agree."""
     replica = _replica(leases, kv_tokens, block, seats)
     expected = _fits(rule, replica, leases, wanted)
 
@@ -93,7 +93,7 @@ def test_what_exceeds_is_told_by_all_leases_however_they_came(
     kv_tokens: int,
     block: int,
 ) -> None:
-    """A forecast from before some came decides nothing wrongly, nor one of what has changed."""
+    """A forecast made before leases started must not be used after that."""
     leases = _replica(first, kv_tokens, block, 1).leases
     for number, lease in enumerate([*first, *later]):
         leases[str(number)] = lease
@@ -115,7 +115,7 @@ def test_what_exceeds_is_told_by_all_leases_however_they_came(
 def test_peak_is_the_most_of_all_moments(
     leases: list[Footprint], wanted: Footprint, block: int
 ) -> None:
-    """Only ends are looked at, and the peak must be at one."""
+    """Only the ends of leases are examined, so the peak must be at one of them."""
     replica = _replica(leases, 1, block, 1)
     forecast = replica.leases.forecast(block)
 
@@ -127,7 +127,7 @@ def test_peak_is_the_most_of_all_moments(
 def test_start_is_the_first_moment_that_fits(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
-    """Backfilling relies on it: too late a start would let others delay the first in line."""
+    """With a start that is too late, backfilling would delay the first in line."""
     replica = _replica(leases, kv_tokens, block, seats)
     inference = _inference(wanted)
     forecast = replica.leases.forecast(block)

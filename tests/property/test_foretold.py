@@ -1,4 +1,4 @@
-"""Deadlines and urgency of the shadow of VTC, against its rules taken literally, in fractions."""
+"""Deadlines and urgency of the VTC shadow, against a literal implementation in fractions."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -19,7 +19,7 @@ from tests.oracles.shadow import LiteralShadow
 
 
 class GivenPace(Pace):
-    """A pace that the test sets."""
+    """Pace whose values are set by the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,12 +27,11 @@ class GivenPace(Pace):
         self.iteration_s = exact(1, 32)
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
-        """Return the service, and measure nothing."""
         return sum(delivery.amount for delivery in deliveries)
 
 
 class World:
-    """The shadow and the literal one, told the same."""
+    """Applies the same events to the shadow under test and to the literal shadow."""
 
     def __init__(self, reports: int = 1) -> None:
         self.reports = reports
@@ -47,7 +46,6 @@ class World:
         self.names = 0
 
     def arrive(self, weight: int, stages: list[ExpectedStage]) -> None:
-        """Let an application arrive."""
         name = f"a{self.names}"
         self.names += 1
         application = Application(name, "c", "t", exact(weight), 1, "i", self.now, self.names)
@@ -61,7 +59,6 @@ class World:
             self._literal_stays()
 
     def submit(self, name: str, stage: int, prompt: int, output: int) -> None:
-        """Let an application submit an inference at a stage that it has reached."""
         request = f"r{self.names}"
         self.names += 1
         rows = self.calls[name]
@@ -76,7 +73,7 @@ class World:
         self._renew(name)
 
     def end(self, name: str, output: int) -> None:
-        """Let the oldest inference of an application that has not ended end; 0: no output."""
+        """End the oldest running inference of an application, after `output` tokens."""
         for row in self.calls[name]:
             for request, (inference, _, is_over) in row.items():
                 if not is_over:
@@ -90,13 +87,11 @@ class World:
                     return
 
     def reweigh(self, name: str, weight: int) -> None:
-        """Change the weight of an application."""
         self.applications[name].weight = exact(weight)
         self.foretold.reweighed(self.applications[name], self.now)
         self._renew(name)
 
     def leave(self, name: str) -> None:
-        """Let an application end."""
         application = self.applications[name]
         self.expected[name] = self.expected[name][: len(self.calls[name])]
         if name in self.literal.members and any(self.calls[name]):
@@ -107,7 +102,7 @@ class World:
         del self.applications[name]
 
     def serve(self, amount: int, seconds: int) -> None:
-        """Let service flow for some time, and be told in so many reports."""
+        """Advance the time; the service in it is split into several reports."""
         for _ in range(self.reports):
             self.now += Fraction(seconds, 3 * self.reports)
             part = exact(amount, self.reports)
@@ -115,24 +110,23 @@ class World:
             self.foretold.served([Delivery("", "", 0, 0, 0, part)], self.now)
 
     def play(self, kind: str, *values: Any) -> None:
-        """Let one thing happen."""
         if kind == "arrive":
             self.arrive(*values)
         elif kind == "serve":
             self.serve(*values)
         elif kind == "memory":
             self.literal.kv_tokens = exact(values[0])
-            self.serve(0, 0)  # it is told with a report
+            self.serve(0, 0)  # a report passes it on
         elif kind == "pace":
             self.pace.kv_per_s = exact(values[0])
             self.pace.iteration_s = self.literal.iteration_s = exact(values[1], 1024)
-            self.serve(0, 0)  # a pace is measured with a report
+            self.serve(0, 0)  # the pace is measured with a report
         elif self.applications:
             names = [*self.applications]
             getattr(self, kind)(names[values[0] % len(names)], *values[1:])
 
     def check(self) -> None:
-        """Check every deadline, and which applications are urgent, in order."""
+        """Check every deadline, and the urgent applications in their order."""
         kv_per_s, iteration_s = self.pace.kv_per_s, self.pace.iteration_s
         urgent = []
         for name, application in self.applications.items():
@@ -149,7 +143,7 @@ class World:
         assert self.literal.density() == self.foretold.clock.density.total
 
     def _path(self, name: str) -> tuple[Any, Any]:
-        """Return the iterations of the longest path that is left, and its gaps."""
+        """Return the iterations of the longest remaining path, and its number of gaps."""
         rows, expected = self.calls[name], self.expected[name]
         left: list[float] = [d for row in rows for _, d, is_over in row.values() if not is_over]
         if self._missing(name, len(rows) - 1):
@@ -159,7 +153,7 @@ class World:
         return max(left, default=0) + later, gaps
 
     def _missing(self, name: str, number: int) -> int:
-        """Return how many calls of the present stage are still to be submitted."""
+        """Return the number of calls of the present stage that are not submitted yet."""
         rows, expected = self.calls[name], self.expected[name]
         if number != len(rows) - 1 or not 0 <= number < len(expected):
             return 0
@@ -232,7 +226,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, min_size=4, max_size=30))
 def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]) -> None:
-    """Heaps and stale keys may change the cost of an answer and never the answer."""
+    """The heaps and their stale keys may change the cost of an answer, but not the answer."""
     world = World()
     world.arrive(1, _FIRST)
     for step in run:
@@ -244,7 +238,7 @@ def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]
 def test_level_is_the_same_however_often_service_is_told(
     run: list[tuple[Any, ...]], reports: int
 ) -> None:
-    """Several reports of a service that flows evenly leave a shadow where one report does."""
+    """With evenly flowing service, several reports leave the shadow in the state of one report."""
     once, often = World(), World(reports)
     for world in (once, often):
         world.arrive(1, _FIRST)

@@ -1,7 +1,7 @@
-"""The guard's budget: whoever it calls urgent, an application lags by I + B at most.
+"""Property tests of the guard's budget: an application lags by at most I + B.
 
-Urgency is drawn here, where the guard asks a shadow of VTC: the bound must hold whatever that says,
-so that an application that lies about its stages, gaps or lengths takes B from others, and no more.
+Urgency is drawn at random here, where the guard uses a shadow of VTC. The bound must hold for any
+urgency, so that an application with false stages, gaps or lengths takes at most B from others.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,10 @@ from tests.property.workloads import arrivals, servers
 
 
 def claims(seed: int) -> type[ForetoldVtc]:
-    """Return a shadow that calls some of the applications urgent, others at each instant."""
+    """Return a shadow that calls some of the applications urgent, others at each time."""
 
     class Claims(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
-            """Return some of those that are known, in some order."""
             names = sorted(self.clock.shadows)
             random = Random(f"{seed}/{now}")
             return random.sample(names, random.randint(0, len(names)))
@@ -39,7 +38,6 @@ def claims(seed: int) -> type[ForetoldVtc]:
 def _mice_are_urgent() -> type[ForetoldVtc]:
     class Claims(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
-            """Return all but a0."""
             return sorted(name for name in self.clock.shadows if name != "a0")
 
     return Claims
@@ -71,7 +69,7 @@ def run_claiming(
 def test_lag_is_within_the_budget_whoever_is_called_urgent(
     replicas: st.SearchStrategy[list[Server]], options: dict[str, object], data: st.DataObject
 ) -> None:
-    """The bound of a single stage with true costs: I, work that passes otherwise, and B."""
+    """The bound of a single stage with true costs is I, plus work that passes otherwise, plus B."""
     machines = data.draw(replicas)
     iterations = data.draw(st.sampled_from([0.5, 1, 3, 10]))
     outcomes = run_claiming(
@@ -89,7 +87,7 @@ def test_lag_is_within_the_budget_whoever_is_called_urgent(
 @examples(60)
 @given(data=st.data())
 def test_stages_and_gaps_stay_within_what_the_core_says(data: st.DataObject) -> None:
-    """The core counts the budget where the guard has used it."""
+    """The core adds the budget to its bound where the guard has used it."""
     outcomes = run_claiming(
         claims(data.draw(st.integers(0, 99))),
         {"order": "sgps", "guard_iterations": data.draw(st.sampled_from([1, 10]))},
@@ -104,7 +102,7 @@ def _no_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 def _overdue_as_soon_as_due(patch: pytest.MonkeyPatch) -> None:
-    """Let what is overdue lack what is left of it alone, however late it is."""
+    """Replace the slack of an overdue application by its remaining charge, however late it is."""
 
     def least(slack: Slack, before: object) -> float:
         owed, found = 0.0, inf
@@ -131,7 +129,7 @@ def _overdue_as_soon_as_due(patch: pytest.MonkeyPatch) -> None:
 def test_urgent_mice_delay_an_elephant_by_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """Without a budget, or with one that starts afresh for what is late, there is no bound."""
+    """Without a budget, or with one that is renewed for late applications, there is no bound."""
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         iterations = 10

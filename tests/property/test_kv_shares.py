@@ -1,4 +1,4 @@
-"""Shares of the KV memory: nobody takes what is kept for others, and nothing else is refused."""
+"""Property tests of KV shares: reserved memory stays reserved, and nothing else is refused."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ _LENDS = st.sampled_from([0.0, 0.5, 1.0])
 
 @st.composite
 def _guaranteed(draw: st.DrawFn, parts: int) -> dict[str, KvShare]:
-    """Return shares of the tiers, and of two tenants at the top, of at most 1 in sum."""
+    """Return shares of the tiers and of two top-level tenants, at most 1 in sum."""
     left, found = parts, {}
     for name in (*_TIERS, "a", "b"):
         part = draw(st.integers(0, left))
@@ -32,7 +32,7 @@ class _Wish:
     tier: str
     tokens: int
     ends: int | None
-    """Which of those that run ends before, if any."""
+    """Index of a running request that ends before this one; None: none ends."""
 
 
 _WISHES = st.lists(
@@ -49,7 +49,7 @@ _WISHES = st.lists(
 
 
 class _Memory:
-    """KV memory of what runs, counted apart from the shares."""
+    """KV memory of running requests, computed independently of the shares under test."""
 
     def __init__(self, shares: dict[str, KvShare]) -> None:
         self.of = shares
@@ -59,7 +59,7 @@ class _Memory:
         self._started = 0
 
     def held(self, name: str | None = None) -> int:
-        """Return what a tier or a tenant at the top holds; None: all."""
+        """Return the tokens held by a tier or a top-level tenant; None: by all."""
         return sum(
             one.tokens
             for one in self.running.values()
@@ -67,11 +67,11 @@ class _Memory:
         )
 
     def kept_at_most(self, names: set[str]) -> float:
-        """Return what is kept for these while they hold nothing."""
+        """Return the tokens that are reserved for these names while they hold nothing."""
         return sum(self.of[n].guaranteed * (1 - self.of[n].lends) * _TOTAL for n in names)
 
     def kept_for(self, names: set[str]) -> float:
-        """Return what is kept for these now."""
+        """Return the tokens that are reserved for these names at present."""
         return sum(
             max(
                 0.0, self.of[name].guaranteed * (1 - self.of[name].lends) * _TOTAL - self.held(name)
@@ -80,30 +80,27 @@ class _Memory:
         )
 
     def keeps(self, name: str) -> bool:
-        """Return whether a tier, or a tenant at the top, keeps anything from others."""
+        """Return whether a tier or a top-level tenant has a reservation that it does not lend."""
         share = self.of.get(name, KvShare())
         return share.guaranteed * (1 - share.lends) > 0
 
     def is_within(self, name: str, tokens: int) -> bool:
-        """Return whether a tier, or a tenant at the top, is within its share with so much more."""
+        """Return whether a tier or a top-level tenant stays within its share with more tokens."""
         if name not in self.of:
             return False
         return self.held(name) + tokens <= self.of[name].guaranteed * _TOTAL
 
     def admits(self, wish: _Wish) -> bool:
-        """Return whether the shares refuse nothing."""
         node = self.shares.refuses(wish.tenant, wish.tokens, _TOTAL, wish.tier)
         return node is None and not self.shares.tier_refuses(wish.tier, wish.tokens, _TOTAL)
 
     def start(self, wish: _Wish) -> None:
-        """Let it run."""
         self._started += 1
         name = f"l{self._started}"
         self.running[name] = wish
         self.shares.hold(name, wish.tenant, wish.tokens, wish.tier)
 
     def end(self, number: int) -> None:
-        """Let one end."""
         name = sorted(self.running)[number % len(self.running)]
         del self.running[name]
         self.shares.release(name)
@@ -114,7 +111,7 @@ class _Memory:
 def test_refused_is_what_would_take_what_is_kept_and_nothing_else(
     shares: dict[str, KvShare], wishes: list[_Wish]
 ) -> None:
-    """By tier, besides what is kept for tenants; the largest ones may run alone."""
+    """Reservations of tiers and tenants add up; a request too large for the rest may run alone."""
     memory = _Memory(shares)
     for wish in wishes:
         if wish.ends is not None and memory.running:
@@ -148,7 +145,7 @@ def _top(wish: _Wish) -> str:
 def test_what_is_kept_for_a_tier_is_there_when_it_comes(
     shares: dict[str, KvShare], wishes: list[_Wish]
 ) -> None:
-    """With no shares of tenants: whatever the others did, what is not lent can be had at once."""
+    """Without shares of tenants, a tier gets its unlent share at once, whatever others hold."""
     memory = _Memory({**shares, "a": KvShare(), "b": KvShare()})
     kept = memory.kept_for(set(_TIERS))
     for wish in wishes:

@@ -1,4 +1,4 @@
-"""A caller that names tenants below its own gains nothing: all nodes above bind."""
+"""A caller that names tenants below its own gains nothing: limits of all ancestors bind."""
 
 from fractions import Fraction
 
@@ -47,7 +47,7 @@ def test_names_below_move_no_key_of_others_whatever_the_operator_s_weight(
 
 
 def test_without_the_weight_of_the_branch_a_name_below_is_worth_more() -> None:
-    """The check fails where a node with children weighs 1 whatever its operator says."""
+    """The check fails where a node with children weighs 1 whatever its configured weight."""
     keys = []
     for weights in ({"acme": 0.5}, {}):
         share = TenantShare(tree=TenantTree(weights=weights))
@@ -59,7 +59,7 @@ def test_without_the_weight_of_the_branch_a_name_below_is_worth_more() -> None:
 
 
 def test_branch_weighs_no_more_than_its_applications_may_ask_for() -> None:
-    """`max_weight` of a node without a weight binds the node, too, and those of nodes above."""
+    """`max_weight` also binds a node without a weight, and the nodes above it."""
     tree = TenantTree(
         {"acme": TenantNode(max_weight=0.5), "acme/b": TenantNode(weight=0.25)}, {"acme/c": 3.0}
     )
@@ -71,7 +71,7 @@ def test_branch_weighs_no_more_than_its_applications_may_ask_for() -> None:
 @examples(60)
 @given(st.lists(st.tuples(_BELOW, st.integers(1, 30)), min_size=1, max_size=30))
 def test_limits_of_a_node_bind_whatever_is_named_below_it(wishes: list[tuple[str, int]]) -> None:
-    """Memory, weight, places in the queue, caps: as if all were of acme itself."""
+    """KV share, weight, queue places and caps bind as if all applications were acme's own."""
     caps = ApplicationCaps(inferences=5)
     node = TenantNode(max_weight=2.0, kv_share=KvShare(most=0.5), caps=caps, deadline_s=9.0)
     tree = TenantTree({"acme": node})

@@ -1,4 +1,4 @@
-"""Memory counted once, against the union of the blocks that the leases of a replica hold."""
+"""KV memory of shared prefixes, against the union of the blocks that the leases hold."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,11 +8,11 @@ from justitia_ray.core.prefixes import Prefix
 
 BLOCK = 4
 _PROMPTS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("".join)
-"""Segments of a block; prompts with the same segments have the same tokens."""
+"""Block-sized segments of which prompts consist; equal segments have equal tokens."""
 _LEASE = st.tuples(
     st.sampled_from("12345"), _PROMPTS, st.integers(0, 3), st.integers(1, 9), st.integers(1, 3)
 )
-"""Its id, prompt, tokens after that, iterations and sequences."""
+"""Lease id, prompt, tokens after the prompt, iterations and sequences."""
 _NAMES = st.sets(st.integers(1, 4))
 _FOUND = st.tuples(st.sampled_from("12345"), st.integers(0, 4))
 _STEPS = st.lists(
@@ -33,7 +33,7 @@ class _World:
         self.ledger = Footprints()
         self.leases: dict[str, tuple[str, Footprint]] = {}
         self.missed: dict[str, int] = {}
-        """Blocks from which on leases have copies of their own."""
+        """Number of leading blocks after which a lease has its own copies."""
         self._names_all = names_all
 
     def step(self, step: tuple) -> None:  # type: ignore[type-arg]
@@ -62,7 +62,7 @@ class _World:
         self.leases[lease_id] = (prompt, footprint)
 
     def union(self, after: int = 0) -> int:
-        """Return the KV held after some iterations: each block once, but for copies."""
+        """Return the KV tokens held after some iterations, with each shared block counted once."""
         own = 0
         blocks: dict[str, list[bool]] = {}
         for lease_id, (prompt, footprint) in self.leases.items():
@@ -75,12 +75,12 @@ class _World:
         return own + BLOCK * sum(max(1, sum(copies)) for copies in blocks.values())
 
     def apart(self) -> int:
-        """Return the KV that they would hold if nothing were shared."""
+        """Return the KV tokens that the leases would hold if nothing were shared."""
         return sum(footprint.context_tokens for _, footprint in self.leases.values())
 
 
 def named_prefixes(prompt: str, lengths: object) -> tuple[Prefix, ...]:
-    """Return those beginnings of a prompt that have these lengths, in blocks."""
+    """Return the prefixes of a prompt that have the given lengths, in blocks."""
     assert isinstance(lengths, range | set)
     return tuple(
         Prefix(BLOCK * n, prompt[:n].encode().ljust(7)) for n in sorted(lengths) if n <= len(prompt)
@@ -89,7 +89,7 @@ def named_prefixes(prompt: str, lengths: object) -> tuple[Prefix, ...]:
 
 @given(_STEPS)
 def test_ledger_is_the_union_of_the_blocks(steps: list) -> None:  # type: ignore[type-arg]
-    """Whatever comes, ends, grows and is not found, in whatever order; now and at each end."""
+    """The ledger equals the union now and at each end, in any order of starts, ends and misses."""
     world = _World(names_all=True)
     for step in steps:
         world.step(step)
@@ -106,7 +106,7 @@ def test_ledger_is_the_union_of_the_blocks(steps: list) -> None:  # type: ignore
 
 @given(_STEPS)
 def test_what_is_not_named_counts_for_each(steps: list) -> None:  # type: ignore[type-arg]
-    """Never less than the union: no engine is given more than it has room for."""
+    """The ledger is never below the union: no engine is granted more than it has room for."""
     world = _World(names_all=False)
     for step in steps:
         world.step(step)
@@ -128,7 +128,7 @@ def test_peak_with_one_more_is_that_of_all_together(
     steps: list,  # type: ignore[type-arg]
     lease: tuple[str, str, int, int, int],
 ) -> None:
-    """Also where it outlasts what it shares, which then stays for it; and over later grants."""
+    """The peak is right also where a lease outlives the one it shares blocks with."""
     world = _World(names_all=True)
     _, prompt, rest, iterations, choices = lease
     named = named_prefixes(prompt, range(1, 5))

@@ -1,4 +1,4 @@
-"""Quotas, exact: no order of asks, uses, repeats and deaths lets more than a limit through."""
+"""No order of asks, uses, repeats and deaths of schedulers exceeds a quota; exact arithmetic."""
 
 import json
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ _SCHEDULERS = ("one", "two")
 
 @dataclass
 class _Claimed:
-    """A claim as its scheduler knows it."""
+    """Claim as its scheduler stores it."""
 
     tenant: str
     holds: dict[Unit, float] = field(default_factory=dict)
@@ -52,19 +52,19 @@ class _Scheduler:
     over: list[Use] = field(default_factory=list)
     last: Exchange | None = None
     is_answered: bool = True
-    """Whether the answer to the last exchange has been taken; later ones are dropped."""
+    """Whether the answer to the last exchange has been accepted; later answers are dropped."""
     loses: bool = False
     """Whether the answer to the next exchange is lost."""
     given_up: list[str] = field(default_factory=list)
-    """Claims that ended while the exchange that asks for them has no answer."""
+    """Claims that ended while their request is unanswered."""
     saved: dict[str, _Claimed] = field(default_factory=dict)
-    """Applications of the earlier terms, with what they have used."""
+    """Applications of earlier terms, with their recorded use."""
     ended: set[str] = field(default_factory=set)
-    """Those that ended untold in an earlier term: their names do not come again."""
+    """Applications that ended unreported in an earlier term; their names are not used again."""
 
 
 class _World:
-    """Schedulers that use what they hold, and a list of all that was really used."""
+    """Schedulers that use their claims, and a list of all real use."""
 
     def __init__(self) -> None:
         self.now = exact(86_400 * 59 - 30)
@@ -83,7 +83,7 @@ class _World:
         self.repeat(name)
 
     def ask(self, name: str, claim: str, tenant: str, more: float) -> None:
-        """Ask for an application, and for more KV token-time than it holds."""
+        """Request an application, and more KV token-time than it holds."""
         self._hear(name)
         if claim in self.schedulers[name].ended:
             return
@@ -93,12 +93,12 @@ class _World:
         self.send(name, (Ask(claim, known.tenant, wants),))
 
     def _hear(self, name: str) -> None:
-        """Repeat the last exchange until its answer has come: before that there is no other."""
+        """Repeat the last exchange until it is answered; no other may be sent before."""
         while not self.schedulers[name].is_answered:
             self.repeat(name)
 
     def repeat(self, name: str) -> None:
-        """Send the last exchange, again perhaps; its first answer that arrives is taken."""
+        """Send the last exchange, perhaps again; only the first answer is accepted."""
         one = self.schedulers[name]
         if one.last is None:
             return
@@ -119,13 +119,13 @@ class _World:
                 }
 
     def _claimed(self, one: _Scheduler, ask: Ask) -> _Claimed:
-        """Return an application that is new, or that an earlier term had with what it has used."""
+        """Return a new claim, or the claim of an earlier term with its recorded use."""
         before = one.saved.pop(ask.name, None)
         used = {} if before is None or before.tenant != ask.tenant else before.used
         return _Claimed(ask.tenant, used=used)
 
     def use(self, name: str, claim: str, share: float) -> None:
-        """Use a share of what is left of a claim; nobody is told yet."""
+        """Use a share of a claim's remaining amount without reporting it yet."""
         of = self.schedulers[name].claims.get(claim)
         if of is None:
             return
@@ -145,11 +145,11 @@ class _World:
             one.over.append(Use(claim, {**of.used}, is_over=True))
 
     def lose(self, name: str) -> None:
-        """Let the answer to the scheduler's next exchange get lost."""
+        """Lose the answer to the scheduler's next exchange."""
         self.schedulers[name].loses = True
 
     def die(self, name: str) -> None:
-        """Forget what the scheduler was granted; a new one begins with what was saved."""
+        """Replace the scheduler by one without claims that starts from the saved ones."""
         dead = self.schedulers[name]
         ended = {use.name for use in dead.over} | {*dead.given_up} | dead.ended
         saved = dead.saved | dead.claims
@@ -162,14 +162,14 @@ class _World:
         self.book.restore(json.loads(json.dumps(stored, default=float)), self.now)
 
     def check(self) -> None:
-        """No window of any quota holds more than its limit: of what was really used."""
+        """Check by the real use that no window of any quota holds more than its limit."""
         for path, node in _TREE.described.items():
             for quota in node.quotas:
                 for tenant in _TENANTS:
                     own = [p for p in ancestors(tenant) if _TREE.node(p) is node]
                     for at in own:
                         self._check(at, quota)
-                assert path  # every node is looked at
+                assert path  # every node is examined
 
     def _check(self, path: str, quota: Quota) -> None:
         length = LENGTHS[quota.per]
@@ -193,7 +193,7 @@ class _World:
 _NAMES = st.sampled_from(_SCHEDULERS)
 _CLAIMS = st.sampled_from(("p", "q", "r"))
 _AMOUNTS = st.sampled_from([Fraction(n, 4) for n in (0, 3, 8, 20)])
-"""Quarters: a float holds them and their sums exactly, as the records of the book do."""
+"""Multiples of 1/4: floats hold them and their sums exactly, as do the records of the book."""
 _PAUSES = [Fraction(n, 7) for n in (5, 141, 427, 25_207)]
 _STEPS = st.one_of(
     st.tuples(st.just("ask"), _NAMES, _CLAIMS, st.sampled_from(_TENANTS), _AMOUNTS),
@@ -211,10 +211,10 @@ _STEPS = st.one_of(
 @examples(600)
 @given(st.lists(_STEPS, min_size=10, max_size=60))
 def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) -> None:
-    """Use in any window, with what claims may still use, is within each limit.
+    """Use in any window plus the open claims is within each limit.
 
-    Schedulers die with claims and uses that nobody knows of, exchanges are repeated, the accounts
-    are put back from their records: for every node, whatever the order.
+    Schedulers die with claims and unreported use, exchanges are repeated, and the accounts are
+    restored from their records.
     """
     world = _World()
     for kind, *of in steps:
@@ -241,7 +241,7 @@ def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) ->
 
 
 def test_part_that_is_dated_too_early_is_found() -> None:
-    """The check is able to fail: use that nobody was told of at all exceeds the limit."""
+    """This shows that the check can fail: unreported use exceeds the limit."""
     world = _World()
     world.send("one", (Ask("p", "a/x", {Unit.APPLICATIONS: exact(2)}),))
     world.use("one", "p", exact(1))

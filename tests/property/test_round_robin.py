@@ -1,7 +1,9 @@
-"""The order of `drr` is that of its source, grant by grant (VTC, OSDI 2024, App. C.2).
+"""`drr` grants in the same order as its source (VTC, OSDI 2024, App.
 
-The source makes its visits one by one; the policy says them by keys. Whenever a replica pulls, both
-are asked for as many grants as there are free seats; memory is never short.
+C.2).
+
+The source makes its visits one by one; the policy computes them by keys. Whenever a replica pulls,
+both are asked for as many grants as there are free seats; memory is never short.
 """
 
 from typing import TypeAlias
@@ -16,32 +18,32 @@ from tests.oracles.round_robin import RoundRobin
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 _Pull: TypeAlias = tuple[int, list[tuple[Tokens, str]]]
-"""Free seats, and what becomes of each running inference: tokens, then `run` or how it leaves."""
+"""Free seats, and for each running inference its new tokens and `run`, `finish` or `requeue`."""
 _Operation: TypeAlias = tuple[str, int, int, _Pull]
 
 _APPLICATIONS = 4
 
 
 class _Both:
-    """The policy and the literal simulation under the same events; h = p + 2d."""
+    """Runs the same events on the policy and on a literal simulation; h = p + 2d."""
 
     def __init__(self, quantum: int, unit: str) -> None:
         self.driver = PolicyDriver("drr", {"quantum": quantum, "unit": unit})
         self.literal = RoundRobin(quantum)
         self.unit = unit
         self.places: dict[str, int] = {}
-        """Places in the ring: by the first application that submitted."""
+        """Position of each client in the ring, by its first submission."""
         self.waiting: list[RequestId] = []
-        """In the order of submission."""
+        """Waiting requests in the order of submission."""
         self.prompts: dict[RequestId, Tokens] = {}
-        """What each has still to pay for its prompt."""
+        """Prompt tokens that are not charged yet, by request."""
         self.best: dict[RequestId, Tokens] = {}
-        """The most tokens that each has made: those made again cost nothing."""
+        """Largest number of tokens made by each request: tokens made again cost nothing."""
         for number in range(_APPLICATIONS):
             self.driver.arrive(f"a{number}", tenant=f"t{number % 2}")
 
     def apply(self, operation: _Operation) -> None:
-        """Do it to both; what is granted is compared."""
+        """Apply an operation to both and compare the grants."""
         kind, number, prompt, pull = operation
         if kind == "submit":
             self._submit(number, prompt)
@@ -117,7 +119,7 @@ def _operations(kinds: list[str], fates: list[str]) -> st.SearchStrategy[list[_O
 def test_grants_are_those_of_the_literal_algorithm(
     quantum: int, unit: str, operations: list[_Operation]
 ) -> None:
-    """The keys take all rounds at once; the source makes them one by one, visit by visit."""
+    """The policy computes all rounds at once by keys; the source makes them visit by visit."""
     both = _Both(quantum, unit)
     for operation in operations:
         both.apply(operation)
@@ -129,7 +131,7 @@ def test_grants_are_those_of_the_literal_algorithm(
     _operations(["submit", "submit", "pull", "pull", "restart"], ["run", "run", "finish"]),
 )
 def test_restart_changes_no_grant(quantum: int, operations: list[_Operation]) -> None:
-    """Ring, sweep and balances outlive the scheduler; prompts are not paid for again."""
+    """Ring, sweep and balances survive the scheduler; prompts are not charged again."""
     both = _Both(quantum, "application")
     for operation in operations:
         both.apply(operation)

@@ -1,6 +1,6 @@
-"""The simulator's jumps change nothing: against an engine that goes through every iteration.
+"""The simulator's jumps over equal iterations give what stepping through each of them gives.
 
-All times are multiples of 1/32 s, so that sums of them are exact.
+All times are multiples of 1/32 s, so that their sums are exact.
 """
 
 from typing import Any
@@ -114,7 +114,7 @@ def _assert_jumps_change_nothing(
 
 
 _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
-"""Time alone makes an application urgent to a guard, in an iteration that is jumped over."""
+"""Without guards: only time makes an application urgent to a guard, perhaps within a jump."""
 
 
 @pytest.mark.parametrize("policy", _ORDERED_BY_EVENTS)
@@ -123,7 +123,7 @@ _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
 def test_jumps_give_what_each_iteration_gives(
     policy: str, applications: list[WorkloadApplication], engine: EngineProfile, replicas: int
 ) -> None:
-    """Every instant of every inference; only so the speed of the simulator costs nothing."""
+    """Start, first token and end of every inference are equal."""
     _assert_jumps_change_nothing(applications, engine, policy, {}, replicas)
 
 
@@ -137,13 +137,13 @@ def test_jumps_give_the_same_with_options(
     engine: EngineProfile,
     replicas: int,
 ) -> None:
-    """Those that let a later one pass, hold clients back, or compare others than applications."""
+    """These options let later applications pass, hold clients back, or share between tenants."""
     _assert_jumps_change_nothing(applications, engine, policy, options, replicas)
 
 
 @st.composite
 def _any_run(draw: st.DrawFn) -> tuple[list[WorkloadApplication], RunSettings]:
-    """Return a run with every knob, also those that the stepping engine does not know."""
+    """Return a run with random options, also those that the stepping engine lacks."""
     knobs: dict[str, list[Any]] = {
         "block_size": [1, 4],
         "max_num_seqs": [2, 256],
@@ -195,9 +195,9 @@ def _most_held(result: RunResult) -> int:
 def test_whatever_the_engine_each_inference_runs_once_and_whole(
     drawn: tuple[list[WorkloadApplication], RunSettings],
 ) -> None:
-    """Nothing is lost, doubled, cut short or ahead of its time, KV stays within M, and runs repeat.
+    """No inference is lost, doubled, cut or early, KV stays within M, and runs are repeatable.
 
-    Also where predictions are wrong, reports late, and work is preempted.
+    This holds also with wrong predictions, late reports and preempted work.
     """
     applications, run = drawn
     result = simulate(applications, run)

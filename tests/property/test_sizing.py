@@ -1,4 +1,4 @@
-"""The sizing of replicas, whatever is read: within its limits, and never none where one is due."""
+"""The wanted number of replicas is within its limits and above zero where there is work."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ counts = st.integers(0, 500)
 
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
-    """Return a reading that a queue might give."""
+    """Return random demand of a queue."""
     replicas = draw(st.integers(0, MOST))
     running = draw(counts) if replicas else 0
     held = draw(st.integers(0, replicas * KV))
@@ -54,7 +54,7 @@ fleets = st.builds(Fleet, st.integers(0, MOST), st.none() | st.floats(0, 1e3))
 def test_wanted_is_within_the_limits_and_not_none_where_anything_is(
     readings: list[Demand], own: SizingRules, fleet: Fleet
 ) -> None:
-    """Serve starts from zero by this number alone."""
+    """Serve scales up from zero by this number alone."""
     sizer = Sizer()
     for reading in sorted(readings, key=lambda one: one.at):
         decision = sizer.size(reading, own, fleet)
@@ -70,7 +70,7 @@ def test_wanted_is_within_the_limits_and_not_none_where_anything_is(
 def test_more_work_never_asks_for_fewer(
     reading: Demand, own: SizingRules, fleet: Fleet, factor: float
 ) -> None:
-    """A longer queue must not end replicas."""
+    """A longer queue must not remove replicas."""
     more = replace(reading, queued=reading.queued * factor)
 
     fewer = Sizer().size(reading, own, fleet)
@@ -79,7 +79,7 @@ def test_more_work_never_asks_for_fewer(
 
 @given(demands(), rules, fleets)
 def test_longer_target_never_asks_for_more(reading: Demand, own: SizingRules, fleet: Fleet) -> None:
-    """An operator who has time pays less."""
+    """An operator who accepts longer waits needs fewer replicas."""
     patient = replace(own, target_drain_s=2 * own.target_drain_s)
 
     asked = Sizer().size(reading, own, fleet).asked

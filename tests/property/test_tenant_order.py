@@ -1,8 +1,8 @@
-"""What the order between tenants promises on a replica, and what it does not.
+"""What the order between tenants guarantees on replicas, and what it does not.
 
-Two claims do not hold as `DESIGN` states them, for one reason: a later and smaller application of a
-tenant goes before an earlier one of it, and moves its key back, when the replica may have served
-that one already. The last two tests show it.
+Two claims of `DESIGN` do not hold, for one reason: a later and smaller application of a tenant
+precedes an earlier one of it and moves its key back, when the replica may have served the earlier
+one already. The last two tests show it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ def run_tenants(
     seats: int,
     fairness: str = "tenant",
 ) -> Outcomes:
-    """Run applications to their end on one replica."""
+    """Run the applications of each tenant to their end on one replica."""
     return Engine([Server(kv_tokens, seats)], options={"fairness": fairness}).run(arrivals)
 
 
 def _of(tenant: str, iteration: int, sizes: Sizes, weight: int = 1) -> Arrival:
-    """Return an application of a tenant, all of whose inferences are there when it arrives."""
+    """Return an application of a tenant, all of whose inferences are submitted on arrival."""
     return Arrival(iteration, (sizes,), Fraction(weight), tenant=tenant)
 
 
@@ -49,9 +49,10 @@ def test_last_piece_of_a_split_application_finishes_no_earlier(
     size: tuple[int, int],
     seats: int,
 ) -> None:
-    """Splitting must not pay. Other tenants have an application each, and inferences one size.
+    """Splitting an application must gain its tenant nothing.
 
-    Of one size, because in what order sizes are packed matters to whoever is last, fair or not.
+    Other tenants have one application each. Inferences have one size, because packing of different
+    sizes changes who is last, under any order.
     """
     cut = data.draw(st.integers(1, inferences - 1))
     came = data.draw(st.integers(0, 40))
@@ -69,7 +70,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier(
 
 @pytest.mark.slow
 def test_splitting_pays_under_fairness_between_applications_and_not_between_tenants() -> None:
-    """One of 40 inferences, alone or as 40 of one, among five others of 20."""
+    """A tenant has 40 inferences, as one application or as 40, beside five others of 20."""
     size = (4, 4)
     rest = {f"o{n}": _of(f"O{n}", 0, (size,) * 20) for n in range(5)}
     last = {}
@@ -103,7 +104,7 @@ def test_last_start_is_within_the_bound_if_a_tenants_applications_come_at_once(
     kv_tokens: int,
     seats: int,
 ) -> None:
-    """S(e) − S(f̄) ≤ I, and a report: as between applications, while no key is moved back."""
+    """S(e) − S(f̄) ≤ I plus a report, as between applications, while no key is moved back."""
     arrivals = [
         _of(f"T{number}", at, inferences, weights[number])
         for number, (at, applications) in enumerate(tenants)
@@ -117,8 +118,8 @@ def test_last_start_is_within_the_bound_if_a_tenants_applications_come_at_once(
 def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
     """Both ask for 10 at V = 0; Z came first and takes the first slot, until its later one comes.
 
-    That goes before Z's first, whose key is then behind X's. Cut in two, X's first piece (key 5)
-    takes the first slot instead, and what is left of Z's first comes after X in either case.
+    The later one precedes Z's first, whose key is then behind X's. Cut in two, X's first piece (key
+    5) takes the first slot instead, and the other piece of Z's first comes after X in either case.
     """
     two = ((1, 2), (1, 2))
     others = {"z1": _of("Z", 0, two), "z2": _of("Z", 3, two[:1])}
@@ -130,9 +131,9 @@ def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
 
 @pytest.mark.slow
 def test_tenant_that_keeps_coming_with_smaller_applications_breaks_the_bound() -> None:
-    """Each comes when the last was served, goes before it in GPS, and moves its key back.
+    """Each application arrives when the last was served, precedes it in GPS and moves its key back.
 
-    So the tenant's keys never show what it has had ahead of its share, and nine others wait.
+    So the tenant's keys never show the service beyond its share, and nine others wait.
     """
     arrivals = {f"o{n}": _of(f"O{n}", 0, ((1, 2),) * 10) for n in range(9)}
     came = 0

@@ -1,7 +1,8 @@
-"""Passing inside a tenant's share: what it may cost there, and that it costs others nothing.
+"""Passing inside a tenant's share: its cost there is bounded, and other tenants lose nothing.
 
-Lag is against GPS inside the tenant: f̄ is when the tenant's own V reaches F_x. Applications of a
-tenant come at once (see `test_tenant_order`); who is urgent is drawn, as in `test_guard`.
+Lag is against GPS inside the tenant: f̄ is the time when the tenant's own V reaches F_x.
+Applications of a tenant arrive at once (see `test_tenant_order`); urgency is drawn, as in
+`test_guard`.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ _ORDERS: list[dict[str, object]] = [
 
 @st.composite
 def _tenants(draw: st.DrawFn) -> list[Arrival]:
-    """Return the applications of up to three tenants, each tenant's at once and of one weight."""
+    """Return applications of up to three tenants; each tenant's arrive at once with one weight."""
     found = []
     for tenant in range(draw(st.integers(1, 3))):
         at, weight = draw(st.integers(0, 30)), draw(_WEIGHTS)
@@ -48,7 +49,7 @@ def _tenants(draw: st.DrawFn) -> list[Arrival]:
 
 
 class TenantEngine(Engine):
-    """Notes when GPS inside its tenant would have finished each application."""
+    """Records when GPS inside the tenant would have finished each application."""
 
     def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
         super().__init__(replicas, options={"fairness": "tenant", **options})
@@ -57,13 +58,12 @@ class TenantEngine(Engine):
 
     @property
     def share(self) -> TenantShare:
-        """The accounts."""
         share = self.core.ledger.fair_share
         assert isinstance(share, TenantShare)
         return share
 
     def inner_lags(self) -> dict[str, int]:
-        """Return S(e) − S(f̄) of each application; f̄ at the start of its report."""
+        """Return S(e) − S(f̄) of each application, with f̄ at the start of its report."""
         return {
             name: start - self._reached.get(name, self._served)
             for name, start in self._last_start.items()
@@ -94,7 +94,7 @@ def _run(
     replicas: list[Server],
     applications: list[Arrival] | dict[str, Arrival],
 ) -> tuple[Outcomes, dict[str, int], float]:
-    """Return what a run showed, lags inside the tenants, and the least active weight of tenants."""
+    """Return the engine, the lags inside tenants, and the least active weight of tenants."""
     weights = [inf]
     budget_in = GuardedPolicy.budget_in
 
@@ -116,7 +116,7 @@ def _run(
 def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
-    """Whoever is called urgent: I + B, and B larger if the tenants' weights were less at a pass."""
+    """The bound is I + B, with a larger B if the tenants' weights were less at a pass."""
     replicas, applications = data.draw(servers()), data.draw(_tenants())
     urgent = claims(data.draw(st.integers(0, 99)))
     outcomes, lags, weight = _run(urgent, options, replicas, applications)
@@ -130,7 +130,7 @@ def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
 def _urgent(*but: str) -> type[ForetoldVtc]:
     class Claims(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
-            """Return all but some."""
+            """Return all applications except some."""
             return sorted(name for name in self.clock.shadows if name not in but)
 
     return Claims
@@ -139,7 +139,7 @@ def _urgent(*but: str) -> type[ForetoldVtc]:
 @examples(60)
 @given(data=st.data())
 def test_tenant_loses_nothing_by_what_passes_in_another(data: st.DataObject) -> None:
-    """T0 calls whom it likes urgent, with a budget without end: the others' bound stays I."""
+    """T0 has any urgency and an unlimited budget; the bound of other tenants is still I."""
     replicas, applications = data.draw(servers()), data.draw(_tenants())
     named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
     others = [name for name, a in named.items() if a.tenant != "T0"]
@@ -151,7 +151,7 @@ def test_tenant_loses_nothing_by_what_passes_in_another(data: st.DataObject) -> 
 
 
 def _mouse_among_elephants() -> dict[str, Arrival]:
-    """Return a small application and large ones of one tenant, and one of another tenant."""
+    """Return a small and large applications of one tenant, and one of another tenant."""
     found = {"mouse": Arrival(0, (((4, 4),) * 10,), tenant="T")}
     found |= {f"e{n}": Arrival(0, (((4, 4),) * 30,), tenant="T") for n in range(8)}
     return found | {"other": Arrival(0, (((4, 4),) * 50,), tenant="U")}
@@ -165,7 +165,7 @@ def _no_budget(patch: pytest.MonkeyPatch) -> None:
 def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """Without a budget it waits for all of them."""
+    """Without a budget the mouse waits for all elephants."""
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         outcomes, lags, _ = _run(
@@ -185,7 +185,7 @@ def _book_nothing(patch: pytest.MonkeyPatch) -> None:
 def test_tenant_that_does_not_book_what_passes_delays_others(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """It would stand in the order by the key of a small one that it never starts."""
+    """The tenant's place would be the key of a small application that it never starts."""
     applications = _mouse_among_elephants()
     applications["mouse"] = Arrival(0, (((4, 4),) * 28,), tenant="T")
     with pytest.MonkeyPatch.context() as patch:
@@ -214,7 +214,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
     size: tuple[int, int],
     seats: int,
 ) -> None:
-    """Neither splitting nor what is told of the pieces gains anything against other tenants."""
+    """Neither splitting nor claims about the pieces gain anything against other tenants."""
     cut, came = data.draw(st.integers(1, inferences - 1)), data.draw(st.integers(0, 40))
     rest = {
         f"o{n}": Arrival(at, ((size,) * k,), tenant=f"O{n}") for n, (at, k) in enumerate(others)
@@ -239,7 +239,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
 def test_every_start_is_by_the_rules_looked_up_one_by_one(
     options: dict[str, object], data: st.DataObject
 ) -> None:
-    """The least key among tenants, and inside slack by its definition, when it is booked."""
+    """Each start has the least key among tenants, and by definition enough slack inside."""
     book = TenantShare.transfer
 
     def transfer(share: TenantShare, source: str, target: str, amount: KvTokenTime) -> None:

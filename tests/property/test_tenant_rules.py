@@ -1,4 +1,4 @@
-"""Both levels of fairness between tenants against exact fluid servers, over random lives."""
+"""Both levels of fairness between tenants against exact fluid servers, over random operations."""
 
 import json
 from fractions import Fraction
@@ -20,7 +20,7 @@ _STEPS = lives(VERBS, _NAMES, _WEIGHTS, 35)
 
 
 class TenantPair(Pair):
-    """Both with tenants; a name that comes again is another life."""
+    """Runs both with tenants; an arrival under a used name is a new application."""
 
     share: TenantShare
     oracle: TenantRules
@@ -32,11 +32,10 @@ class TenantPair(Pair):
         self._lives: dict[str, str] = {}
 
     def named(self, name: str) -> str:
-        """Return the life of this name."""
+        """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
     def arrive(self, step: Step) -> None:
-        """Let another life begin."""
         name = self._lives[step.name] = f"{step.name}{self.arrivals}"
         tenant, weight = _TENANT_OF[step.name], exact(step.weight)
         self.share.arrive(name, exact(step.work), weight, self.arrivals, tenant)
@@ -45,7 +44,7 @@ class TenantPair(Pair):
 
 @given(_STEPS)
 def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> None:
-    """V, every tenant's tag, every F_x and every key, after every step, without a rounding."""
+    """V, the tenants' tags, every F_x and every key are equal after every step, unrounded."""
     pair = TenantPair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -63,7 +62,7 @@ def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> No
 
 @given(_STEPS)
 def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) -> None:
-    """No level gives what another has not got, and all of it is what was charged."""
+    """No level gives service that another did not receive, and all of it was charged."""
     pair = TenantPair()
     for step in steps:
         pair.apply(step)
@@ -79,7 +78,7 @@ def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) 
 
 @given(_STEPS, WORK)
 def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
-    """What was granted in an order stays right in it: only charges and refunds move a key."""
+    """An order of grants stays right during service: only charges and refunds move a key."""
     pair = TenantPair()
     for step in steps:
         pair.apply(step)
@@ -101,7 +100,7 @@ def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> Non
 
 @given(_STEPS)
 def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
-    """What the reference server has finished comes before what others ask for later."""
+    """Work that the reference server has finished precedes work that is requested later."""
     pair = TenantPair()
     frozen: dict[str, float] = {}
     for step in steps:
@@ -118,7 +117,7 @@ def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
 
 @given(_STEPS)
 def test_tag_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
-    """Asked at any moment, and asking changes nothing."""
+    """The tag may be read at any time, and reading it changes nothing."""
     pair = TenantPair()
     for step in steps:
         pair.apply(step)
@@ -148,7 +147,8 @@ def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
         if verb == "arrive" and account is None:
-            # The tenant changes with the life: an ended one may be owed work in another.
+            # The tenant changes with each new application: an ended one may be owed work in
+            # another.
             share.arrive(name, work, weight, sequence, "XYZ"[sequence % 3])
         elif account is not None:
             change(share, verb, name, work, weight)
@@ -159,7 +159,7 @@ def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
 def test_floats_stay_near_the_three_backlogs(
     steps: list[tuple[str, str, float, float]],
 ) -> None:
-    """The service computes in floats: the sums hold to a part in 1e9 of what went through."""
+    """The service computes in floats: the sums hold to a part in 1e9 of all service."""
     share = _live_in_floats(steps)
     live = [account for account in share.accounts.values() if not account.withdrawn]
     scale = 1 + sum(work for _, _, work, _ in steps) * 10
@@ -177,7 +177,7 @@ def test_floats_stay_near_the_three_backlogs(
 def test_restored_accounts_give_the_same_keys_to_the_last_bit(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
-    """In floats, and whatever the order in which a store gives the records back."""
+    """Float keys are equal to the last bit, in whatever order a store returns the records."""
     share = _live_in_floats(steps)
     names = sorted(share.sessions())
     shuffled.shuffle(names)

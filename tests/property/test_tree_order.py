@@ -1,7 +1,7 @@
-"""The promise of the order over a tree of tenants on replicas; a flat order promises less.
+"""What the order over a tree of tenants guarantees on replicas, and a flat order does not.
 
-Lag is against GPS inside the tenant, as in `test_tenant_passing`; what is below one node at the top
-comes at once (see `test_tenant_order` for what may happen if it does not).
+Lag is against GPS inside the tenant, as in `test_tenant_passing`; all work below one top-level node
+arrives at once (`test_tenant_order` shows what may happen otherwise).
 """
 
 from fractions import Fraction
@@ -37,7 +37,7 @@ _ORDERS: list[dict[str, object]] = [
 
 @st.composite
 def _trees(draw: st.DrawFn) -> list[Arrival]:
-    """Return the applications below up to three nodes at the top, each node's at once."""
+    """Return applications below up to three top-level nodes; each node's arrive at once."""
     found = []
     for top in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, 30))
@@ -49,10 +49,10 @@ def _trees(draw: st.DrawFn) -> list[Arrival]:
 
 
 class TreeEngine(_TenantEngine):
-    """Notes when GPS inside its tenant would have finished each application."""
+    """Records when GPS inside the tenant would have finished each application."""
 
     def least_part(self, tenant: str) -> float:
-        """Return φ/Φ of a tenant at each level, with all that there ever was active."""
+        """Return φ/Φ of a tenant at each level, with all that was ever active."""
         return self._parts.get(tenant, 1.0)
 
     def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
@@ -63,7 +63,7 @@ class TreeEngine(_TenantEngine):
         before = self._served
         Engine._report(self, number, server)
         for leaf in self.share.tenants().values():
-            self.share._look_at(leaf)  # else V inside is told as of the last change
+            self.share._look_at(leaf)  # otherwise V inside is that of the last change
         for leaf in self.share.tenants().values():
             part: float = 1
             node: Node | None = leaf
@@ -84,7 +84,7 @@ class TreeEngine(_TenantEngine):
 def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
-    """I + B, not once for each level, whoever is called urgent."""
+    """The bound is I + B in total, not per level, for any urgency."""
     replicas, applications = data.draw(servers()), data.draw(_trees())
     parts: dict[str, list[float]] = {}
     budget_in = GuardedPolicy.budget_in
@@ -123,7 +123,7 @@ def test_last_piece_of_a_tenant_split_into_tenants_below_it_finishes_no_earlier(
     size: tuple[int, int],
     seats: int,
 ) -> None:
-    """Naming tenants below its own must not pay. Inferences have one size (`test_tenant_order`)."""
+    """Naming tenants below one's own must gain nothing; inferences have one size."""
     cut = data.draw(st.integers(1, inferences - 1))
     came = data.draw(st.integers(0, 40))
     rest = {f"o{n}": _of(f"O{n}", at, size, k) for n, (at, k) in enumerate(others)}
@@ -141,9 +141,9 @@ def _of(tenant: str, iteration: int, size: tuple[int, int], inferences: int) -> 
 
 @pytest.mark.parametrize(("below", "holds"), [("/", True), ("-", False)])
 def test_others_wait_for_a_split_tenant_only_where_paths_are_flat(below: str, holds: bool) -> None:
-    """40 inferences of T, as one tenant or as eight below it, beside five others of 20.
+    """T has 40 inferences, as one tenant or as eight below it, beside five others of 20.
 
-    As eight tenants at the top (`T-0`) it has eight times the share, and the others wait for it.
+    As eight top-level tenants (`T-0`, …) it has eight times the share, and the others wait for it.
     """
     size = (4, 4)
     rest = {f"o{n}": _of(f"O{n}", 0, size, 20) for n in range(5)}
@@ -158,7 +158,7 @@ def test_others_wait_for_a_split_tenant_only_where_paths_are_flat(below: str, ho
 
 
 def test_applications_below_a_node_take_turns_as_its_children_do() -> None:
-    """Tenant T shares equally among T/a, T/b and its own applications; U has half of all."""
+    """T shares equally among T/a, T/b and its own applications; U has half of everything."""
     size = (4, 4)
     tenants = {"a": "T/a", "b": "T/b", "t": "T", "u": "U"}
     arrivals = {name: _of(path, 0, size, 12) for name, path in tenants.items()}

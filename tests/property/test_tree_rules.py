@@ -1,4 +1,4 @@
-"""Fairness over a tree of tenants against exact fluid servers, over random lives."""
+"""Fairness over a tree of tenants against exact fluid servers, over random operations."""
 
 import json
 from fractions import Fraction
@@ -42,7 +42,7 @@ _TREE = {
 
 
 class TreePair(Pair):
-    """Both with a tree of tenants; a name that comes again is another life."""
+    """Runs both with a tree of tenants; an arrival under a used name is a new application."""
 
     share: TenantShare
     oracle: TreeRules
@@ -55,11 +55,10 @@ class TreePair(Pair):
         self._lives: dict[str, str] = {}
 
     def named(self, name: str) -> str:
-        """Return the life of this name."""
+        """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
     def arrive(self, step: Step) -> None:
-        """Let another life begin."""
         name = self._lives[step.name] = f"{step.name}{self.arrivals}"
         tenant = TENANT_OF[step.name]
         self.share.arrive(name, exact(step.work), exact(step.weight), self.arrivals, tenant)
@@ -69,7 +68,7 @@ class TreePair(Pair):
 @examples(30)
 @given(_STEPS)
 def test_keys_equal_those_of_exact_fluid_servers_at_every_node(steps: list[Step]) -> None:
-    """The root's V and every key, after every step, without a rounding."""
+    """The root's V and every key are equal after every step, without rounding."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -89,7 +88,7 @@ def _owed_by_parent(share: TenantShare, node: Branch | Tenant) -> float:
 @examples(60)
 @given(_STEPS)
 def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step]) -> None:
-    """No level gives what another has not got, and all of it is what was charged."""
+    """No level gives service that another did not receive, and all of it was charged."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -106,7 +105,7 @@ def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step])
 @examples(60)
 @given(_STEPS, WORK)
 def test_keys_at_every_level_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
-    """An order of grants stays right as service flows: only charges and refunds move a key."""
+    """An order of grants stays right during service: only charges and refunds move a key."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -138,7 +137,7 @@ def _all_keys(pair: TreePair) -> dict[str, list[float]]:
 @examples(60)
 @given(_STEPS)
 def test_order_by_nested_keys_is_the_order_by_keys_at_the_root(steps: list[Step]) -> None:
-    """The least among children, level by level, is the least of all: keys rise together."""
+    """The least child, level by level, is the least of all: keys rise together."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -167,7 +166,7 @@ def _above(share: TenantShare, name: str) -> list[Branch]:
 @examples(60)
 @given(_STEPS)
 def test_key_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
-    """Asked at any moment, and asking changes nothing."""
+    """The key may be read at any time, and reading it changes nothing."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -185,7 +184,7 @@ def test_key_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[St
 def test_key_in_a_branch_is_not_moved_by_what_happens_below_its_other_children(
     steps: list[Step],
 ) -> None:
-    """Only the nodes above both see it: as more or less that is owed to them."""
+    """Only the nodes above both children see a change, as more or less work owed to them."""
     pair = TreePair()
     share = pair.share
     for step in steps:
@@ -205,7 +204,7 @@ def test_key_in_a_branch_is_not_moved_by_what_happens_below_its_other_children(
 @examples(60)
 @given(_STEPS)
 def test_tenants_below_a_node_move_no_key_outside_it(steps: list[Step]) -> None:
-    """Splitting gains nothing: all that is outside X is as if X were one tenant, to the digit."""
+    """Splitting gains nothing: keys outside X are exactly those with X as one tenant."""
     tops = TenantTree({path: TenantNode(weight=exact(1)) for path in "XYZ"})
     split = TenantShare(VirtualClock(exact(0)), tops)
     whole = TenantShare(VirtualClock(exact(0)), tops)
@@ -253,7 +252,7 @@ def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
 
 
 def restored_from_records(share: TenantShare, names: list[str]) -> TenantShare:
-    """Return accounts put back from records that have been JSON."""
+    """Return accounts restored from records that went through JSON."""
     records = {name: json.loads(json.dumps(share.session_record(name))) for name in names}
     restored = TenantShare(VirtualClock(share.clock.virtual_time), share.tree)
     restored.restore_clock_state(json.loads(json.dumps(share.clock_state())))
@@ -272,7 +271,7 @@ def restored_from_records(share: TenantShare, names: list[str]) -> TenantShare:
 def test_restored_tree_gives_the_same_keys_to_the_last_bit(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
-    """In floats, and whatever the order in which a store gives the records back."""
+    """Float keys are equal to the last bit, in whatever order a store returns the records."""
     share = _live_in_floats(steps)
     share.take_changed()
     names = sorted(share.sessions())

@@ -1,7 +1,7 @@
-"""Replicas that an ingress cannot reach: nobody starves, none is tried in vain twice, in order.
+"""Inferences of an ingress that cannot reach all replicas: all run, in order, without retries.
 
-Connections are cut at random. A grant over one that is cut is nacked at once, any other runs to its
-end by the next pull of its replica.
+Connections are cut at random. A grant over a cut connection is nacked at once; every other lease
+ends at the next pull of its replica.
 """
 
 from dataclasses import dataclass, field
@@ -21,28 +21,27 @@ _LARGE = 200
 
 @dataclass
 class _Pool:
-    """Replicas and the connections to them."""
+    """Replicas, and the connections of ingresses to them."""
 
     sizes: list[int]
     cut: set[tuple[str, str]]
-    """(ingress, replica) of connections that are cut."""
+    """(ingress, replica) pairs whose connection is cut."""
     driver: CoreDriver = field(
         default_factory=lambda: CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     )
     running: dict[str, list[str]] = field(default_factory=dict)
-    """Leases by replica."""
+    """Running leases by replica."""
     tried: list[tuple[str, str]] = field(default_factory=list)
     """(request, replica) of each grant that was nacked."""
     done: int = 0
 
     def submit(self, number: int, ingress_id: str, prompt: int) -> None:
-        """Let an application of one inference come."""
         name = f"q{number}"
         self.driver.open(name, ingress_id=ingress_id)
         self._start(self.driver.submit(name, name, prompt=prompt, ingress_id=ingress_id))
 
     def pull_all(self) -> None:
-        """A second later, let every replica end what it runs, and ask for work."""
+        """Advance by a second, end all running leases, and let every replica pull."""
         self.driver.now += 1.0
         for number, kv in enumerate(self.sizes):
             replica_id = f"r{number}"
@@ -51,7 +50,7 @@ class _Pool:
             self._start(self.driver.pull(replica_id, finished=ended, kv=kv))
 
     def _start(self, actions: list[Action]) -> None:
-        """Run what was granted; nack it where its ingress does not get through."""
+        """Run granted leases; nack those whose ingress cannot reach the replica."""
         grants = [action for action in actions if isinstance(action, Grant)]
         for grant in grants:
             self._check_order(grant)
@@ -64,7 +63,7 @@ class _Pool:
                 self.running.setdefault(grant.replica_id, []).append(grant.lease_id)
 
     def _check_order(self, grant: Grant) -> None:
-        """Whoever is passed could not hold the memory there, or does not get through."""
+        """An inference may only be passed if it is too large or its connection is cut."""
         core = self.driver.core
         replica = core.state.replicas[grant.replica_id]
         granted = core.state.inferences[grant.request_id]
@@ -77,7 +76,7 @@ class _Pool:
 
 @st.composite
 def _pools(draw: st.DrawFn) -> _Pool:
-    """Draw a pool where each ingress gets through to one of the largest at least."""
+    """Draw a pool where each ingress can reach at least one of the largest replicas."""
     sizes = [*draw(st.lists(st.sampled_from([60, 120, _LARGE]), max_size=3)), _LARGE, _LARGE]
     names = [f"r{number}" for number in range(len(sizes))]
     pairs = [(ingress_id, name) for ingress_id in _INGRESSES for name in names]
@@ -95,7 +94,7 @@ _CALLS = st.lists(
 def test_all_are_served_in_order_and_no_connection_is_tried_twice(
     pool: _Pool, calls: list[tuple[str, int]]
 ) -> None:
-    """As long as another replica could hold it, an inference is not leased there again."""
+    """A failed connection is not tried again for an inference that fits another replica."""
     pool.pull_all()
     for number, (ingress_id, prompt) in enumerate(calls):
         pool.submit(number, ingress_id, prompt)

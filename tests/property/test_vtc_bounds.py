@@ -1,38 +1,33 @@
-"""The theorems of VTC (OSDI 2024, Sec. 4.1 and App. A) on one server under `admission: peak`.
+"""The theorems of VTC (OSDI 2024, Sec.
+
+4.1 and App. A) on one server under `admission: peak`.
 
 W is service by h = p + 2d (w_p = 1, w_q = 2), Q the clients that wait, L_input the longest prompt,
-M the KV memory, in tokens. The paper states everything by U = max(w_p·L_input, w_q·M).
+M the KV memory, in tokens. The paper states every bound by U = max(w_p·L_input, w_q·M).
 
 What the proof of Lemma 4.3 uses. Let r, of client k, be the last inference admitted of k (or the
 last lift of k, to the least counter). It was admitted because c_k was the least of Q, and the least
 of Q never falls (Lemma A.1; over an empty Q too, by the lift to the last that left). Since then c_k
-has risen by at most
+has risen by at most D_k = w_p·p_r + w_q·(output to come of all inferences of k in flight, r
+included), so that c_k ≤ min + D_k at any time, whether k was in Q all along or not (the paper's
+step 2 takes for granted that a counter rests when its client leaves the queue; this argument does
+not). Hence Lemma 4.3: max − min over Q ≤ D = max D_k; Theorem 4.4: |W_f − W_g| ≤ D_f + D_g ≤ 2·D
+while both wait; Theorem 4.9: W_f ≥ W_g − 4·D while f waits, for any g; Theorem 4.11: if nothing of
+f waits or runs, others are served at most 2·(n−1)·I between its submission and its dispatch, I
+being D over the inferences of all clients. With weights all counters and D_k are divided by w_k.
 
-    D_k = w_p·p_r + w_q·(output to come of all inferences of k in flight, r included),
+Theorem 4.11 divides by the least rate a of the server to have seconds; here it is left in service.
+The paper's proof covers only clients in the queue: c_g ≤ c_f + D_g at the end, and c_f ≤ m + D_f, m
+the least of Q when f was last admitted. A client that is not in the queue meanwhile makes the
+output that it had in flight then, which with D_f is at most I.
 
-so that c_k ≤ min + D_k at any time, whether k was in Q all along or not (the paper's step 2 takes
-for granted that a counter rests when its client leaves the queue; this argument does not). Hence
-
-    Lemma 4.3:    max − min over Q ≤ D = max D_k;
-    Theorem 4.4:  |W_f − W_g| ≤ D_f + D_g ≤ 2·D while both wait;
-    Theorem 4.9:  W_f ≥ W_g − 4·D while f waits, for any g;
-    Theorem 4.11: if nothing of f waits or runs, others are served at most 2·(n−1)·I between its
-                  submission and its dispatch, I being D over the inferences of all clients.
-
-With weights all counters and D_k are divided by w_k. Theorem 4.11 divides by the least rate a of
-the server to have seconds; here it is left in service. Its paper's proof is of clients in the queue
-only: c_g ≤ c_f + D_g at the end, and c_f ≤ m + D_f, m the least of Q when f was last admitted. One
-that is not in the queue meanwhile makes what it had in flight then, which with D_f is at most I.
-
-Where the paper says U for D. It is true if every inference that runs has its memory reserved up to
+Where the paper uses U for D: it is true if every inference that runs has its memory reserved up to
 its last token, Σ(p + d) ≤ M: then D ≤ I ≤ w_q·M. It is not true under `peak`, where memory that one
 inference frees is promised to the growth of the others. With n running and contexts of at least a
-token each, the j-th from the last to end has at most M/j − 1 tokens to come, so that
-
-    I ≤ w_p·L_input + w_q·Σⱼ₌₁..n (⌊M/j⌋ − 1),
-
-M times a harmonic number; and there is a workload that reaches it, in which the gap is 2.4·U and
-Theorem 4.4 fails (`test_bounds_of_the_paper_fail_where_memory_is_promised_twice`).
+token each, the j-th from the last to end has at most M/j − 1 tokens to come, so that I ≤
+w_p·L_input + w_q·Σⱼ₌₁..n (⌊M/j⌋ − 1), M times a harmonic number; and there is a workload that
+reaches it, in which the gap is 2.4·U and Theorem 4.4 fails
+(`test_bounds_of_the_paper_fail_where_memory_is_promised_twice`).
 
 Reports of one iteration at its end are what Alg. 2 does (line 31). A report that brings more tokens
 lets a client be admitted on a counter that lags by them: add one report's service to D.
@@ -53,7 +48,7 @@ _CLIENTS = "abcd"
 
 @st.composite
 def _calls(draw: st.DrawFn, prompt: int, output: int) -> list[Call]:
-    """Draw bursts of calls, so that clients come, wait, go and come back."""
+    """Draw bursts of calls, with pauses in which clients are absent."""
     calls: list[Call] = []
     iteration = 0
     for _ in range(draw(st.integers(2, 9))):
@@ -67,9 +62,9 @@ def _calls(draw: st.DrawFn, prompt: int, output: int) -> list[Call]:
 
 _MEMORY = 60
 _PROMISED = st.tuples(_calls(12, 48), st.integers(1, 16))
-"""Calls and seats: memory is the limit, so that it is promised more than once."""
+"""Calls and seats whose limit is memory, so that memory is promised more than once."""
 _RESERVED = st.tuples(_calls(6, 9), st.integers(1, 4))
-"""Σ(p + d) ≤ 4·15 = M whatever runs."""
+"""Calls and seats with Σ(p + d) ≤ 4·15 = M in every combination."""
 
 
 def _paper_bound(calls: Sequence[Call], kv_tokens: int) -> int:
@@ -78,7 +73,7 @@ def _paper_bound(calls: Sequence[Call], kv_tokens: int) -> int:
 
 
 def _peak_bound(calls: Sequence[Call], kv_tokens: int, seats: int) -> int:
-    """Return the bound of I under peak admission that the module derives."""
+    """Return the bound of I under peak admission that the module docstring derives."""
     to_come = sum(max(0, kv_tokens // j - 1) for j in range(1, seats + 1))
     return PROMPT_PRICE * max(call.prompt for call in calls) + OUTPUT_PRICE * to_come
 
@@ -115,10 +110,10 @@ def _pairs(run: Run) -> list[tuple[str, str]]:
 @examples(60)
 @given(_PROMISED)
 def test_bounds_hold_with_what_is_in_flight(workload: tuple[list[Call], int]) -> None:
-    """Lemma 4.3, Theorems 4.4, 4.9 and 4.11 with D and I, for every interval.
+    """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold with D and I, for every interval.
 
-    No client that waits all along falls behind, also against clients that come and go, and how long
-    a client that was away waits hangs on no other's request rate; D is bounded by memory alone.
+    No client that always waits falls behind clients that come and go; the wait of a client that was
+    away does not depend on the request rates of others; D is bounded by memory alone.
     """
     calls, seats = workload
     run = OneServer(_MEMORY, seats).run(calls)
@@ -136,7 +131,7 @@ def test_bounds_hold_with_what_is_in_flight(workload: tuple[list[Call], int]) ->
 def test_bounds_of_the_paper_hold_where_memory_is_reserved(
     workload: tuple[list[Call], int],
 ) -> None:
-    """Lemma 4.3, Theorems 4.4, 4.9 and 4.11 as printed, with U."""
+    """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold as printed, with U."""
     calls, seats = workload
     run = OneServer(_MEMORY, seats).run(calls)
     bound = _paper_bound(calls, _MEMORY)
@@ -149,7 +144,7 @@ def test_bounds_of_the_paper_hold_where_memory_is_reserved(
 
 
 def test_bounds_of_the_paper_fail_where_memory_is_promised_twice() -> None:
-    """The counterexample: six of f that end one by one, each into the room of the one before.
+    """Six inferences of f end one by one, each in the memory that the one before has freed.
 
     M = 120. They have 19, 23, 29, 39, 59 and 119 tokens to come, 288 in all and not 120. The next
     of f and the one of g need all of the memory, so they wait to the end while f makes 2·287 units.
@@ -172,7 +167,7 @@ def test_bounds_of_the_paper_fail_where_memory_is_promised_twice() -> None:
 def test_weighted_counters_stay_together(
     workload: tuple[list[Call], int], numbers: list[int]
 ) -> None:
-    """Sec. 4.3: the same bounds, everything divided by the weights."""
+    """Sec. 4.3: the same bounds hold with all counters divided by the weights."""
     calls, seats = workload
     weights = dict(zip(_CLIENTS, numbers, strict=True))
     run = OneServer(_MEMORY, seats, weights=weights).run(calls)
@@ -184,10 +179,13 @@ def test_weighted_counters_stay_together(
 
 
 def test_weights_of_one_to_four_are_served_one_to_four() -> None:
-    """Fig. 16. By Theorem 4.4 each W_f/w_f is within E = max(D_f/w_f + D_g/w_g) of each other.
+    """Fig.
 
-    So it is within E of their mean weighted by w, S/10, and W_f within w_f·E of its share w_f·S/10.
-    The run is long enough for that to be less than 7 % of the share.
+    16: clients of weights 1 to 4 get service in these proportions.
+
+    By Theorem 4.4 each W_f/w_f is within E = max(D_f/w_f + D_g/w_g) of each other. So it is within
+    E of their mean weighted by w, S/10, and W_f within w_f·E of its share w_f·S/10. The run is long
+    enough for that to be less than 7 % of the share.
     """
     weights = dict(zip(_CLIENTS, (1, 2, 3, 4), strict=True))
     calls = [Call(0, client, 4, 4) for client in _CLIENTS for _ in range(800)]
@@ -207,9 +205,11 @@ def test_weights_of_one_to_four_are_served_one_to_four() -> None:
 
 
 def _on_off_then_overload() -> list[Call]:
-    """Return Fig. 10: one client comes and goes under its share, then both send over theirs.
+    """Return Fig.
 
-    The server is good for one call an iteration (8 seats, 8 tokens each).
+    10: one client comes and goes below its share, then both exceed theirs.
+
+    The server handles one call per iteration (8 seats, 8 tokens each).
     """
     calls = []
     for iteration in range(400):
@@ -224,7 +224,7 @@ def _on_off_then_overload() -> list[Call]:
 
 
 def test_client_that_was_away_has_no_credit_under_vtc() -> None:
-    """Fig. 10: in the overload both are served alike, whatever was before."""
+    """Fig. 10: in the overload both clients get equal service, whatever they had before."""
     calls = _on_off_then_overload()
     run = OneServer(128, 8).run(calls, iterations=400)
     bound = _paper_bound(calls, 128)
@@ -234,9 +234,9 @@ def test_client_that_was_away_has_no_credit_under_vtc() -> None:
 
 
 def test_lcf_and_fcfs_break_the_bounds() -> None:
-    """The tests above are able to fail: without the lift the deficit of phase one is paid back.
+    """The tests above can fail: without the lift, LCF repays the deficit of phase one.
 
-    FCFS serves by the number of calls sent; its service differs by more than 2·U, too.
+    FCFS serves by the number of calls sent; its service also differs by more than 2·U.
     """
     calls = _on_off_then_overload()
     bound = _paper_bound(calls, 128)
@@ -253,9 +253,9 @@ def test_lcf_and_fcfs_break_the_bounds() -> None:
     [("vtc", 400, 800), ("vtc-noisy", 150, 250), ("vtc-predict", 0, 128), ("vtc-oracle", 0, 128)],
 )
 def test_prediction_keeps_overloaded_clients_closer(policy: str, least: int, most: int) -> None:
-    """Table 6: eight clients, calls of equal lengths; VTC, then ±50 %, then the truth.
+    """Table 6: eight clients with calls of equal lengths; VTC, then ±50 %, then the truth.
 
-    All scaled by 1/8: 32 + 32 tokens, M = 1,250. 96 is the price of one call.
+    All is scaled by 1/8: 32 + 32 tokens, M = 1,250. 96 is the price of one call.
     """
     calls = [Call(0, client, 32, 32) for _ in range(60) for client in "abcdefgh"]
     run = OneServer(1250, 256, policy).run(calls, iterations=250)

@@ -1,4 +1,4 @@
-"""Random applications and replicas, for the engine."""
+"""Random applications and replicas for the test engine."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -21,7 +21,7 @@ def arrivals(
     predicted: Sequence[Fraction] = (Fraction(1),),
     expected: Sequence[Fraction | None] = (None,),
 ) -> st.SearchStrategy[list[Arrival]]:
-    """Return applications of up to so many stages, at most 42 tokens of KV an inference."""
+    """Return applications with up to `stages` stages and at most 42 KV tokens per inference."""
     return st.lists(
         st.builds(
             Arrival,
@@ -39,7 +39,7 @@ def arrivals(
 
 
 def servers(most: int = 1, *, lagging: bool = False) -> st.SearchStrategy[list[Server]]:
-    """Return up to so many replicas; fragmentation is the rule with so little KV."""
+    """Return up to `most` replicas; with so little KV, fragmentation is common."""
     return st.lists(
         st.builds(
             Server,
