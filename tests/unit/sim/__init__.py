@@ -1,1 +1,1 @@
-"""The simulator and its files."""
+"""Tests of the simulator and its files."""

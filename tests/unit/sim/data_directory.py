@@ -1,4 +1,4 @@
-"""Data directories for tests: small ones written by hand, and the real one where there is one."""
+"""Data directories for tests: small ones written by the test, and the real one if it exists."""
 
 import json
 import os
@@ -16,7 +16,7 @@ needs_real_data = pytest.mark.skipif(
 
 
 def measured_run_path(name: str) -> Path:
-    """Return the path of a file of `vtc_runs`, or skip the test."""
+    """Return the path of a file of `vtc_runs`, or skip the test if it does not exist."""
     path = REAL / "vtc_runs" / name
     if not path.exists():
         pytest.skip(f"{path} is not there: the measured runs are not part of the repository")
@@ -24,7 +24,6 @@ def measured_run_path(name: str) -> Path:
 
 
 def write_lines(file: Path, *objects: Any) -> None:
-    """Append lines of JSON to a file, which is made if it is not there."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:
         lines.writelines(json.dumps(item) + "\n" for item in objects)

@@ -1,4 +1,4 @@
-"""A service in memory that takes a second to the first token, and half a second to each other."""
+"""In-memory service that takes 1 s to the first token and 0.5 s per further token."""
 
 import asyncio
 import json
@@ -15,12 +15,11 @@ MODEL = {"id": "tiny", "max_model_len": 1000}
 
 @dataclass
 class FakeService:
-    """Answers as the ingress would; the fields say what goes wrong."""
+    """Answers as the ingress would; its fields select the failures."""
 
     requests: list[tuple[float, str, str, Json]] = field(default_factory=list)
     """(instant, method, path, body) of each request, in order."""
     raw: list[httpx.Request] = field(default_factory=list)
-    """The requests themselves."""
     ready: tuple[int, Json] = (200, {"status": "ready", "reason": None})
     models: list[Json] = field(default_factory=lambda: [MODEL])
     status: Json = field(
@@ -33,22 +32,21 @@ class FakeService:
         }
     )
     later: Json = field(default_factory=dict)
-    """Goes over `status` from the second time on."""
+    """Fields that replace those of `status` from the second request on."""
     known: Json = field(default_factory=dict)
-    """What `GET /v1/applications/{id}` says more."""
+    """Further fields in the answer of `GET /v1/applications/{id}`."""
     refused: set[str] = field(default_factory=set)
-    """Applications that it does not open."""
+    """Ids of applications whose opening is refused."""
     streams: dict[int, str] = field(default_factory=dict)
-    """What happens to streams with this max_tokens: `error`, `cut`, `event`, `silent` or
-    `no usage`."""
+    """Failure of streams by their max_tokens: `error`, `cut`, `event`, `silent` or `no usage`."""
     asked_status: int = 0
 
     def network(self) -> httpx.MockTransport:
-        """Return the service as a network for httpx."""
+        """Return the service as an httpx transport."""
         return httpx.MockTransport(self._answer)
 
     def sent(self, path: str) -> list[tuple[float, str, Json]]:
-        """Return (seconds since the first request, method, body) of those for a path, in order."""
+        """Return (seconds since the first request, method, body) of the requests of a path."""
         began = self.requests[0][0]
         return [(at - began, method, body) for at, method, p, body in self.requests if p == path]
 

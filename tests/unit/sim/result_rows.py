@@ -1,4 +1,4 @@
-"""Results of a few applications, given by their times."""
+"""Result rows of a few applications, made from their times."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,6 @@ def application(
 def inference(
     name: str, finished_at_s: Seconds | None, output_tokens: Tokens = 5
 ) -> InferenceResult:
-    """Return the row of the only inference of an application."""
     return InferenceResult(
         application_id=name,
         inference_id="0",
@@ -45,7 +44,7 @@ def inference(
 def run_of(
     ends: Mapping[str, tuple[Seconds, Seconds | None]], makespan_s: Seconds = 10.0
 ) -> RunResult:
-    """Return a run of applications with these (arrival, end), an inference each."""
+    """Return a run of one-inference applications with the given (arrival, end) times."""
     return RunResult(
         applications=[application(name, *times) for name, times in ends.items()],
         inferences=[inference(name, finished_at_s) for name, (_, finished_at_s) in ends.items()],

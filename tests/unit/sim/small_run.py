@@ -1,4 +1,4 @@
-"""Small runs with iterations of a second, to be compared with tables written by hand."""
+"""Small runs with iterations of one second, to be compared with tables written by hand."""
 
 from typing import Any
 
@@ -8,21 +8,21 @@ from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 Inference = tuple[int, int] | tuple[int, int, tuple[str, ...], float]
-"""Prompt and output tokens; then what it waits for, and the delay."""
+"""Prompt tokens, output tokens, and optionally the predecessors and the delay in seconds."""
 Times = dict[str, tuple[float | None, float | None, float | None]]
-"""Dispatched, first token, finished; by `application/inference`."""
+"""Times of dispatch, first token and end in seconds, by `application/inference`."""
 
 
 def app(
     name: str, *inferences: Inference, at: float = 0.0, tenant: str = "t"
 ) -> WorkloadApplication:
-    """Return an application whose inferences are called 0, 1, 2 and so on."""
+    """Return an application whose inferences are named 0, 1, 2 and so on."""
     made = tuple(WorkloadInference(str(index), *sizes) for index, sizes in enumerate(inferences))
     return WorkloadApplication(name, "c", at, made, tenant)
 
 
 def engine(kv_tokens: int, *, base_s: float = 1.0, **knobs: Any) -> EngineProfile:
-    """Return an engine; knobs of the profile and of its iteration's cost alike."""
+    """Return an engine profile; `knobs` may be fields of the profile or of its `IterationCost`."""
     costs = {name: knobs.pop(name) for name in list(knobs) if name in IterationCost.__slots__}
     return EngineProfile(kv_tokens, iteration=IterationCost(base_s, **costs), **knobs)
 
@@ -33,7 +33,6 @@ def times(
     policy: str = "fcfs",
     **settings: Any,
 ) -> Times:
-    """Return when what happened."""
     result = simulate(applications, RunSettings(profile, policy, **settings))
     return {
         f"{row.application_id}/{row.inference_id}": (

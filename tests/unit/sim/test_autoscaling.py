@@ -1,4 +1,4 @@
-"""Runs whose replicas come and go."""
+"""Simulated runs in which replicas are added and removed."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ SLOTS = 4
 
 
 class Steps:
-    """An autoscaler that follows a table of instants, and writes down what it sees."""
+    """Autoscaler that follows a table of instants and records its readings."""
 
     def __init__(self, *steps: tuple[float, int]) -> None:
         self._steps = steps
         self.views: list[tuple[float, int, int]] = []
 
     def target(self, view: FleetView) -> int:
-        """Return the last number whose instant has come."""
+        """Return the number of the latest instant that has passed."""
         self.views.append((view.now, view.running, view.requests))
         return [number for at, number in self._steps if at <= view.now][-1]
 
@@ -36,7 +36,7 @@ def run(
     load_s: float = 5.0,
     report_interval_s: float = 0.0,
 ) -> ScaledRun:
-    """Return a run with iterations of a second."""
+    """Return a run with iterations of one second."""
     settings = RunSettings(engine(KV), replicas=SLOTS, report_interval_s=report_interval_s)
     return AutoscaledSimulation(
         applications, settings, autoscaler, load_s=load_s, initial=initial
@@ -44,23 +44,22 @@ def run(
 
 
 def ends(scaled: ScaledRun) -> dict[str, float | None]:
-    """Return when each application ended."""
     assert {Outcome.FINISHED.value} == {one.outcome for one in scaled.result.applications}
     return {one.application_id: one.finished_at_s for one in scaled.result.applications}
 
 
 def replicas(scaled: ScaledRun) -> dict[str, int | str | None]:
-    """Return where the one inference of each application ran."""
+    """Return the replica that ran the only inference of each application."""
     return {one.application_id: one.replica for one in scaled.result.inferences}
 
 
 BIG = (50, 50)
-"""An inference that fills a replica for 50 s."""
+"""Inference that fills a replica for 50 s."""
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
 def test_fixed_size_is_a_plain_run(interval_s: float) -> None:
-    """The same replicas give the same times, and are paid for to the end."""
+    """The times equal those of a run without an autoscaler; replica cost counts to the end."""
     applications = [app(f"a{i}", (10 + i, 20), (5, 9), at=3.0 * i) for i in range(20)]
     plain = simulate(
         applications, RunSettings(engine(KV), replicas=2, report_interval_s=interval_s)
@@ -75,7 +74,7 @@ def test_fixed_size_is_a_plain_run(interval_s: float) -> None:
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
 def test_started_replica_serves_once_it_has_loaded(interval_s: float) -> None:
-    """One runs `a` from the start; the other comes at 10 + 5 s, and takes `b` then."""
+    """One replica runs `a` from the start; the other is ready at 10 + 5 s and then takes `b`."""
     scaled = run(
         [app("a", BIG), app("b", BIG)],
         Steps((0, 1), (10, 2)),
@@ -105,7 +104,6 @@ def test_draining_replica_ends_what_it_runs_and_is_given_nothing(interval_s: flo
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
 def test_from_zero_and_back(interval_s: float) -> None:
-    """What comes while there is none waits; what comes again waits again."""
     autoscaler = Steps((0, 0), (20, 1), (60, 0), (100, 1))
     scaled = run(
         [app("a", (50, 10), at=1.0), app("b", (50, 10), at=80.0)],
@@ -120,7 +118,7 @@ def test_from_zero_and_back(interval_s: float) -> None:
 
 
 def test_replica_that_loads_is_the_first_to_go() -> None:
-    """Nothing is lost with it, and it is paid for until then."""
+    """No work is lost with it, and it costs until it is removed."""
     scaled = run([app("a", BIG)], Steps((0, 1), (10, 2), (12, 1)), initial=1)
 
     assert 50.0 + 2.0 == scaled.replica_s
@@ -128,7 +126,7 @@ def test_replica_that_loads_is_the_first_to_go() -> None:
 
 
 def test_readings_tell_the_work_that_is_truly_left() -> None:
-    """It is what an autoscaler is judged by, whatever it believes."""
+    """Reports of an autoscaler are compared with the true remaining work."""
     scaled = run([app("a", BIG)], FixedSize(1), initial=1)
 
     left = [reading.true_work for reading in scaled.readings]
@@ -139,7 +137,6 @@ def test_readings_tell_the_work_that_is_truly_left() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_is_lost_whatever_the_autoscaler_does(seed: int) -> None:
-    """Each inference runs once, to its end."""
     pattern = [(7 * seed + 3 * i) % 5 for i in range(200)]
     steps = Steps(*((float(5 * i), number) for i, number in enumerate(pattern)), (1_000.0, 2))
     applications = [

@@ -1,4 +1,4 @@
-"""The small parts of a run: timetable, graph, memory, prefixes, V over time."""
+"""Tests of the small parts of a run: timetable, graph, memory, prefixes, V over time."""
 
 import pytest
 
@@ -34,8 +34,9 @@ def test_prefix_saves_what_is_still_held_of_it(
 ) -> None:
     """A context of 15 + 5 tokens was kept.
 
-    In blocks of 8 only 16 of it are whole; a prompt that is all of it computes one token; a shorter
-    one is another prompt; and with 19 tokens free it has gone. It needs no room beside the prompt.
+    In blocks of 8 only 16 of it are whole; a prompt equal to it computes one token; a shorter one
+    is a different prompt; and with 19 tokens free the context is lost. It needs no memory beside
+    the prompt.
     """
     cache = PrefixCache(engine(1000, prefix_caching=True, block_size=block_size))
     cache.keep_context(sequence(15, 5))
@@ -46,7 +47,7 @@ def test_prefix_saves_what_is_still_held_of_it(
 
 
 def test_prefix_used_least_recently_goes_first() -> None:
-    """Both a and b hold 20 each; a is kept anew; c takes 60 of 90: b goes, and a stays with 20."""
+    """Both a and b hold 20; a is used again; c takes 60 of 90: b is evicted, and a keeps its 20."""
     cache = PrefixCache(engine(1000, prefix_caching=True))
     for name in ("a", "b", "a"):
         cache.keep_context(sequence(15, 5, name))

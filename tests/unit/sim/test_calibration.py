@@ -1,4 +1,4 @@
-"""Calibration: runs of a known engine give it back, and it predicts what it has not seen."""
+"""A calibration on runs of a known engine finds its profile and predicts unseen runs."""
 
 import gzip
 import random
@@ -45,7 +45,7 @@ ENGINE = EngineProfile(
 
 
 def measured(seed: int, engine: EngineProfile = ENGINE, policy: str = "fcfs") -> MeasuredRun:
-    """Return a run of an engine at twice what it can do: 80 requests of two clients in 20 s."""
+    """Return a run of an engine at twice its capacity: 80 requests of two clients in 20 s."""
     lots = random.Random(f"calibration/{seed}")
     asked = tuple(
         TimedRequest(
@@ -64,10 +64,10 @@ def measured(seed: int, engine: EngineProfile = ENGINE, policy: str = "fcfs") ->
 
 @pytest.mark.slow
 def test_known_engine_is_found_and_predicts_another_policy() -> None:
-    """The whole path: fitted on FCFS runs, tried on a VTC run of other requests.
+    """The profile is fitted on FCFS runs and tried on a VTC run of other requests.
 
-    The regression takes each request's tokens to come evenly, which prefills disturb: costs are
-    right within 10 %, what they add up to within 2 %.
+    The regression assumes that each request's tokens come evenly, which prefills disturb: costs are
+    right within 10 %, their sums within 2 %.
     """
     start = replace(ENGINE, iteration=IterationCost(1.0))
     found = calibrate([measured(1), measured(2)], start)
@@ -83,9 +83,9 @@ def test_known_engine_is_found_and_predicts_another_policy() -> None:
 
 @pytest.mark.slow
 def test_throughput_errs_by_nothing_over_the_runs_that_were_fitted() -> None:
-    """The pace is set so: a systematic error of throughput would be multiplied in every wait.
+    """A systematic error of throughput would be multiplied in every wait.
 
-    One machine was 5 % slower than the other; the profile is between them.
+    One machine was 5 % slower than the other; the profile lies between them.
     """
     slow = replace(ENGINE, speedup=1 / 1.05)
     found = calibrate([measured(1), measured(2, slow)], ENGINE)
@@ -97,7 +97,6 @@ def test_throughput_errs_by_nothing_over_the_runs_that_were_fitted() -> None:
 
 
 def test_nothing_to_fit_on_is_refused() -> None:
-    """An empty list of runs is a sentence, not a division by zero."""
     with pytest.raises(ConfigError, match="at least one run"):
         calibrate([], ENGINE)
 
@@ -106,7 +105,6 @@ HEADER = ",".join(COLUMNS)
 
 
 def file(directory: Path, *lines: str, name: str = "run.csv", header: str = HEADER) -> Path:
-    """Write a file of measured requests."""
     path = directory / name
     path.write_text("\n".join([header, *lines]) + "\n")
     return path
@@ -115,7 +113,7 @@ def file(directory: Path, *lines: str, name: str = "run.csv", header: str = HEAD
 def test_latencies_count_from_the_arrival_and_aborted_requests_are_left_out(
     tmp_path: Path,
 ) -> None:
-    """The file has latencies, the measures need instants."""
+    """The file contains latencies, while the measures need instants."""
     run = read_run(file(tmp_path, "7,2.0,256,128,0.5,9.25"))
 
     assert (TimedRequest("7", 2.0, 256, 128, 2.5, 11.25),) == run.requests
@@ -126,7 +124,7 @@ def test_latencies_count_from_the_arrival_and_aborted_requests_are_left_out(
 
 
 def test_name_of_the_file_says_the_policy(tmp_path: Path) -> None:
-    """`vtc__real.csv.gz` was measured under VTC; a name that says nothing means FCFS."""
+    """`vtc__real.csv.gz` was measured under VTC; a name without a policy means FCFS."""
     line = "7,2.0,256,128,0.5,9.25"
     named = {name: file(tmp_path, line, name=name) for name in ("vtc__real.csv", "mine__x.csv")}
 
@@ -136,7 +134,7 @@ def test_name_of_the_file_says_the_policy(tmp_path: Path) -> None:
 
 
 def test_packed_file_columns_in_another_order_and_blank_lines_are_read(tmp_path: Path) -> None:
-    """The data come packed, and spreadsheets reorder columns."""
+    """The data are gzipped, and spreadsheets reorder columns."""
     path = tmp_path / "fcfs__a.csv.gz"
     header = ",".join(reversed(COLUMNS))
     path.write_bytes(gzip.compress(f"{header}\n\n9.25,0.5,128,256,2.0,7\n".encode()))
@@ -156,14 +154,13 @@ def test_packed_file_columns_in_another_order_and_blank_lines_are_read(tmp_path:
 def test_wrong_line_is_named_with_field_value_and_what_is_allowed(
     line: str, said: str, tmp_path: Path
 ) -> None:
-    """A file of thousands of lines is mended at the line that the error names."""
     path = file(tmp_path, "7,2.0,256,128,0.5,9.25", line)
     with pytest.raises(ConfigError, match=f"^{re.escape(f'{path}:3: {said}')}$"):
         read_run(path)
 
 
 def test_other_header_and_empty_file_are_refused(tmp_path: Path) -> None:
-    """A file of arrivals has no times to fit anything on."""
+    """A file of arrivals contains no times to fit a profile to."""
     arrivals = file(tmp_path, "0,1,1", name="a.csv", header="arrival_s,input_tokens,output_tokens")
     only_aborted = file(tmp_path, "7,2.0,256,128,,", name="b.csv")
     for path, said in (
@@ -177,7 +174,7 @@ def test_other_header_and_empty_file_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["live.csv", "live.csv.gz"])
 def test_written_requests_are_read_again(tmp_path: Path, name: str) -> None:
-    """A live calibration can be repeated from the requests that it kept, packed or not."""
+    """A live calibration can be repeated from its stored requests, gzipped or not."""
     requests = (TimedRequest("a", 0.25, 16, 64, 1.5, 4.75), TimedRequest("b", 1.0, 8, 1, 2.0, 2.0))
     path = tmp_path / name
     write_run(path, requests)
@@ -187,7 +184,7 @@ def test_written_requests_are_read_again(tmp_path: Path, name: str) -> None:
 
 
 def service(replicas: int = 1) -> FakeService:
-    """Return a service that takes 1 s to a first token and 0.5 s to each other one."""
+    """Return a service that takes 1 s to the first token and 0.5 s per further token."""
     made = FakeService()
     made.status["replicas"] = {f"r{i}": {"kv_tokens": 4000} for i in range(replicas)}
     return made
@@ -199,7 +196,7 @@ def calibration_live_measured(fake: FakeService) -> tuple[list[TimedRequest], in
 
 
 def test_costs_of_a_service_are_found() -> None:
-    """Each token of this service takes 0.5 s, whatever runs beside: all else costs nothing."""
+    """Each token of this service takes 0.5 s under any load: the other costs are 0."""
     requests, kv_tokens = calibration_live_measured(service())
     fit = fit_iterations([MeasuredRun("live", "fcfs", tuple(requests))])
 
@@ -210,9 +207,9 @@ def test_costs_of_a_service_are_found() -> None:
 
 
 def test_stages_follow_each_other_and_keep_within_memory() -> None:
-    """Nothing may wait for memory or be preempted, or waiting would be taken for cost.
+    """No request may wait for memory or be preempted, because waits would be fitted as costs.
 
-    A stage's requests all wait for the stage before, and hold at most 3,200 tokens together.
+    All requests of a stage wait for the stage before, and hold at most 3,200 tokens together.
     """
     load = designed_load("x", room=3200, longest=1000)
     checked_application(load)
@@ -223,18 +220,18 @@ def test_stages_follow_each_other_and_keep_within_memory() -> None:
         stages.setdefault(inference.after, []).append(total)
 
     assert all(sum(totals) <= 3200 for totals in stages.values())
-    # 1 to 32 short ones beside each other, then 1, 4 and 8 long ones.
+    # 1 to 32 short ones at the same time, then 1, 4 and 8 long ones
     assert [1, 2, 4, 8, 16, 32, 1, 4, 8] == [len(totals) for totals in stages.values()][:9]
 
 
 def test_two_replicas_are_refused() -> None:
-    """Nobody could tell which requests ran beside each other."""
+    """With two replicas it is not visible which requests ran together."""
     with pytest.raises(ConfigError, match=r"^--url must be a service with one replica, .* has 2$"):
         calibration_live_measured(service(replicas=2))
 
 
 def test_failed_request_fails_the_measurement() -> None:
-    """A hole in the data would be filled with a guess."""
+    """The fit would fill a missing request with a guess."""
     fake = service()
     fake.streams[64] = "error"
     with pytest.raises(ResponseError, match="a request to http://service failed"):
@@ -247,10 +244,10 @@ def timed(client: str, arrived: float, first: float, end: float) -> TimedRequest
 
 
 def test_figures_are_those_of_both_sides() -> None:
-    """Two requests; measured from 10 s to 30 s, simulated until 40 s.
+    """Two requests were measured from 10 s to 30 s, and simulated until 40 s.
 
-    Throughput 2 · 150 tokens over 20 s and over 30 s; first tokens after 2 and 4 s, simulated 2 and
-    10 s; the 90th percentile of two values lies nine tenths of the way.
+    Throughput is 2 · 150 tokens over 20 s and over 30 s; first tokens come after 2 and 4 s,
+    simulated 2 and 10 s; the 90th percentile of two values lies nine tenths of the way.
     """
     measured = (timed("a", 10, 12, 20), timed("b", 10, 14, 30))
     simulated = [timed("a", 10, 12, 20), timed("b", 10, 20, 40)]
@@ -264,9 +261,9 @@ def test_figures_are_those_of_both_sides() -> None:
 
 
 def test_service_error_is_the_share_that_came_at_another_time_or_to_another() -> None:
-    """Clients a and b receive 200 each about 90 s; simulated, b receives it long after all arrived.
+    """Clients a and b receive 200 each about 90 s; in the simulation b receives it much later.
 
-    Half of what was measured is not there: an error of 0.5, all of it at b.
+    Half of the measured service is not there: an error of 0.5, all of it at b.
     """
     measured = (timed("a", 0, 80, 100), timed("b", 0, 80, 100), timed("c", 630, 2000, 2001))
     late = [measured[0], timed("b", 0, 5000, 5020), measured[2]]
@@ -279,11 +276,11 @@ def test_service_error_is_the_share_that_came_at_another_time_or_to_another() ->
 
 
 def test_client_is_what_vtc_compares() -> None:
-    """Client b comes late with one request, behind ten of client a: VTC serves it first.
+    """Client b arrives late with one request, behind ten of client a: VTC serves it first.
 
     The engine runs one request at a time, each 10 iterations of 0.1 s. At 1.0 s, when the first of
-    a is done, b (arrived at 0.5 s) has received nothing: its request ends at 2.0 s. Under FCFS it
-    is the last, at 11 s.
+    a is done, b (arrived at 0.5 s) has received no service: its request ends at 2.0 s. Under FCFS
+    it is the last, at 11 s.
     """
     engine = EngineProfile(kv_tokens=100, max_num_seqs=1, iteration=IterationCost(0.1))
     asked = [TimedRequest("a", 0.0, 10, 10, 0.0, 0.0) for _ in range(10)]
@@ -297,7 +294,7 @@ def test_client_is_what_vtc_compares() -> None:
 
 
 def test_prompts_of_the_file_are_reported_whatever_the_engine_adds() -> None:
-    """A BOS costs time and memory, but is not a token that anyone asked for."""
+    """A BOS token costs time and memory, but the caller did not send it."""
     engine = EngineProfile(kv_tokens=100, iteration=IterationCost(0.1, per_prefill_token_s=1.0))
     run = MeasuredRun("r", "fcfs", (TimedRequest("a", 0.0, 10, 1, 0.0, 0.0),))
     (request,) = simulate_run(run, engine, added_prompt_tokens=2)
@@ -309,7 +306,7 @@ def test_prompts_of_the_file_are_reported_whatever_the_engine_adds() -> None:
 @pytest.mark.parametrize(
     ("name", "throughput", "latency"),
     [
-        # Errors of the shipped profile, which was fitted on FCFS runs only, with some room.
+        # Errors of the shipped profile, which was fitted on FCFS runs only, with a margin.
         ("vtc__real.csv.gz", 0.05, 0.15),
         ("vtc__overload.csv.gz", 0.05, 0.10),
         ("vtc__proportional.csv.gz", 0.05, 0.15),
@@ -330,7 +327,7 @@ def test_shipped_profile_predicts_runs_it_was_not_fitted_on(
 
 
 def test_shipped_profile_of_the_h100_follows_from_the_kept_requests() -> None:
-    """The profile's figures are measured ones: whoever doubts them fits them again."""
+    """The profile can be fitted again from the stored measurements."""
     shipped = load_profile_file("h100-llama2-7b").profile
 
     fitted = calibrate([read_run(path, "fcfs") for path in _H100_RUNS], shipped, 0).profile

@@ -15,14 +15,14 @@ from justitia_ray.sim.results import ApplicationResult, InferenceResult, RunResu
 from tests.unit.sim.data_directory import measured_run_path
 
 _A = TimedRequest("a", 0.0, 40, 30, 10.0, 20.0)
-"""Service 40 + 2·30 = 100, 10 a second from 10 to 20 s."""
+"""Service 40 + 2·30 = 100, 10 per second from 10 to 20 s."""
 _B = TimedRequest("b", 0.0, 20, 40, 15.0, 35.0)
-"""Service 100, 5 a second from 15 to 35 s."""
+"""Service 100, 5 per second from 15 to 35 s."""
 _BOTH = ClientService([_B, _A])
 
 
 def test_service_counts_evenly_from_first_token_to_end() -> None:
-    """Windows of 60 s. To 18 s a receives 8 s of 10 a second, b 3 s of 5; then 2 s and 17 s."""
+    """Windows of 60 s: to 18 s a receives 8 s of 10 per second, b 3 s of 5; then 2 s and 17 s."""
     a, b = _BOTH.rates([-12.0, 48.0]).tolist()
 
     assert ("a", "b") == _BOTH.clients
@@ -30,7 +30,7 @@ def test_service_counts_evenly_from_first_token_to_end() -> None:
 
 
 def test_request_that_ends_at_its_first_token_is_served() -> None:
-    """Its 30 + 2·15 = 60 count at 75 s, and once: in the later of the windows that meet there."""
+    """Its 30 + 2·15 = 60 count once at 75 s, in the later of the two adjacent windows."""
     service = ClientService([TimedRequest("a", 0.0, 30, 15, 75.0, 75.0)])
 
     assert [[0.0, 1.0]] == service.rates([45.0, 105.0]).tolist()
@@ -45,7 +45,7 @@ def test_gap_is_between_accumulated_services() -> None:
 
 
 def test_response_time_is_at_the_first_token() -> None:
-    """The first token of a is at 10 s, after 10 s; around 50 s there is none, and that is no 0."""
+    """The first token of a comes after 10 s, at 10 s; around 50 s the value is NaN."""
     (early, none), (nothing, too) = _BOTH.response_times([-18.0, 50.0]).tolist()
 
     assert 10.0 == early
@@ -53,7 +53,7 @@ def test_response_time_is_at_the_first_token() -> None:
 
 
 def test_request_counts_as_asked_for_when_it_arrives() -> None:
-    """600 in a window of 60 s is 10 a second, wherever it is served.
+    """Requested service of 600 in a window of 60 s is 10 per second, wherever it is served.
 
     Windows about 90 and 120 s hold the arrival at 100 s; those about 60 and 150 s do not.
     """
@@ -63,20 +63,20 @@ def test_request_counts_as_asked_for_when_it_arrives() -> None:
 
 
 def test_difference_is_bounded_by_what_was_asked_for() -> None:
-    """A client that asked for no more than it got is not behind one that got more.
+    """A client that received all it requested is not behind a client that received more.
 
-    At 13 s, window 60 (−17 to 43): each got 100/60 and asked for 100/60. At 45 s (15 to 75): a got
-    50/60 and b 100/60, both asked for nothing: a's |r − s| = 50/60 ties with the best's lead, b is
-    the best. So the sums are 0 and 50/60.
+    At 13 s, window 60 (−17 to 43): each received 100/60 and requested 100/60. At 45 s (15 to 75): a
+    received 50/60 and b 100/60, and both requested nothing: a's |r − s| = 50/60 ties with the
+    best's lead, b is the best. So the sums are 0 and 50/60.
     """
     assert [0.0, 50 / 60] == pytest.approx(_BOTH.differences([13.0, 45.0]).tolist())
 
 
 def test_what_was_asked_for_in_vain_is_behind() -> None:
-    """Both decode from 60 to 120 s; a asks for 600 and b for 6 about then, and both get it.
+    """Both decode from 60 to 120 s; a requests 600 and b 6 about then, and both receive it.
 
-    If b had asked for 606 in that window, 600 of it in vain, it would lack (600 − 6) / 60 = 9.9 a
-    second against a.
+    If b had requested 606 in that window, 600 of it unserved, it would lack (600 − 6) / 60 = 9.9
+    per second against a.
     """
     served = [
         TimedRequest("a", 80.0, 100, 250, 60.0, 120.0),
@@ -106,7 +106,7 @@ def test_what_did_not_end_was_not_served() -> None:
 @pytest.mark.parametrize(
     ("name", "largest", "mean", "tolerance", "throughput"),
     [
-        # Table 2, whose means and variances are of other digits of the times than the file's.
+        # Table 2, whose means and variances use more digits of the times than the file has.
         ("fcfs__real.csv.gz", 759.97, 433.53, 0.003, 777),
         ("vtc__real.csv.gz", 368.40, 251.66, 0.003, 779),
         # Table 5.
@@ -116,7 +116,7 @@ def test_what_did_not_end_was_not_served() -> None:
 def test_tables_of_the_paper_follow_from_its_measured_runs(
     name: str, largest: float, mean: float, tolerance: float, throughput: float
 ) -> None:
-    """The measures are those of the paper, not something of that name."""
+    """The implemented measures are exactly those of the paper."""
     requests = read_run(measured_run_path(name)).requests
     differences = ClientService(requests).differences(table_instants())
 

@@ -1,4 +1,4 @@
-"""Delays of a served call: payloads under way, the front end, engines held up by calls."""
+"""Delays around the engine: payload transport, the front end, engines slowed by calls."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 HELD_UP = 0.25
 EXACT, LATE = 0.0, 0.25
-"""Of reports: both ways of the simulator to go from one event to the next."""
+"""Report modes: both ways in which the simulator steps from one event to the next."""
 
 
 def played(
@@ -28,12 +28,10 @@ def played(
 
 
 def alone(name: str, prompt: int, output: int, at: float = 0.0) -> WorkloadApplication:
-    """Return an application of one inference."""
     return WorkloadApplication(name, "class", at, (WorkloadInference("only", prompt, output),))
 
 
 def ends(result: RunResult) -> list[float | None]:
-    """Return when each application ended."""
     return [a.finished_at_s for a in result.applications]
 
 
@@ -51,7 +49,7 @@ def test_inference_is_computed_when_its_payload_is_there() -> None:
 
 
 def test_memory_is_kept_while_the_payload_is_on_its_way() -> None:
-    """Two that do not fit together run one after the other, and each pays its way."""
+    """Two that do not fit together run one after the other, each with its own transport delay."""
     result = run(0.5, 150, (100, 10), (100, 10))
 
     assert [pytest.approx(1.5), pytest.approx(3.0)] == ends(result)
@@ -59,14 +57,14 @@ def test_memory_is_kept_while_the_payload_is_on_its_way() -> None:
 
 
 def test_payload_joins_what_runs_at_its_next_boundary() -> None:
-    """An engine does not stop for it: it is part of the next iteration."""
+    """The payload joins at the next iteration boundary; the engine does not stop for it."""
     result = run(0.25, 1000, (100, 10), (100, 20))
 
     assert [pytest.approx(1.25), pytest.approx(2.25)] == ends(result)
 
 
 def test_many_in_little_memory_all_end() -> None:
-    """What arrives meanwhile, ends meanwhile and waits meanwhile is neither lost nor preempted."""
+    """Payloads that arrive during other starts and ends are neither lost nor preempted."""
     result = run(0.13, 500, *((50 + n % 7, 5 + n % 11) for n in range(60)))
 
     assert all(end is not None for end in ends(result))
@@ -74,16 +72,16 @@ def test_many_in_little_memory_all_end() -> None:
 
 
 def front_end_run(front_end_s: float) -> RunResult:
-    """Let an application of two inferences, one after the other, run on an empty engine."""
+    """Run an application of two consecutive inferences on an empty engine."""
     inferences = (WorkloadInference("a", 1, 2, ()), WorkloadInference("b", 1, 2, ("a",)))
     load = WorkloadApplication("x", "class", 0.0, inferences)
     return played(load, front_end_s=front_end_s)
 
 
 def test_each_inference_passes_it_two_times() -> None:
-    """Into the queue, and with its answer, which the next stage waits for.
+    """An inference passes at submission and with its answer, for which the next stage waits.
 
-    Two iterations each; three ways, for nobody waits for the last answer.
+    Each pass takes two iterations; there are three, because nothing waits for the last answer.
     """
     near, far = front_end_run(0.0), front_end_run(0.5)
 
@@ -93,7 +91,7 @@ def test_each_inference_passes_it_two_times() -> None:
 
 
 def test_calls_wait_for_each_other_before_they_wait_in_the_queue() -> None:
-    """Two that are due at once are submitted one after the other; no memory is held meanwhile."""
+    """Two that are due at once are submitted one after the other; they hold no memory meanwhile."""
     both = tuple(WorkloadInference(name, 1, 2, ()) for name in "ab")
     load = WorkloadApplication("x", "class", 0.0, both)
     rows = played(load, front_end_s=0.5).inferences
@@ -103,7 +101,7 @@ def test_calls_wait_for_each_other_before_they_wait_in_the_queue() -> None:
 
 
 def hold_up_run(*arrivals: tuple[float, int], reports_s: float, seats: int = 1) -> RunResult:
-    """Let applications of one call, by arrival and output, run on two engines."""
+    """Run one-call applications, given by arrival and output, on two engines."""
     load = [alone(f"a{n}", 1, output, at) for n, (at, output) in enumerate(arrivals)]
     held = {"report_interval_s": reports_s, "hold_up_s": HELD_UP, "replicas": 2}
     return played(*load, engine={"max_num_seqs": seats}, **held)
@@ -111,7 +109,7 @@ def hold_up_run(*arrivals: tuple[float, int], reports_s: float, seats: int = 1) 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
 def test_a_call_that_comes_holds_up_all_engines(reports_s: float) -> None:
-    """Two that come at once cost both engines twice; of who is left alone nobody takes the core."""
+    """Two simultaneous arrivals slow both engines twice; later no call slows the one left."""
     result = hold_up_run((0.0, 3), (0.0, 5), reports_s=reports_s)
 
     assert [3 + 2 * HELD_UP, 5 + 2 * HELD_UP] == ends(result)
@@ -120,9 +118,10 @@ def test_a_call_that_comes_holds_up_all_engines(reports_s: float) -> None:
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
 def test_a_call_that_ends_holds_up_who_goes_on(reports_s: float) -> None:
-    """Its answer is taken away by the same cores. Each engine has two calls here; one ends first.
+    """The CPU cores that run the engines also take away the answer.
 
-    Four come at once, one ends after three iterations, and then nothing before the fifth.
+    Each engine has two calls here; one ends first. Four arrive at once, one ends after three
+    iterations, and then no call ends before the fifth.
     """
     result = hold_up_run((0.0, 3), (0.0, 5), (0.0, 5), (0.0, 5), reports_s=reports_s, seats=2)
 
@@ -132,5 +131,5 @@ def test_a_call_that_ends_holds_up_who_goes_on(reports_s: float) -> None:
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
 def test_one_engine_alone_is_not_held_up(reports_s: float) -> None:
-    """The core of the other one is free."""
+    """The CPU core of the idle engine is free."""
     assert [3.0, 14.0] == ends(hold_up_run((0.0, 3), (10.0, 4), reports_s=reports_s))

@@ -1,4 +1,4 @@
-"""The knobs of an engine profile: what each does to a run, written out by hand."""
+"""Effect of each option of an engine profile on a run, computed by hand."""
 
 from typing import Any
 
@@ -33,9 +33,10 @@ def test_separate_prefill_stops_the_others_and_makes_a_first_token(
 
 
 def test_separate_prefill_takes_so_many_prompt_tokens_and_the_first_in_any_case() -> None:
-    """At most 4: a/0 (5) goes alone, 1.25 s; a/1 (3) and a/2 (3) after one more iteration each.
+    """At most 4 tokens per prefill, but the first prompt is taken at any length.
 
-    a/1: 2.25 to 3; an iteration to 4; a/2: 4 to 4.75.
+    a/0 (5) runs alone, 1.25 s; a/1 (3) and a/2 (3) after one more iteration each. a/1: 2.25 to 3;
+    an iteration to 4; a/2: 4 to 4.75.
     """
     profile = engine(100, prefill="separate", max_batched_tokens=4, per_prefill_token_s=0.25)
     found = times([app("a", (5, 9), (3, 1), (3, 1))], profile)
@@ -44,7 +45,7 @@ def test_separate_prefill_takes_so_many_prompt_tokens_and_the_first_in_any_case(
 
 
 def test_chunked_prefill_takes_what_the_running_ones_leave() -> None:
-    """At most 3 tokens an iteration, a quarter of a second each.
+    """At most 3 tokens per iteration, a quarter of a second each.
 
     a/0 (5 tokens): 3 of them by 1.75 s, 2 by 3.25 s with its first token. b/0 (3 tokens), beside
     a/0 that decodes: 2 of them by 4.75 s, the last by 6 s.
@@ -58,9 +59,9 @@ def test_chunked_prefill_takes_what_the_running_ones_leave() -> None:
 
 @pytest.mark.parametrize(("overflow", "end"), [("swap", 7.5), ("recompute", 9.5)])
 def test_recompute_pays_for_prompt_and_tokens_again(overflow: str, end: float) -> None:
-    """M = 10: by 1 + 7 · 0.5 = 4.5 s 5 + 4 are held, 11 needed: a/1 goes, until a/0 ends at 6.5 s.
+    """M = 10: by 1 + 7 · 0.5 = 4.5 s 5 + 4 are held, 11 needed: a/1 is preempted.
 
-    Then one iteration: of 1 s, or of 1 + 4 · 0.5 s.
+    It returns when a/0 ends at 6.5 s. Then one iteration: of 1 s, or of 1 + 4 · 0.5 s.
     """
     profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
 
@@ -70,9 +71,10 @@ def test_recompute_pays_for_prompt_and_tokens_again(overflow: str, end: float) -
 
 
 def test_peak_admission_starts_when_the_peak_fits_between_two_ends() -> None:
-    """M = 8: a/0 (3 + 2) holds 5 before its end at 2 s. a/1 (2 + 2) from 0 s: 4 then, 9 in all.
+    """M = 8: a/0 (3 + 2) holds 5 before its end at 2 s.
 
-    From 1 s it holds 3 at 2 s: 8. No event is at 1 s: the forecast tells it.
+    a/1 (2 + 2) from 0 s: 4 then, 9 in all. From 1 s it holds 3 at 2 s: 8. There is no event at 1 s:
+    the forecast finds this time.
     """
     found = times([app("a", (3, 2), (2, 2))], engine(8, admission="peak"))
 
@@ -89,7 +91,7 @@ def test_peak_admission_waits_when_the_peak_does_not_fit_and_preempts_nothing() 
 def test_peak_is_not_asked_for_at_each_boundary_at_which_service_moves_the_order() -> None:
     """M = 60 has room for one of 5 + 40, and for the next when it is nearly done: 12 of them.
 
-    They take 370 s. To ask at each boundary would be a thousand decisions.
+    They take 370 s. A decision at each boundary would be a thousand decisions.
     """
     applications = [app(name, *[(5, 40)] * 6, tenant=name) for name in "ab"]
     settings = RunSettings(engine(60, admission="peak"), "vtc", {"unit": "tenant"})
@@ -118,7 +120,7 @@ def test_peak_counts_the_first_token_of_a_prefill_alone(
 def test_blocks_are_held_whole() -> None:
     """M = 16 in blocks of 4: a/0 holds 8 tokens from 5 to 8, a/1 too; from 9 on 12.
 
-    The core counts a block but one token as waste: a/0 at 1 s 6 + 3, a/1 5 + 3, 2 more: 19. So it
+    The core counts a block less one token as waste: a/0 at 1 s 6 + 3, a/1 5 + 3, 2 more: 19. So a/1
     waits for the end. With blocks of 1: 5 + 5 + 1 + 1 = 12.
     """
     applications = [app("a", (5, 4), (5, 1))]
@@ -129,7 +131,7 @@ def test_blocks_are_held_whole() -> None:
 
 @pytest.mark.parametrize(("each", "third"), [(2, 0.0), (4, 1.0)])
 def test_kv_is_kept_aside_for_each_client_that_runs(each: int, third: float) -> None:
-    """M = 20: c/0 needs 8 + 4 + 1 + 2 = 15, beside two clients' share: 16 are left, or 12."""
+    """M = 20: c/0 needs 8 + 4 + 1 + 2 = 15, beside two clients' reserve: 16 are left, or 12."""
     applications = [
         app("a", (4, 1), tenant="t0"),
         app("b", (4, 1), tenant="t1"),
@@ -154,7 +156,7 @@ def test_prompt_that_goes_on_from_a_context_costs_what_is_new_in_it(
 ) -> None:
     """a/0 (4 + 2) ends at 1 + 2 + 1 = 4 s; a/1 has a prompt of 8: 2 of them are new, 1 + 1 s.
 
-    M is 10: what is held of a prompt needs no room beside that prompt.
+    M is 10: the cached part of a prompt needs no memory beside that prompt.
     """
     profile = engine(10, prefix_caching=caching, per_prefill_token_s=0.5)
     found = times([app("a", (4, 2), (8, 1, ("0",), 0.0))], profile)
@@ -175,6 +177,8 @@ def test_prompt_that_goes_on_from_a_context_costs_what_is_new_in_it(
 def test_iteration_takes_what_runs_in_it(knobs: dict[str, Any], first: float, end: float) -> None:
     """One inference of 5 + 2 tokens.
 
-    Tiles: 8 tokens count, 1 + 2 s. Per context token: 1 + 5 · 0.25, then 1 + 6 · 0.25.
+    Tiles: 8 tokens count, 1 + 2 s.
+
+    Per context token: 1 + 5 · 0.25, then 1 + 6 · 0.25.
     """
     assert {"a/0": (0.0, first, end)} == times([app("a", (5, 2))], engine(100, **knobs))

@@ -1,4 +1,4 @@
-"""Engine profiles as YAML files: what is read, what is refused and how it is said."""
+"""Engine profiles as YAML files: parsing, defaults and error messages."""
 
 import re
 from pathlib import Path
@@ -24,19 +24,17 @@ SMALL: dict[str, Any] = {"name": "mine", "kv_tokens": 1000}
 
 
 def written(directory: Path, **values: Any) -> str:
-    """Write a profile's file and return its path."""
     path = directory / "mine.yaml"
     path.write_text(yaml.safe_dump(SMALL | values))
     return str(path)
 
 
 def test_what_is_left_out_has_the_defaults_of_the_engine(tmp_path: Path) -> None:
-    """A file with a name and M is the constant-iteration engine of the contract."""
+    """A profile with only a name and M is the constant-iteration engine of the contract."""
     assert EngineProfile(1000, "mine") == load_profile(written(tmp_path))
 
 
 def test_profile_survives_writing_and_reading(tmp_path: Path) -> None:
-    """What a calibration writes is what a simulation reads, to the last digit."""
     cost = IterationCost(0.0296, 8.5e-05, 1.16e-06, 0.000232, 128, 0.0161)
     profile = EngineProfile(
         kv_tokens=10_000,
@@ -64,7 +62,7 @@ def test_profile_survives_writing_and_reading(tmp_path: Path) -> None:
 
 
 def test_variant_is_the_same_engine_faster_and_with_other_memory(tmp_path: Path) -> None:
-    """`name:tp2` is how the same model over two GPUs is asked for."""
+    """`name:tp2` selects the same model over two GPUs."""
     path = written(tmp_path, admission="peak", variants={"tp2": {"speedup": 1.7, "kv_tokens": 5}})
     variant = load_profile(f"{path}:tp2")
 
@@ -76,7 +74,6 @@ def test_variant_is_the_same_engine_faster_and_with_other_memory(tmp_path: Path)
 
 
 def test_unknown_name_lists_the_shipped_ones() -> None:
-    """A user who does not know the names learns them from the error."""
     with pytest.raises(ConfigError) as error:
         load_profile("h100")
 
@@ -87,7 +84,6 @@ def test_unknown_name_lists_the_shipped_ones() -> None:
 
 @pytest.mark.parametrize("name", shipped_profiles())
 def test_shipped_profile_can_be_loaded_and_says_what_it_was_fitted_on(name: str) -> None:
-    """A profile whose origin nobody knows proves nothing."""
     content = load_profile_file(name)
 
     assert name == content.profile.name
@@ -121,7 +117,6 @@ def test_shipped_profile_can_be_loaded_and_says_what_it_was_fitted_on(name: str)
 def test_error_names_file_field_value_and_what_is_allowed(
     values: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """The user mends the file without reading the schema."""
     path = written(tmp_path, **values)
     with pytest.raises(ConfigError, match=f"^{re.escape(f'{path}: {said}')}$"):
         load_profile(path)
@@ -141,7 +136,7 @@ def test_error_names_file_field_value_and_what_is_allowed(
 def test_file_that_is_no_profile_gives_one_sentence(
     content: bytes | None, said: str, tmp_path: Path
 ) -> None:
-    """A wrong file, or a directory, is the user's mistake, not a traceback."""
+    """A wrong file or a directory gives an error message instead of a traceback."""
     path = tmp_path / "x.yaml"
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: {said}"):

@@ -1,4 +1,4 @@
-"""When the iterations of a stretch end: closed forms against sums."""
+"""End times of the iterations in a run of equal ones: closed forms against sums."""
 
 import random
 
@@ -7,12 +7,12 @@ from tests.unit.sim.small_run import engine
 
 
 def paced(**costs: float) -> Pace:
-    """Return the pace of an engine with a base of a second."""
+    """Return the pace of an engine with iterations of one second."""
     return Pace(engine(1000, **costs))
 
 
 def test_boundaries_are_found_again_from_their_instants() -> None:
-    """Else a jump would wake a moment before its boundary, and bring nothing."""
+    """Otherwise a jump would stop a moment before its boundary, without effect."""
     rng = random.Random("pace")
     for costs in ({}, {"per_sequence_s": 0.013}, {"per_context_token_s": 0.00017}):
         pace = paced(**costs)

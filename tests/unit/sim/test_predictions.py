@@ -1,4 +1,4 @@
-"""Predictions for a simulated scheduler: the truth, noise, and what has finished."""
+"""Predictions for a simulated scheduler: the truth, noise, and learned from finished work."""
 
 import statistics
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_noise_is_uniform_in_its_interval() -> None:
 
 
 def test_noise_depends_on_the_seed_and_the_ids_alone() -> None:
-    """Arms of an experiment compare on the same draws, in whatever order they ask."""
+    """Arms of an experiment use the same draws, in any order of requests."""
     a, b = app("a", (9, 99), (9, 99)), app("b", (9, 99))
     first, second = NoisyCosts(3, 1), NoisyCosts(3, 1)
     asked = [first.cost(a), first.cost(b)]
@@ -80,7 +80,6 @@ def test_noise_depends_on_the_seed_and_the_ids_alone() -> None:
     ],
 )
 def test_prediction_that_is_none_is_refused(text: str) -> None:
-    """With what is allowed, and the word as given."""
     with pytest.raises(ConfigError, match=r"prediction must be oracle, learned, or noisy:λ.*got"):
         parse_noise(text)
 
@@ -104,7 +103,7 @@ def _order(result: RunResult) -> list[str]:
 
 
 def test_costs_are_learned_as_applications_finish() -> None:
-    """The first of a class is one inference of 256 tokens; then the mean of what has finished."""
+    """The first of a class is predicted as one inference of 256 tokens, others by the mean."""
     applications = [app("a", (4, 3)), app("b", (4, 5), at=50), app("c", (4, 1), at=100)]
     result = _run(applications, prediction="learned")
 
@@ -113,9 +112,9 @@ def test_costs_are_learned_as_applications_finish() -> None:
 
 
 def test_what_is_submitted_raises_the_charge_of_an_unknown_application() -> None:
-    """Each of the two is one prompt large, as far as is known; the first then submits five at once.
+    """Each of the two is predicted as one prompt; the first then submits five at once.
 
-    They come when there is no room, the first before the other; the smaller one ends first.
+    They arrive when the replica is full, the first before the other; the smaller one ends first.
     """
     applications = [
         app("before", (600, 2)),
@@ -130,9 +129,9 @@ def test_what_is_submitted_raises_the_charge_of_an_unknown_application() -> None
 
 
 def test_later_stage_raises_what_was_predicted_too_low() -> None:
-    """When its first stage is over, the giant is known for one, and the mouse goes before it.
+    """When its first stage is over, the giant has a higher charge, and the mouse precedes it.
 
-    Meanwhile there is no room for either; unchanged, the giant's charge would put it first.
+    Until then the replica is full. With its first charge the giant would precede the mouse.
     """
     after: list[Inference] = [(480, 20, ("0",), 0.0)] * 2
     applications = [
@@ -152,7 +151,7 @@ def test_later_stage_raises_what_was_predicted_too_low() -> None:
 
 
 def test_lengths_are_those_of_the_stage() -> None:
-    """2 tokens and 60, once; the class's mean of 31 counts as one application more."""
+    """Observed once: 2 and 60 tokens; the class mean of 31 counts as one more application."""
     application = app("a", (10, 2), (10, 60, ("0",), 0.0))
     costs = TabledCosts({"a": 1.0})
     costs.stages.observe_stages(
@@ -164,15 +163,15 @@ def test_lengths_are_those_of_the_stage() -> None:
     predictions.finish_inference("a", "0")
     second = predictions.predict_inference(application, application.inferences[1], 900)
 
-    # (2 + 31) / 2 and (60 + 31) / 2, rounded up.
+    # (2 + 31) / 2 and (60 + 31) / 2, rounded up
     assert [(17, 0), (46, 1)] == [(f.output_tokens, f.stage) for f in (first, second)]
     assert 1.5 * 2430 == second.remaining_kv_token_time
 
 
 def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins() -> None:
-    """Most of the class end after two stages; one that gets to the third usually has a fourth.
+    """Most of the class end after two stages; those with a third usually have a fourth.
 
-    A sibling tells nothing new, nor does a class of which nothing is known.
+    A sibling in the same stage changes no prediction, and an unobserved class has none.
     """
     after: list[Inference] = [(10, 2, ("0",), 0.0)] * 2
     application = app("a", (10, 2), *after)
@@ -196,7 +195,7 @@ def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins() 
 
 @pytest.mark.parametrize("prediction", ["oracle", "table"])
 def test_core_is_told_the_stages_to_come(prediction: str) -> None:
-    """The truth; or what half of the others had, of whom the one that went on had three stages."""
+    """Either the true stages, or those of the observed half of the class with a third stage."""
     application = app("a", (10, 2), (10, 2, ("0",), 0.0))
     one = StageServed(1, 1, 10, 3, 36, 3, 0.0)
     observed = [[one], [one], [one] * 3] if prediction == "table" else []
@@ -224,7 +223,7 @@ def test_core_is_told_the_stages_to_come(prediction: str) -> None:
 
 
 def test_training_is_asked_for_after_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In line, when the service's rules say so; frozen models are never trained."""
+    """Training runs in line, when the service's rules start it; frozen models are never trained."""
     asked: list[float] = []
     monkeypatch.setattr(cost_sources, "train_due", lambda predictor, now: asked.append(now))
     _run([app("a", (4, 3)), app("b", (4, 5), at=50)], prediction="learned")
@@ -245,9 +244,10 @@ def test_training_is_asked_for_after_every_end(monkeypatch: pytest.MonkeyPatch) 
 def test_charge_is_a_multiple_of_the_prediction(
     prediction: str, factor: float, charged: float | None
 ) -> None:
-    """As in the service, for too little costs more than too much; noise is short by λ at most.
+    """The service multiplies its predictions, because a low one costs more than a high one.
 
-    `noisy:1` is the oracle, the end of the axis of Fig. 10: the truth is charged.
+    Noise is low by at most a factor of λ. `noisy:1` is the oracle, the end of the axis of Fig. 10:
+    its charge is the truth.
     """
     settings = RunSettings(_ENGINE, prediction=prediction, charge_factor=factor)
 
@@ -256,7 +256,6 @@ def test_charge_is_a_multiple_of_the_prediction(
 
 @pytest.mark.parametrize("costs", [{}, {"a": 0.0}, {"a": float("inf")}])
 def test_table_without_a_cost_is_refused(costs: dict[str, float]) -> None:
-    """It names the application."""
     with pytest.raises(
         ConfigError, match="predicted_costs of application 'a' must be a number > 0"
     ):
@@ -264,13 +263,13 @@ def test_table_without_a_cost_is_refused(costs: dict[str, float]) -> None:
 
 
 def test_models_are_for_learned_predictions_only(tmp_path: Path) -> None:
-    """Else they would silently not be used."""
+    """Otherwise the models would silently not be used."""
     with pytest.raises(ConfigError, match="models_dir must be given with prediction 'learned'"):
         predictions_of(RunSettings(_ENGINE, models_dir=str(tmp_path)))
 
 
 def test_directory_without_models_is_refused(tmp_path: Path) -> None:
-    """A wrong path must not pass for cold predictions."""
+    """A wrong path must not silently give predictions without models."""
     with pytest.raises(ConfigError, match="must hold a model of at least one class"):
         predictions_of(RunSettings(_ENGINE, prediction="learned", models_dir=str(tmp_path)))
     with pytest.raises(ConfigError, match="no such directory"):
@@ -278,7 +277,6 @@ def test_directory_without_models_is_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_model_is_named(tmp_path: Path) -> None:
-    """Nothing is simulated with half of the models."""
     ModelDirectory(tmp_path).publish("EV", b"no model", {})
 
     with pytest.raises(StoreError, match="class EV"):
@@ -286,7 +284,7 @@ def test_damaged_model_is_named(tmp_path: Path) -> None:
 
 
 def test_missing_package_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not after the tenth application of a class; a base install has none of them."""
+    """A base install lacks these packages; the error must come before the tenth application."""
     monkeypatch.setattr(cost_sources, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"sklearn is not installed.*justitia-ray\[learning\]"):
@@ -304,7 +302,7 @@ def test_class_name_that_the_service_refuses_is_refused() -> None:
 def test_true_stages_have_all_calls_of_a_depth_and_the_shortest_gap_after_them() -> None:
     """Two calls, then one a second after the first and one three after both: 10 + 2·5, and so on.
 
-    A call on something that is served as another application begins its own.
+    A call on a result of an inference that is served as another application starts a new one.
     """
     application = app("a", (10, 5), (20, 6), (30, 7, ("0",), 1.0), (40, 8, ("0", "1"), 3.0))
     part = app("b", (10, 5, ("elsewhere",), 2.0))

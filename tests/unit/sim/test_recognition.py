@@ -1,4 +1,4 @@
-"""A load that is served under other applications than those it is counted by."""
+"""Loads whose calls are served as other applications than those of the results."""
 
 from typing import Any
 
@@ -14,17 +14,16 @@ from tests.unit.sim.small_run import app, engine
 
 ONE_SEAT = engine(100, max_num_seqs=1)
 PRIOR_COST = 4 * 256 + 256 * 257 // 2
-"""Of four tokens and as much output as is expected of a class of which nothing was seen."""
+"""Predicted cost of an inference of four prompt tokens in a class without observations."""
 
 
 def served(applications: list[WorkloadApplication], recognised: str, **settings: Any) -> RunResult:
-    """Run applications one call at a time, in the order in which applications came."""
+    """Run one call at a time, in the order in which applications arrived."""
     chosen = {"policy": "app-fcfs", "recognised": recognised, **settings}
     return simulate(applications, RunSettings(ONE_SEAT, **chosen))
 
 
 def jcts(run: RunResult) -> list[float | None]:
-    """Return the completion times."""
     return [row.jct_s for row in run.applications]
 
 
@@ -40,26 +39,26 @@ def agent(second_prompt: int = 6, delay_s: float = 0.0) -> WorkloadApplication:
 def test_call_goes_on_from_the_one_it_follows_if_it_can_repeat_it(
     second: Any, is_put: bool
 ) -> None:
-    """Four tokens and an answer of two take six; what follows on nothing begins anew."""
+    """Four tokens and an answer of two need six; any other call opens a new conversation."""
     assert {"0": "0", "1": "0" if is_put else "1"} == first_calls(app("a", (4, 2), second))
 
 
 def test_call_that_follows_on_two_begins_anew() -> None:
-    """A reduce holds what several maps said, and sends the messages of none again."""
+    """A reduce step contains the answers of several maps and repeats the messages of none."""
     reduce = app("a", (1, 1), (1, 1), (9, 1, ("0", "1"), 0.0))
 
     assert {"0": "0", "1": "1", "2": "2"} == first_calls(reduce)
 
 
 def test_forks_of_a_conversation_stay_together() -> None:
-    """Two go on from the first call, and one from the second of them."""
+    """Two continue the first call, and one continues the second of them."""
     forks = app("a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0))
 
     assert dict.fromkeys("0123", "0") == first_calls(forks)
 
 
 def test_turns_may_stand_in_any_order() -> None:
-    """The last one is listed first."""
+    """The last turn is listed first."""
     turns = app("a", (9, 1, ("2",), 0.0), (1, 1), (4, 1, ("1",), 0.0))
 
     assert dict.fromkeys("012", "1") == first_calls(turns)
@@ -72,22 +71,22 @@ def test_turns_may_stand_in_any_order() -> None:
 def test_single_calls_lose_their_place_and_conversations_keep_it(
     recognised: str, expected: list[float]
 ) -> None:
-    """Both of a take 2 s, and so does b from 0.5 s on: it goes between them if they are strangers.
+    """Both calls of a take 2 s, and so does b from 0.5 s on; b runs between them if not recognised.
 
-    Completion times are the applications' own all the same.
+    Completion times are still those of the workload's applications.
     """
     assert expected == jcts(served([agent(), app("b", (1, 2), at=0.5)], recognised))
 
 
 def test_agent_that_does_not_repeat_itself_is_not_recognised() -> None:
-    """Five tokens cannot begin with four and an answer of two."""
+    """A prompt of five tokens cannot begin with four and an answer of two."""
     assert [6.0, 3.5] == jcts(served([agent(5), app("b", (1, 2), at=0.5)], "conversation"))
 
 
 def test_conversation_that_was_idle_begins_again() -> None:
-    """It ends when it was idle, and the next call opens it: twice its cost is predicted.
+    """An idle conversation ends; the next call opens it again, with twice its cost predicted.
 
-    What is over when the run ends is not the wait of anybody: 2 s, the tool, 2 s.
+    Idle time after the end of the run is not counted as waiting: 2 s, the tool, 2 s.
     """
     [short] = served([agent(delay_s=IDLE_S - 1)], "conversation").applications
     run = served([agent(delay_s=IDLE_S + 1)], "conversation")
@@ -100,7 +99,7 @@ def test_conversation_that_was_idle_begins_again() -> None:
 
 @pytest.mark.parametrize("recognised", WAYS)
 def test_truth_about_an_application_stays(recognised: str) -> None:
-    """Class, cost and outcome are the workload's; what the truth predicts adds up to the cost."""
+    """Class, cost and outcome are the workload's; the true predictions add up to the cost."""
     [row] = served([agent()], recognised).applications
 
     assert ("c", "finished") == (row.application_class, row.outcome)
@@ -114,9 +113,9 @@ def test_truth_about_an_application_stays(recognised: str) -> None:
 def test_nothing_is_predicted_of_what_is_not_told(
     recognised: str, delay_s: float, more: int
 ) -> None:
-    """The predictor sees the first prompt of each application, class `default` and no text.
+    """The predictor receives the first prompt of each application, class `default` and no text.
 
-    A single call teaches it what that took, 4·2 + 3; a conversation does when it was idle.
+    A single call is observed with its own cost, 4·2 + 3; a conversation when it was idle.
     """
     [row] = served([agent(delay_s=delay_s)], recognised, prediction="learned").applications
 
@@ -124,7 +123,7 @@ def test_nothing_is_predicted_of_what_is_not_told(
 
 
 def test_lags_and_tags_are_of_applications_that_are_told() -> None:
-    """Of others the scheduler knows no tag, and nobody promised them anything."""
+    """The scheduler has no tags of the workload's applications if it serves other ones."""
     told, untold = (served([agent()], name, policy="justitia") for name in WAYS[::2])
 
     assert ["a"] == list(told.lateness)
@@ -134,7 +133,7 @@ def test_lags_and_tags_are_of_applications_that_are_told() -> None:
 
 
 def test_calls_are_counted_by_class() -> None:
-    """Of three calls one follows on another, and is put with it."""
+    """One of three calls follows another and is recognised as part of its conversation."""
     counted = tally([agent(), app("b", (1, 1))])
 
     assert {"c": (3, 1, 1)} == {
@@ -143,6 +142,5 @@ def test_calls_are_counted_by_class() -> None:
 
 
 def test_unknown_way_is_refused() -> None:
-    """The message names what is allowed."""
     with pytest.raises(ConfigError, match="one of application, conversation, inference, got 'x'"):
         served([agent()], "x")

@@ -1,4 +1,4 @@
-"""Coefficients from decode times: known answers on schedules written out by hand."""
+"""Iteration costs fitted to decode times, on schedules with known answers."""
 
 import pytest
 
@@ -9,14 +9,13 @@ from justitia_ray.sim.engine_profile import IterationCost
 
 
 def run_of(requests: list[TimedRequest], name: str = "run") -> MeasuredRun:
-    """Return a run of these requests."""
     return MeasuredRun(name, "fcfs", tuple(requests))
 
 
 def batch(
     cost: IterationCost, at: float, count: int, prompt: int, output: int
 ) -> tuple[list[TimedRequest], float]:
-    """Return requests that decode beside each other from `at` on, and when they end.
+    """Return requests that decode together from `at` on, and their end time.
 
     Iteration k of output − 1 (from 0) holds count · (prompt + 1 + k) tokens.
     """
@@ -29,7 +28,7 @@ def batch(
 
 
 def batches(cost: IterationCost) -> list[TimedRequest]:
-    """Return batches one after the other that tell the three costs of decoding apart."""
+    """Return consecutive batches from which the three costs of decoding can be separated."""
     requests: list[TimedRequest] = []
     at = 1.0
     for count, prompt, output in ((1, 10, 50), (8, 10, 50), (4, 1000, 40), (2, 300, 60)):
@@ -59,7 +58,7 @@ def interrupted(cost: IterationCost, *loads: tuple[int, ...]) -> list[TimedReque
 
 
 def test_costs_of_decoding_are_found() -> None:
-    """A batch of equals is known exactly but for where in its time the context grew: 1 %."""
+    """In a batch of equals only the context growth within its time is uncertain: 1 %."""
     true = IterationCost(0.03, 0.001, 2e-6)
     fit = fit_iterations([run_of(batches(true))])
 
@@ -70,7 +69,7 @@ def test_costs_of_decoding_are_found() -> None:
 
 
 def test_costs_of_prefill_and_its_tile_are_found() -> None:
-    """Prompts of 65 and 128 tokens take the same where tiles have 64: the tile follows from it."""
+    """Prompts of 65 and 128 tokens take the same time with tiles of 64, which reveals the size."""
     true = IterationCost(0.03, 0.0, 0.0, 0.0002, 64, 0.01)
     loads = ((65, 65), (128, 128), (200,), (10, 10, 10), (65, 700), ())
     fit = fit_iterations([run_of(batches(true) + interrupted(true, *loads))])
@@ -82,7 +81,7 @@ def test_costs_of_prefill_and_its_tile_are_found() -> None:
 
 
 def test_tokens_that_the_engine_adds_count_in_the_tiles() -> None:
-    """64 tokens and a BOS are two tiles of 64: without it the fit is worse."""
+    """64 tokens and a BOS are two tiles of 64: without the BOS the fit is worse."""
     true = IterationCost(0.03, 0.0, 0.0, 0.0002, 64, 0.01)
     computed = interrupted(true, (65, 65), (64, 64), (129,), (21, 21, 21), ())
     told = [
@@ -109,13 +108,13 @@ def test_speed_of_a_run_is_told_apart_from_its_load() -> None:
 
 
 def test_run_without_decoding_is_refused() -> None:
-    """Requests of one token say nothing of iterations."""
+    """Requests of one token contain no time between tokens."""
     with pytest.raises(ConfigError, match=r"^short: has no request that took time to decode$"):
         fit_iterations([run_of([TimedRequest("c", 0.0, 5, 1, 1.0, 1.0)], "short")])
 
 
 def test_no_cost_is_negative() -> None:
-    """An iteration that is quicker with more sequences is noise: it must not be extrapolated."""
+    """An iteration that is quicker with more sequences is noise and must not be extrapolated."""
     true = IterationCost(0.03, -0.0005, 0.0)
     fit = fit_iterations([run_of(batches(true))])
 

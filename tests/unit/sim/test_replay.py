@@ -1,4 +1,4 @@
-"""Playing a workload against a service in memory, in virtual time."""
+"""Replay of a workload against an in-memory service, in virtual time."""
 
 import asyncio
 from typing import Any
@@ -23,19 +23,17 @@ def one(
     delay_s: float = 0.0,
     prompt_tokens: int = 4,
 ) -> WorkloadInference:
-    """Return an inference; the service takes 1 s + 0.5 s for each further token."""
+    """Return an inference, which takes 1 s + 0.5 s per further token."""
     return WorkloadInference(name, prompt_tokens, output_tokens, after, delay_s)
 
 
 def application(
     *inferences: WorkloadInference, name: str = "a", arrived_at_s: float = 0.0
 ) -> WorkloadApplication:
-    """Return an application of class MRS."""
     return WorkloadApplication(name, "MRS", arrived_at_s, inferences, "t1", 2.0, "a text")
 
 
 def played(service: FakeService, *applications: WorkloadApplication, **options: Any) -> Replay:
-    """Play against the service in virtual time."""
     return run_virtually(
         replay_workload("http://service", applications, network=service.network(), **options)
     )
@@ -51,14 +49,14 @@ def times(done: Replay) -> dict[str, tuple[float | None, ...]]:
 
 @pytest.fixture
 def service() -> FakeService:
-    """A service that nothing has been asked of."""
     return FakeService()
 
 
 def test_rows_say_what_was_measured(service: FakeService) -> None:
     """Arrival 5 s; 3 tokens end at 7; a tool of 2 s; 1 token ends at 10: a completion time of 5 s.
 
-    The cost is that of the tokens: 4·3 + 3·4/2 and 6·1 + 1. What the service does not tell is None.
+    The cost is that of the tokens: 4·3 + 3·4/2 and 6·1 + 1. Values that the service does not return
+    are None.
     """
     done = played(
         service,
@@ -78,7 +76,7 @@ def test_rows_say_what_was_measured(service: FakeService) -> None:
 
 
 def test_service_is_asked_as_the_workload_says(service: FakeService) -> None:
-    """Lengths are forced on both sides, or the load is another one than that of the file."""
+    """Without forced lengths the service would run another load than that of the file."""
     played(service, application(one("x", 3, prompt_tokens=321)))
     [(_, _, opened)] = service.sent("/v1/applications")
     [(_, _, body)] = service.sent("/v1/completions")
@@ -105,7 +103,7 @@ def test_service_is_asked_as_the_workload_says(service: FakeService) -> None:
 
 
 def test_application_is_opened_at_its_instant_and_waits_for_nobody(service: FakeService) -> None:
-    """The load is open: a slow service gets the next application all the same."""
+    """The load is open: the next application arrives on time even if the service is slow."""
     done = played(
         service,
         application(one("x", 100), name="slow"),
@@ -117,7 +115,7 @@ def test_application_is_opened_at_its_instant_and_waits_for_nobody(service: Fake
 
 
 def test_speed_divides_instants_and_delays(service: FakeService) -> None:
-    """An hour of load in half an hour; results are in the seconds that really passed."""
+    """An hour of load takes half an hour; results are in real seconds."""
     done = played(
         service,
         application(one("x"), one("y", after=("x",), delay_s=3.0), arrived_at_s=10.0),
@@ -140,10 +138,10 @@ def test_speed_divides_instants_and_delays(service: FakeService) -> None:
 def test_inference_that_fails_ends_its_successors_and_nobody_else(
     service: FakeService, trouble: str, error: str, first_token_at_s: float | None
 ) -> None:
-    """What an agent could not have sent is not sent, or the load would be one of no agent.
+    """Inference y fails; z after it and w after z are not sent; v, which needs only x, is.
 
-    y fails; z after it and w after z are not sent; v, which needs only x, is. The application has
-    failed and is closed; the other one is as it was.
+    The application has failed and is closed; the other application is not affected. A real agent
+    could not have sent z and w.
     """
     service.streams = {2: trouble}
     broken = application(
@@ -172,7 +170,7 @@ def test_inference_that_fails_ends_its_successors_and_nobody_else(
 
 
 def test_application_that_is_refused_sends_nothing(service: FakeService) -> None:
-    """Its requests would open it anew, in the default class and with another weight."""
+    """Its requests would open it again, in the default class and with another weight."""
     service.refused = {"a"}
     done = played(service, application(one("x")))
 
@@ -185,7 +183,7 @@ def test_application_that_is_refused_sends_nothing(service: FakeService) -> None
 
 
 def test_inference_that_takes_too_long_has_failed(service: FakeService) -> None:
-    """Else one lost answer would hold the results of an hour for ever."""
+    """Otherwise one lost answer would block the results for ever."""
     service.streams = {2: "silent"}
     done = played(service, application(one("x", 2), one("y", 8)), timeout_s=6.0)
 
@@ -196,7 +194,7 @@ def test_inference_that_takes_too_long_has_failed(service: FakeService) -> None:
 
 
 def test_lag_and_final_tag_come_from_the_service(service: FakeService) -> None:
-    """The scheduler measures them in service, also on a live run."""
+    """The scheduler measures both in service, also in a live run."""
     lag = {"kv_token_time": 9, "seconds": 1.5, "bound_kv_token_time": 20, "bound_s": 3.0}
     service.known = {"virtual_finish_time": 8.25, "gps_lag": lag}
     done = played(service, application(one("x")))
@@ -206,7 +204,7 @@ def test_lag_and_final_tag_come_from_the_service(service: FakeService) -> None:
 
 
 def test_run_has_the_services_policy_and_memory(service: FakeService) -> None:
-    """Totals grow from before the run: 30 of 60 token·s and one preemption are its own."""
+    """Totals start before the run: 30 of 60 token·s and one preemption belong to it."""
     service.later = {"kv": {"used_token_s": 40.0, "capacity_token_s": 160.0, "preemptions": 3}}
     done = played(service, application(one("x", 3), arrived_at_s=2.0))
 
@@ -216,7 +214,7 @@ def test_run_has_the_services_policy_and_memory(service: FakeService) -> None:
 
 
 def test_totals_of_a_scheduler_that_was_started_again_are_not_used(service: FakeService) -> None:
-    """It counts from zero: the difference would be of nothing."""
+    """A restarted scheduler counts from zero, so that the difference means nothing."""
     service.later = {"kv": {"used_token_s": 1.0, "capacity_token_s": 4.0, "preemptions": 0}}
     done = played(service, application(one("x")))
 
@@ -224,7 +222,7 @@ def test_totals_of_a_scheduler_that_was_started_again_are_not_used(service: Fake
 
 
 def test_caller_is_told_each_end_and_that_others_use_the_service(service: FakeService) -> None:
-    """Whoever waits for an hour wants to see it; a service in use gives other figures."""
+    """Other users of the service change the measurements."""
     progress: list[LoadProgress] = []
     warnings: list[str] = []
     service.status["applications"] = 3
@@ -237,7 +235,7 @@ def test_caller_is_told_each_end_and_that_others_use_the_service(service: FakeSe
 
 
 def test_service_that_is_not_ready_is_asked_nothing_more(service: FakeService) -> None:
-    """Its reason is the sentence that the user needs."""
+    """The error contains the service's reason."""
     service.ready = (503, {"status": "degraded", "reason": "no replica pulls"})
 
     with pytest.raises(ConnectionError, match=r"^http://service is not ready: no replica pulls$"):
@@ -246,7 +244,7 @@ def test_service_that_is_not_ready_is_asked_nothing_more(service: FakeService) -
 
 
 def test_other_server_is_told_from_ours(service: FakeService) -> None:
-    """A wrong port often has somebody else's server behind it."""
+    """A wrong port often belongs to another server."""
     service.ready = (404, {})
     with pytest.raises(ConnectionError, match="not ready: /readyz answered with status 404"):
         played(service, application(one("x")))
@@ -257,8 +255,6 @@ def test_other_server_is_told_from_ours(service: FakeService) -> None:
 
 
 def test_service_that_cannot_be_reached_is_said(service: FakeService) -> None:
-    """One sentence, with the host."""
-
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 
@@ -267,7 +263,7 @@ def test_service_that_cannot_be_reached_is_said(service: FakeService) -> None:
 
 
 def test_service_that_is_silent_is_given_up() -> None:
-    """A port that takes connections and answers nothing must not hold the command."""
+    """A port that accepts connections and never answers must not block the command."""
 
     async def silent(request: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
@@ -288,7 +284,6 @@ def test_service_that_is_silent_is_given_up() -> None:
 def test_model_must_be_served(
     service: FakeService, models: list[dict[str, Any]], model: str | None, complaint: str
 ) -> None:
-    """Every inference would fail of it."""
     service.models = models
 
     with pytest.raises(ConfigError, match=complaint):
@@ -296,10 +291,9 @@ def test_model_must_be_served(
 
 
 def test_model_is_chosen_among_several(service: FakeService) -> None:
-    """`--model` decides; one without a known context takes what the replicas' memory takes.
+    """`--model` selects one; a model without a known context is limited by the replicas' memory.
 
-    Policy and memory are those of its queue, before and after; another's would be compared for
-    nothing.
+    Policy and memory are those of its queue, before and after the run.
     """
     service.models = [MODEL, {"id": "org/n"}]
     done = played(service, application(one("x")), model="org/n")
@@ -322,7 +316,7 @@ def test_model_is_chosen_among_several(service: FakeService) -> None:
 def test_inference_that_can_never_run_is_found_before_anything_is_sent(
     service: FakeService, max_model_len: int, complaint: str
 ) -> None:
-    """The largest replica has 800 tokens; half a replay would be in the way of the right one."""
+    """The largest replica has 800 tokens; half a replay would only delay the right one."""
     service.models = [{"id": "tiny", "max_model_len": max_model_len}]
     total = 601 if max_model_len == 600 else 801
 
@@ -332,13 +326,13 @@ def test_inference_that_can_never_run_is_found_before_anything_is_sent(
 
 
 def test_prompt_is_the_same_in_every_replay_and_has_exactly_its_tokens() -> None:
-    """Two policies are compared on one load, whose lengths text would not keep."""
+    """Token ids keep the exact lengths of the load, which text would not."""
     assert [1, 7, 5000] == [len(prompt_token_ids("a", "0", count)) for count in (1, 7, 5000)]
     assert prompt_token_ids("a", "0", 100) == prompt_token_ids("a", "0", 100)
 
 
 def test_replay_finds_nothing_of_an_earlier_one_in_the_engines_cache() -> None:
-    """Two policies compared on one running service, and `justitia calibrate` twice."""
+    """A policy comparison on one running service, or a second calibration, must not be faster."""
     salts = []
     for _ in range(2):
         service = FakeService()
@@ -350,7 +344,7 @@ def test_replay_finds_nothing_of_an_earlier_one_in_the_engines_cache() -> None:
 
 
 def test_prompts_do_not_begin_alike_and_are_in_every_vocabulary() -> None:
-    """Nothing is saved by a cache of prefixes (vLLM shares 16 tokens), and no id is refused."""
+    """The prefix cache of vLLM shares blocks of 16 tokens; all vocabularies have these ids."""
     begins = {
         tuple(prompt_token_ids(application, str(inference), 1000)[:16])
         for application in "abcde"

@@ -1,4 +1,4 @@
-"""Result files: complete or not there, and read back as they were."""
+"""Result files are written completely or not at all, and read back equal."""
 
 import importlib.util
 import json
@@ -24,12 +24,11 @@ ABOUT = {"seed": 3, "configuration": {"replicas": 2}}
 
 
 def files(directory: Path) -> list[str]:
-    """Return every file below a directory, hidden ones too."""
+    """Return every file below a directory, including hidden ones."""
     return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
 
 
 def a_run() -> RunResult:
-    """Return a run of one application that finished and one that did not."""
     run = run_of({"a": (0.5, 2.5), "b": (1.0, None)})
     run.kv_utilization, run.preemptions = 0.25, 4
     run.inferences[0].replica = "replica-1"
@@ -37,7 +36,7 @@ def a_run() -> RunResult:
 
 
 def test_directory_holds_the_files_of_the_contract(tmp_path: Path) -> None:
-    """Other tools look for these names; nothing else is left, no temporary file either."""
+    """Other tools expect these names; no temporary file is left."""
     write_results(tmp_path / "new" / "out", {"justitia": a_run(), "vtc": a_run()}, ABOUT)
 
     assert [
@@ -55,7 +54,6 @@ def test_directory_holds_the_files_of_the_contract(tmp_path: Path) -> None:
 
 
 def test_rows_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> None:
-    """In this order, so that a person can read them, too."""
     write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
     application, inference = (
         json.loads((tmp_path / "fcfs" / name).read_text().splitlines()[0])
@@ -73,7 +71,7 @@ def test_rows_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> None:
 
 
 def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    """A report is made from the files alone; lateness is in the summary only."""
+    """A report is made from the files alone; lateness is only in the summary."""
     justitia = a_run()
     justitia.lateness = {"a": Lateness(1.0, 2.0)}
     written = write_results(tmp_path, {"vtc": a_run(), "justitia": justitia}, ABOUT)
@@ -88,7 +86,7 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_existing_directory_keeps_what_is_not_replaced(tmp_path: Path) -> None:
-    """`--out .` must not cost anybody a file; files of the same name are the last run's."""
+    """`--out .` must not delete other files; files of the same name are replaced."""
     (tmp_path / "notes.txt").write_text("mine")
     write_results(tmp_path, {"fcfs": a_run(), "vtc": a_run()}, ABOUT)
     write_results(tmp_path, {"fcfs": run_of({"z": (0.0, 1.0)})}, {"seed": 4})
@@ -101,7 +99,7 @@ def test_existing_directory_keeps_what_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
-    """A value that is no JSON is a bug; the results of the run before are still whole."""
+    """A value that is no JSON raises, and the results of the run before are still complete."""
     write_results(tmp_path / "out", {"fcfs": a_run()}, ABOUT)
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
     broken = run_of({"a": (0.0, float("nan"))})
@@ -115,7 +113,7 @@ def test_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 
 def test_directory_in_the_way_of_a_file_is_found_before_any_is_moved(tmp_path: Path) -> None:
-    """Half of the new results beside half of the old would be a lie."""
+    """New results must not be mixed with old ones."""
     (tmp_path / "summary.json").mkdir()
 
     with pytest.raises(ConfigError, match=r"summary\.json is a directory"):
@@ -125,7 +123,7 @@ def test_directory_in_the_way_of_a_file_is_found_before_any_is_moved(tmp_path: P
 
 @pytest.mark.parametrize("below", ["file", "file/out"])
 def test_out_that_is_a_file_is_refused_in_one_sentence(tmp_path: Path, below: str) -> None:
-    """Before an hour of simulation, not after it."""
+    """The error comes before the simulation."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ConfigError, match=r"--out .*: must be a directory, but .*file is a file"):
@@ -136,13 +134,12 @@ def test_out_that_is_a_file_is_refused_in_one_sentence(tmp_path: Path, below: st
 
 @pytest.mark.parametrize("check", [check_writable, lambda out: write_results(out, {}, {})])
 def test_directory_that_cannot_be_written_is_refused(check: Any) -> None:
-    """No user, root included, can make a directory in /proc."""
+    """Even root cannot create a directory in /proc."""
     with pytest.raises(ConfigError, match="--out /proc/results: cannot be written: "):
         check(Path("/proc/results"))
 
 
 def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A run that is refused for another reason should not have made directories."""
     check_writable(tmp_path / "a" / "b")
     check_writable(tmp_path)
 
@@ -153,7 +150,7 @@ def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
     "policy", ["my.module:Policy", "../../etc", "..", "/", "", "-x", "run.json", "é", "x" * 500]
 )
 def test_other_policy_names_give_safe_directories(policy: str) -> None:
-    """An import path must not leave the directory, hide in it, or hit its own files."""
+    """An import path must not leave the directory, be hidden in it, or match its own files."""
     name = policy_directory(policy)
 
     assert name not in {"run.json", "summary.json", ""}
@@ -164,7 +161,7 @@ def test_other_policy_names_give_safe_directories(policy: str) -> None:
 
 
 def test_policies_with_like_names_do_not_share_a_directory(tmp_path: Path) -> None:
-    """`a.b:C` and `a-b:C` would both read `a-b-C`."""
+    """Without a suffix both `a.b:C` and `a-b:C` would be named `a-b-C`."""
     one, other = run_of({"a": (0.0, 1.0)}), run_of({"b": (0.0, 1.0)})
     write_results(tmp_path, {"a.b:C": one, "a-b:C": other}, ABOUT)
 
@@ -187,7 +184,6 @@ def test_policies_with_like_names_do_not_share_a_directory(tmp_path: Path) -> No
 def test_wrong_file_is_named_with_its_line_and_field(
     tmp_path: Path, file: str, text: str | None, complaint: str
 ) -> None:
-    """Result files are copied, cut and edited; the report says which one is wrong."""
     write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
     (tmp_path / file).unlink()
     if text is not None:
@@ -203,7 +199,6 @@ VTC = run_of({"a": (0.0, 4.0), "b": (0.0, 6.0), "c": (1.0, 8.0)})
 
 
 def test_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
-    """One to look at, one to put into a page."""
     note = draw_figures(tmp_path / "out", {"fcfs": FCFS, "vtc": VTC})
 
     assert note is None
@@ -219,7 +214,7 @@ def test_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
 def test_without_matplotlib_one_line_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The results are there all the same; figures are an extra."""
+    """The results are written; only the figures are missing."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     note = draw_figures(tmp_path, {"fcfs": FCFS})
 

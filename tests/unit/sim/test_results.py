@@ -1,4 +1,4 @@
-"""The figures of summary.json, worked out by hand."""
+"""Fields of summary.json, computed by hand."""
 
 import numpy
 import pytest
@@ -24,7 +24,6 @@ FIELDS = [
 
 
 def test_summary_has_exactly_the_fields_of_the_contract() -> None:
-    """Other tools read these names; one more or less, or another order, is another file."""
     summary = summarise({"fcfs": run_of({"a": (0.0, 1.0)})})
 
     assert {"fcfs": FIELDS} == {policy: list(figures) for policy, figures in summary.items()}
@@ -40,7 +39,7 @@ def test_summary_has_exactly_the_fields_of_the_contract() -> None:
 def test_completion_times_are_those_of_finished_applications() -> None:
     """JCTs 2, 4 and 9 s: mean 5; p50 4; p90 at position 1.8, 4 + 0.8·5; p99 4 + 0.98·5.
 
-    The application that never finished has no time, and must not count as one of none.
+    The application that never finished has no time, and must not count as 0 s.
     """
     run = run_of({"a": (0.0, 2.0), "b": (1.0, 5.0), "c": (0.0, 9.0), "d": (2.0, None)})
     figures = summarise({"fcfs": run})["fcfs"]
@@ -54,21 +53,20 @@ def test_completion_times_are_those_of_finished_applications() -> None:
 
 @pytest.mark.parametrize("percent", [1, 50, 90, 99])
 def test_percentiles_are_numpys_linear_ones(percent: int) -> None:
-    """Readers check the file with numpy."""
     values = [3.0, 1.0, 8.0, 8.0, 2.5, 40.0, 7.25]
 
     assert numpy.percentile(values, percent) == pytest.approx(percentile(values, percent))
 
 
 def test_throughput_counts_the_output_of_inferences_that_finished() -> None:
-    """Two of five tokens each in 4 s are 2.5 tokens/s; the third was not completed."""
+    """Two of five tokens each in 4 s are 2.5 tokens/s; the third did not finish."""
     run = run_of({"a": (0.0, 2.0), "b": (0.0, 4.0), "c": (0.0, None)}, makespan_s=4.0)
 
     assert 2.5 == summarise({"fcfs": run})["fcfs"]["output_tokens_per_s"]
 
 
 def test_run_in_which_nothing_finished_has_no_figures() -> None:
-    """A mean of nothing is not zero: zero would be the best policy of all."""
+    """A mean over no applications is None: zero would rank best."""
     figures = summarise({"fcfs": run_of({"a": (0.0, None)}, makespan_s=0.0)})["fcfs"]
 
     assert {"preemptions": 0} == {k: v for k, v in figures.items() if v is not None}
@@ -91,7 +89,7 @@ def test_figures_against_vtc_compare_application_by_application() -> None:
 
 
 def test_ratios_are_of_applications_finished_in_both_runs() -> None:
-    """They come with the time under the reference, by which short ones can be told apart."""
+    """Each ratio comes with the time under the reference, so that short ones can be separated."""
     vtc = run_of({"a": (0.0, 4.0), "b": (0.0, None), "c": (2.0, 6.0)})
     ours = run_of({"c": (2.0, 8.0), "b": (0.0, 1.0), "a": (0.0, 1.0)})
 
@@ -99,7 +97,7 @@ def test_ratios_are_of_applications_finished_in_both_runs() -> None:
 
 
 def test_lag_and_bound_are_the_greatest_that_are_known() -> None:
-    """No application may be later than the greatest bound; a policy without a promise has none."""
+    """No application may be later than the greatest bound; a policy without a bound has None."""
     run = run_of({"a": (0.0, 2.0)})
     run.lateness = {
         "a": Lateness(-1.0, 3.0),

@@ -1,4 +1,4 @@
-"""The constant-iteration engine of DESIGN.md, section 5: runs written out by hand."""
+"""The constant-iteration engine of DESIGN.md, section 5: runs computed by hand."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def test_prompt_is_admitted_beside_a_token_for_each(
 
 
 def test_swapped_out_last_in_order_and_back_before_anything_new() -> None:
-    """M = 12, three of prompt 3 and output 5, and b/0 of prompt 1 from 0.5 s on.
+    """M = 12, three inferences of prompt 3 and output 5, and b/0 of prompt 1 from 0.5 s on.
 
     s | held          | what happens
     0 | 3 3 3         | admitted: 4, 8 and 12 <= 12
@@ -75,7 +75,7 @@ def test_arrival_waits_for_the_boundary_and_an_idle_server_is_at_one() -> None:
 def test_delay_counts_from_the_boundary_at_which_the_last_predecessor_ended() -> None:
     """a/0 ends at 2 s, a/1 at 1 s: a/2 is due at 2.5 s, and runs from the next boundary, 3 s.
 
-    A root's delay counts from the arrival: b/0 is due at 0.75 s. c/0 keeps the server going.
+    A root's delay counts from the arrival: b/0 is due at 0.75 s. c/0 keeps the server busy.
     """
     applications = [
         app("a", (1, 2), (1, 1), (1, 1, ("0", "1"), 0.5)),
@@ -90,14 +90,14 @@ def test_delay_counts_from_the_boundary_at_which_the_last_predecessor_ended() ->
 
 
 def test_successor_without_delay_starts_at_the_boundary_of_the_end() -> None:
-    """What completes is taken in before anything is admitted: turns lose no iteration."""
+    """Ends are processed before admission, so that turns lose no iteration."""
     found = times([app("a", (1, 2), (1, 1, ("0",), 0.0))], engine(100))
 
     assert (2.0, 3.0, 3.0) == found["a/1"]
 
 
 def test_prompts_just_admitted_make_the_iteration_longer_for_all() -> None:
-    """Half a second a prompt token: a/0 has its tokens at 1 + 2 s and at 3 + 1 + 1 s."""
+    """At half a second per prompt token, a/0 has its tokens at 1 + 2 s and at 3 + 1 + 1 s."""
     applications = [app("a", (4, 2)), app("b", (2, 1), at=1.0)]
 
     assert {"a/0": (0.0, 3.0, 5.0), "b/0": (3.0, 5.0, 5.0)} == times(
@@ -132,9 +132,12 @@ def test_what_is_told_of_the_whole_run() -> None:
 
 
 def test_gps_rests_while_nothing_runs_also_where_reports_are_late() -> None:
-    """From 1 to 100 s. Then b (weight 4) and c come, of cost 14 each; both end at 104 s.
+    """GPS is idle from 1 to 100 s.
 
-    V rises by 14 in these 4 s, and b's tag is 14 / 4 above. Without the rest it would be 26.75 s.
+    Then b (weight 4) and c arrive, of cost 14 each.
+
+    Both end at 104 s. V rises by 14 in these 4 s, and b's tag is 14 / 4 above. Without the idle
+    time it would be 26.75 s.
     """
     b, c = app("b", (1, 4), at=100.0), app("c", (1, 4), at=100.0)
     applications = [app("x", (1, 1)), replace(b, weight=4.0), c]
@@ -159,7 +162,7 @@ def test_nothing_to_do_is_a_result_too() -> None:
     ],
 )
 def test_inference_that_could_never_end_is_named(profile: object, most: int) -> None:
-    """5 + 4 tokens: else the run would stand still with it swapped out, and tell of it nothing."""
+    """An inference of 5 + 4 tokens would stay swapped out, and the run would never end."""
     applications = [app("a", (5, 3)), app("b", (5, 4))]
     with pytest.raises(ConfigError, match=rf"'b', inference '0': .* = 9 must .* {most} tokens"):
         simulate(applications, RunSettings(profile))  # type: ignore[arg-type]

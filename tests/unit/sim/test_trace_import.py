@@ -1,4 +1,4 @@
-"""A user's own trace as a workload: CSV, and OpenTelemetry spans."""
+"""Import of a user's own trace as a workload: CSV and OpenTelemetry spans."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def of_lines(tmp_path: Path, *lines: Any, **options: Any) -> tuple[list[Workload
 def span(
     span_id: str, start_s: float, end_s: float, *, parent: str = "", **attributes: Any
 ) -> dict[str, Any]:
-    """Return a span as OTLP has it, of trace `t`; 64-bit integers are texts there."""
+    """Return a span of trace `t` in OTLP format, where 64-bit integers are strings."""
     values = {
         "gen_ai.operation.name": "chat",
         "gen_ai.usage.input_tokens": 100,
@@ -62,7 +62,7 @@ def otlp(*spans: dict[str, Any], service: str | None = None) -> dict[str, Any]:
 
 
 def test_rows_are_applications_of_their_clients(tmp_path: Path) -> None:
-    """The CSV of the data directory, a row a request; the first arrives at 0."""
+    """A CSV of the data directory has a row per request; the first arrives at 0."""
     applications, left_out = of_csv(
         tmp_path, HEADER + ",client", "101.5,13,199,7", "100.0,36,137,", "103,5,0,7"
     )
@@ -77,7 +77,7 @@ def test_rows_are_applications_of_their_clients(tmp_path: Path) -> None:
 
 
 def test_rows_of_one_application_are_put_together(tmp_path: Path) -> None:
-    """They are submitted as long after the first as they were; columns stand in any order."""
+    """The delays between their submissions are kept; columns may have any order."""
     applications, _ = of_csv(
         tmp_path,
         "application_class,output_tokens,application_id,input_tokens,arrival_s,note",
@@ -98,7 +98,7 @@ def test_rows_of_one_application_are_put_together(tmp_path: Path) -> None:
 
 
 def test_count_and_window_cut_and_stretch(tmp_path: Path) -> None:
-    """Yesterday's traffic, twice as dense: arrivals move, tool time stays."""
+    """Arrivals of a trace can be made twice as dense; tool time is unchanged."""
     rows = ["0,1,1,a", "2,1,1,a", "10,1,1,b", "20,1,1,c"]
     applications, _ = of_csv(tmp_path, HEADER + ",application_id", *rows, count=2, window_s=5)
 
@@ -129,13 +129,12 @@ def test_count_and_window_cut_and_stretch(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_csv_is_named(tmp_path: Path, lines: list[str], complaint: str) -> None:
-    """File, line, field, value, and what is allowed."""
     with pytest.raises(ConfigError, match=complaint):
         of_csv(tmp_path, *lines)
 
 
 def test_wrong_quotes_and_options_are_named(tmp_path: Path) -> None:
-    """The csv module has errors of its own, and a trace has its own arrivals."""
+    """The csv module raises errors of its own, and a trace has its own arrivals."""
     with pytest.raises(ConfigError, match=r"t\.csv:2: is not CSV"):
         of_csv(tmp_path, HEADER, '1,2,"3"4')
     with pytest.raises(ConfigError, match="a trace does not go by arrivals"):
@@ -143,19 +142,19 @@ def test_wrong_quotes_and_options_are_named(tmp_path: Path) -> None:
 
 
 def test_spreadsheet_s_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
-    """Excel writes one."""
+    """Excel writes a byte order mark."""
     assert 1 == len(of_csv(tmp_path, "\N{ZERO WIDTH NO-BREAK SPACE}" + HEADER, "1,2,3")[0])
 
 
 def test_spans_come_after_those_that_had_ended(tmp_path: Path) -> None:
-    """A plan, two steps side by side, a summary 0.5 s after the later of them.
+    """A plan, two parallel steps, and a summary 0.5 s after the later step.
 
         plan     0 ── 1
         left          1.2 ──── 3
         right           1.5 ─ 2
         summary                3.5 ─ 4
 
-    The plan is not named again by the summary: the steps waited for it.
+    The plan is no predecessor of the summary, because the steps waited for it.
     """
     applications, _ = of_lines(
         tmp_path,
@@ -171,14 +170,14 @@ def test_spans_come_after_those_that_had_ended(tmp_path: Path) -> None:
 
 
 def test_only_those_are_named_that_nobody_waited_for_yet(tmp_path: Path) -> None:
-    """`long` ends last but began first: that the plan was waited for is known from the step.
+    """`long` ends last but starts first, so that only `step` waited for the plan.
 
         plan     0 ── 1
         long     0 ─────────── 3
         step           1 ─ 2
         summary                3.5 ─ 4
 
-    The step began at the very instant at which the plan ended: that counts as after it.
+    A span that starts exactly when another ends counts as after it.
     """
     [application] = of_lines(
         tmp_path,
@@ -192,7 +191,7 @@ def test_only_those_are_named_that_nobody_waited_for_yet(tmp_path: Path) -> None
 
 
 def test_spans_of_no_length_are_a_chain(tmp_path: Path) -> None:
-    """A coarse clock gives them; two at one instant are side by side, none waits for itself."""
+    """A coarse clock records spans of zero length; two at the same time run in parallel."""
     [application] = of_lines(
         tmp_path, span("a", 1, 1), span("b", 1, 1), span("c", 2, 2), span("d", 3, 3)
     )[0]
@@ -225,7 +224,7 @@ def test_conversation_agent_service_and_user_say_whose_it_is(tmp_path: Path) -> 
 
 
 def test_only_inferences_with_output_count(tmp_path: Path) -> None:
-    """An agent's span may carry the sum of its calls; embeddings and tools are no decoding."""
+    """An agent's span may carry the sum of its calls; embeddings and tools are not inferences."""
     others = ("invoke_agent", "invoke_workflow", "embeddings", "execute_tool", None)
     applications, left_out = of_lines(
         tmp_path,
@@ -248,7 +247,7 @@ def test_only_inferences_with_output_count(tmp_path: Path) -> None:
 
 
 def test_spans_of_the_python_sdk_are_read(tmp_path: Path) -> None:
-    """`ReadableSpan.to_json(indent=None)`: other names, ISO instants, and older token names."""
+    """`ReadableSpan.to_json(indent=None)` has other names, ISO instants, and older token names."""
     lines = [
         {
             "name": "chat m",
@@ -298,19 +297,18 @@ def test_spans_of_the_python_sdk_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_span_is_named(tmp_path: Path, line: Any, complaint: str) -> None:
-    """File, line, field, value, and what is allowed."""
     with pytest.raises(ConfigError, match=rf"t\.jsonl:2: {complaint}"):
         of_lines(tmp_path, span("fine", 0, 1), line)
 
 
 def test_parents_in_a_circle_end(tmp_path: Path) -> None:
-    """A broken exporter must not hang the import."""
+    """A broken exporter must not block the import."""
     a, b = span("a", 0, 1, parent="b"), span("b", 0, 1, parent="a")
 
     assert [2] == [len(x.inferences) for x in of_lines(tmp_path, a, b)[0]]
 
 
 def test_lines_that_hold_no_inference_are_not_a_workload(tmp_path: Path) -> None:
-    """Metrics and logs have JSON lines too; what is looked for is said."""
+    """Metrics and logs are JSON lines too."""
     with pytest.raises(ConfigError, match=r"at least one request.*gen_ai\.operation\.name chat"):
         of_lines(tmp_path, {"resourceMetrics": []})

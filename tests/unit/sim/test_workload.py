@@ -1,4 +1,4 @@
-"""The workload file: what is written is read again; a mistake is one sentence that says where."""
+"""Workload files: written and read back, and error messages with file, line and field."""
 
 import gzip
 import json
@@ -61,13 +61,13 @@ def without(name: str) -> dict[str, Any]:
 
 
 def inferences(*changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the application with its inferences changed, one after the other."""
+    """Return the application with other inferences, each after the one before."""
     pairs = zip(APPLICATION["inferences"], changes, strict=True)
     return changed(inferences=[{**inference, **change} for inference, change in pairs])
 
 
 def error_of(tmp_path: Path, *lines: Any) -> str:
-    """Write lines, texts or objects; return what reading them complains of, after `FILE:`."""
+    """Write lines, texts or objects; return the error of reading them, after `FILE:`."""
     file = tmp_path / "w.jsonl"
     texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
     file.write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -80,14 +80,13 @@ def error_of(tmp_path: Path, *lines: Any) -> str:
 
 
 def test_the_contract_s_line_is_read(tmp_path: Path) -> None:
-    """Other tools write such lines."""
     (tmp_path / "w.jsonl").write_text(json.dumps(APPLICATION), encoding="utf-8")
 
     assert [READ] == read_workload(tmp_path / "w.jsonl")
 
 
 def test_what_may_be_missing_has_defaults(tmp_path: Path) -> None:
-    """`tenant`, `weight`, `input` and `delay_s` may be missing, and nothing else."""
+    """Only `tenant`, `weight`, `input` and `delay_s` are optional."""
     line = {
         "application_id": "a",
         "application_class": "x",
@@ -104,7 +103,7 @@ def test_what_may_be_missing_has_defaults(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["w.jsonl", "w.jsonl.gz"])
 def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
-    """Nothing is lost on the way, packed or not; the order stays, whatever the arrivals are."""
+    """The order is kept at any arrival times, gzipped or not."""
     other = WorkloadApplication(
         "a2", "CC", 0.1 + 0.2, (WorkloadInference("x", 5, 6),), input="\ud800"
     )
@@ -184,12 +183,12 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
 def test_mistake_is_named_with_line_field_value_and_what_is_allowed(
     tmp_path: Path, line: Any, complaint: str
 ) -> None:
-    """A workload has thousands of lines, and its writer must find the one; blank ones count."""
+    """Blank lines count in the line number."""
     assert error_of(tmp_path, APPLICATION, "", line).startswith(f"3: {complaint}")
 
 
 def test_second_application_of_one_id_names_the_first(tmp_path: Path) -> None:
-    """Results are joined by it."""
+    """Results are joined by the id."""
     complaint = error_of(tmp_path, APPLICATION, without("weight"))
 
     first = f"{tmp_path / 'w.jsonl'}:1"
@@ -198,7 +197,7 @@ def test_second_application_of_one_id_names_the_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
 def test_empty_file_is_said_to_be_empty(tmp_path: Path, content: bytes) -> None:
-    """A simulation of nothing would end well."""
+    """A simulation of an empty file would succeed."""
     (tmp_path / "w.jsonl").write_bytes(content)
 
     with pytest.raises(ConfigError, match="must hold at least one application, is empty"):
@@ -206,7 +205,6 @@ def test_empty_file_is_said_to_be_empty(tmp_path: Path, content: bytes) -> None:
 
 
 def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
-    """Missing, a directory, bytes that are no UTF-8, a broken archive."""
     (tmp_path / "bytes").write_bytes(json.dumps(APPLICATION).encode() + b"\n\xff")
     (tmp_path / "broken.gz").write_bytes(gzip.compress(b"{" * 1000)[:20])
     (tmp_path / "plain.gz").write_bytes(b"{}")
@@ -223,7 +221,7 @@ def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_file_of_two_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """It is some other file; reading it would take minutes and gigabytes to say so."""
+    """Reading a file of this size would take minutes and gigabytes before the error."""
     file = tmp_path / "w.jsonl"
     with file.open("wb") as sparse:
         sparse.truncate(2 * 1024**3)
@@ -235,7 +233,7 @@ def test_file_of_two_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> N
 def test_endless_lines_and_archives_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small archive can unpack to anything: what was unpacked counts, line by line."""
+    """A small archive can unpack to any size: unpacked bytes are counted, line by line."""
     monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 2 * 1024**2)
     monkeypatch.setattr(json_lines, "MAX_FILE_BYTES", 3 * 1024**2)
     (tmp_path / "line.gz").write_bytes(gzip.compress(b"\n" + b" " * (2 * 1024**2 + 1)))

@@ -1,4 +1,4 @@
-"""Small sessions for tests, as files and as they are read."""
+"""Small recorded sessions for tests, as files and as parsed sessions."""
 
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ ENGINE = LongContextProfile(
     max_num_seqs=8,
     max_batched_tokens=2_048,
 )
-"""A replica on which computing 1,000 tokens takes ten iterations."""
+"""Replica on which computing 1,000 tokens takes ten iterations."""
 
 
 def turn(prompt: int, output: int, reused: int = 0, gap_s: float | None = 1.0) -> dict[str, Any]:
-    """Return a turn as the trace has it."""
+    """Return a turn in the format of the trace."""
     return {
         "t_s": 0.0,
         "prompt_tokens": prompt,
@@ -35,19 +35,18 @@ def turn(prompt: int, output: int, reused: int = 0, gap_s: float | None = 1.0) -
 
 
 def line(name: str, *turns: dict[str, Any], tools: int = 320) -> dict[str, Any]:
-    """Return a session as the trace has it."""
+    """Return a session in the format of the trace."""
     return {"session": name, "tool_tokens": tools, "system_tokens": 0, "turns": list(turns)}
 
 
 def read(directory: Path, *lines: dict[str, Any], longest_gap_s: float = 600.0) -> list[Session]:
-    """Return sessions by way of a file."""
+    """Write sessions to a file and read them from it."""
     path = directory / "sessions.jsonl"
     write_lines(path, *lines)
     return read_sessions(path, longest_gap_s)
 
 
 def growing(name: str, turns: int = 6, first: int = 600, more: int = 100) -> dict[str, Any]:
-    """Return a session whose context grows with each turn."""
     prompts = [first + more * k for k in range(turns)]
     before = [0, *(prompt // 64 * 64 for prompt in prompts)]
     return line(name, *(turn(p, 20, r) for p, r in zip(prompts, before, strict=False)))

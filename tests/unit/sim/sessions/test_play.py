@@ -1,4 +1,4 @@
-"""Plays in small: times worked out by hand, and each arm on a load that does not fit."""
+"""Small plays of sessions: times computed by hand, and each arm under too much load."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ each_arm = pytest.mark.parametrize("arm", ARMS)
 
 @each_arm
 def test_session_alone_takes_what_its_turns_compute(arm: str, tmp_path: Path) -> None:
-    """The second prompt finds 640 tokens, and computes 64; the gap is not counted."""
+    """The second prompt finds 640 tokens in the cache and computes 64; the gap is not counted."""
     sessions = read(tmp_path, line("a", turn(650, 1), turn(704, 11, 640, gap_s=5.0)))
     result = play_sessions(sessions, SessionSettings(arm, ENGINE, 2, 0.1))
 
@@ -32,7 +32,7 @@ def test_all_turns_are_played_whatever_fits(arm: str, tmp_path: Path) -> None:
     result = play(arm, sessions, load=3.0)
 
     assert (20, 120) == (len(result.sessions), result.turns)
-    # 3 times 2 replicas of 6,400 tokens, over a mean prompt of 850.
+    # three times two replicas of 6,400 tokens, divided by a mean prompt of 850
     assert 20 == result.at_once
     assert result == play(arm, sessions, load=3.0)
     assert result != play(arm, sessions, load=3.0, seed=8)
@@ -40,7 +40,7 @@ def test_all_turns_are_played_whatever_fits(arm: str, tmp_path: Path) -> None:
 
 @each_arm
 def test_contexts_that_fit_are_kept_and_others_are_not(arm: str, tmp_path: Path) -> None:
-    """With an LRU cache the share falls off a cliff; that is what the next arms are to mend."""
+    """Beyond the memory of an LRU cache the cached share drops sharply."""
     sessions = read(tmp_path, *(growing(f"s{k}", turns=12, more=150) for k in range(30)))
     few, many = play(arm, sessions, load=0.4), play(arm, sessions, load=3.0)
 
@@ -49,7 +49,6 @@ def test_contexts_that_fit_are_kept_and_others_are_not(arm: str, tmp_path: Path)
 
 
 def play(arm: str, sessions: list, load: float, seed: int = 7) -> SessionResult:  # type: ignore[type-arg]
-    """Play on two small replicas."""
     return play_sessions(sessions, SessionSettings(arm, ENGINE, 2, load, seed))
 
 
@@ -59,17 +58,17 @@ def share(result: SessionResult) -> float:
 
 
 def test_pinned_sessions_stay_where_their_context_is(tmp_path: Path) -> None:
-    """Where there is room every turn finds the prompt before it, to whole blocks."""
+    """With enough memory every turn finds the prompt of the turn before, to whole blocks."""
     sessions = read(tmp_path, *(growing(f"s{k}", turns=4) for k in range(4)))
     result = play("pinned", sessions, load=0.5)
 
-    # Of prompts of 600, 700 and 800 tokens 592, 688 and 800; of the first the shared beginning.
+    # Of prompts of 600, 700 and 800 tokens 592, 688 and 800; of the first the shared prefix.
     found = 592 + 688 + 800
     assert 4 * found + 2 * 320 <= result.cached_tokens <= 4 * (found + 320)
 
 
 def test_lmetric_shares_the_work_where_pinning_does_not(tmp_path: Path) -> None:
-    """All long sessions on one replica: a turn leaves it when computing anew is sooner."""
+    """All long sessions start on one replica; a turn leaves it when recomputing is sooner."""
     lines = [growing(f"long{k}", turns=10, first=1_500, more=300) for k in range(2)]
     lines += [line(f"short{k}", turn(400, 1)) for k in range(2)]
     sessions = read(tmp_path, *lines)
@@ -81,7 +80,7 @@ def test_lmetric_shares_the_work_where_pinning_does_not(tmp_path: Path) -> None:
 def test_contexts_that_are_never_where_the_core_takes_them_to_be_cost_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Engines that forget all at once, against a core that knows of no cache: a tenth at most."""
+    """Engines whose cache is always empty cost at most a tenth more than a core without a cache."""
     monkeypatch.setattr(BlockPool, "find", lambda *_: Beginning([], 0, 0))
     sessions = read(tmp_path, *(growing(f"s{k}", turns=8, more=150) for k in range(30)))
     misled = mean_s(play("justitia", sessions, load=1.0))
@@ -94,7 +93,7 @@ def test_contexts_that_are_never_where_the_core_takes_them_to_be_cost_little(
 
 
 def test_core_keeps_contexts_where_they_lie_and_shares_the_work(tmp_path: Path) -> None:
-    """What fits is found again, as on pinned servers; the mean is better than theirs."""
+    """Contexts that fit are found again, as on pinned replicas, with a better mean time."""
     sessions = read(tmp_path, *(growing(f"s{k}", turns=2 + k % 20, more=100) for k in range(40)))
     ours, pinned = (play(arm, sessions, load=0.5) for arm in ("justitia", "pinned"))
 
@@ -103,7 +102,7 @@ def test_core_keeps_contexts_where_they_lie_and_shares_the_work(tmp_path: Path) 
 
 
 def mean_s(result: SessionResult) -> float:
-    """Return the mean completion time, without gaps."""
+    """Return the mean completion time without gaps, in seconds."""
     return sum(row.served_s for row in result.sessions) / len(result.sessions)
 
 

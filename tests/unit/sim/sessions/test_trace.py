@@ -1,4 +1,4 @@
-"""From recorded lengths to blocks that sessions share, keep and lose."""
+"""Conversion of recorded lengths to KV blocks that sessions share, keep and lose."""
 
 import gzip
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.unit.sim.sessions.made import line, read, turn
 
 
 def cached_after(*before: tuple[Session, int], session: Session, place: int) -> int:
-    """Return how many tokens of a turn's prompt are cached once other turns have run."""
+    """Return the cached tokens of a turn's prompt after other turns have run."""
     pool = BlockPool(10_000)
     for earlier, k in before:
         content, holding = TurnContent(earlier.turns[k], 16), Holding()
@@ -33,7 +33,7 @@ def test_turn_finds_the_prompt_before_it_and_not_the_answer(tmp_path: Path) -> N
 
 
 def test_turn_that_keeps_less_finds_only_that(tmp_path: Path) -> None:
-    """It has cleared old tool results, say; and what follows goes on from the new context."""
+    """The agent may have dropped old tool results; later turns continue from the new context."""
     (session,) = read(
         tmp_path,
         line("a", turn(650, 100), turn(900, 20, 448), turn(1_000, 20, 896), turn(1_000, 1, 640)),
@@ -70,7 +70,7 @@ def test_gaps_that_are_unknown_are_none_and_long_ones_are_cut(tmp_path: Path) ->
     )
 
     assert [7.0, 0.0, 600.0] == [turn.gap_s for turn in session.turns]
-    assert 600.0 == session.gaps_s  # before the first turn nothing is waited for
+    assert 600.0 == session.gaps_s  # the gap before the first turn is not counted
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Tests of the workloads that can be asked for by name."""
+"""Tests of the named workload suites."""

@@ -1,4 +1,4 @@
-"""When applications arrive."""
+"""Tests of the arrival times of applications."""
 
 import random
 from itertools import pairwise
@@ -18,7 +18,7 @@ def drawn(kind: str, count: int, window_s: float, data_dir: Path | None = None) 
 
 
 def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> None:
-    """Rows at 10, 11 and 14 s over 40 s; a trace of one row has no span to stretch."""
+    """Rows at 10, 11 and 14 s are stretched over 40 s; a single row has no span to stretch."""
     rows = "10,1,1\n11,1,1\n14,1,1\n99,1,1\n"
     write_text(tmp_path / "arrivals" / "azure_conv_2023.csv", HEADER + rows)
 
@@ -28,14 +28,14 @@ def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> No
 
 
 def test_short_trace_is_gone_through_again(tmp_path: Path) -> None:
-    """Rows at 0 and 1 s, then again a second after the last: 0, 1, 2, 3, stretched by 10."""
+    """Rows at 0 and 1 s are repeated a second after the last: 0, 1, 2, 3, stretched by 10."""
     write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", HEADER + "0,1,1\n1,1,1\n")
 
     assert [0.0, 10.0, 20.0, 30.0] == drawn("lmsys", 4, 30, tmp_path)
 
 
 def test_mooncake_s_steps_of_three_seconds_are_spread(tmp_path: Path) -> None:
-    """Up to 28 of its requests share a timestamp; as it stands, they would come as one batch."""
+    """Up to 28 requests of this trace share a timestamp and would arrive as one batch."""
     rows = "0,1,1\n" * 50 + "3,1,1\n" * 50
     write_text(tmp_path / "arrivals" / "mooncake_arrivals.csv", HEADER + rows)
 
@@ -43,12 +43,12 @@ def test_mooncake_s_steps_of_three_seconds_are_spread(tmp_path: Path) -> None:
 
     assert 100 == len(set(instants))
     assert 0.0 == instants[0] < instants[-1] == 6.0
-    # Half of them were before 3 s, and the stretch from 5.9 s or so to 6 s moves few across.
+    # Half of them were before 3 s, and stretching 5.9 s to 6 s moves few across.
     assert 50 == pytest.approx(sum(at < 3 for at in instants), abs=3)
 
 
 def test_thinned_trace_rises_and_falls_as_the_whole(tmp_path: Path) -> None:
-    """Nine in ten arrive in the first hundred seconds, of all and of those that are drawn."""
+    """Nine in ten arrive in the first hundred seconds, of all rows and of the drawn ones."""
     rows = "".join(f"{5 + at / 9},1,1\n" for at in range(900))
     rows += "".join(f"{105 + at},1,1\n" for at in range(100))
     path = tmp_path / "arrivals" / "azure_code_2023.csv"
@@ -66,7 +66,7 @@ def test_thinned_trace_rises_and_falls_as_the_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ARRIVALS)
 def test_window_scales_the_pattern(kind: str, tmp_path: Path) -> None:
-    """The paper's 1x and 3x differ in density and in nothing else."""
+    """The paper's 1x and 3x loads differ only in density."""
     for name in ("mooncake_arrivals", "azure_conv_2023", "azure_code_2023", "lmsys_vtc_arrivals"):
         rows = "".join(f"{number**1.5},1,1\n" for number in range(20))
         write_text(tmp_path / "arrivals" / f"{name}.csv", HEADER + rows)
@@ -79,12 +79,11 @@ def test_window_scales_the_pattern(kind: str, tmp_path: Path) -> None:
 
 
 def test_uniform_arrivals_are_evenly_spaced() -> None:
-    """Four in 8 s are 2 s apart, from 0."""
     assert [0.0, 2.0, 4.0, 6.0] == drawn("uniform", 4, 8)
 
 
 def test_poisson_arrivals_are_as_irregular_as_a_poisson_process() -> None:
-    """Gaps have a coefficient of variation of 1; of 4,000, its standard error is about 0.02."""
+    """Gaps have a coefficient of variation of 1; over 4,000 its standard error is about 0.02."""
     instants = drawn("poisson", 4000, 4000)
 
     gaps = [later - earlier for earlier, later in pairwise(instants)]
@@ -94,7 +93,7 @@ def test_poisson_arrivals_are_as_irregular_as_a_poisson_process() -> None:
 
 
 def test_trace_without_directory_or_rows_is_refused(tmp_path: Path) -> None:
-    """What else is there is said; a header is no arrival."""
+    """The message lists the available traces; a file with only a header has no arrivals."""
     with pytest.raises(ConfigError, match=r"'mooncake' are a recorded trace.* poisson, uniform"):
         drawn("mooncake", 3, 60)
     write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER)
@@ -105,7 +104,7 @@ def test_trace_without_directory_or_rows_is_refused(tmp_path: Path) -> None:
 @needs_real_data
 @pytest.mark.parametrize("kind", ["mooncake", "azure-conv", "azure-code", "lmsys"])
 def test_real_traces_fill_the_window(kind: str) -> None:
-    """300 applications in six minutes, as in the paper."""
+    """The paper plays 300 applications in six minutes."""
     instants = drawn(kind, 300, 360, REAL)
 
     assert 300 == len(instants)

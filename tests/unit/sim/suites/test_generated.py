@@ -1,4 +1,4 @@
-"""Runs made up from published statistics, held against figures that they were not made from."""
+"""Generated runs against published statistics that the generator does not use."""
 
 import random
 import statistics
@@ -24,8 +24,8 @@ PUBLISHED = {
     "MRS": (24, 13953, 5407, 5547),
     "DM": (105, 278253, 48237, 140504),
 }
-"""Medians over whole recorded runs: inferences, prompt tokens, output tokens, thousands of
-token·iterations (`p·d + d²/2`). The generator knows lengths of single calls only."""
+"""Medians over whole recorded runs: inferences, prompt tokens, output tokens, and thousands of
+token·iterations (`p·d + d²/2`). The generator uses only lengths of single calls."""
 
 
 def drawn(application_class: str, runs: int = RUNS) -> list[tuple[WorkloadInference, ...]]:
@@ -35,7 +35,7 @@ def drawn(application_class: str, runs: int = RUNS) -> list[tuple[WorkloadInfere
 
 @pytest.mark.parametrize("application_class", PUBLISHED)
 def test_whole_runs_are_as_large_as_recorded_ones(application_class: str) -> None:
-    """Within a quarter: lengths and fan-outs are drawn apart, in real runs they depend."""
+    """They agree within a quarter: the generator draws lengths and fan-outs independently."""
     calls, prompt, output, kilo_cost = PUBLISHED[application_class]
     runs = drawn(application_class, 60 if application_class == "DM" else RUNS)
 
@@ -54,14 +54,14 @@ def test_whole_runs_are_as_large_as_recorded_ones(application_class: str) -> Non
 
 @pytest.mark.parametrize("application_class", CLASSES)
 def test_made_up_runs_are_sound(application_class: str) -> None:
-    """At least a token each way, no cycle, no unknown name: whatever is drawn."""
+    """Every inference has at least one token each way, no cycle and no unknown predecessor."""
     for run in drawn(application_class):
         checked_application(WorkloadApplication("a", application_class, 0.0, run))
 
 
 @pytest.mark.parametrize("application_class", ["FV", "ALFWI", "CG"])
 def test_loops_repeat_what_was_said(application_class: str) -> None:
-    """Each prompt holds the one before, its output and the tool's answer; turns are a chain."""
+    """Each prompt contains the one before, its output and the tool's answer, in a chain."""
     for run in drawn(application_class):
         for earlier, later in pairwise(run):
             assert later.prompt_tokens > earlier.prompt_tokens + earlier.output_tokens
@@ -70,10 +70,10 @@ def test_loops_repeat_what_was_said(application_class: str) -> None:
 
 
 def test_documents_differ_in_size() -> None:
-    """All prompts of a merge hold the same documents, so that they are long together.
+    """All prompts of a merge contain the same documents, so that they are long together.
 
     Recorded: 221,591 to 329,530 prompt tokens from the 10th to the 90th percentile, a factor of
-    1.5. If each of 105 prompts were drawn by itself, it would be 1.05.
+    1.5. If each of 105 prompts were drawn independently, it would be 1.05.
     """
     totals = [sum(i.prompt_tokens for i in run) for run in drawn("DM", 60)]
 

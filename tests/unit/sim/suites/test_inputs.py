@@ -1,4 +1,4 @@
-"""Inputs of applications: where the data directory is, and where users' texts come from."""
+"""Tests of the data directory and of the users' texts in it."""
 
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from justitia_ray.sim.suites.inputs import Input, data_directory, load_inputs
 def test_option_goes_before_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is typed is meant; the environment is only the default."""
     given, other = tmp_path / "given", tmp_path / "other"
     given.mkdir()
     other.mkdir()
@@ -26,7 +25,7 @@ def test_option_goes_before_the_environment(
 def test_no_directory_is_an_error_only_where_one_is_required(
     monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
-    """A suite can be made up without data, a predictor cannot be trained; empty is not set."""
+    """A suite can be generated without data, but a predictor cannot be trained without it."""
     if value is None:
         monkeypatch.delenv("JUSTITIA_DATA", raising=False)
     else:
@@ -43,7 +42,7 @@ def test_no_directory_is_an_error_only_where_one_is_required(
 def test_wrong_directory_is_blamed_on_who_named_it(
     monkeypatch: pytest.MonkeyPatch, required: bool
 ) -> None:
-    """A forgotten variable of the shell is hard to find if the message speaks of the option."""
+    """An exported but forgotten environment variable must be named in the message."""
     monkeypatch.setenv("JUSTITIA_DATA", "/nowhere")
 
     with pytest.raises(ConfigError, match=r"^JUSTITIA_DATA must be a directory, got '/nowhere'$"):
@@ -58,7 +57,7 @@ def _write(data_dir: Path, *lines: str) -> None:
 
 
 def test_inputs_are_read_in_order(tmp_path: Path) -> None:
-    """Other fields are the file's own business; a line separator inside a text ends no line."""
+    """Unknown fields are ignored, and a Unicode line separator in a text does not end the line."""
     second = '{"input": "b\u2028c", "id": "2"}'
     _write(tmp_path, '{"id": "1", "class": "SC", "input": "a", "meta": {}}', "", second)
 
@@ -76,7 +75,7 @@ def test_inputs_are_read_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
-    """File, line, field, value and what is allowed: enough to mend it."""
+    """The message names file, line, field, value and what is allowed."""
     _write(tmp_path, '{"id": "1", "input": "a"}', line)
 
     with pytest.raises(ConfigError, match=said):
@@ -84,7 +83,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
 
 
 def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
-    """Most often the directory is not the one that was meant; a load needs inputs."""
+    """The usual cause is a wrong data directory."""
     with pytest.raises(ConfigError, match=r"apps/SC\.jsonl: cannot be read"):
         load_inputs(tmp_path, "SC")
     _write(tmp_path)
@@ -95,7 +94,7 @@ def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_machine_has_texts_for_every_class(name: str) -> None:
-    """The demo and the tests run without any data of ours."""
+    """The demo and the tests run without the data directory."""
     inputs = load_inputs(None, name)
 
     assert inputs == load_inputs(None, name)
@@ -104,6 +103,5 @@ def test_every_machine_has_texts_for_every_class(name: str) -> None:
 
 
 def test_a_class_without_texts_is_refused() -> None:
-    """By name, with those that are allowed."""
     with pytest.raises(ConfigError, match=r"one of SC, KBQAV, MRS, .*, got 'XY'"):
         load_inputs(None, "XY")

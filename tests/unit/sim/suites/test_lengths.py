@@ -1,4 +1,4 @@
-"""The lengths that are planned for applications."""
+"""Tests of the lengths that are planned for applications."""
 
 import statistics
 from pathlib import Path
@@ -48,12 +48,11 @@ def _record(data_dir: Path, *runs: Any, name: str = "KBQAV") -> None:
 
 
 def test_a_recorded_run_is_replayed_on_its_input(tmp_path: Path) -> None:
-    """Fan-outs, lengths and tool time are then those of a real run on this very text."""
     _record(tmp_path, *[OTHER] * 20, RUN, *[OTHER] * 20)
 
     lengths = LengthPlan(data_dir=tmp_path).draw("KBQAV", "KBQAV-7", 0)
 
-    # 0.75 words a token: 400 tokens are 300 words.
+    # At 0.75 words per token, 400 tokens are 300 words.
     assert lengths.stages == {
         "extract_claims": PlannedStage((PlannedCall(300, 100),), 0.0),
         "generate_queries": PlannedStage((PlannedCall(150, 20), PlannedCall(153, 30)), 0.0),
@@ -62,7 +61,7 @@ def test_a_recorded_run_is_replayed_on_its_input(tmp_path: Path) -> None:
 
 
 def test_scales_act_on_lengths_and_gaps_but_not_on_fan_outs(tmp_path: Path) -> None:
-    """A small machine plays the same applications, only shorter."""
+    """Scaled-down applications let a small machine play the same load."""
     _record(tmp_path, RUN)
     plan = LengthPlan(data_dir=tmp_path, length_scale=0.1, gap_scale=0.2)
 
@@ -97,7 +96,7 @@ def test_the_same_seed_draws_the_same_in_any_order() -> None:
 
 
 def test_fan_outs_are_those_measured() -> None:
-    """SC: always 5. KBQAV: 1 to 13 claims, as many verified as searched. MRS: 21 chunks or so."""
+    """SC always has 5 samples, KBQAV 1 to 13 claims with as many checks, MRS about 21 chunks."""
     plan = LengthPlan()
     drawn = {name: [plan.draw(name, "x", i) for i in range(300)] for name in WORKLOADS}
 
@@ -115,7 +114,7 @@ def test_fan_outs_are_those_measured() -> None:
 
 
 def test_without_steering_the_plan_only_sets_limits() -> None:
-    """A real model ends its answers by itself; the longest measured is the most it may take."""
+    """A real model ends its answers by itself; the longest measured length is the limit."""
     lengths = LengthPlan(steered=False, max_prompt_words=3000).draw("MRS", "x", 0)
 
     most = STAGES["MRS"][1]
@@ -145,7 +144,6 @@ def test_without_steering_the_plan_only_sets_limits() -> None:
     ],
 )
 def test_a_wrong_run_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    """With its line, so that a file of hundreds can be mended."""
     _record(tmp_path, RUN, {**RUN, **change})
 
     with pytest.raises(ConfigError, match=rf"KBQAV\.jsonl:2: .*{said}"):
@@ -164,7 +162,7 @@ def test_a_wrong_run_is_named(tmp_path: Path, change: dict[str, Any], said: str)
 def test_runs_that_no_agent_can_play_are_named(
     tmp_path: Path, name: str, stages: list[dict[str, Any]], said: str
 ) -> None:
-    """The simulator takes them as they are; a live agent would ask for what is not planned."""
+    """The simulator accepts them, but a live agent would request calls that are not planned."""
     _record(tmp_path, {"item_id": None, "class": name, "stages": stages}, name=name)
 
     assert 1 == len(load_runs(tmp_path, name))
@@ -173,7 +171,7 @@ def test_runs_that_no_agent_can_play_are_named(
 
 
 def test_subtasks_are_planned_with_their_tools(tmp_path: Path) -> None:
-    """A subtask's inference is the next of its kind; tool time is scaled as gaps are."""
+    """A subtask takes the next inference of its kind; its tool time is scaled like other gaps."""
     _record(tmp_path, {"item_id": None, "stages": plan_of("llm_task")}, name="PE")
 
     lengths = LengthPlan(data_dir=tmp_path, gap_scale=0.5).draw("PE", "x", 0)
@@ -183,7 +181,7 @@ def test_subtasks_are_planned_with_their_tools(tmp_path: Path) -> None:
 
 
 def test_a_vote_has_as_many_samples_as_asked_for_of_one_prompt() -> None:
-    """40 make the class the medium one that the paper has it be; all read the same question."""
+    """With 40 samples of one prompt SC is the medium class of the paper."""
     sample = LengthPlan(samples=40, words_per_token=0.5).draw("SC", "x", 0).stages["sample"]
 
     assert 40 == len(sample.calls)
@@ -192,7 +190,7 @@ def test_a_vote_has_as_many_samples_as_asked_for_of_one_prompt() -> None:
 
 
 def test_what_runs_side_by_side_is_bounded_and_nothing_else(tmp_path: Path) -> None:
-    """The first calls of each stage are left, at their lengths; stages and turns stay."""
+    """The first calls of each stage remain, with their lengths, as do stages and turns."""
     _record(tmp_path, RUN)
     whole, cut = (
         LengthPlan(data_dir=tmp_path, most_fan_out=most).draw("KBQAV", "KBQAV-7", 0)

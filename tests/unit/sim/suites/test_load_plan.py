@@ -1,4 +1,4 @@
-"""Loads: deterministic, Poisson, of a given mix."""
+"""Tests of load plans: repeatable, Poisson, of a given mix."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.unit.sim.data_directory import write_lines
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Three inputs of each class."""
+    """Return a data directory with three inputs per class."""
     for name in WORKLOADS:
         lines = ({"id": f"{name}-{i}", "input": f"text {i}"} for i in range(3))
         write_lines(tmp_path / "apps" / f"{name}.jsonl", *lines)
@@ -28,7 +28,6 @@ def _load(data_dir: Path, **options: Any) -> list[PlannedApplication]:
 
 
 def test_the_same_seed_draws_the_same_load(data_dir: Path) -> None:
-    """Policies are compared on it, and a result file names it by its seed."""
     load = _load(data_dir, seed=5)
 
     assert load == _load(data_dir, seed=5)
@@ -36,7 +35,7 @@ def test_the_same_seed_draws_the_same_load(data_dir: Path) -> None:
 
 
 def test_arrivals_come_in_order_at_the_given_rate(data_dir: Path) -> None:
-    """300 at 2 a second take 150 s, with a standard deviation of sqrt(300)/2 = 8.7 s."""
+    """300 arrivals at 2 per second take 150 s, with a standard deviation of sqrt(300)/2 = 8.7 s."""
     load = _load(data_dir)
 
     arrivals = [planned.arrived_at_s for planned in load]
@@ -47,7 +46,10 @@ def test_arrivals_come_in_order_at_the_given_rate(data_dir: Path) -> None:
 
 
 def test_the_mix_is_kept(data_dir: Path) -> None:
-    """600 draws at 1/3: a standard deviation of 11.5. A share of zero means none."""
+    """600 draws at 1/3 have a standard deviation of 11.5.
+
+    Classes with a share of zero are absent.
+    """
     load = _load(data_dir, count=600, mix={"SC": 2, "KBQAV": 1, "MRS": 0})
 
     classes = Counter(planned.application_class for planned in load)
@@ -56,7 +58,7 @@ def test_the_mix_is_kept(data_dir: Path) -> None:
 
 
 def test_given_arrivals_and_tenants_move_nothing_else(data_dir: Path) -> None:
-    """What is compared must be the only thing that differs; a trace comes in place of Poisson."""
+    """In a comparison only the arrivals or the tenants may differ."""
     drawn = _load(data_dir, count=3)
     given = _load(data_dir, count=3, arrivals=[0.0, 0.5, 9.0])
 
@@ -71,7 +73,6 @@ def test_given_arrivals_and_tenants_move_nothing_else(data_dir: Path) -> None:
 
 
 def test_inputs_are_used_up_before_any_repeats(data_dir: Path) -> None:
-    """Distinct inputs, as in the paper, as far as there are any."""
     load = _load(data_dir, count=6, mix={"SC": 1})
 
     items = [planned.item_id for planned in load]

@@ -29,7 +29,7 @@ Draw = Callable[..., Load]
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three inputs of each class, and no recorded runs."""
+    """Return a data directory with three inputs per class and no recorded runs."""
     directory = tmp_path_factory.mktemp("data")
     for name in OF_A_HUNDRED:
         lines = ({"id": f"{name}-{i}", "input": f"{TEXT} {i}"} for i in range(3))
@@ -39,8 +39,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def draw(data_dir: Path) -> Draw:
-    """Draws loads on those."""
-
     def drawn(count: int = 100, **options: Any) -> Load:
         return nine_class_plan(data_dir, 1, count, **({"window_s": 50.0} | options))
 
@@ -49,18 +47,16 @@ def draw(data_dir: Path) -> Draw:
 
 @pytest.fixture(scope="module")
 def load(draw: Draw) -> Load:
-    """A deck."""
     return draw()
 
 
 def test_a_hundred_applications_have_the_paper_s_mix(load: Load) -> None:
-    """72 small, 26 medium, 2 large."""
     assert OF_A_HUNDRED == MIXES["paper"]
     assert OF_A_HUNDRED == Counter(planned.application_class for planned in load)
 
 
 def test_arrivals_are_of_a_window_or_given(draw: Draw) -> None:
-    """The window is the mean of a Poisson process; a trace's instants are kept."""
+    """The window is the mean of a Poisson process; instants of a trace are used unchanged."""
     instants = [float(number) for number in range(10)]
     given = draw(10, arrivals=instants)
 
@@ -70,7 +66,7 @@ def test_arrivals_are_of_a_window_or_given(draw: Draw) -> None:
 def test_what_is_planned_fits_the_context_and_keeps_its_shape(
     load: Load,
 ) -> None:
-    """All lengths are cut by one factor: a DM still costs hundreds of times what a CC does."""
+    """All lengths are cut by one factor: a DM still costs hundreds of times as much as a CC."""
     worst, cost = 0, Counter[str]()
     for planned in load:
         for stage in planned.lengths.stages.values():
@@ -87,7 +83,7 @@ def test_what_is_planned_fits_the_context_and_keeps_its_shape(
 
 
 async def test_the_simulator_gets_the_same_load(load: Load) -> None:
-    """One plan, two forms: every inference of the agent is in the file, with what it waits for."""
+    """Every inference of the live agent is in the file, with its predecessors."""
     for planned in small(load):
         calls = await dry_run(planned, lambda text: len(text))
         application = planned_application(planned, "a")
@@ -100,7 +96,7 @@ async def test_the_simulator_gets_the_same_load(load: Load) -> None:
 
 
 def test_subtasks_wait_as_the_agent_has_them_wait(load: Load) -> None:
-    """PE's stages are a graph: what a subtask's tool takes delays those that need it."""
+    """PE's stages form a graph: the tool time of a subtask delays the subtasks that need it."""
     for planned in of_class(load, "PE"):
         file = planned_application(planned, "a")
         after = {i.inference_id: set(i.after) for i in file.inferences}
@@ -108,12 +104,12 @@ def test_subtasks_wait_as_the_agent_has_them_wait(load: Load) -> None:
 
         assert set() == after["task_planning/0"]
         assert after["response/0"]
-        # Made-up plans are chains: all tool time lies between the plan and the response.
+        # Generated plans are chains: all tool time lies between the plan and the response.
         assert tools == pytest.approx(sum(i.delay_s for i in file.inferences), abs=1e-4)
 
 
 def test_the_suite_is_that_load(load: Load, data_dir: Path) -> None:
-    """`justitia workload --suite nine-class-live` writes what `scripts/bench_live` plays."""
+    """`justitia workload --suite nine-class-live` writes the load of `scripts/bench_live`."""
     options = SuiteOptions(count=100, window_s=50.0, seed=1, data_dir=data_dir, arrivals="poisson")
     suite = build_suite("nine-class-live", options)
 
@@ -129,5 +125,5 @@ def of_class(load: Load, name: str) -> Load:
 
 
 def small(load: Load) -> Load:
-    """Return two applications of each class, one where there is one."""
+    """Return two applications of each class, or one where the mix has only one."""
     return [planned for name in OF_A_HUNDRED for planned in of_class(load, name)[:2]]

@@ -1,4 +1,4 @@
-"""The Justitia paper's mixed suite."""
+"""Tests of the Justitia paper's mixed suite."""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +14,7 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference, ch
 from tests.unit.sim.data_directory import REAL, needs_real_data, write_lines
 
 SMALL, MEDIUM, LARGE = {"EV", "FV", "CC", "ALFWI", "KBQAV"}, {"CG", "PE", "SC"}, {"DM", "MRS"}
-"""As the paper puts them (v1, Sec. V-A)."""
+"""Classes by size, as in the paper (v1, Sec. V-A)."""
 
 
 def built(**options: Any) -> list[WorkloadApplication]:
@@ -26,7 +26,7 @@ def without_arrivals(applications: list[WorkloadApplication]) -> list[WorkloadAp
 
 
 def hand_made(data_dir: Path) -> Path:
-    """Write two recorded runs of CC, with their inputs, and two questions of SC."""
+    """Write two recorded runs of CC with their inputs, and two questions of SC."""
     meta = {"recorded_cot_chars": {"one": 330, "two": 660, "three": 6600}}
     for n in range(2):
         stages = [{"name": "generate_testcases", "calls": [[100 + 100 * n, 10]]}]
@@ -39,7 +39,7 @@ def hand_made(data_dir: Path) -> Path:
 
 
 def test_the_mix_is_the_paper_s() -> None:
-    """Nine classes; of a hundred applications 72 are small, 26 medium and 2 large."""
+    """Of a hundred applications in nine classes, 72 are small, 26 medium and 2 large."""
     for name, medium in [("paper", {"PE", "SC"}), ("recorded", {"PE", "CG"})]:
         mix = MIXES[name]
 
@@ -57,19 +57,19 @@ def test_300_applications_have_exactly_the_mix() -> None:
 
 
 def test_recorded_run_and_its_text_come_together(tmp_path: Path) -> None:
-    """A predictor learns what a text costs: with another's text it would learn nonsense."""
+    """A predictor learns the cost of a text, so a run must keep its own text."""
     applications = built(count=4, data_dir=hand_made(tmp_path), mix="CC=1", arrivals="uniform")
 
     prompts = {"task 0": 100, "task 1": 200}
     assert all(prompts[a.input] == a.inferences[0].prompt_tokens for a in applications)
-    # Each once, then each again.
+    # every run once, then every run again
     assert {"task 0", "task 1"} == {a.input for a in applications[:2]}
     assert [a.input for a in applications[:2]] == [a.input for a in applications[2:]]
 
 
 @pytest.mark.parametrize("name", ["CC", "SC"])
 def test_seed_says_which_run_comes_first(tmp_path: Path, name: str) -> None:
-    """With five seeds and few applications, five seeds must not be one run five times over."""
+    """A few applications with five seeds must not be the same run five times."""
     hand_made(tmp_path)
 
     first = [
@@ -81,7 +81,7 @@ def test_seed_says_which_run_comes_first(tmp_path: Path, name: str) -> None:
 
 
 def test_votes_are_samples_of_recorded_answers(tmp_path: Path) -> None:
-    """Prompt: (600 + 60) / 3.3 = 200 tokens. Answers: 330 / 3.3 = 100, 200, and at most 512."""
+    """The prompt has (600 + 60) / 3.3 = 200 tokens; the answers 100, 200 and 512, the limit."""
     [application] = built(
         count=1, data_dir=hand_made(tmp_path), mix="SC=1", arrivals="uniform", sc_samples=60
     )
@@ -93,7 +93,7 @@ def test_votes_are_samples_of_recorded_answers(tmp_path: Path) -> None:
 
 
 def test_window_moves_arrivals_and_nothing_else() -> None:
-    """1x, 2x and 3x must be the same applications, else density is not what is compared."""
+    """In a comparison of 1x, 2x and 3x only the density may differ."""
     sparse, dense = built(count=60, window_s=1080), built(count=60, window_s=360)
 
     assert without_arrivals(sparse) == without_arrivals(dense)
@@ -104,7 +104,7 @@ def test_window_moves_arrivals_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("change", [{"arrivals": "uniform"}, {"tenants": 3}])
 def test_options_are_drawn_apart(change: dict[str, Any]) -> None:
-    """A study that varies one thing must not draw other applications by it."""
+    """A study that varies one option must draw the same applications."""
     before, after = built(count=60), built(count=60, **change)
 
     def shapes(applications: list[WorkloadApplication]) -> list[Any]:
@@ -114,7 +114,7 @@ def test_options_are_drawn_apart(change: dict[str, Any]) -> None:
 
 
 def test_seed_says_everything_and_more_applications_begin_with_the_same() -> None:
-    """The same arguments give the same applications; a longer run extends a shorter one."""
+    """The same arguments give the same applications, and a longer run extends a shorter one."""
     some, more = built(count=50), built(count=150)
 
     assert without_arrivals(some) == without_arrivals(more)[:50]
@@ -123,7 +123,7 @@ def test_seed_says_everything_and_more_applications_begin_with_the_same() -> Non
 
 
 def test_tenants_share_the_load() -> None:
-    """Of 300 applications each of three has 100 ± 25, three standard deviations."""
+    """Each of three tenants has 100 ± 25 of 300 applications, three standard deviations."""
     by_tenant = Counter(application.tenant for application in built(tenants=3))
 
     assert {"t0", "t1", "t2"} == set(by_tenant)
@@ -132,7 +132,7 @@ def test_tenants_share_the_load() -> None:
 
 
 def test_own_mix_is_dealt() -> None:
-    """Three KBQAV to one MRS, in every four."""
+    """Of every four applications three are KBQAV and one MRS."""
     applications = built(count=8, mix="KBQAV=3, MRS=1, PE=0")
 
     for deck in (applications[:4], applications[4:]):
@@ -143,13 +143,12 @@ def test_own_mix_is_dealt() -> None:
     "mix", ["", "paper,recorded", "XY=1", "CC", "CC=-1", "CC=0.5", "CC=1,CC=2", "CC=99999", "CC=0"]
 )
 def test_wrong_mix_is_refused(mix: str) -> None:
-    """What is allowed is said, with the part that is wrong."""
     with pytest.raises(ConfigError, match="mix must "):
         parse_mix(mix)
 
 
 def test_class_without_runs_is_refused(tmp_path: Path) -> None:
-    """Made-up runs among recorded ones would pass for measurements."""
+    """Generated runs among recorded ones would pass for measurements."""
     hand_made(tmp_path)
 
     with pytest.raises(ConfigError, match=r"recorded/PE\.jsonl: must hold at least one run"):
@@ -160,7 +159,7 @@ def test_class_without_runs_is_refused(tmp_path: Path) -> None:
     "meta", [None, {}, {"recorded_cot_chars": {}}, {"recorded_cot_chars": {"m": 0}}]
 )
 def test_question_without_recorded_answers_is_refused(tmp_path: Path, meta: Any) -> None:
-    """Its samples would have no length."""
+    """The samples of such a question would have no length."""
     write_lines(tmp_path / "apps" / "SC.jsonl", {"id": "SC-0", "input": "x", "meta": meta})
 
     with pytest.raises(ConfigError, match=r"SC\.jsonl:1: meta\.recorded_cot_chars must be"):
@@ -169,7 +168,7 @@ def test_question_without_recorded_answers_is_refused(tmp_path: Path, meta: Any)
 
 @needs_real_data
 def test_recorded_suite_is_sound() -> None:
-    """Every class is there, with the text it ran on but for MRS, whose documents are not known."""
+    """Every class has its recorded text, except MRS, whose documents are not recorded."""
     applications = built(count=300, window_s=360, seed=1, data_dir=REAL)
 
     assert set(MIXES["paper"]) == {a.application_class for a in applications}
@@ -184,7 +183,7 @@ def test_recorded_suite_is_sound() -> None:
 
 @needs_real_data
 def test_code_generation_loops_wait_for_their_sandbox() -> None:
-    """A turn comes 12 s or so after the one before: the recorded gap."""
+    """A turn follows the one before after about 12 s, the recorded gap."""
     loops = [a.inferences for a in built(count=131, mix="CG=1", data_dir=REAL)]
     later: list[WorkloadInference] = [turn for turns in loops for turn in turns[1:]]
 

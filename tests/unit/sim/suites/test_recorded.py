@@ -1,4 +1,4 @@
-"""From recorded runs to inferences that wait for each other."""
+"""Conversion of recorded runs to inferences with predecessors."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.unit.sim.data_directory import REAL, needs_real_data, write_lines
 
 
 def dag(tmp_path: Path, *stages: dict[str, Any]) -> tuple[WorkloadInference, ...]:
-    """Return the inferences of a run with these stages, read from a file as any."""
+    """Return the inferences of a run with these stages, read from a file."""
     run = {"item_id": None, "class": "XY", "stages": stages}
     write_lines(tmp_path / "recorded" / "XY.jsonl", run)
     [read] = load_runs(tmp_path, "XY")
@@ -33,7 +33,7 @@ def planned(tmp_path: Path, *subtasks: dict[str, Any]) -> tuple[WorkloadInferenc
 
 
 def test_stages_follow_each_other_and_their_calls_run_side_by_side(tmp_path: Path) -> None:
-    """KBQAV in small: two queries after the claims, two checks after a search of 1.182 s."""
+    """Small KBQAV: two queries after the claims, two checks after a search of 1.182 s."""
     inferences = dag(
         tmp_path,
         {"name": "extract_claims", "calls": [[631, 138]]},
@@ -51,7 +51,6 @@ def test_stages_follow_each_other_and_their_calls_run_side_by_side(tmp_path: Pat
 
 
 def test_tool_time_before_the_first_stage_delays_it(tmp_path: Path) -> None:
-    """It counts from the arrival."""
     [inference] = dag(tmp_path, {**PLANNED, "gap_before_s": 2.5})
 
     assert WorkloadInference("0", 10, 1, (), 2.5) == inference
@@ -74,7 +73,6 @@ def test_subtask_without_a_call_passes_its_time_on(tmp_path: Path) -> None:
 
 
 def test_calls_of_a_subtask_run_one_after_the_other_then_its_tool(tmp_path: Path) -> None:
-    """A model is chosen before it runs."""
     inferences = planned(tmp_path, subtask([-1], 4.0, ["a", 30, 3], ["b", 40, 4]))
 
     assert [(), ("0",), ("1",), ("2",)] == [i.after for i in inferences]
@@ -82,7 +80,7 @@ def test_calls_of_a_subtask_run_one_after_the_other_then_its_tool(tmp_path: Path
 
 
 def test_subtasks_that_need_the_plan_only_run_side_by_side(tmp_path: Path) -> None:
-    """The response waits for both; the longer tool counts from the later of them."""
+    """The response waits for both subtasks; the longer tool counts from the later of them."""
     inferences = planned(
         tmp_path, subtask([-1], 4.0, ["a", 30, 3]), subtask([-1], 1.0, ["b", 40, 4])
     )
@@ -95,7 +93,7 @@ def test_what_another_waited_for_is_implied(tmp_path: Path) -> None:
     """Subtask 2 needs a tool of 7 s and a call that itself waited for 5 s of tool before.
 
     Of the 7 s, 5 are over when that call is submitted, so that at most 2 are left at its end; its
-    own tool takes 1 s. It is after the call alone, by 2 s.
+    own tool takes 1 s. Subtask 2 therefore follows that call alone, after 2 s.
     """
     inferences = planned(
         tmp_path,
@@ -119,7 +117,7 @@ def test_what_another_waited_for_is_implied(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_subtasks_are_named(tmp_path: Path, subtasks: list[Any], complaint: str) -> None:
-    """A subtask that needs itself, or a later one, would never run."""
+    """A subtask that needs itself or a later one would never run."""
     with pytest.raises(ConfigError, match=rf"XY\.jsonl:1: stages\[1\]\.{complaint}"):
         dag(tmp_path, PLANNED, {"name": "s", "subtasks": subtasks})
 
@@ -127,7 +125,6 @@ def test_wrong_subtasks_are_named(tmp_path: Path, subtasks: list[Any], complaint
 @needs_real_data
 @pytest.mark.parametrize("name", ["ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE"])
 def test_every_recorded_token_is_in_the_workload_once(name: str) -> None:
-    """Nothing is lost or doubled: calls as the record's own lines have them, in their order."""
     import json
 
     lines = (REAL / "recorded" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

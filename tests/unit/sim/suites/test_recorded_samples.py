@@ -1,4 +1,4 @@
-"""Recorded runs become samples that cost what the simulator has them cost."""
+"""Training samples from recorded runs cost the same as in the simulator."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def run(item_id: str | None, *calls: list[int]) -> dict[str, object]:
 
 
 def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
-    """By item_id, whatever the order; a run without one has no input to learn from."""
+    """Runs are joined by item_id in any order; a run without one has no input to learn from."""
     write_lines(tmp_path / "apps" / "X.jsonl", item(1), item(2))
     write_lines(tmp_path / "recorded" / "X.jsonl", run("X-2", [10, 3], [20, 1]), run(None, [1, 1]))
 
@@ -32,7 +32,7 @@ def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
 
 
 def test_calls_of_subtasks_count(tmp_path: Path) -> None:
-    """PE's plans make their calls inside subtasks: without them it would cost a third less."""
+    """PE's plans make their calls inside subtasks; without those PE would cost a third less."""
     subtask = {"dep": [-1], "llm_calls": [["summarise", 100, 10]], "exec_s": 1.0}
     stages = [{"name": "plan", "calls": [[5, 1]]}, {"name": "execute", "subtasks": [subtask]}]
     write_lines(tmp_path / "apps" / "X.jsonl", item(1))
@@ -53,7 +53,7 @@ def test_runs_may_lie_elsewhere_than_their_inputs(tmp_path: Path) -> None:
 
 
 def test_run_of_an_unknown_input_is_named(tmp_path: Path) -> None:
-    """The two files are of different versions; to leave runs out silently would skew the rest."""
+    """The two files are of different versions; skipping runs silently would skew the samples."""
     write_lines(tmp_path / "apps" / "X.jsonl", item(1))
     write_lines(tmp_path / "recorded" / "X.jsonl", run("X-7", [1, 1]))
 
@@ -62,7 +62,6 @@ def test_run_of_an_unknown_input_is_named(tmp_path: Path) -> None:
 
 
 def test_directory_without_runs_is_an_error(tmp_path: Path) -> None:
-    """It is the wrong one."""
     with pytest.raises(ConfigError, match="recorded: cannot be read"):
         recorded_classes(tmp_path)
     (tmp_path / "recorded").mkdir()
@@ -72,7 +71,6 @@ def test_directory_without_runs_is_an_error(tmp_path: Path) -> None:
 
 @needs_real_data
 def test_every_recorded_run_but_those_of_mrs_has_its_input() -> None:
-    """Eight classes can be learned from what there is."""
     counts = {name: len(load_samples(REAL, name)) for name in recorded_classes(REAL)}
 
     assert counts.pop("MRS") == 0

@@ -1,4 +1,4 @@
-"""Suites with one thing to show: starvation, splitting, prefixes, tool time, a real trace."""
+"""Suites that show one effect: starvation, splitting, prefixes, tool time, a real trace."""
 
 from collections import Counter
 from itertools import pairwise
@@ -33,7 +33,7 @@ def test_mice_come_each_second_after_the_elephant() -> None:
 
 
 def test_two_merges_arrive_together() -> None:
-    """Justitia Fig. 3: two DM applications at one instant, two different ones."""
+    """Justitia Fig. 3: two different DM applications arrive at the same time."""
     first, second = built("two-dm")
 
     assert [("DM", 0.0)] * 2 == [(a.application_class, a.arrived_at_s) for a in (first, second)]
@@ -41,7 +41,7 @@ def test_two_merges_arrive_together() -> None:
 
 
 def test_splitting_changes_nothing_but_the_number_of_applications() -> None:
-    """Else a difference between the twins would not be due to the splitting."""
+    """Otherwise a difference between the twins could have another cause than the splitting."""
     split, whole = built("gaming"), built("gaming-unsplit")
 
     def work(applications: list[WorkloadApplication]) -> Counter[tuple[str, int, int]]:
@@ -57,7 +57,7 @@ def test_splitting_changes_nothing_but_the_number_of_applications() -> None:
 
 
 def test_prefix_loops_leave_little_new_to_compute() -> None:
-    """Of what is prompted, more than four fifths were said before: what a prefix cache saves."""
+    """More than four fifths of the prompt tokens were in earlier prompts."""
     applications = built("prefix-loops", count=50)
 
     prompted = sum(i.prompt_tokens for a in applications for i in a.inferences)
@@ -75,7 +75,7 @@ def test_prefix_loops_leave_little_new_to_compute() -> None:
 
 
 def test_tools_take_longer_than_turns() -> None:
-    """At 0.03 s a token, most of a life without contention is waiting for tools."""
+    """At 0.03 s per token, most of the time without contention is tool time."""
     applications = built("tool-gaps", count=50)
 
     waiting = sum(i.delay_s for a in applications for i in a.inferences)
@@ -100,7 +100,6 @@ def test_real_trace_is_played_as_it_is(tmp_path: Path) -> None:
 
 
 def test_real_trace_without_data_directory_is_refused() -> None:
-    """There is nothing to make it up from."""
     with pytest.raises(ConfigError, match="needs a data directory"):
         built("lmsys")
 
@@ -120,7 +119,7 @@ def test_real_trace_is_the_papers() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SUITES if name != "lmsys"])
 def test_every_suite_is_sound_and_repeatable(name: str) -> None:
-    """Sorted arrivals, unique ids, no cycle; the same again for the same seed. lmsys needs data."""
+    """Arrivals are sorted, ids unique, graphs without a cycle. `lmsys` needs the data directory."""
     options = {"count": 40} if "count" in SUITES[name].takes else {}
     applications = built(name, seed=7, **options)
 
@@ -133,13 +132,12 @@ def test_every_suite_is_sound_and_repeatable(name: str) -> None:
 
 
 def test_unknown_suite_is_refused_with_those_there_are() -> None:
-    """One need not look them up."""
     with pytest.raises(ConfigError, match=r"suite must be one of nine-class, .*, got 'nine'"):
         built("nine")
 
 
 def test_option_that_a_suite_does_not_go_by_is_refused() -> None:
-    """It would be left unheard, and the result taken for what was asked."""
+    """An ignored option would make the result look as if it had applied."""
     with pytest.raises(ConfigError, match="suite two-dm does not go by count; it does by seed"):
         built("two-dm", count=3)
 
@@ -155,6 +153,5 @@ def test_option_that_a_suite_does_not_go_by_is_refused() -> None:
     ],
 )
 def test_option_out_of_range_is_refused(options: dict[str, Any], complaint: str) -> None:
-    """Before anything is drawn."""
     with pytest.raises(ConfigError, match=complaint):
         SuiteOptions(**options)

@@ -1,4 +1,4 @@
-"""The VTC paper's synthetic workloads: who sends how much when, as its figures state it."""
+"""The VTC paper's synthetic workloads, against the rates and lengths in its figures."""
 
 from collections import Counter
 from itertools import pairwise
@@ -18,7 +18,7 @@ def instants(applications: list[WorkloadApplication], client: str) -> list[float
 
 
 def minutes(applications: list[WorkloadApplication], client: str) -> list[int]:
-    """Return how many requests a client sent in each minute, silent ones at the end left out."""
+    """Return a client's number of requests in each minute, without silent minutes at the end."""
     sent = Counter(int(at // 60) for at in instants(applications, client))
     return [sent[minute] for minute in range(max(sent) + 1)]
 
@@ -81,7 +81,7 @@ def test_on_off_client_is_silent_every_other_minute(name: str, on: int, steady: 
 
 
 def test_poisson_clients_send_their_rate_irregularly() -> None:
-    """Fig. 7: 480 and 90 a minute over ten minutes; in some minutes more than in others."""
+    """Fig. 7: 480 and 90 a minute over ten minutes, with different numbers per minute."""
     applications = built("poisson-short-long")
 
     assert {"client1": 4800, "client2": 900} == Counter(a.tenant for a in applications)
@@ -100,7 +100,9 @@ def test_growing_client_ends_at_its_rate() -> None:
 
 
 def test_distribution_shifts_every_five_minutes() -> None:
-    """Fig. 10: ON/OFF at 30 beside a steady one, then 60 and 60, then 30 and 90.
+    """Fig.
+
+    10: ON/OFF at 30 beside a steady client, then 60 and 60, then 30 and 90.
 
     The rate of client 2 in the first phase is the artifact's, 120; the figure only says overload.
     """
@@ -111,7 +113,7 @@ def test_distribution_shifts_every_five_minutes() -> None:
 
 
 def test_weights_are_those_of_the_figure() -> None:
-    """Fig. 16: 1, 2, 3, 4; all others weigh the same."""
+    """Fig. 16: weights 1, 2, 3 and 4; in all other figures the weights are equal."""
     assert {("client1", 1.0), ("client2", 2.0), ("client3", 3.0), ("client4", 4.0)} == {
         (a.tenant, a.weight) for a in built("four-clients-weighted")
     }
@@ -119,7 +121,7 @@ def test_weights_are_those_of_the_figure() -> None:
 
 
 def test_each_request_is_an_application_of_its_client() -> None:
-    """VTC knows no applications: with `unit: tenant` its clients are our tenants."""
+    """VTC has no applications: with `unit: tenant` its clients are our tenants."""
     applications = built("three-clients")
 
     assert {1} == {len(a.inferences) for a in applications}
@@ -133,7 +135,7 @@ def test_each_request_is_an_application_of_its_client() -> None:
 
 
 def test_seeds_shift_the_clients_against_each_other() -> None:
-    """Else five seeds would be five times the same run."""
+    """Otherwise five seeds would give the same run five times."""
     one, other = (build_suite("three-clients", SuiteOptions(seed=seed)) for seed in (1, 2))
 
     assert instants(one, "client1") != instants(other, "client1")
