@@ -1,1 +1,1 @@
-"""The scheduling core, event by event."""
+"""Tests of the scheduling core, event by event."""

@@ -1,4 +1,4 @@
-"""The core under test, held to its invariants after every event and at teardown."""
+"""Fixture of the core, whose invariants are checked after every event and at teardown."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,6 @@ from tests.core_driver import CoreDriver
 
 @pytest.fixture
 def core() -> Iterator[CoreDriver]:
-    """Yield a driver of an empty core with the default policy."""
     driver = CoreDriver()
     yield driver
     check(driver.core)

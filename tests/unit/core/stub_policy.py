@@ -1,4 +1,4 @@
-"""A policy whose keys a test sets."""
+"""Stub policy whose keys a test sets."""
 
 from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.entities import Application, Inference
@@ -8,14 +8,14 @@ from justitia_ray.units import ClientId, Seconds
 
 
 def stub_context(options: PolicyOptions | None = None, *applications: Application) -> PolicyContext:
-    """Return the context of a policy that stands alone, at instant 0."""
+    """Return a context for a policy without a scheduler, at time 0."""
     by_id = {application.application_id: application for application in applications}
     options = options if options is not None else PolicyOptions()
     return PolicyContext(ServedShare(), options, by_id.__getitem__, lambda: 0.0, Queue(), lambda: 0)
 
 
 class StubPolicy(Policy):
-    """First submitted first, unless the test says otherwise."""
+    """First submitted first, unless the test reverses it or holds clients back."""
 
     holds_back = True
 
@@ -26,24 +26,21 @@ class StubPolicy(Policy):
         self.eligible: dict[ClientId, Seconds] = {}
         self.gone: list[ClientId] = []
         self.asked = 0
-        """Keys of clients that were asked for."""
+        """Number of `key` calls."""
 
     def client(self, application: Application) -> ClientId:
-        """Return the tenant or the application."""
         return application.tenant if self.by_tenant else application.application_id
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return the order of the first inference, or its reverse."""
+        """Return the order of the first inference, negated if reversed."""
         self.asked += 1
         submitted_at, sequence = application.waiting.first.order
         return (-submitted_at, -sequence) if self.reverse else (submitted_at, sequence)
 
     def eligible_at(self, client: ClientId) -> Seconds:
-        """Return what the test says."""
         return self.eligible.get(client, 0.0)
 
     def left(self, client: ClientId) -> None:
-        """Note it."""
         self.gone.append(client)
 
 
@@ -61,5 +58,4 @@ def application(name: str, *sequences: int, tenant: str = "tenant") -> Applicati
 
 
 def enqueue(made: Application, waiting: Inference) -> None:
-    """Let an inference wait."""
     made.waiting.add_inference(waiting, waiting.order)

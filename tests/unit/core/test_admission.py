@@ -1,4 +1,4 @@
-"""Room on a replica that runs something: both rules, by hand."""
+"""Admission on a replica with running inferences: both rules, by hand."""
 
 import pytest
 
@@ -29,13 +29,13 @@ def _fits(name: str, replica: KnownReplica, inference: Inference) -> bool:
 
 
 def _start(name: str, replica: KnownReplica, inference: Inference) -> int:
-    """Return when the inference will fit."""
+    """Return the number of iterations until the inference fits."""
     forecast = replica.leases.forecast(replica.capacity.block_size)
     return ADMISSIONS[name].start(replica, inference, forecast, replica.leasable_tokens)
 
 
 def _peak(*footprints: tuple[int, int, int], block: int = 1) -> int:
-    """Return the peak of these, the last of which starts now."""
+    """Return the peak of these footprints, the last of which starts now."""
     forecast = _replica(*footprints[:-1]).leases.forecast(block)
     return forecast.peak_with(_footprint(*footprints[-1]))
 
@@ -49,9 +49,9 @@ def _peak(*footprints: tuple[int, int, int], block: int = 1) -> int:
         ("prompt", _replica((20, 50, 1), block=16), (48, 1), (49, 1)),
         # Three choices grow by three tokens: 20 + p + 3 + 2 ≤ 100.
         ("prompt", _replica((20, 50, 2)), (75, 3, 3), (76, 3, 3)),
-        # Everybody must be able to finish: 40 + p + 2·20 ≤ 100.
+        # Every one must be able to finish: 40 + p + 2·20 ≤ 100.
         ("peak", _replica((40, 20, 1)), (20, 20), (21, 20)),
-        # A long one is not at its longest yet when a short one ends: 30 + 40 + 2·5 = 80.
+        # A long one is not at its peak yet when a short one ends: 30 + 40 + 2·5 = 80.
         ("peak", _replica((30, 60, 1)), (40, 5), (40, 60)),
     ],
     ids=["prompt", "blocks", "choices", "peak", "short beside long"],
@@ -87,7 +87,7 @@ def test_peak_rule_may_start_one_before_a_lease_ends() -> None:
 
 @pytest.mark.parametrize("name", ADMISSIONS)
 def test_one_that_exceeds_the_memory_starts_when_all_have_ended(name: str) -> None:
-    """Nothing else would let it start."""
+    """It would otherwise never start."""
     replica = _replica((10, 5, 1), (10, 7, 1))
 
     assert 7 == _start(name, replica, _inference(500, 500))
@@ -105,7 +105,7 @@ def test_one_waits_for_its_seats(name: str) -> None:
 
 
 def test_peak_rule_waits_for_the_end_of_what_holds_too_much() -> None:
-    """A lease that outgrew its prediction leaves no room for anybody until it ends."""
+    """A lease that exceeded its prediction leaves no room for others until it ends."""
     replica = _replica((90, 30, 1))
 
     assert 30 == _start("peak", replica, _inference(1, 1))
@@ -113,13 +113,13 @@ def test_peak_rule_waits_for_the_end_of_what_holds_too_much() -> None:
 
 @pytest.mark.parametrize("name", ADMISSIONS)
 def test_tokens_that_no_lease_explains_take_room(name: str) -> None:
-    """An aborted call whose KV is not free yet still holds it."""
+    """An aborted call holds its KV until the engine has freed it."""
     replica = _replica((10, 1, 1))
     fitting = _inference(40, 1)
 
     assert _fits(name, replica, fitting)
 
-    replica.unaccounted_tokens = 49  # 51 are left, and 52 are wanted
+    replica.unaccounted_tokens = 49  # 51 are left, and 52 are needed
 
     assert not _fits(name, replica, fitting)
 
@@ -129,7 +129,7 @@ def test_tokens_that_no_lease_explains_take_room(name: str) -> None:
     [
         (10, 100, 0, 10),
         (10, 100, 9, 1),
-        (10, 100, 10, 10),  # outlived: twice as long as predicted
+        (10, 100, 10, 10),  # exceeded: twice the prediction
         (10, 100, 25, 15),  # 40
         (10, 30, 25, 5),  # 40, at most 30
         (10, 30, 30, 0),
@@ -141,7 +141,7 @@ def test_tokens_that_no_lease_explains_take_room(name: str) -> None:
 def test_expected_length_doubles_until_it_covers_what_was_made(
     predicted: int, at_most: int, made: int, left: int
 ) -> None:
-    """A short prediction would let in more than fits, over and over."""
+    """Otherwise a low prediction would again and again admit more than fits."""
     assert left == _inference(1, predicted, at_most=at_most).expected_remaining(made)
 
 

@@ -1,4 +1,4 @@
-"""Work beyond a quota that deprioritises is behind all that has quota, of whatever tenant."""
+"""Work beyond a deprioritising quota is served after all work within quota, of any tenant."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def _core(options: dict[str, object] | None = None, tree: TenantTree = _TREE) ->
 
 
 def _driver(options: dict[str, object] | None = None, tree: TenantTree = _TREE) -> CoreDriver:
-    """Open t, of T, and x, of T/x, beyond a quota, and u of U, with two inferences each."""
+    """Open t of T, x of T/x beyond a quota, and u of U, with two inferences each."""
     driver = CoreDriver(_core(options, tree))
     for name, cost, tenant in (("t", 100, "T"), ("x", 100, "T/x"), ("u", 900, "U")):
         driver.open(name, cost, tenant=tenant)
@@ -39,7 +39,7 @@ def _priorities(actions: list[Action]) -> list[int]:
 def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
     options: dict[str, object],
 ) -> None:
-    """T would be first by its weight of 9; among what has none, T/x has 4 times what T has."""
+    """T would be first by its weight of 9; beyond quotas T/x has 4 times the share of T."""
     driver = _driver(options)
     order = [one.application_id for one in driver.core.ledger.queue.in_order()]
 
@@ -48,7 +48,7 @@ def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
 
 
 def test_engine_has_what_is_beyond_a_quota_behind_all_else() -> None:
-    """Where its memory overflows it stops them first, and among them by their own order."""
+    """Where its memory overflows it stops them first, in the reverse of their own order."""
     priorities = _priorities(_driver().pull(seats=6))
 
     assert sorted(priorities) == priorities
@@ -57,7 +57,7 @@ def test_engine_has_what_is_beyond_a_quota_behind_all_else() -> None:
 
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_application_that_has_quota_again_is_first_in_its_turn(options: dict[str, object]) -> None:
-    """It has its weight, and its tenant its own, though it was moved while it waited and ran."""
+    """Its weight and its tenant's apply again, though it was moved while it waited and ran."""
     driver = _driver(options)
     driver.pull(seats=3)
     driver.handle(ev.ApplicationDeprioritised("t", False))
@@ -76,7 +76,7 @@ def test_application_that_has_quota_again_is_first_in_its_turn(options: dict[str
 
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_successor_has_them_behind_too(options: dict[str, object]) -> None:
-    """With the keys of before, in both trees; and what was left behind by a move."""
+    """The keys of both trees and the debts left by a move survive the restart."""
     driver = _driver(options)
     driver.pull(seats=4)
     driver.pull(progress={"1": 3, "3": 5}, seats=4)
@@ -107,7 +107,7 @@ def test_state_of_a_version_that_had_one_tree_still_loads() -> None:
 
 
 def test_node_that_holds_its_share_is_left_out_of_both_trees() -> None:
-    """Others beyond their quota pass: T must not be given more, U may."""
+    """Others beyond their quota pass: T must get no more, U may."""
     tree = TenantTree({"T": TenantNode(kv_share=KvShare(most=0.1))})
     driver = CoreDriver(_core(tree=tree))
     for number in range(24):
@@ -121,7 +121,7 @@ def test_node_that_holds_its_share_is_left_out_of_both_trees() -> None:
 
 
 def test_leaf_beyond_a_quota_becomes_a_branch() -> None:
-    """T has none when T/y comes without, and is looked at level by level from then on."""
+    """T has no weight there until T/y arrives, and its levels are compared from then on."""
     driver = CoreDriver(_core())
     for name, tenant in (("t", "T"), ("y", "T/y")):
         driver.open(name, 100, tenant=tenant)
@@ -134,7 +134,7 @@ def test_leaf_beyond_a_quota_becomes_a_branch() -> None:
 
 
 def test_without_shares_by_tenant_it_has_a_millionth_of_its_weight() -> None:
-    """There is one clock then; going over to tenants and back gives it a place in each."""
+    """There is one clock then; a change to tenants and back gives it a place in each."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.submit("a1", "a")

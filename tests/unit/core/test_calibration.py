@@ -1,4 +1,4 @@
-"""Quantiles that learn of what came of earlier expectations."""
+"""Quantiles of wait times that are calibrated on outcomes."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from justitia_ray.core.calibration import LEAST_S, Calibration
 
 
 def learned(ratios: list[float], expected_s: float = 10.0) -> Calibration:
-    """Return what has seen one outcome after the other, as multiples of what was expected."""
+    """Return a calibration that has observed outcomes, given as multiples of the expectation."""
     calibration, now = Calibration(), 0.0
     for ratio in ratios:
         said = calibration.say(expected_s, now)
@@ -20,7 +20,7 @@ def learned(ratios: list[float], expected_s: float = 10.0) -> Calibration:
 
 
 def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_known() -> None:
-    """The first callers after a start are told something that is not absurd."""
+    """The first callers after a start must get plausible times."""
     for expected_s in (0.0, 0.05, 1.0, 60.0, 1e7):
         p10, p50, p90 = Calibration().quantiles(expected_s)
 
@@ -29,7 +29,7 @@ def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_kn
 
 
 def test_what_always_takes_twice_as_long_is_told_so() -> None:
-    """A bias of the expectation, say by work that comes later and goes first, is unlearned."""
+    """It unlearns a systematic error, for instance from later work that is served first."""
     p10, p50, p90 = learned([2.0] * 300).quantiles(10.0)
 
     assert p50 == pytest.approx(20.0, rel=0.15)
@@ -37,7 +37,7 @@ def test_what_always_takes_twice_as_long_is_told_so() -> None:
 
 
 def test_what_is_far_ahead_teaches_nothing_about_what_is_near() -> None:
-    """Errors differ by how far ahead it was said: one histogram for all would blur both."""
+    """Errors depend on the expected time: one histogram for all would mix them."""
     calibration = learned([3.0] * 300, expected_s=400.0)
 
     assert calibration.quantiles(0.5).p50 == Calibration().quantiles(0.5).p50
@@ -46,7 +46,6 @@ def test_what_is_far_ahead_teaches_nothing_about_what_is_near() -> None:
 
 @pytest.mark.parametrize("deviation", [0.2, 0.8, 1.6])
 def test_eight_in_ten_fall_between_p10_and_p90(deviation: float) -> None:
-    """That is the promise, whatever the spread of the outcomes."""
     rng, calibration, now, within = random.Random(5), Calibration(), 0.0, 0
     rounds, known = 1500, 300
     for number in range(rounds):
@@ -61,7 +60,7 @@ def test_eight_in_ten_fall_between_p10_and_p90(deviation: float) -> None:
 
 
 def test_lateness_is_learned_before_the_wait_is_over() -> None:
-    """When everything stands still no wait ends, and p90 must rise all the same."""
+    """When everything stops no wait ends, and p90 must still rise."""
     calibration = learned([1.0] * 200)
     before = calibration.quantiles(10.0).p90
     for number in range(5):
@@ -72,7 +71,7 @@ def test_lateness_is_learned_before_the_wait_is_over() -> None:
 
 
 def test_what_is_forgotten_teaches_nothing() -> None:
-    """A cancelled application has not started early, nor late."""
+    """A cancelled application has started neither early nor late."""
     calibration = Calibration()
     before = calibration.quantiles(10.0)
     said = calibration.say(10.0, 0.0)
@@ -83,7 +82,7 @@ def test_what_is_forgotten_teaches_nothing() -> None:
 
 
 def test_what_is_over_is_not_kept_until_it_would_have_been_late() -> None:
-    """Expectations of days that come true in seconds must not pile up."""
+    """Expectations of days that end in seconds must not use memory for days."""
     calibration = Calibration()
     for number in range(20_000):
         calibration.settle(calibration.say(1e6, float(number)), float(number))
@@ -92,16 +91,16 @@ def test_what_is_over_is_not_kept_until_it_would_have_been_late() -> None:
 
 
 def test_weights_do_not_overflow() -> None:
-    """The weight of the newest grows without end, and is brought down now and then."""
+    """The weight of the newest outcome grows exponentially, and is rescaled now and then."""
     calibration = learned([1.0] * 12_000, expected_s=1.0)
 
     assert calibration.quantiles(1.0).p50 == pytest.approx(1.0, rel=0.15)
 
 
 def test_each_distance_has_levels_of_its_own() -> None:
-    """Ratios of what is far grow again and again: its p90 makes up for it, that of near does not.
+    """Ratios of long waits grow, and only their p90 rises.
 
-    With one pair of levels for all, the many near ones would set it.
+    With one pair of levels for all, the many short waits would set it.
     """
     rng, calibration, now, within = random.Random(3), Calibration(), 0.0, {0.5: 0, 400.0: 0}
     rounds, known = 400, 100
@@ -120,7 +119,7 @@ def test_each_distance_has_levels_of_its_own() -> None:
 
 
 def test_waits_that_last_on_widen_p90_and_leave_p50() -> None:
-    """A queue that grows has ended short waits alone, and the next is no shorter than those."""
+    """In a growing queue only short waits have ended, and the next is no shorter than those."""
     calibration = learned([1.0] * 100)
     before = calibration.quantiles(10.0)
     now = 1_000.0
@@ -135,7 +134,7 @@ def test_waits_that_last_on_widen_p90_and_leave_p50() -> None:
 
 
 def test_p90_is_bounded_by_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a load ends all that waits may start at once: nobody is told many times what came."""
+    """When a load ends all waiting applications may start at once."""
     outlasted = learned([1.0] * 100)
     for _ in range(100):
         outlasted.say(10.0, 1_000.0)
@@ -150,7 +149,7 @@ def test_p90_is_bounded_by_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_is_forgotten_late_teaches_nothing_of_how_long_waits_last() -> None:
-    """It is taken out of every bin that it has lasted to; only that it was late is counted."""
+    """It is removed from every bin that it has outlasted; only its lateness is counted."""
     calibration = learned([1.0] * 50)
     said = calibration.say(10.0, 1_000.0)
     calibration.note_time(1_015.0)

@@ -1,8 +1,8 @@
-"""What a decision costs, in calls of functions of the package: unlike seconds, the same anywhere.
+"""Cost of a decision in calls of the package's functions, which is equal on every machine.
 
-A figure that falls is written down here; it does not rise again. The lag meter has 38 of the calls
-of a submission and 102 of those of a report; without it they are 175 and 194. The targets are 170
-and 260.
+A lower figure is recorded here and must not rise again. The lag meter has 38 of the calls of a
+submission and 102 of those of a report; without it they are 175 and 194. The targets are 170 and
+260.
 """
 
 import sys
@@ -39,7 +39,7 @@ def calls_of(act: Callable[[], object]) -> int:
 
 
 class Load:
-    """Applications that each have an inference running on one replica, which has room for more."""
+    """Applications with one running inference each, on one replica with free memory."""
 
     def __init__(self, policy: str) -> None:
         self.core = SchedulerCore(policy)
@@ -56,12 +56,11 @@ class Load:
         self.core.handle(event, self.now)
 
     def submit(self, request_id: str, name: str) -> object:
-        """Submit an inference."""
         event = ev.InferenceSubmitted(request_id, name, request_id, "i0", 100, 50, 100)
         return self.core.handle(event, self.now)
 
     def report(self, made: dict[str, int]) -> object:
-        """Let the replica report the tokens made under each lease, and ask for work."""
+        """Report the tokens made under each lease, and pull."""
         self.now += 0.25
         progress = [ev.LeaseProgress(name, 100, n, running=True) for name, n in made.items()]
         capacity = ReplicaCapacity(100_000, 16, 256)

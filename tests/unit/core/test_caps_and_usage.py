@@ -1,4 +1,4 @@
-"""Caps of one application, and what is counted as used of it, over the death of a scheduler."""
+"""Caps of an application and its counted usage, over restarts of the scheduler."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def _capped(**caps: float) -> CoreDriver:
 
 
 def _refusals(actions: list[Action]) -> list[tuple[str, str]]:
-    """Return whom a cap refuses, and its unit."""
+    """Return the inferences that a cap refuses, with the cap's unit."""
     return [
         (action.request_id, action.limit.unit)
         for action in actions
@@ -30,7 +30,7 @@ def _refusals(actions: list[Action]) -> list[tuple[str, str]]:
 
 
 def test_capped_inferences_are_refused_as_they_are_submitted() -> None:
-    """A runaway agent is stopped at its cap, and another application of the tenant is not."""
+    """A runaway agent is stopped at its cap, but not another application of its tenant."""
     driver = _capped(inferences=2)
     driver.open("a")
     driver.open("b")
@@ -42,7 +42,7 @@ def test_capped_inferences_are_refused_as_they_are_submitted() -> None:
 
 
 def test_service_beyond_a_cap_refuses_what_waits_and_lets_run_what_runs() -> None:
-    """An inference that runs has its memory: its answer is worth more than stopping it saves."""
+    """A running inference has its memory already: its answer is worth more than its end saves."""
     driver = _capped(kv_token_time=50)
     driver.open("a")
     driver.submit("q0", prompt=10, output=10)
@@ -59,7 +59,7 @@ def test_service_beyond_a_cap_refuses_what_waits_and_lets_run_what_runs() -> Non
 
 
 def test_capped_time_ends_while_nothing_happens() -> None:
-    """An agent that waits for ever must not wait past its time, restored or not."""
+    """An agent that waits for ever must not exceed its time, restored or not."""
     driver = _capped(seconds=60)
     driver.open("a")
     driver.submit("q0")
@@ -72,7 +72,7 @@ def test_capped_time_ends_while_nothing_happens() -> None:
 
 
 def test_deprioritised_application_has_its_weight_back_afterwards() -> None:
-    """Beyond its quota it runs when nobody else wants to; a successor has to know both weights."""
+    """Beyond its quota it is served last; a new scheduler needs both weights."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.handle(ev.ApplicationDeprioritised("a", True))
@@ -85,7 +85,7 @@ def test_deprioritised_application_has_its_weight_back_afterwards() -> None:
 
 
 def test_usage_is_that_of_all_its_reports_once() -> None:
-    """Progress and ends that are told again are not used again; nor is the prompt twice."""
+    """Repeated progress and ends are not counted again; nor is the prompt."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=3)
@@ -103,7 +103,7 @@ def test_usage_is_that_of_all_its_reports_once() -> None:
 
 
 def test_successor_books_only_what_its_saved_totals_lack() -> None:
-    """Totals are saved with the applications: what is booked again is what is missing in both."""
+    """Totals are saved with the applications: only service missing in both is booked again."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=9)
@@ -111,7 +111,7 @@ def test_successor_books_only_what_its_saved_totals_lack() -> None:
     lease, inference = driver.lease_of("q0"), driver.inference("q0")
     driver.pull(progress={lease: 4})
     saved, record = driver.core.state.usage.take_changed(), driver.record()
-    driver.pull(progress={lease: 6})  # known to the one that dies alone
+    driver.pull(progress={lease: 6})  # reported only to the scheduler that dies
     successor = SchedulerCore(timeouts=PATIENT)
     successor.state.usage.restore(saved)
     driver.hand_over(successor, ("r0",), record)
@@ -125,7 +125,7 @@ def test_successor_books_only_what_its_saved_totals_lack() -> None:
 
 
 def test_days_are_apart_and_old_ones_are_forgotten_once_saved() -> None:
-    """Yesterday's totals are final; a scheduler that runs for years holds two days of them."""
+    """Yesterday's totals are final; a scheduler that runs for years stores two days."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     for day in range(3):
         driver.now = 86_400 * day + 10
@@ -139,7 +139,7 @@ def test_days_are_apart_and_old_ones_are_forgotten_once_saved() -> None:
 
 
 def test_day_is_not_final_before_its_totals_are_saved() -> None:
-    """A save that failed has stored nothing: a meter would keep totals that a successor changes."""
+    """After a failed save a meter would keep totals that a new scheduler changes."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     book = driver.core.state.usage
@@ -153,6 +153,6 @@ def test_day_is_not_final_before_its_totals_are_saved() -> None:
 
 
 def test_damaged_usage_is_refused_by_field() -> None:
-    """A total that cannot be must not be added to."""
+    """An impossible total must not be added to."""
     with pytest.raises(ValueError, match="inferences is -1"):
         SchedulerCore().state.usage.restore({0: {"t": UsageTotals().record() | {"inferences": -1}}})

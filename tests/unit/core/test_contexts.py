@@ -1,4 +1,4 @@
-"""What is known to lie in a replica's prefix cache: the engine's order of eviction."""
+"""Predicted contents of a replica's prefix cache, by the engine's order of eviction."""
 
 from justitia_ray.core.contexts import Context, Contexts
 
@@ -47,7 +47,7 @@ def test_two_leases_hold_a_context_until_the_last_ends() -> None:
 
 
 def test_short_call_of_an_application_leaves_its_long_context_as_it_is() -> None:
-    """A title, say: it goes on from nothing."""
+    """A call for a title, for instance, continues no context."""
     known = contexts("a")
 
     assert known.hold("a", 10) is None
@@ -115,7 +115,7 @@ def test_context_that_was_forgotten_while_it_was_held_does_not_come_back() -> No
 
 
 def test_start_displaces_what_is_left_of_live_contexts() -> None:
-    """Half of what lies idle is of an application that has ended, and is missed by none."""
+    """Half of the idle tokens belong to an ended application, which no later call needs."""
     known = contexts("a", "b", tokens=400)
     known.end("a")
 
@@ -123,7 +123,7 @@ def test_start_displaces_what_is_left_of_live_contexts() -> None:
     assert 0 == known.displaced("c", 200, 1000)
     assert 50 == known.displaced("c", 300, 1000)
     assert 400 == known.displaced("c", 5000, 1000)
-    assert 0 == known.displaced("b", 600, 1000)  # its own goes with it, and a has ended
+    assert 0 == known.displaced("b", 600, 1000)  # its own context is evicted too, and a has ended
 
 
 def test_contexts_are_bounded_and_the_long_ones_stay() -> None:

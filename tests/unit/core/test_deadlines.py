@@ -1,4 +1,4 @@
-"""Deadlines of the first lease: refused at once, or when they pass; never granted afterwards."""
+"""Deadlines of the first lease: refused on submission or when they pass, never granted later."""
 
 import math
 
@@ -47,7 +47,7 @@ def submit(
 
 
 def test_inference_that_waits_past_its_deadline_is_refused_then() -> None:
-    """The caller of a missed deadline has stopped waiting: to run it later would be waste."""
+    """The caller has stopped waiting: running it later would be waste."""
     driver = busy()
     driver.open("a")
     assert [] == submit(driver)
@@ -59,7 +59,7 @@ def test_inference_that_waits_past_its_deadline_is_refused_then() -> None:
 
 
 def test_what_has_missed_its_deadline_is_not_granted_by_the_pull_that_brings_the_room() -> None:
-    """Deadlines are looked at before anything is granted, also at the very instant."""
+    """Deadlines are checked before grants, also at the same instant."""
     driver = busy()
     driver.open("a")
     submit(driver)
@@ -70,7 +70,7 @@ def test_what_has_missed_its_deadline_is_not_granted_by_the_pull_that_brings_the
 
 
 def test_missed_deadline_is_refunded() -> None:
-    """Applications behind must not wait on for service that nobody will ask for."""
+    """Later applications must not wait for service that will not be used."""
     driver = busy()
     driver.open("a", 500)
     submit(driver)
@@ -82,7 +82,7 @@ def test_missed_deadline_is_refunded() -> None:
 
 
 def test_application_with_a_missed_deadline_is_no_lesson() -> None:
-    """It took less than applications of its class take: the predictor must not learn from it."""
+    """It used less than its class does: the predictor must not learn from it."""
     driver = busy()
     driver.open("a")
     submit(driver)
@@ -93,7 +93,7 @@ def test_application_with_a_missed_deadline_is_no_lesson() -> None:
 
 
 def test_inference_that_cannot_make_its_deadline_is_refused_at_once() -> None:
-    """It is told now, while its caller can still ask elsewhere, rather than after the wait."""
+    """The caller can still use another service, which it could not after the wait."""
     driver = busy()
     driver.open("big", 50_000)
     driver.submit("big1", "big", prompt=10, output=10)
@@ -104,7 +104,7 @@ def test_inference_that_cannot_make_its_deadline_is_refused_at_once() -> None:
 
 
 def test_inference_that_may_make_it_waits() -> None:
-    """Only what misses even the early end of what is expected is refused unheard."""
+    """Only a deadline before the early end of the expected start is refused at once."""
     driver = busy()
     driver.open("a", 155)
 
@@ -112,7 +112,6 @@ def test_inference_that_may_make_it_waits() -> None:
 
 
 def test_inference_that_starts_at_once_makes_any_deadline() -> None:
-    """An idle service refuses nobody for a deadline."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
@@ -121,7 +120,7 @@ def test_inference_that_starts_at_once_makes_any_deadline() -> None:
 
 
 def test_nothing_leased_is_cut() -> None:
-    """The limit is on the wait in the queue: what runs goes on."""
+    """The deadline limits the wait in the queue: running inferences continue."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
@@ -132,7 +131,7 @@ def test_nothing_leased_is_cut() -> None:
 
 
 def test_inference_that_was_leased_once_waits_again_without_a_deadline() -> None:
-    """A replica's death is not its caller's fault, and half an answer may be out already."""
+    """The caller is not to blame for a lost replica, and half an answer may be sent already."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
@@ -144,7 +143,7 @@ def test_inference_that_was_leased_once_waits_again_without_a_deadline() -> None
 
 
 def test_application_has_the_deadline_of_those_that_say_none() -> None:
-    """Named once, when it is opened; an inference's own goes before it, and inf is none."""
+    """It is set when the application opens; an inference's own deadline wins, and inf is none."""
     driver = busy()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
     submit(driver, "default", deadline_s=None)
@@ -157,7 +156,7 @@ def test_application_has_the_deadline_of_those_that_say_none() -> None:
 
 
 def test_deadline_of_an_application_outlives_the_scheduler() -> None:
-    """Else the next scheduler would let its inferences wait for ever."""
+    """Otherwise the next scheduler would let its inferences wait for ever."""
     driver = busy()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
     driver.hand_over(SchedulerCore(lease_prefix="2-"))
@@ -166,7 +165,7 @@ def test_deadline_of_an_application_outlives_the_scheduler() -> None:
 
 
 def test_age_counts_over_restarts() -> None:
-    """A caller has waited since it first asked, whichever scheduler it was."""
+    """A caller has waited since its first request, over all schedulers."""
     driver = busy()
     driver.open("a")
 
@@ -176,7 +175,7 @@ def test_age_counts_over_restarts() -> None:
 
 
 def test_inference_that_claims_a_lease_has_no_deadline() -> None:
-    """It was leased in time by an earlier scheduler."""
+    """An earlier scheduler leased it in time."""
     driver = busy()
     driver.open("a")
     submit(driver, lease_id="1-7", age_s=50.0, resubmitted=True)
@@ -187,6 +186,6 @@ def test_inference_that_claims_a_lease_has_no_deadline() -> None:
 
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, math.inf, math.nan])
 def test_application_without_a_finite_deadline_above_0_is_a_mistake(deadline_s: float) -> None:
-    """No record with it could be read again."""
+    """A record with such a deadline could not be read again."""
     with pytest.raises(ValueError, match="deadline_s is"):
         ev.ApplicationArrived("a", "c", "t", 1.0, 1.0, "i", deadline_s=deadline_s)

@@ -1,4 +1,4 @@
-"""What ran of an inference that was stopped is charged with its replica's last report, once."""
+"""Service of an aborted inference is charged once, with its replica's final report."""
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.usage import UsageTotals
@@ -6,7 +6,7 @@ from tests.core_driver import CoreDriver, refused
 
 
 def _cancelled(core: CoreDriver, made: int | None) -> str:
-    """Let one inference of 10 prompt tokens be leased, reported and cancelled; return its lease."""
+    """Lease, report and cancel one inference of 10 prompt tokens; return its lease."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()
@@ -24,7 +24,7 @@ def _usage(core: CoreDriver) -> UsageTotals:
 
 
 def test_tokens_since_the_last_report_are_charged(core: CoreDriver) -> None:
-    """Whoever leaves between two reports pays for what was made, in usage and in fair share."""
+    """A caller that leaves between two reports pays for all tokens, in usage and in fair share."""
     lease_id = _cancelled(core, made=None)
     core.last_word(lease_id, output=4, prompt=10)
 
@@ -38,7 +38,7 @@ def test_tokens_since_the_last_report_are_charged(core: CoreDriver) -> None:
 
 
 def test_application_is_over_with_the_last_word_and_not_before(core: CoreDriver) -> None:
-    """Its account has to be there for what is charged."""
+    """Its account must exist when the final report is charged."""
     lease_id = _cancelled(core, made=2)
     before = list(core.core.state.applications)
     core.last_word(lease_id, output=3, prompt=10)
@@ -49,7 +49,7 @@ def test_application_is_over_with_the_last_word_and_not_before(core: CoreDriver)
 def test_prompt_that_was_left_while_it_was_read_is_charged_as_far_as_it_was(
     core: CoreDriver,
 ) -> None:
-    """In fair share as its first token would have been."""
+    """Fair share counts it as the first token would have been counted."""
     lease_id = _cancelled(core, made=None)
     core.last_word(lease_id, prompt=6)
 
@@ -63,14 +63,14 @@ def test_prompt_that_was_left_while_it_was_read_is_charged_as_far_as_it_was(
 
 
 def test_lease_whose_payload_never_came_costs_nothing(core: CoreDriver) -> None:
-    """Its replica says that nothing of it ran."""
+    """Its replica reports that the lease never ran."""
     core.last_word(_cancelled(core, made=None))
 
     assert (0, 0) == (_usage(core).inferences, _usage(core).prompt_tokens)
 
 
 def test_replica_that_is_lost_or_silent_has_said_what_it_reported_last(core: CoreDriver) -> None:
-    """Nothing more will be heard of it."""
+    """No further report will come."""
     _cancelled(core, made=2)
     core.handle(ev.ReplicaLost("r0"))
 
@@ -92,7 +92,7 @@ def test_last_word_that_is_repeated_is_counted_once(core: CoreDriver) -> None:
 
 
 def test_call_that_was_cancelled_as_it_ended_is_metered_whole(core: CoreDriver) -> None:
-    """A caller that hangs up at the last event has had its answer."""
+    """A caller that hangs up at the last event has received its answer."""
     lease_id = _cancelled(core, made=None)
     core.pull(progress=None, finished={lease_id: 7})
 
@@ -104,7 +104,7 @@ def test_call_that_was_cancelled_as_it_ended_is_metered_whole(core: CoreDriver) 
 
 
 def test_stopped_application_that_is_opened_again_begins_anew(core: CoreDriver) -> None:
-    """It does not wait for the last report of what ran before."""
+    """It does not wait for the final report of its earlier inferences."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()
@@ -119,7 +119,7 @@ def test_stopped_application_that_is_opened_again_begins_anew(core: CoreDriver) 
 
 
 def test_prompt_that_a_dying_engine_had_read_is_not_charged(core: CoreDriver) -> None:
-    """It is read again elsewhere; what is left before that has run nowhere that counts."""
+    """Another replica reads it again; only service that counts is charged."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()

@@ -1,4 +1,4 @@
-"""Who is granted what, where and when."""
+"""Dispatch: which inference is granted on which replica, and when."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_grant_says_how_long_the_inference_waited(core: CoreDriver) -> None:
 
 
 def test_what_a_lost_replica_ran_is_granted_with_an_arrival(core: CoreDriver) -> None:
-    """An arrival may be the first event after a replica was due to be lost, and long the last."""
+    """An arrival may be the first event after a replica's timeout, and the last for a long time."""
     core.open("a")
     core.submit("x", "a")
     core.pull("r0", seats=1)
@@ -50,7 +50,7 @@ def test_what_a_lost_replica_ran_is_granted_with_an_arrival(core: CoreDriver) ->
 
 
 def _looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows with each look at who is first, from now on."""
+    """Return a list that gets an entry whenever the queue's first is requested."""
     looks: list[str] = []
     grant_all = Leases.grant_all
 
@@ -65,7 +65,7 @@ def _looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That costs a search; the next report asks, and what fits is asked for at once."""
+    """Such a search is expensive; the next report makes one, and granting is immediate then."""
     core = CoreDriver(SchedulerCore("justitia", {"order": "sgps", "guard_iterations": 300}))
     core.open("a")
     core.submit("x", "a")
@@ -89,7 +89,10 @@ def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
 def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
     guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would fit, and is larger than the first; a guard calls it urgent. A smaller one may go."""
+    """It would fit, but is larger than the first; a guard calls it urgent.
+
+    A smaller one may start.
+    """
     options = {"order": "sgps", "guard_iterations": guard_iterations}
     core = CoreDriver(SchedulerCore("justitia", options))
     core.open("a", 100_000)
@@ -125,7 +128,7 @@ def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
 def test_nobody_is_looked_for_when_nothing_can_start(
     monkeypatch: pytest.MonkeyPatch, event: ev.Event
 ) -> None:
-    """These are half of all events, and with `backfill` each look is at up to 17 applications."""
+    """These are half of all events, and each search may examine up to 17 applications."""
     driver = _blocked("unlimited")
     looks = _looks(monkeypatch)
     driver.handle(event)
@@ -134,7 +137,7 @@ def test_nobody_is_looked_for_when_nothing_can_start(
 
 
 def test_nobody_is_looked_for_when_no_seat_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is memory for all, and one seat: x has it when it is free, and y is not looked at."""
+    """There is memory for all, and one seat: x takes it, and y is not examined."""
     core = CoreDriver(SchedulerCore("justitia"))
     core.open("a")
     core.submit("held", "a")
@@ -168,7 +171,7 @@ def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
 
 
 def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> None:
-    """Otherwise small inferences would keep a large one out for ever."""
+    """Otherwise small inferences would keep a large one waiting for ever."""
     core.open("a", 100_000)
     core.open("b", 1_000_000)
     core.submit("held", "a", prompt=600, output=10)
@@ -184,7 +187,7 @@ def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> N
 
 
 def test_application_that_outlives_its_charge_goes_behind(core: CoreDriver) -> None:
-    """Settling: a giant predicted small keeps its place for what it was charged, no longer."""
+    """Settling: a giant that was predicted small keeps its place only for its charge."""
     core.open("a", 20)
     core.open("b", 39)
     core.submit("a1", "a")
@@ -213,7 +216,7 @@ def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
 
 
 def test_replica_that_was_answered_gets_nothing_until_it_pulls_again(core: CoreDriver) -> None:
-    """A grant that misses the answer would wait a whole pull for nobody."""
+    """A grant after the answer would wait for the replica's next pull."""
     core.pull("r0")
     core.handle(ev.PullAnswered("r0"))
     core.handle(ev.PullAnswered("unknown"))
@@ -224,7 +227,7 @@ def test_replica_that_was_answered_gets_nothing_until_it_pulls_again(core: CoreD
 
 
 def test_draining_replica_gets_nothing(core: CoreDriver) -> None:
-    """What it runs goes on; draining once is for good."""
+    """Its running inferences continue; draining is final."""
     core.pull("r0")
     core.open()
     core.submit("x")
@@ -246,7 +249,7 @@ def test_seats_bound_what_is_granted(core: CoreDriver) -> None:
 
 
 def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> None:
-    """Granting into KV that an aborted call still holds would preempt somebody."""
+    """Granting memory that an aborted call still holds would cause a preemption."""
     core.open()
     core.submit("x", prompt=10, output=10)
     core.pull(kv=100)
@@ -259,7 +262,7 @@ def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> No
 
 
 def test_room_that_comes_free_is_granted_at_once(core: CoreDriver) -> None:
-    """What fitted nowhere is looked at again as soon as any replica has room, not before."""
+    """Waiting inferences are examined again once a replica has more room, not before."""
     core.open()
     core.submit("x", prompt=60, output=20)
     core.pull(kv=100)
@@ -271,7 +274,7 @@ def test_room_that_comes_free_is_granted_at_once(core: CoreDriver) -> None:
 
 
 def test_unknown_application_is_refused(core: CoreDriver) -> None:
-    """The ingress opens one first; after a restart it may have to again."""
+    """The ingress opens applications first, and again after a restart."""
     assert refused(core.submit("x", "nobody")) == [("x", "unknown_application")]
 
 
@@ -304,7 +307,7 @@ def test_pulling_again_changes_nothing(core: CoreDriver) -> None:
 
 
 def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
-    """A wall clock may be set back; no lease may expire twice for it."""
+    """A wall clock may be set back; no lease may expire twice."""
     core.pull()
     core.now -= 50
     core.open()
@@ -324,7 +327,7 @@ def test_cancelled_waiting_inference_is_gone(core: CoreDriver) -> None:
 
 @pytest.mark.parametrize("running", [False, True])
 def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) -> None:
-    """KV must be free within a second: the replica is told."""
+    """The replica must abort it so that its KV is free within a second."""
     core.open()
     core.submit("x")
     core.pull()
@@ -339,7 +342,7 @@ def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) 
 
 
 def test_backlog_is_the_memory_that_all_waiting_want(core: CoreDriver) -> None:
-    """Autoscaling reads it."""
+    """Autoscaling uses it."""
     core.open()
     core.submit("x", prompt=10, output=5)
     core.submit("y", prompt=20, output=7)
@@ -350,7 +353,7 @@ def test_backlog_is_the_memory_that_all_waiting_want(core: CoreDriver) -> None:
 
 
 def test_prompt_admission_can_be_chosen() -> None:
-    """It lets in what fits now; `peak` waits for what fits to the end."""
+    """It admits what fits now; `peak` waits for what fits to the end."""
     admitted = {}
     for admission in ("peak", "prompt"):
         driver = CoreDriver(SchedulerCore(admission=admission))
@@ -363,7 +366,6 @@ def test_prompt_admission_can_be_chosen() -> None:
 
 
 def test_unknown_admission_is_refused() -> None:
-    """The message names what is allowed."""
     with pytest.raises(ConfigError, match="admission: 'fifo' is not one of peak, prompt"):
         SchedulerCore(admission="fifo")
 
@@ -379,18 +381,18 @@ def _blocked(backfill: object, *, kv: int = 100, **options: object) -> CoreDrive
 
 
 def _ask(driver: CoreDriver, name: str, prompt: int, output: int) -> list[str]:
-    """Open an application of one inference."""
+    """Open an application with one inference."""
     driver.open(name)
     return granted(driver.submit(name, name, prompt=prompt, output=output))
 
 
 def test_nothing_passes_by_default() -> None:
-    """Strict order is what the bound is derived for."""
+    """The bound is derived for strict order."""
     assert [] == _ask(_blocked(0), "tiny", 1, 1)
 
 
 def test_one_that_ends_before_the_first_could_start_may_go() -> None:
-    """`first` starts when `held` ends, after 20 iterations; 10 + 5 fit beside that."""
+    """The first starts when `held` ends, after 20 iterations; 10 + 5 fit beside that."""
     driver = _blocked("unlimited")
 
     assert ["short"] == _ask(driver, "short", 10, 5)
@@ -407,7 +409,7 @@ def test_longer_one_may_go_if_it_leaves_room_for_the_first() -> None:
 
 
 def test_first_is_passed_as_often_as_is_allowed() -> None:
-    """Predictions err, so the count is what bounds its delay."""
+    """Predictions err, so only the count bounds the delay."""
     driver = _blocked(2)
 
     assert ["s1"] == _ask(driver, "s1", 2, 2)
@@ -417,7 +419,7 @@ def test_first_is_passed_as_often_as_is_allowed() -> None:
 
 
 def test_first_is_passed_as_often_as_is_allowed_by_one_report() -> None:
-    """Two that fit come before the replica's next pull, and one of them may pass."""
+    """Two that fit arrive before the replica's next pull, and one of them may pass."""
     driver = _blocked(1)
     driver.handle(ev.PullAnswered("r0"))
     for name in ("s1", "s2"):
@@ -427,7 +429,7 @@ def test_first_is_passed_as_often_as_is_allowed_by_one_report() -> None:
 
 
 def test_everybody_who_is_passed_counts_it() -> None:
-    """The second in line has been passed too, and must not pay with its own turn again."""
+    """The second in line was passed too, and must not be delayed again in its turn."""
     driver = _blocked(2)
     _ask(driver, "second", 45, 20)
     _ask(driver, "s1", 2, 2)
@@ -442,7 +444,7 @@ def test_everybody_who_is_passed_counts_it() -> None:
 
 
 def test_passing_turns_no_order_round() -> None:
-    """Who waits keeps the place, and starts as soon as there is room."""
+    """Passed inferences keep their places, and start as soon as there is room."""
     driver = _blocked("unlimited")
     _ask(driver, "second", 45, 2)
 
@@ -454,7 +456,7 @@ def test_passing_turns_no_order_round() -> None:
 
 
 def test_only_so_many_are_looked_at() -> None:
-    """A walk over ten thousand applications for each event would cost more than it gives."""
+    """Examining ten thousand applications for each event would cost more than it gains."""
     driver = _blocked("unlimited")
     for number in range(16):
         _ask(driver, f"large{number}", 50, 20)
@@ -464,7 +466,7 @@ def test_only_so_many_are_looked_at() -> None:
 
 
 def test_each_in_line_is_asked_about_a_replica_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes behind looks at the line; asking anew for each look is quadratic in it."""
+    """Later ones use the cached answers; asking again for each would be quadratic."""
     driver = _blocked("unlimited")
     large = [f"large{number}" for number in range(12)]
     for name in large:
@@ -483,7 +485,7 @@ def test_each_in_line_is_asked_about_a_replica_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_draining_replica_is_not_filled_up() -> None:
-    """Backfilling asks the same replicas."""
+    """Backfilling uses the same replicas."""
     driver = _blocked("unlimited")
     driver.handle(ev.PullAnswered("r0"))
 
@@ -492,14 +494,14 @@ def test_draining_replica_is_not_filled_up() -> None:
 
 @pytest.mark.parametrize(("cap", "expected"), [(1.0, ["short"]), (0.5, [])])
 def test_cap_holds_for_those_who_pass(cap: float, expected: list[str]) -> None:
-    """`held` has 80 of 100, and its application may not take more while `first` waits."""
+    """An application that holds 80 of 100 in `held` may not take more while `first` waits."""
     driver = _blocked("unlimited", kv_share_cap=cap)
 
     assert expected == granted(driver.submit("short", "held", prompt=2, output=2))
 
 
 def test_client_with_work_set_aside_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tenant's other application has been granted all; the one in line still waits."""
+    """All of the tenant's other application is granted; the one in line still waits."""
     driver = CoreDriver(
         SchedulerCore(policy_path("drr"), {"backfill": "unlimited", "unit": "tenant"})
     )
@@ -517,7 +519,7 @@ def test_client_with_work_set_aside_has_not_left(monkeypatch: pytest.MonkeyPatch
 
 
 def _core(cap: float = 0.5) -> CoreDriver:
-    """Return an FCFS core with a replica of 100 that asks for work."""
+    """Return an FCFS core with a replica of 100 KV tokens that has pulled."""
     driver = CoreDriver(SchedulerCore("fcfs", {"kv_share_cap": cap}))
     driver.pull(kv=100)
     for name in ("a", "b"):
@@ -542,18 +544,18 @@ def test_alone_an_application_may_hold_everything() -> None:
     [
         # 30 to 90 and 40 to 45 are over 100 together, and never at the same time.
         (1.0, [("a1", 30, 60), ("a2", 40, 5), ("b1", 90, 10)], ["a1", "a2"]),
-        # Held 30, wanted 30 more of 50: b goes first, and then nobody else waits.
+        # Held 30, needed 30 more of 50: b goes first, and then no other waits.
         (0.5, [("a1", 20, 10), ("a2", 20, 10), ("b1", 10, 10)], ["a1", "b1", "a2"]),
-        # Held 30: 20 more are exactly half of 100, and 21 are not. b2 wants 70, and waits on.
+        # Held 30: 20 more are exactly half of 100, and 21 are not. b2 needs 70, and keeps waiting.
         (
             0.5,
             [("a1", 20, 10), ("a2", 10, 10), ("b1", 10, 10), ("b2", 60, 10)],
             ["a1", "a2", "b1"],
         ),
         (0.5, [("a1", 20, 10), ("a2", 11, 10), ("b1", 10, 10), ("b2", 60, 10)], ["a1", "b1"]),
-        # Or an inference above the share would never run beside others that wait.
+        # Otherwise an inference above the share would never run beside waiting ones.
         (0.5, [("a1", 70, 10), ("b1", 60, 10)], ["a1"]),
-        # Room and share are two reasons: who waits for room is not passed for its share.
+        # Room and share are separate: an application without room is not passed for its share.
         (0.8, [("a1", 40, 10), ("a2", 60, 10), ("b1", 5, 10)], ["a1"]),
     ],
     ids=["no cap", "others pass", "filled", "not exceeded", "one may always start", "room"],
@@ -561,7 +563,7 @@ def test_alone_an_application_may_hold_everything() -> None:
 def test_share_of_the_memory_is_filled_and_not_exceeded_while_others_wait(
     cap: float, sizes: list[tuple[str, int, int]], expected: list[str]
 ) -> None:
-    """The cap keeps room for others, holds for as long as they wait, and never stops one alone."""
+    """The cap keeps room for others while they wait, and never stops a single application."""
     driver = _core(cap)
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt, output in sizes:
@@ -571,7 +573,7 @@ def test_share_of_the_memory_is_filled_and_not_exceeded_while_others_wait(
 
 
 def test_share_is_of_each_replica() -> None:
-    """An application that holds its share of one replica may still be given a seat on another."""
+    """An application that holds its share of one replica may still start on another."""
     driver = _core()
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt in (("a1", 40), ("a2", 40), ("b1", 80)):
@@ -582,7 +584,7 @@ def test_share_is_of_each_replica() -> None:
 
 
 def test_capped_ones_keep_their_order() -> None:
-    """Each waits for the other's sake, until one holds nothing: then it starts, and frees both."""
+    """Each waits because the other does, until one holds no memory: then it starts."""
     driver = _core()
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt in (("a1", 30), ("b1", 30), ("b2", 5), ("a2", 5)):

@@ -1,7 +1,7 @@
-"""Callers that are refused come back when there is a place for them, and hardly any later.
+"""Refused callers that wait for their Retry-After find a free place, with little extra delay.
 
-A service is simulated with its queue's quota, engines and thousands of callers who obey, in time
-that passes only here.
+The tests simulate a service with its queue quota, its engines and thousands of obedient callers, in
+virtual time.
 """
 
 import heapq
@@ -29,14 +29,14 @@ class _Caller:
     refused_at: Seconds | None = None
     retried_at: Seconds | None = None
     got_in: bool = False
-    """Whether its first retry got in."""
+    """Whether the first retry was admitted."""
 
 
 @dataclass
 class Burst:
-    """Callers who come at once while a service runs at its capacity.
+    """Callers that arrive at once at a service that runs at its capacity.
 
-    Until then a steady crowd keeps it busy, so that it has seen how fast it drains.
+    Until then a steady crowd keeps it busy, so that its drain rate is measured.
     """
 
     seed: int
@@ -44,19 +44,20 @@ class Burst:
     limit: int
     engines: int
     service_s: Seconds
-    """Mean; lengths are lognormal with a deviation as large."""
+    """Mean service time; lengths are lognormal with an equal standard deviation."""
     tenants: tuple[str, ...] = ("t",)
     newcomers: float = 0.0
-    """Callers who come for the first time after the burst, over what is served."""
+    """Rate of callers that arrive for the first time after the burst, relative to the service
+    rate."""
     newcomers_s: Seconds = 60.0
-    """How long they come."""
+    """Seconds for which newcomers arrive."""
     says_so: bool = True
-    """Whether callers say whether they come again."""
+    """Whether callers declare their retries."""
     constant_s: Seconds | None = None
-    """The same wait for everybody, as if nothing were known of the drain."""
+    """Retry-After for all callers, instead of slots; None: slots."""
     refused: list[_Caller] = field(default_factory=list)
     freed: list[Seconds] = field(default_factory=list)
-    """Departures since the burst."""
+    """Times of departures since the burst."""
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
@@ -68,7 +69,7 @@ class Burst:
         self._number = 0
 
     def run(self) -> "Burst":
-        """Play it until everybody was served or has tried twice."""
+        """Run until every caller was served or has tried twice."""
         for number in range(int(0.6 * self.limit)):
             self._arrive_at(self._rng.uniform(0, self.service_s), self._of(number), steady=True)
         for number in range(self.callers):
@@ -85,15 +86,15 @@ class Burst:
 
     @property
     def part_at_first_retry(self) -> float:
-        """Part of those refused who get in at their first retry."""
+        """Fraction of refused callers that are admitted at their first retry."""
         return sum(caller.got_in for caller in self.refused) / len(self.refused)
 
     @property
     def median_excess(self) -> float:
-        """Median of how much longer they wait than they have to, as a part of that.
+        """Median of (wait − necessary wait) / necessary wait over refused callers.
 
-        Who is refused has to wait for as many places to come free as callers were refused before
-        it and have not come back yet, and one more.
+        A refused caller necessarily waits for one free place per caller that was refused before it
+        and has not retried yet, and one more.
         """
         excess, waiting = [], list[Seconds]()
         for caller in self.refused:
@@ -172,9 +173,9 @@ _BURSTS = {
 
 @pytest.mark.parametrize("burst", _BURSTS.values(), ids=_BURSTS)
 def test_nine_in_ten_get_in_at_their_first_retry_and_wait_hardly_longer(burst: dict) -> None:  # type: ignore[type-arg]
-    """A client gives up after two retries: one that obeyed twice and got nothing is lost.
+    """A client gives up after two retries, so that a caller refused twice more is lost.
 
-    A wait far too long would get everybody in as well, so it is held to what had to be waited.
+    A wait far too long would admit every caller as well, so it is compared with the necessary wait.
     """
     for seed in range(3):
         played = Burst(seed, **burst).run()
@@ -203,9 +204,9 @@ _NEWCOMERS = {
 
 @pytest.mark.parametrize("burst", _NEWCOMERS.values(), ids=_NEWCOMERS)
 def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) -> None:  # type: ignore[type-arg]
-    """Who keeps coming for the first time would be served before those who waited as told.
+    """Otherwise a steady stream of newcomers would be served before callers that waited.
 
-    Of callers who do not say whether they come again, nobody goes before others: so it can fail.
+    If callers do not declare their retries, the test's target fails.
     """
     played = [Burst(seed, **burst).run() for seed in range(5)]
     silent = Burst(0, **burst, says_so=False).run()
@@ -216,7 +217,7 @@ def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) ->
 
 
 def test_place_is_kept_from_its_slot_on_until_the_caller_should_have_come() -> None:
-    """Not for ever: who never comes leaves a place empty for seconds."""
+    """A caller that never comes leaves a place empty for seconds only."""
     drain = _drained(10.0, 30.0)
     wait_s = drain.retry_after("t", 30.0)
     late_s = 30.0 + 1.1 * wait_s
@@ -227,7 +228,7 @@ def test_place_is_kept_from_its_slot_on_until_the_caller_should_have_come() -> N
 
 
 def test_who_comes_back_uses_up_a_place_that_is_kept_or_a_slot_that_is_not_due() -> None:
-    """Once each: a caller who says so falsely is a newcomer like others."""
+    """Each slot counts once: a caller with a false declaration is a newcomer like others."""
     drain = _drained(10.0, 30.0)
     waits = [drain.retry_after("t", 30.0) for _ in range(2)]
     now = 30.0 + (waits[0] + waits[1]) / 2
@@ -240,7 +241,7 @@ def test_who_comes_back_uses_up_a_place_that_is_kept_or_a_slot_that_is_not_due()
 
 
 def test_places_of_a_tenant_s_own_part_are_kept_from_nobody_else() -> None:
-    """A tenant that asks without end, and never comes, would else keep out all others."""
+    """Otherwise a tenant that sends requests and never retries would keep out all others."""
     drain = _drained(10.0, 30.0)
     for _ in range(50):
         drain.retry_after("t", 30.0)
@@ -253,14 +254,14 @@ def test_places_of_a_tenant_s_own_part_are_kept_from_nobody_else() -> None:
 
 @pytest.mark.parametrize("wait_s", [1.0, 5.0, 30.0, 100.0])
 def test_constant_wait_fails_the_target(wait_s: Seconds) -> None:
-    """The same wait for everybody brings all back at once, or most of them far too late."""
+    """One constant wait brings all back at once, or most of them far too late."""
     played = Burst(0, **_BURSTS["thousands"], constant_s=wait_s).run()  # type: ignore[arg-type]
 
     assert played.part_at_first_retry < 0.9 or played.median_excess > 0.2
 
 
 def _drained(rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | None = None) -> Drain:
-    """Return a drain that a tenant has left at this rate, from 0 on."""
+    """Return a drain that a tenant has left at this rate since time 0."""
     drain = drain or Drain()
     for _ in range(int(rate * seconds) + 1_000):
         drain.arrive(tenant)
@@ -270,7 +271,7 @@ def _drained(rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | No
 
 
 def test_each_caller_is_handed_a_later_slot() -> None:
-    """They come one after the other, as places come free: ten a second, a little slower."""
+    """Slots follow each other as places become free: ten per second, a little slower."""
     drain = _drained(10.0, 20.0)
     waits = [drain.retry_after("t", 20.0) for _ in range(100)]
 
@@ -279,7 +280,7 @@ def test_each_caller_is_handed_a_later_slot() -> None:
 
 
 def test_slots_that_are_due_are_given_again() -> None:
-    """Who was told to come and did so, or never came, stands in nobody's way."""
+    """Callers whose slot is past, whether they came or not, delay no later caller."""
     drain = _drained(10.0, 20.0)
     first = drain.retry_after("t", 20.0)
     for _ in range(50):
@@ -291,14 +292,14 @@ def test_slots_that_are_due_are_given_again() -> None:
 
 
 def test_more_has_to_end_where_the_tenant_has_too_much() -> None:
-    """One that exceeds its part by ten waits for ten ends more."""
+    """A tenant that exceeds its part by ten waits for ten ends more."""
     waits = [_drained(10.0, 20.0).retry_after("t", 20.0, shortfall=n) for n in (1, 11)]
 
     assert waits[1] - waits[0] == pytest.approx(1.0, rel=0.2)
 
 
 def test_who_waited_for_nothing_waits_until_a_place_is_likely() -> None:
-    """Ten leave in a second: nine times in ten one does in 0.26 s, where others are told 0.135."""
+    """Ten leave in a second: with 90 % probability one does in 0.26 s; others wait 0.135 s."""
     waits = [_drained(10.0, 20.0).retry_after("t", 20.0, is_again=again) for again in (False, True)]
 
     assert 1 - math.exp(-10 * waits[0]) < 0.8
@@ -306,7 +307,7 @@ def test_who_waited_for_nothing_waits_until_a_place_is_likely() -> None:
 
 
 def test_nothing_beyond_the_horizon_is_promised() -> None:
-    """OpenAI's client never comes back if it is to wait longer; and it need not be remembered."""
+    """OpenAI's client gives up at longer waits, and the slot need not be stored."""
     drain = Drain()
     waits = [drain.retry_after("t", 0.0) for _ in range(1_000)]
 
@@ -315,14 +316,14 @@ def test_nothing_beyond_the_horizon_is_promised() -> None:
 
 
 def test_service_that_stands_still_is_told_as_slower() -> None:
-    """Engines that have died do not drain as they did."""
+    """Engines that died no longer drain the queue."""
     waits = [_drained(10.0, 20.0).retry_after("t", now) for now in (20.0, 80.0)]
 
     assert waits[1] > 3 * waits[0]
 
 
 def test_time_without_anything_to_serve_is_no_slow_drain() -> None:
-    """After a quiet night the first burst is told what the engines can do."""
+    """After a quiet night the first burst gets waits of the engines' known rate."""
     drain = _drained(10.0, 20.0)
     for _ in range(1_000):
         drain.depart("t", 20.1)
@@ -333,9 +334,9 @@ def test_time_without_anything_to_serve_is_no_slow_drain() -> None:
 
 
 def test_tenant_that_asks_without_end_does_not_lengthen_the_wait_of_others() -> None:
-    """Where all is full, half of what comes free is for the other: it waits twice as long at most.
+    """In a full queue half of the free places go to the other: it waits at most twice as long.
 
-    In one line for all it would be told to wait for two minutes.
+    In one line for all it would have to wait for two minutes.
     """
     alone = _drained(10.0, 20.0).retry_after("polite", 20.0, is_whole=True)
     drain = _drained(10.0, 20.0)
@@ -346,7 +347,7 @@ def test_tenant_that_asks_without_end_does_not_lengthen_the_wait_of_others() -> 
 
 
 def test_callers_that_name_tenants_without_end_share_a_line() -> None:
-    """Names are made by callers: the table of tenants does not grow with them."""
+    """Callers choose the names, so the table of tenants must not grow with them."""
     drain = Drain()
     for number in range(5_000):
         drain.arrive(f"made-up-{number}")

@@ -1,4 +1,4 @@
-"""Applications that their owners have ended: kept for a while, and not too many."""
+"""Applications that their owners have ended: stored for a limited time and in limited number."""
 
 from justitia_ray.core.actions import Refusal
 from justitia_ray.core.ended_by_owner import EndedByOwner
@@ -36,7 +36,7 @@ def test_the_oldest_id_goes_when_there_are_too_many() -> None:
 
 
 def test_id_that_comes_late_is_kept_no_longer() -> None:
-    """Ingresses tell a new scheduler what they know, in any order."""
+    """Ingresses report to a new scheduler in any order."""
     ended = EndedByOwner(600.0)
     ended.note("late", _CLOSED, 100.0)
     ended.note("early", _CLOSED, -550.0)

@@ -1,4 +1,4 @@
-"""Ends over the death of a scheduler: what was answered is counted once, and does not run again."""
+"""After the death of a scheduler, answered inferences are counted once and do not run again."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,7 +40,7 @@ def old() -> CoreDriver:
 
 
 def _successor(old: CoreDriver, *, saved: bool = True) -> CoreDriver:
-    """Return the scheduler that follows, with what the old one has saved, or without anything."""
+    """Return the next scheduler, with the saved state of the old one or without any."""
     driver = CoreDriver(old.core, old.now + 1.0)
     core = SchedulerCore(lease_prefix="2-")
     if saved:
@@ -75,7 +75,7 @@ def _stored(driver: CoreDriver) -> list[Action]:
 def test_inference_that_was_answered_meanwhile_is_counted_once(
     old: CoreDriver, report_first: bool, saved: bool
 ) -> None:
-    """An ingress says that an inference is over, a replica what it took, in any order, repeated."""
+    """An ingress reports the end and a replica the service, in any order and repeatedly."""
     new = _successor(old, saved=saved)
     if report_first:
         new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -86,7 +86,7 @@ def test_inference_that_was_answered_meanwhile_is_counted_once(
 
     assert (1, 1, 10, 10) == _counts(new)
     assert {"x"} == set(new.core.state.inferences)
-    assert 10 == new.application().output_tokens  # what its claim is settled with
+    assert 10 == new.application().output_tokens  # the amount with which its claim is settled
 
 
 def test_service_of_an_answered_inference_is_booked_once(old: CoreDriver) -> None:
@@ -103,7 +103,7 @@ def test_service_of_an_answered_inference_is_booked_once(old: CoreDriver) -> Non
 
 
 def test_inference_that_was_counted_and_stored_is_not_counted_again(old: CoreDriver) -> None:
-    """The replica does not know that it was booked, nor the ingress."""
+    """Neither the replica nor the ingress has received the confirmation."""
     old.pull("r0", {"1-1": 3}, {"1-2": 10})
     new = _successor(old)
     new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -114,7 +114,7 @@ def test_inference_that_was_counted_and_stored_is_not_counted_again(old: CoreDri
 
 
 def test_end_that_was_confirmed_and_not_stored_is_counted(old: CoreDriver) -> None:
-    """The replica takes it for booked; the scheduler died before it had saved that."""
+    """The replica had a confirmation, but the scheduler died before it saved the end."""
     new = _successor(old)
     old.pull("r0", {"1-1": 3}, {"1-2": 10})
     new.handle(_AGAIN)
@@ -136,7 +136,7 @@ def test_answered_inference_never_runs_again(old: CoreDriver) -> None:
 
 
 def test_cancelled_inference_that_still_runs_is_stopped_and_counted(old: CoreDriver) -> None:
-    """A caller may leave while no scheduler leads."""
+    """A caller may leave while there is no leader."""
     new = _successor(old)
     new.handle(_AGAIN)
     new.handle(_over("y", "1-2", Outcome.CANCELLED))
@@ -147,7 +147,7 @@ def test_cancelled_inference_that_still_runs_is_stopped_and_counted(old: CoreDri
 
 
 def test_application_is_cancelled_once_its_ends_are_counted(old: CoreDriver) -> None:
-    """The call to cancel it is there before its ingress is."""
+    """The call to cancel it may arrive before its ingress reports."""
     new = _successor(old)
     new.handle(ev.ApplicationCancelled("a"))
     new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -183,7 +183,7 @@ def test_closed_application_waits_for_every_ingress_that_had_it(old: CoreDriver)
 
 
 def test_closed_application_waits_no_longer_than_for_a_lost_ingress(old: CoreDriver) -> None:
-    """It may have died with the scheduler."""
+    """That ingress may have died with the scheduler."""
     new = _successor(old)
     new.handle(replace(_AGAIN, ingress_id="i1"))
     new.handle(ev.ApplicationClosed("a"))
@@ -194,7 +194,7 @@ def test_closed_application_waits_no_longer_than_for_a_lost_ingress(old: CoreDri
 
 
 def test_application_that_was_over_is_counted_once(old: CoreDriver) -> None:
-    """An ingress may not have heard of an end; the same name may be another's later."""
+    """An ingress may have missed an end; the name may be used again later."""
     old.pull("r0", {}, {"1-1": 10, "1-2": 10})
     old.handle(ev.ApplicationClosed("a"))
     new = _successor(old)
@@ -207,7 +207,7 @@ def test_application_that_was_over_is_counted_once(old: CoreDriver) -> None:
 
 
 def test_stored_ends_are_told_until_they_are_read(old: CoreDriver) -> None:
-    """A record of an application that is over stays for so long."""
+    """The record of an ended application stays until then."""
     old.pull("r0", {"1-1": 3}, {"1-2": 10})
     told = [action for action in _stored(old) if isinstance(action, EndsStored)]
     kept = old.record()["applications"]["a"]["ends"]["inferences"]
@@ -219,7 +219,7 @@ def test_stored_ends_are_told_until_they_are_read(old: CoreDriver) -> None:
 
 
 def test_ingress_of_an_earlier_version_is_told_nothing(old: CoreDriver) -> None:
-    """It would not understand it; its replica's word counts, as before."""
+    """It does not support the message; only the replica's report counts, as before."""
     old.open("b", ingress_id="i9")
     old.submit("z", "b", ingress_id="i9")
     old.pull("r0", {"1-1": 3, "1-2": 4, "1-3": 0}, seats=3)

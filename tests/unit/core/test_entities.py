@@ -1,4 +1,4 @@
-"""The table of moves of an inference."""
+"""The transition table of an inference."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def _inference(state: InferenceState) -> Inference:
 
 @pytest.mark.parametrize(("start", "finish"), list(TRANSITIONS))
 def test_moves_of_the_table_are_made(start: InferenceState, finish: InferenceState) -> None:
-    """Every row is a move that the core makes somewhere."""
+    """Every row is a transition that the core uses."""
     inference = _inference(start)
     move(inference, finish)
 
@@ -30,7 +30,7 @@ def test_moves_of_the_table_are_made(start: InferenceState, finish: InferenceSta
 
 @pytest.mark.parametrize(("start", "finish"), [pair for pair in _PAIRS if pair not in TRANSITIONS])
 def test_other_moves_are_refused(start: InferenceState, finish: InferenceState) -> None:
-    """A second end, or a grant of what runs, is a bug that must not pass unseen."""
+    """A second end, or a grant of a running inference, is a bug that must raise."""
     inference = _inference(start)
     with pytest.raises(InvalidTransition, match=f"inference r7 cannot go from {start} to {finish}"):
         move(inference, finish)

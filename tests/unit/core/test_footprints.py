@@ -1,4 +1,4 @@
-"""The sums of a replica's footprints, kept up to date."""
+"""Incrementally updated sums of a replica's footprints."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from justitia_ray.core.footprints import Footprint, Footprints
 
 @pytest.fixture
 def footprints() -> Footprints:
-    """Return those of two leases of a and one of b."""
+    """Return the footprints of two leases of a and one of b."""
     made = Footprints()
     made["1"] = Footprint(5, 1, 10, "a")
     made["2"] = Footprint(4, 2, 20, "b")
@@ -21,12 +21,12 @@ def _sums(made: Footprints) -> tuple[int, int, int, int, int]:
 
 
 def test_sums_are_of_all_leases(footprints: Footprints) -> None:
-    """Four iterations of two sequences are 20 + 2·4 at its fullest."""
+    """Four iterations of two sequences are 20 + 2·4 at the peak."""
     assert (60, 15 + 28 + 30, 4, 45, 28) == _sums(footprints)
 
 
 def test_report_takes_the_place_of_the_one_before(footprints: Footprints) -> None:
-    """A lease counts once, whatever it has reported."""
+    """A lease counts once, by its last report."""
     footprints["1"] = Footprint(1, 1, 14, "a")
 
     assert (64, 15 + 28 + 30, 4, 45, 28) == _sums(footprints)
@@ -34,7 +34,6 @@ def test_report_takes_the_place_of_the_one_before(footprints: Footprints) -> Non
 
 
 def test_lease_that_is_gone_counts_no_more(footprints: Footprints) -> None:
-    """Or its room would be lost for ever."""
     del footprints["2"]
     footprints.pop("1")
 
@@ -43,7 +42,7 @@ def test_lease_that_is_gone_counts_no_more(footprints: Footprints) -> None:
 
 
 def test_forecast_follows_every_change(footprints: Footprints) -> None:
-    """It is kept between changes, and a stale one would admit what does not fit."""
+    """It is cached between changes, and a stale one would admit too much."""
     block = 1
     small = Footprint(0, 1, 0, "c")
 
@@ -75,7 +74,7 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
 def test_no_forecast_is_made_where_one_from_before_a_grant_decides(
     footprints: Footprints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease more holds no less: 60 and the new one's 1 were too much before it came."""
+    """A further lease only adds: 60 and the new one's 1 were too much before it."""
     new = Footprint(0, 1, 1, "c")
     assert footprints.exceed(60, new, 1)
     footprints["4"] = Footprint(9, 1, 5, "b")
@@ -85,7 +84,7 @@ def test_no_forecast_is_made_where_one_from_before_a_grant_decides(
 
 
 def test_forecast_knows_its_block_size(footprints: Footprints) -> None:
-    """Another size of block wastes more: 3 for each of the four sequences, and the new one."""
+    """A larger block wastes more: 3 for each of the four sequences, and for the new one."""
     small = Footprint(0, 1, 0, "c")
 
     assert 60 == footprints.forecast(1).peak_with(small)
@@ -93,7 +92,6 @@ def test_forecast_knows_its_block_size(footprints: Footprints) -> None:
 
 
 def test_forecast_with_another_leaves_the_replica_alone(footprints: Footprints) -> None:
-    """It answers what would be."""
     before = footprints.forecast(1).held
     other = footprints.forecast_with(Footprint(3, 1, 5, "c"), 1)
 

@@ -1,4 +1,4 @@
-"""An ingress that died with inferences: until it is given up, the others lose nothing to it."""
+"""Until a dead ingress times out, its inferences take no capacity from those of others."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def _round(
     heard: str | None = "i1",
     running: Sequence[str] = (),
 ) -> list[Action]:
-    """Let time pass, with a replica that holds its leases and asks, and an ingress that calls."""
+    """Advance the time while a replica reports its leases and pulls, and an ingress is live."""
     driver.now += seconds
     actions = driver.handle(ev.IngressHeartbeat(heard) if heard else ev.DeadlinePassed())
     held = driver.core.state.replicas["r0"].leases
@@ -63,7 +63,7 @@ def _suspended(driver: CoreDriver, application_id: str = "a") -> list[str]:
 def test_expired_lease_of_a_silent_ingress_keeps_all_that_waits_of_it_out(
     silent: CoreDriver,
 ) -> None:
-    """They come first, so each would hold a seat for 5 s that somebody else could use, in turn."""
+    """Each inference of the ingress would hold a seat for 5 s, one after the other."""
     assert ["w", "x", "y", "z"] == sorted(_suspended(silent))
     assert 4 == silent.core.ingresses.suspended
     assert [] == silent.waiting("a")
@@ -71,7 +71,7 @@ def test_expired_lease_of_a_silent_ingress_keeps_all_that_waits_of_it_out(
 
 
 def test_others_have_every_seat_until_the_ingress_is_given_up(silent: CoreDriver) -> None:
-    """That is what callers of other ingresses were promised: they see nothing."""
+    """Callers of other ingresses must not notice the failure."""
     leased = []
     for number in range(40):
         running = list(silent.core.state.leases)
@@ -85,7 +85,7 @@ def test_others_have_every_seat_until_the_ingress_is_given_up(silent: CoreDriver
 
 
 def test_ingress_that_is_heard_again_has_its_places_and_its_tag(silent: CoreDriver) -> None:
-    """It only stood still: its callers have waited longest, and lose neither place nor answer."""
+    """It was only paused: its callers have waited longest, and lose neither place nor answer."""
     tag = silent.core.tag("a")
     silent.handle(ev.PullAnswered("r0"))
     for _ in range(3):
@@ -104,13 +104,13 @@ def test_ingress_that_is_heard_again_has_its_places_and_its_tag(silent: CoreDriv
 
 
 def test_ingress_that_is_heard_again_starts_where_there_is_room(silent: CoreDriver) -> None:
-    """A heartbeat gives nobody memory; what waits again by it may find some."""
+    """A heartbeat frees no memory, but there may be some for the resumed inferences."""
     assert ["r"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
     assert ["x"] == granted(silent.handle(ev.IngressHeartbeat("i0")))
 
 
 def test_submission_lets_in_what_was_suspended_before_it(silent: CoreDriver) -> None:
-    """Every message is a sign of life, and order inside an application is that of submission."""
+    """Every message shows that the ingress lives, and inferences keep their submission order."""
     silent.handle(ev.PullAnswered("r0"))
     silent.submit("v")
 
@@ -118,7 +118,7 @@ def test_submission_lets_in_what_was_suspended_before_it(silent: CoreDriver) -> 
 
 
 def test_refusal_of_a_lease_is_a_sign_of_life(core: CoreDriver) -> None:
-    """Nobody else knows of a lease: its ingress is there, and can take another."""
+    """Only its ingress has the lease's id: it lives and can take another."""
     _run_x_and_keep_y_out(core)
     core.handle(ev.PullAnswered("r0"))
     core.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
@@ -127,7 +127,7 @@ def test_refusal_of_a_lease_is_a_sign_of_life(core: CoreDriver) -> None:
 
 
 def test_ingress_that_was_heard_since_the_grant_is_not_silent(core: CoreDriver) -> None:
-    """It has asked for more, so it lives: its payload was lost on the way, and goes again."""
+    """Its submission shows that it lives: its payload was lost, and is sent again."""
     core.open()
     core.submit("x")
     core.now += 0.1
@@ -141,7 +141,7 @@ def test_ingress_that_was_heard_since_the_grant_is_not_silent(core: CoreDriver) 
 
 
 def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDriver) -> None:
-    """The ingress has been told, and may say nothing more for the 20 s of its long-poll."""
+    """The ingress has the grant, and may be silent for the 20 s of its long-poll."""
     core.open()
     core.pull(seats=1)
     core.submit("x")
@@ -152,7 +152,7 @@ def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDr
 
 
 def test_lease_of_an_earlier_scheduler_says_nothing_of_its_ingress() -> None:
-    """It was granted by that one: this ingress has nothing to answer here."""
+    """An earlier scheduler granted it: the new one has sent this ingress no grant."""
     driver = CoreDriver(SchedulerCore(lease_prefix="2-"))
     driver.core.recover(["r0"], driver.now)
     driver.open()
@@ -169,7 +169,7 @@ def test_lease_of_an_earlier_scheduler_says_nothing_of_its_ingress() -> None:
 def test_what_runs_of_a_silent_ingress_goes_on_and_is_suspended_if_it_comes_back(
     core: CoreDriver,
 ) -> None:
-    """Its caller may be there still; but a second attempt would only hold a seat."""
+    """Its caller may still be there; but a second attempt would only hold a seat."""
     _run_x_and_keep_y_out(core)
 
     assert (["y"], {"1"}) == (_suspended(core), set(core.core.state.leases))
@@ -180,7 +180,7 @@ def test_what_runs_of_a_silent_ingress_goes_on_and_is_suspended_if_it_comes_back
 
 
 def test_lost_ingress_ends_what_was_suspended_and_comes_back_as_new(silent: CoreDriver) -> None:
-    """After 30 s it is held for dead; what it submits then is not kept out for what it was."""
+    """It is lost after 30 s; later submissions are not suspended for its past."""
     for _ in range(9):
         _round(silent, 2.9)
 
@@ -195,7 +195,7 @@ def test_lost_ingress_ends_what_was_suspended_and_comes_back_as_new(silent: Core
 
 
 def test_closed_application_does_not_end_before_what_is_suspended_of_it(silent: CoreDriver) -> None:
-    """Its callers may be there still."""
+    """Their callers may still be there."""
     closed = silent.handle(ev.ApplicationClosed("a"))
     for name in ("x", "y", "z"):
         closed += silent.handle(ev.InferenceCancelled(name))
@@ -215,7 +215,7 @@ def test_cancelled_application_ends_with_what_is_suspended_of_it(silent: CoreDri
 
 
 def test_application_with_something_suspended_is_not_ended_for_idleness() -> None:
-    """Whatever is shorter, the time of an application or that of an ingress."""
+    """This holds whichever timeout is shorter, the application's or the ingress's."""
     driver = CoreDriver(SchedulerCore(timeouts=Timeouts(application_s=6.0, ingress_s=60.0)))
     driver.open()
     driver.submit("x")
@@ -230,7 +230,7 @@ def test_application_with_something_suspended_is_not_ended_for_idleness() -> Non
 
 
 def test_policy_change_leaves_out_what_is_suspended(silent: CoreDriver) -> None:
-    """Another order has other places, and the same reason to keep them out."""
+    """Suspended inferences stay suspended under another order."""
     silent.handle(ev.PullAnswered("r0"))
     silent.handle(ev.PolicyChanged("vtc"))
 
@@ -242,7 +242,7 @@ def test_policy_change_leaves_out_what_is_suspended(silent: CoreDriver) -> None:
 
 
 def test_new_accounts_take_over_what_is_suspended(silent: CoreDriver) -> None:
-    """An application that is charged for something stays so on another clock."""
+    """An application that is charged for an inference stays charged on another clock."""
     silent.handle(ev.PullAnswered("r0"))
     silent.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
 
@@ -250,14 +250,14 @@ def test_new_accounts_take_over_what_is_suspended(silent: CoreDriver) -> None:
 
 
 def test_what_is_suspended_counts_against_the_limits(silent: CoreDriver) -> None:
-    """It is held in memory; and no more is wanted of whoever does not answer."""
+    """Suspended inferences use memory, and a silent ingress must not send more."""
     known = silent.core.state.known_inferences
 
     assert (7, 4) == (known.total, silent.application("a").waiting_count)
 
 
 def test_other_ingress_of_the_same_application_goes_on(core: CoreDriver) -> None:
-    """An application may come by several; only what the silent one sent is suspended."""
+    """An application may use several ingresses; only inferences of the silent one are suspended."""
     core.open("a")
     core.submit("x")
     core.submit("y", ingress_id="i1")
@@ -271,7 +271,7 @@ def test_other_ingress_of_the_same_application_goes_on(core: CoreDriver) -> None
 
 
 def test_no_bound_is_told_of_what_was_suspended_of_the_order(silent: CoreDriver) -> None:
-    """It is not the order that made it late; its lag is told all the same."""
+    """The order did not make it late; its lag is reported all the same."""
     before = silent.core.lag("b")
     silent.handle(ev.IngressHeartbeat("i0"))
     late, other = silent.core.lag("a"), silent.core.lag("b")
@@ -285,7 +285,7 @@ def test_no_bound_is_told_of_what_was_suspended_of_the_order(silent: CoreDriver)
 
 
 def test_bound_of_others_counts_what_gps_served_ahead(silent: CoreDriver) -> None:
-    """What was suspended is not in flight; back again it asks for more than GPS still owes it."""
+    """Suspended work is not in flight; resumed, it needs more than GPS still owes it."""
     lag = silent.core.lag_meter
     in_flight = lag._bound.in_flight
     silent.handle(ev.PullAnswered("r0"))

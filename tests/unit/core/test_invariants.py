@@ -1,4 +1,4 @@
-"""Each rule of the state fails when the state breaks it."""
+"""Each invariant of the state fails when the state is damaged."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -120,7 +120,7 @@ def _change_key(d: CoreDriver) -> None:
 
 
 def _hide_a_move(d: CoreDriver) -> None:
-    """Two applications change places in GPS, and nobody is told."""
+    """Two applications change places in GPS without a notification."""
     d.core.handle(ev.PolicyChanged("justitia", (("order", "sgps"),), "peak"), d.now)
     d.open("c", 5000)
     d.submit("c1", "c")
@@ -344,7 +344,7 @@ TENANT_DAMAGES: list[tuple[str, Damage]] = [
     ],
 )
 def test_damage_breaks_its_rule(fairness: str, rule: str, damage: Damage) -> None:
-    """A rule that cannot fail holds nothing; both levels of tenants are held to each other."""
+    """An invariant that cannot fail checks nothing; both tenant levels are compared."""
     driver = _busy(fairness=fairness)
     check(driver.core)
     damage(driver)
@@ -356,14 +356,14 @@ def test_damage_breaks_its_rule(fairness: str, rule: str, damage: Damage) -> Non
 
 
 def test_every_rule_is_broken_by_a_damage() -> None:
-    """A new rule needs a new damage."""
+    """A new invariant needs a new damage in this file."""
     damages = [*DAMAGES, *TENANT_DAMAGES]
 
     assert {function.__name__ for function in ALL_RULES} == {rule for rule, _ in damages}
 
 
 def test_nominal_clock_is_held_to_the_rules_that_concern_it() -> None:
-    """It does not settle and does not withdraw."""
+    """It neither settles nor withdraws."""
     driver = _busy("nominal")
     driver.account().charged += 1
     check(driver.core)

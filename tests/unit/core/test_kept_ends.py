@@ -1,4 +1,4 @@
-"""Kept ends: counted ends are told once stored, and known until their ingresses have read that."""
+"""Ends that the scheduler keeps until a checkpoint contains them and ingresses have read that."""
 
 import json
 
@@ -15,7 +15,7 @@ def _stored(ends: KeptEnds) -> list[EndsStored]:
 
 
 def test_ends_are_told_to_their_ingresses_once_they_are_stored() -> None:
-    """An end that comes while a save is made is not in it."""
+    """An end that arrives during a save is not in it."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")
@@ -31,7 +31,7 @@ def test_ends_are_told_to_their_ingresses_once_they_are_stored() -> None:
 
 
 def test_save_that_failed_leaves_its_ends_to_the_next() -> None:
-    """Nothing is told of it; both are told of the next."""
+    """The failed save confirms none; the next one confirms both."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.take_changed()
@@ -41,7 +41,7 @@ def test_save_that_failed_leaves_its_ends_to_the_next() -> None:
 
 
 def test_end_is_counted_until_its_ingress_has_read_that_it_is_stored() -> None:
-    """Only then does the ingress tell no successor of it, and the record may go."""
+    """After that the ingress reports it to no later scheduler, and the record may be dropped."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i0", "i1"])
@@ -57,7 +57,7 @@ def test_end_is_counted_until_its_ingress_has_read_that_it_is_stored() -> None:
 
 
 def test_successor_knows_what_is_counted_and_tells_of_it() -> None:
-    """The scheduler before it may not have come to that."""
+    """The scheduler before it may not have told the ingresses."""
     ends, successor = KeptEnds(), KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i1"], 12.5)
@@ -81,13 +81,12 @@ def test_successor_knows_what_is_counted_and_tells_of_it() -> None:
     ],
 )
 def test_damaged_record_is_named(record: object, named: str) -> None:
-    """By the field that is wrong."""
     with pytest.raises(ValueError, match=named):
         KeptEnds().restore("a", record)
 
 
 def test_what_a_lost_ingress_keeps_is_forgotten() -> None:
-    """It brings nothing any more."""
+    """A lost ingress sends no ends any more."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")
@@ -97,7 +96,7 @@ def test_what_a_lost_ingress_keeps_is_forgotten() -> None:
 
 
 def test_oldest_ends_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is away for hours must not fill the memory."""
+    """During hours without the store the ends must not fill the memory."""
     monkeypatch.setattr(kept_ends, "_MOST", 2)
     ends = KeptEnds()
     for name in ("q0", "q1", "q2"):

@@ -1,4 +1,4 @@
-"""Shares of the KV memory by node of the tree: the most, what is kept, and what others may use."""
+"""KV shares by node of the tenant tree: maximum, guaranteed and lent memory."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def _holding(tree: TenantTree, **held: int) -> KvShares:
 
 
 def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
-    """Naming tenants below does not help: all of them are held against the node above."""
+    """All tenants below a node count against it."""
     tree = _tree(acme=KvShare(most=0.5), acme__a=KvShare(most=0.2))
     shares = _holding(tree, acme__a=15, acme__b=20)
 
@@ -34,7 +34,7 @@ def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
 
 
 def test_node_that_holds_nothing_gets_one_inference_of_any_size() -> None:
-    """Else one that exceeds the share would wait for ever."""
+    """Otherwise one that exceeds the share would wait for ever."""
     assert _holding(_tree(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
 
 
@@ -42,7 +42,7 @@ def test_node_that_holds_nothing_gets_one_inference_of_any_size() -> None:
 def test_guaranteed_share_is_kept_free_as_far_as_it_is_not_lent(
     lends: float, refused: str | None
 ) -> None:
-    """Of 40 guaranteed, 40, 20 and 0 are kept; b holds 50 of 100 and wants 20 more."""
+    """Of 40 guaranteed, 40, 20 and 0 are reserved; b holds 50 of 100 and needs 20 more."""
     shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=lends)), b=50)
 
     assert shares.refuses("b", 20, 100) == refused
@@ -50,7 +50,7 @@ def test_guaranteed_share_is_kept_free_as_far_as_it_is_not_lent(
 
 
 def test_what_the_node_holds_of_its_share_is_kept_no_more() -> None:
-    """With 40 guaranteed and 30 held, 10 are kept from others."""
+    """With 40 guaranteed and 30 held, 10 are reserved."""
     shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=0.0)), a=30, b=40)
 
     assert shares.refuses("b", 20, 100) is None
@@ -58,7 +58,7 @@ def test_what_the_node_holds_of_its_share_is_kept_no_more() -> None:
 
 
 def test_newcomer_does_not_take_what_is_kept_though_only_keepers_hold_anything() -> None:
-    """It waits for what a has borrowed; one too large for what is not kept would for ever."""
+    """It waits for memory that a has borrowed, unless it exceeds all unreserved memory."""
     tree = _tree(a=KvShare(guaranteed=0.1, lends=0.0), z=KvShare(guaranteed=0.2, lends=0.0))
     shares = _holding(tree, a=80)
 
@@ -67,17 +67,16 @@ def test_newcomer_does_not_take_what_is_kept_though_only_keepers_hold_anything()
 
 
 def test_child_keeps_its_part_of_what_its_parent_keeps_once() -> None:
-    """A keeps 40, a/x 30 of them: 40 from b in all, and 30 from a/y, which is in a."""
+    """A reserves 40, a/x 30 of them: 40 from b in all, and 30 from a/y, which is in a."""
     tree = _tree(a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0))
     shares = _holding(tree, b=40)
 
     assert (shares.refuses("b", 20, 100), shares.refuses("b", 21, 100)) == (None, "b")
-    assert shares.refuses("a/y", 40, 100) is None  # within what its parent is guaranteed
+    assert shares.refuses("a/y", 40, 100) is None  # within its parent's guarantee
     assert shares.refuses("a/x", 30, 100) is None
 
 
 def test_released_lease_is_held_no_more() -> None:
-    """By any node of its path."""
     shares = _holding(_tree(), a__x=10)
     shares.release("a__x")
 
@@ -86,7 +85,7 @@ def test_released_lease_is_held_no_more() -> None:
 
 @pytest.mark.parametrize("policy", ["justitia", "fcfs"])
 def test_node_at_its_most_lets_others_pass(policy: str) -> None:
-    """Both of acme are there first; the second waits until the first has ended, other goes on."""
+    """Both inferences of acme are first; the second waits for the first, other continues."""
     options: dict[str, object] = {"fairness": "tenant"} if policy == "justitia" else {}
     tree = _tree(acme=KvShare(most=0.3))
     driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
@@ -102,7 +101,7 @@ def test_node_at_its_most_lets_others_pass(policy: str) -> None:
 
 
 def test_weight_is_multiplied_by_the_tier_and_capped_by_every_node() -> None:
-    """A tier is a factor, never a way round what an operator allows."""
+    """A tier is a factor that must not exceed an operator's limit."""
     tree = TenantTree({"acme": TenantNode(max_weight=3.0)})
     core = SchedulerCore(tenants=tree, tiers={"default": Tier(), "priority": Tier(4.0)})
     for name, tenant, weight, tier in (

@@ -1,4 +1,4 @@
-"""Leases that end badly: each inference comes back exactly once, to its old place."""
+"""Leases that fail: each inference is requeued exactly once, at its old place."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def leased(core: CoreDriver) -> CoreDriver:
 
 
 def test_expired_lease_returns_inference_once(leased: CoreDriver) -> None:
-    """A payload that never comes must not hold memory, nor the inference run twice."""
+    """A missing payload must not hold memory, and the inference must not run twice."""
     leased.now += 3.0
     progress = [ev.LeaseProgress(name, 0, 0, running=name == "2") for name in "12"]
     leased.pull(progress=progress, seats=2)
@@ -34,7 +34,7 @@ def test_expired_lease_returns_inference_once(leased: CoreDriver) -> None:
 
 
 def test_expired_lease_keeps_its_place_in_the_queue(leased: CoreDriver) -> None:
-    """Its tag is that of its application; a later application of the same cost stays behind."""
+    """Its tag is that of its application; a later application of equal cost stays behind."""
     leased.open("later", 100)
     leased.submit("l", "later")
     tag = leased.core.tag("a")
@@ -49,7 +49,7 @@ def test_expired_lease_keeps_its_place_in_the_queue(leased: CoreDriver) -> None:
 
 
 def test_running_lease_does_not_expire(leased: CoreDriver) -> None:
-    """Its payload has come; only its replica's silence ends it."""
+    """Its payload has arrived; only its replica's silence ends it."""
     for _ in range(4):
         leased.now += 2.0
         leased.pull(progress={"1": 1, "2": 1}, seats=2)
@@ -59,7 +59,7 @@ def test_running_lease_does_not_expire(leased: CoreDriver) -> None:
 
 
 def test_refused_lease_returns_to_its_place(leased: CoreDriver) -> None:
-    """A replica that did not hold a lease may be given the inference again, as may any other."""
+    """A replica that did not hold a lease may get the inference again, as may any other."""
     actions = leased.handle(ev.LeaseNacked("1", ev.NackReason.LEASE))
 
     assert (aborted(actions), leased.waiting()) == (["1"], ["x", "z"])
@@ -71,7 +71,7 @@ def test_refused_lease_returns_to_its_place(leased: CoreDriver) -> None:
 
 
 def test_replica_that_one_ingress_cannot_reach_serves_others(leased: CoreDriver) -> None:
-    """A lost connection says nothing of the replica, which reports by another."""
+    """A lost connection does not show that the replica failed: it reports by another one."""
     leased.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
 
     assert granted(leased.pull("r1", seats=1)) == ["x"]
@@ -80,7 +80,7 @@ def test_replica_that_one_ingress_cannot_reach_serves_others(leased: CoreDriver)
 
 
 def test_refusal_of_a_lease_of_a_lost_replica_is_late(leased: CoreDriver) -> None:
-    """It was lost in the meantime, and its leases with it."""
+    """The replica was lost in the meantime, and its leases with it."""
     leased.handle(ev.ReplicaLost("r0"))
 
     assert leased.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION)) == []
@@ -88,7 +88,7 @@ def test_refusal_of_a_lease_of_a_lost_replica_is_late(leased: CoreDriver) -> Non
 
 
 def test_lost_replica_returns_all_its_inferences(leased: CoreDriver) -> None:
-    """In their order, running or not, and once."""
+    """They return in their order, running or not, and once."""
     leased.pull(progress={"2": 4}, seats=2)
 
     assert leased.handle(ev.ReplicaLost("r0")) == []
@@ -98,7 +98,7 @@ def test_lost_replica_returns_all_its_inferences(leased: CoreDriver) -> None:
 
 
 def test_silent_replica_is_lost_after_its_timeout(leased: CoreDriver) -> None:
-    """Re-leasing within 5 s is the target, so silence is taken for absence after 4."""
+    """Re-leasing within 5 s is the target, so silence counts as loss after 4 s."""
     leased.now += 2.0
     leased.pull(progress={"1": 1, "2": 1}, seats=2)
     leased.wait(3.9)
@@ -118,7 +118,7 @@ def test_deadline_of_a_replica_that_is_gone_is_harmless(leased: CoreDriver) -> N
 
 
 def test_replica_that_returns_starts_anew(leased: CoreDriver) -> None:
-    """What it reports of its old leases is late: it is told to stop them."""
+    """Its reports of old leases are late: it must abort them."""
     leased.wait(4.0)
     leased.handle(ev.ReplicaLost("r0"))
     actions = leased.pull(progress={"1": 5, "2": 5}, seats=1)
@@ -128,7 +128,7 @@ def test_replica_that_returns_starts_anew(leased: CoreDriver) -> None:
 
 
 def test_late_final_report_is_dropped_and_counted(leased: CoreDriver) -> None:
-    """The first final report of an inference wins; service of the second is nobody's."""
+    """The first final report of an inference wins; the service of the second is not charged."""
     leased.pull(progress={"2": 1}, finished={"1": 10})
     leased.pull(progress={"2": 1})
     attained = leased.account().attained
@@ -145,7 +145,7 @@ def test_late_final_report_is_dropped_and_counted(leased: CoreDriver) -> None:
 def test_repeated_final_report_is_no_news_and_kept_until_heard(
     leased: CoreDriver,
 ) -> None:
-    """A replica repeats it until it was heard; what is kept of it must not pile up in records."""
+    """A replica repeats it until it is confirmed; stored confirmations must not accumulate."""
     leased.pull(progress={"2": 1}, finished={"1": 10})
     for _ in range(2):
         leased.pull(progress={"2": 1}, finished={"1": 10})
@@ -167,7 +167,7 @@ def test_final_report_given_twice_in_one_pull_counts_once(leased: CoreDriver) ->
 
 
 def test_engine_that_died_under_a_lease_returns_the_inference(leased: CoreDriver) -> None:
-    """Outcome None is no end: it waits again, at its place."""
+    """Outcome None is no end: the inference waits again, at its place."""
     leased.pull(progress={"1": 3, "2": 3}, seats=2)
     leased.handle(ev.PullAnswered("r0"))
     finished = ev.LeaseFinished("1", 10, 4, None)
@@ -189,7 +189,7 @@ def test_lease_returns_only_when_its_replica_names_it_no_more(leased: CoreDriver
 
 
 def test_ends_alone_say_nothing_of_other_leases(leased: CoreDriver) -> None:
-    """Between two reports of what it holds a replica tells ends: the rest goes on as it was."""
+    """Between two full reports a replica sends only ends: other leases are unchanged."""
     leased.pull(progress={"1": 3, "2": 3}, seats=2)
     actions = leased.pull(progress=None, finished={"1": 10}, seats=2)
 
@@ -201,7 +201,7 @@ def test_ends_alone_say_nothing_of_other_leases(leased: CoreDriver) -> None:
 
 
 def test_ends_alone_do_not_tell_that_a_lease_runs(leased: CoreDriver) -> None:
-    """A replica reports progress well before a lease expires, or its payload has not come."""
+    """A replica reports progress before a lease expires, unless its payload has not arrived."""
     for _ in range(4):
         leased.now += 1.3
         actions = leased.pull(progress=None, seats=2)
@@ -210,7 +210,7 @@ def test_ends_alone_do_not_tell_that_a_lease_runs(leased: CoreDriver) -> None:
 
 
 def test_kv_that_leases_took_since_their_progress_is_not_leased() -> None:
-    """The forecast begins at their last progress; what is freed meanwhile is free at once."""
+    """The forecast starts at their last progress; freed memory counts at once."""
     driver = CoreDriver()
     driver.open()
     driver.submit("x", prompt=10, output=50)
@@ -240,11 +240,11 @@ def test_failed_inference_ends_and_is_counted(leased: CoreDriver) -> None:
 
 
 def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
-    """Nobody is there to send their payloads or read their tokens."""
+    """No ingress is left to send their payloads or read their tokens."""
     leased.open("b", 10, ingress_id="i1")
     leased.submit("other", "b", ingress_id="i1")
     actions = []
-    for _ in range(10):  # 30 s, of which r0 and i1 are heard of all along
+    for _ in range(10):  # 30 s in which r0 and i1 report
         leased.now += 3.0
         leased.handle(ev.IngressHeartbeat("i1"))
         actions += leased.pull(progress={"1": 1, "2": 1}, seats=2)
@@ -257,7 +257,7 @@ def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
 
 
 def test_ingress_that_is_heard_of_keeps_its_inferences(leased: CoreDriver) -> None:
-    """Its deadline is looked at again from when it last called."""
+    """Its timeout counts from its last message."""
     leased.now += 20.0
     leased.handle(ev.IngressHeartbeat("i0"))
     leased.wait(29.0)
@@ -270,7 +270,7 @@ def test_ingress_that_is_heard_of_keeps_its_inferences(leased: CoreDriver) -> No
 
 
 def test_lost_ingress_ends_a_closed_application() -> None:
-    """With its last inference, as any other end of it would."""
+    """The application ends with its last inference, as it would by any other end."""
     driver = CoreDriver(SchedulerCore(timeouts=Timeouts(ingress_s=10.0)))
     driver.open()
     driver.submit("x")
@@ -290,5 +290,4 @@ def test_next_deadline_is_the_earliest_deadline(leased: CoreDriver) -> None:
 
 
 def test_empty_core_has_no_deadline(core: CoreDriver) -> None:
-    """Nothing can expire where nothing is."""
     assert None is core.core.next_deadline()

@@ -1,4 +1,4 @@
-"""The order of a running scheduler may change; its queue and its accounts stay."""
+"""Changes of policy in a running scheduler, which keeps its queue and accounts."""
 
 import pytest
 
@@ -22,14 +22,14 @@ def queued(core: CoreDriver) -> CoreDriver:
 
 
 def test_fcfs_grants_in_order_of_submission(queued: CoreDriver) -> None:
-    """The queue is sorted anew, and nothing of it is lost."""
+    """The queue is sorted again, and no inference is lost."""
     assert queued.handle(ev.PolicyChanged("fcfs")) == []
     assert granted(queued.pull()) == ["a1", "b1", "a2", "b2"]
     assert queued.core.ledger.policy_name == "fcfs"
 
 
 def test_changing_there_and_back_gives_the_first_order(queued: CoreDriver) -> None:
-    """Every policy keeps the accounts, so tags are not lost meanwhile."""
+    """Every policy keeps the accounts, so that tags are not lost meanwhile."""
     queued.handle(ev.PolicyChanged("fcfs"))
     queued.handle(ev.PolicyChanged("justitia"))
 
@@ -37,7 +37,7 @@ def test_changing_there_and_back_gives_the_first_order(queued: CoreDriver) -> No
 
 
 def test_changed_order_is_granted_from_at_once(queued: CoreDriver) -> None:
-    """Under another admission what waits may fit without any other event."""
+    """Under another admission rule waiting inferences may fit without any other event."""
     queued.pull(seats=1)
     queued.handle(ev.PolicyChanged("fcfs"))
 
@@ -45,7 +45,7 @@ def test_changed_order_is_granted_from_at_once(queued: CoreDriver) -> None:
 
 
 def test_admission_changes_with_the_policy(core: CoreDriver) -> None:
-    """`prompt` lets in at once what `peak` held back."""
+    """`prompt` admits at once what `peak` held back."""
     core.open()
     core.submit("x", prompt=20, output=60)
     core.submit("y", prompt=20, output=60)
@@ -66,7 +66,7 @@ def test_admission_changes_with_the_policy(core: CoreDriver) -> None:
 def test_refused_change_leaves_everything_as_it_was(
     queued: CoreDriver, event: ev.PolicyChanged
 ) -> None:
-    """Half a change would leave a queue sorted by a key that is no longer asked."""
+    """Half a change would leave a queue sorted by an old key."""
     with pytest.raises(ConfigError, match="is not one of"):
         queued.handle(event)
 
@@ -81,7 +81,7 @@ def test_refused_change_leaves_everything_as_it_was(
 
 
 def test_expiry_before_a_refused_change_is_not_forgotten(queued: CoreDriver) -> None:
-    """The lease expired although the event was refused: its replica must still be told."""
+    """The lease expired although the event was refused: its replica must still abort it."""
     queued.pull(seats=1)
     queued.handle(ev.PullAnswered("r0"))
     queued.now += 3.0
@@ -97,7 +97,7 @@ def test_expiry_before_a_refused_change_is_not_forgotten(queued: CoreDriver) -> 
 def test_nominal_clock_starts_at_this_v_with_what_may_still_be_asked_for(
     queued: CoreDriver,
 ) -> None:
-    """What was attained is not asked for again; V stays on its axis."""
+    """Attained service is not requested again; V stays on its axis."""
     queued.pull(seats=1)
     queued.pull(progress={"1": 1}, seats=1)  # b attained 11, charged 10, then 20
     v = queued.core.ledger.fair_share.clock.virtual_time
@@ -123,7 +123,7 @@ def test_nominal_clock_starts_at_this_v_with_what_may_still_be_asked_for(
 
 
 def test_served_clock_after_the_nominal_one_holds_its_invariant() -> None:
-    """One that has attained more than it was charged is charged like a new arrival."""
+    """An application that has attained more than its charge is charged like a new arrival."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)))
     for name, cost in (("a", 10), ("b", 500), ("idle", 70)):
         driver.open(name, cost)
@@ -152,7 +152,7 @@ def test_served_clock_after_the_nominal_one_holds_its_invariant() -> None:
 
 
 def test_options_of_the_other_clock_leave_the_tags_alone(queued: CoreDriver) -> None:
-    """Setting the iteration of the nominal clock must not restart the served one."""
+    """Setting the iteration time of the nominal clock must not restart the served one."""
     before = queued.core.ledger.fair_share
     queued.handle(ev.PolicyChanged("justitia", (("nominal_iteration_s", 0.1),)))
 
@@ -161,7 +161,7 @@ def test_options_of_the_other_clock_leave_the_tags_alone(queued: CoreDriver) -> 
 
 
 def test_sessions_that_a_new_clock_forgets_are_told_to_the_store(core: CoreDriver) -> None:
-    """A ghost left in the store would come back into GPS with the next scheduler."""
+    """A released session left in the store would return to GPS with the next scheduler."""
     core.open("b", 500)
     core.submit("y", "b")
     core.open("ghost", 155)
@@ -181,7 +181,7 @@ def test_sessions_that_a_new_clock_forgets_are_told_to_the_store(core: CoreDrive
 
 
 def test_nominal_clock_keeps_time_with_the_replicas() -> None:
-    """M is the memory of all replicas together; a replica that goes takes its share along."""
+    """M is the memory of all replicas together, without those that have left."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 100_000)
     driver.submit("x")
@@ -204,7 +204,7 @@ def test_nominal_clock_keeps_time_with_the_replicas() -> None:
 
 
 def test_nominal_application_that_ended_stays_in_gps() -> None:
-    """Its session outlives it until V reaches the tag; then the store forgets it too."""
+    """Its session stays until V reaches the tag, and is then removed from the store too."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 1000)
     driver.pull("r0", kv=1000)

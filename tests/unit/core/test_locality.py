@@ -1,4 +1,4 @@
-"""Where contexts lie, and which replica an inference delays least; replicas cache prompts."""
+"""Choice of the replica with the least delay, given the contexts in its prefix cache."""
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.contexts import Context
@@ -65,7 +65,7 @@ def test_new_prompt_goes_where_least_runs() -> None:
 
 
 def test_new_prompt_goes_where_it_displaces_no_context() -> None:
-    """9,000 tokens of another application lie idle on the one, of which 1,510 would go."""
+    """9,000 idle tokens of another application are on one, of which 1,510 would be evicted."""
     full, empty = replica("r0"), replica("r1", computes=1000)
     full.contexts.put("b", Context(9000, 9000), KV)
 
@@ -74,7 +74,7 @@ def test_new_prompt_goes_where_it_displaces_no_context() -> None:
 
 
 def test_long_answer_goes_where_few_contexts_are_read_with_it() -> None:
-    """Ten tokens of prompt are soon computed; a thousand iterations beside others are not."""
+    """Ten prompt tokens are soon computed; a thousand iterations beside others are not."""
     shared = replica("r0", runs=4, context=9)
     long_answer = Inference("a1", "a", "a1", "i0", 10, 1000, 1000, 1, 0.0, 0)
 
@@ -91,7 +91,7 @@ def test_contexts_of_ended_applications_are_displaced_for_nothing() -> None:
 
 
 def test_prompts_that_had_nothing_in_common_are_not_drawn_to_each_other() -> None:
-    """A map-reduce, say: its calls are as long as each other, and no context is found."""
+    """The calls of a map-reduce are equally long, and no context is found."""
     independent = application("r0")
     independent.reuse = -2
     ranked = rank(
@@ -107,7 +107,7 @@ def test_where_all_is_equal_the_last_replica_comes_first_and_then_the_freest() -
 
 
 def test_context_in_use_is_known_by_its_name() -> None:
-    """A sub-agent goes on from what another one has read, while that runs."""
+    """A sub-agent continues from a context that another one has read, while that runs."""
     named = Prefix(2000, b"context")
     busy, idle = replica("r0"), replica("r1")
     busy.leases.join("l", (named,))
@@ -118,7 +118,7 @@ def test_context_in_use_is_known_by_its_name() -> None:
 
 
 def test_replicas_without_a_cache_are_ranked_as_ever() -> None:
-    """By who served it, and then by free memory: there is no context anywhere."""
+    """They are ranked by earlier service of the application, then by free memory."""
     one, other = replica("r0", runs=3, caches=False), replica("r1", caches=False)
 
     assert "r0" == best(1000, one, other, served=("r0",))
@@ -181,7 +181,7 @@ def test_inference_that_is_cancelled_before_its_first_token_leaves_what_was_ther
 
 
 def three_sessions() -> CoreDriver:
-    """A core with idle contexts of three applications."""
+    """Return a core with idle contexts of three applications."""
     driver = a_core()
     for name in ("a", "b", "c"):
         if name != "a":
@@ -192,7 +192,7 @@ def three_sessions() -> CoreDriver:
 
 
 def test_context_that_one_did_not_find_says_nothing_of_others() -> None:
-    """Its prompts may have nothing in common: then any caller could make others be forgotten."""
+    """Its prompts may share no prefix: otherwise any caller could evict others' records."""
     driver = three_sessions()
     driver.submit("b2", "b", prompt=1100)
     first_token(driver, "b2", found=16)
@@ -214,7 +214,7 @@ def test_context_that_was_found_before_and_is_gone_says_that_older_ones_are() ->
 
 
 def test_call_that_goes_on_from_nothing_leaves_the_context_alone() -> None:
-    """A title of a session: it is charged with all of its prompt, and says nothing of the rest."""
+    """A call for a title is charged with all of its prompt, and does not replace the context."""
     driver = a_core()
     driver.submit("a1", prompt=5000)
     end(driver, "a1", 5000)
@@ -227,7 +227,7 @@ def test_call_that_goes_on_from_nothing_leaves_the_context_alone() -> None:
 
 
 def test_attempt_whose_payload_never_came_leaves_nothing() -> None:
-    """What an earlier attempt made elsewhere is in no cache here."""
+    """The output of an earlier attempt on another replica is in no cache here."""
     driver = a_core()
     driver.submit("a1", prompt=1000, output=50)
     first_token(driver, "a1", found=0)

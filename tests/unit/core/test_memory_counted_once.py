@@ -1,4 +1,4 @@
-"""What prompts begin with in common is counted once, where a replica's engine holds it once."""
+"""Shared prompt prefixes count once where a replica's engine holds them once."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_prompts_of_one_system_prompt_run_side_by_side(
 
 
 def test_what_was_not_found_in_the_cache_is_added_at_the_first_token(driver: CoreDriver) -> None:
-    """Nothing more is let in then; what runs goes on."""
+    """No further inference is admitted then; running ones continue."""
     for number in range(3):
         driver.handle(submission(f"q{number}", SYSTEM))
     leases = granted(pull(driver))
@@ -104,7 +104,7 @@ def test_choices_of_one_prompt_share_it_without_a_name(driver: CoreDriver) -> No
 
 
 def test_prompt_that_outlasts_what_it_shares_with_is_forecast() -> None:
-    """Its beginning ends with it, and others may ask until when there is no room beside it."""
+    """Its prefix ends with it, and the forecast must give the time until there is room."""
     driver = CoreDriver(SchedulerCore(policy_options={"backfill": 8}))
     capacity = ReplicaCapacity(100_000, 16, 256, True)
     driver.handle(ev.ReplicaPulled("r0", capacity, 100_000, ()))
@@ -123,7 +123,7 @@ def test_prompt_that_outlasts_what_it_shares_with_is_forecast() -> None:
 
 
 def test_gauge_only_adds_to_what_is_shared(driver: CoreDriver) -> None:
-    """What lies idle in a cache is free by it."""
+    """Idle cached tokens count as free in the engine's gauge."""
     for number in range(2):
         driver.handle(submission(f"q{number}", SYSTEM))
     leases = granted(pull(driver))
@@ -137,7 +137,7 @@ def test_gauge_only_adds_to_what_is_shared(driver: CoreDriver) -> None:
 
 
 def test_new_scheduler_counts_what_runs_as_the_old_one_did(driver: CoreDriver) -> None:
-    """Whichever lease it hears of first: one has computed the beginning, two have found it."""
+    """One lease has computed the prefix, two have found it; they are reported in any order."""
     for number in range(3):
         driver.handle(submission(f"q{number}", SYSTEM))
     leases = granted(pull(driver))
@@ -161,7 +161,7 @@ def test_new_scheduler_counts_what_runs_as_the_old_one_did(driver: CoreDriver) -
 
 
 def test_cached_tokens_of_what_ended_are_counted(driver: CoreDriver) -> None:
-    """By application, tenant and day; in what an earlier version has stored there are none."""
+    """Totals are by application, tenant and day; those of an earlier version have none."""
     driver.handle(submission("q", SYSTEM))
     lease = granted(pull(driver))["q"]
     pull(driver, running(lease, 1, 512, prompt=850))
@@ -180,7 +180,7 @@ def test_cached_tokens_of_what_ended_are_counted(driver: CoreDriver) -> None:
 
 
 def test_computed_tokens_count_once_each_choice_has_a_token() -> None:
-    """Until each choice has a token, what they find is not known."""
+    """Until each choice has a token, their cache hits are unknown."""
     inference = Inference("q", "a", "q", "i0", 80, 20, 20, 2, 0.0, 1)
     inference.output_tokens = 1
     assert 0 == inference.begun_computed_tokens

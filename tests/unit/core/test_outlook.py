@@ -1,4 +1,4 @@
-"""The outlook of an application: reason, position, times and what is guaranteed."""
+"""The outlook of an application: reason, position, expected times and guarantee."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.core_driver import PATIENT, CoreDriver
 
 @pytest.fixture
 def driver() -> CoreDriver:
-    """A driver whose replica r0 runs the one inference of `runs`, and has no room for more."""
+    """Return a driver whose replica r0 runs the one inference of `runs` and is full."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("runs", 155)
     driver.submit("x", "runs")
@@ -32,13 +32,13 @@ def wait(driver: CoreDriver, name: str, cost: float = 155) -> None:
 
 
 def test_every_reason_says_what_would_help() -> None:
-    """A reason that nobody can act on is none; the list is closed."""
+    """Every reason names a remedy; the list is closed."""
     assert {*WHAT_WOULD_HELP} == {*Reason}
     assert all(WHAT_WOULD_HELP.values())
 
 
 def test_what_runs_is_running(driver: CoreDriver) -> None:
-    """It waits for nothing, and has an end."""
+    """It waits for no resource, and has an expected end."""
     outlook = look(driver, "runs")
 
     assert (Reason.RUNNING, None, None) == (
@@ -50,7 +50,7 @@ def test_what_runs_is_running(driver: CoreDriver) -> None:
 
 
 def test_first_waits_for_headroom_and_the_next_for_its_turn(driver: CoreDriver) -> None:
-    """The two have different remedies: memory for the one, patience for the other."""
+    """The remedies differ: memory for the first, patience for the next."""
     wait(driver, "a")
     wait(driver, "b", cost=10_000)
     first, second = look(driver, "a"), look(driver, "b")
@@ -63,7 +63,7 @@ def test_first_waits_for_headroom_and_the_next_for_its_turn(driver: CoreDriver) 
 
 
 def test_first_starts_when_the_predictions_say_that_it_fits(driver: CoreDriver) -> None:
-    """The running inference ends in 10 iterations; until some are measured, of 30 ms."""
+    """The running inference ends in 10 iterations, which are assumed to take 30 ms each."""
     wait(driver, "a")
     start = look(driver).expected_start_s
 
@@ -72,7 +72,7 @@ def test_first_starts_when_the_predictions_say_that_it_fits(driver: CoreDriver) 
 
 
 def serve_for_a_while(driver: CoreDriver, *, kv: int, seats: int) -> None:
-    """Let the inference of `runs` make a token each 0.5 s, so that a rate is known."""
+    """Let the inference of `runs` make a token per 0.5 s, so that a rate is measured."""
     lease = driver.lease_of("x")
     for made in range(1, 6):
         driver.now += 0.5
@@ -82,7 +82,7 @@ def serve_for_a_while(driver: CoreDriver, *, kv: int, seats: int) -> None:
 @pytest.mark.parametrize(
     ("kv", "seats", "expected_s"),
     [
-        # Of 20 tokens of KV 13 are held on the mean: 155 at 65 in 2.5 s take 5.96 s.
+        # Of 20 tokens of KV 13 are held on average: 155 at 65 in 2.5 s take 5.96 s.
         (20, 256, 155 / 26),
         # One seat of one: 10 tokens at 0.5 s each, however much memory is free.
         (1_000_000, 1, 10 * 0.5),
@@ -91,7 +91,7 @@ def serve_for_a_while(driver: CoreDriver, *, kv: int, seats: int) -> None:
 def test_service_ahead_takes_as_long_as_what_is_short_says(
     kv: int, seats: int, expected_s: float
 ) -> None:
-    """Small calls use little memory and a seat for as long as any: each has its own rate."""
+    """Small calls use little memory but a whole seat: each resource has its own rate."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("runs", 155)
     driver.submit("x", "runs")
@@ -110,7 +110,7 @@ def test_service_ahead_takes_as_long_as_what_is_short_says(
 def test_times_are_told_from_the_drivers_clock_and_not_from_the_last_event(
     driver: CoreDriver,
 ) -> None:
-    """Between two reports the wait goes on: half a second later it is half a second less."""
+    """Half a second after the last event the expected wait is half a second shorter."""
     wait(driver, "a")
     now = driver.now
     at_once = driver.core.outlooks.ask(["a"], now=now)["a"].expected_start_s
@@ -122,7 +122,7 @@ def test_times_are_told_from_the_drivers_clock_and_not_from_the_last_event(
 
 
 def test_service_ahead_counts_later_stages_of_those_with_smaller_tags(driver: CoreDriver) -> None:
-    """They come back with the tag that they have, and go first: what waits is not all."""
+    """Later stages keep their application's tag and precede: the queue alone is too little."""
     driver.open("small", 1_000)
     driver.submit("s1", "small")
     wait(driver, "a", cost=50_000)
@@ -133,7 +133,7 @@ def test_service_ahead_counts_later_stages_of_those_with_smaller_tags(driver: Co
 def test_closed_application_is_expected_to_need_what_waits_of_it_and_no_more(
     driver: CoreDriver,
 ) -> None:
-    """Its owner has said that nothing else comes: the prediction says nothing beyond that."""
+    """Its owner submits no more: the prediction adds no further service."""
     wait(driver, "small", cost=1_000)
     driver.handle(ev.ApplicationClosed("small"))
     wait(driver, "a", cost=50_000)
@@ -142,7 +142,7 @@ def test_closed_application_is_expected_to_need_what_waits_of_it_and_no_more(
 
 
 def test_service_ahead_counts_what_comes_of_those_that_only_run(driver: CoreDriver) -> None:
-    """An application between its stages stands in no queue, and is before others all the same."""
+    """An application between its stages has no place in the queue, but precedes others."""
     before = CoreDriver()
     before.open("runs", 900)
     before.submit("x", "runs")
@@ -153,7 +153,7 @@ def test_service_ahead_counts_what_comes_of_those_that_only_run(driver: CoreDriv
 
 
 def test_no_replica_is_the_reason_and_no_time_is_told() -> None:
-    """Whatever could be said of when something starts, nothing will before one is there."""
+    """No inference starts before there is a replica."""
     driver = CoreDriver()
     wait(driver, "a")
     outlook = look(driver)
@@ -166,7 +166,7 @@ def test_no_replica_is_the_reason_and_no_time_is_told() -> None:
 
 
 def test_draining_replicas_are_none(driver: CoreDriver) -> None:
-    """They take nothing that waits."""
+    """They accept no waiting inference."""
     wait(driver, "a")
     driver.pull(kv=25, draining=True)
 
@@ -174,7 +174,7 @@ def test_draining_replicas_are_none(driver: CoreDriver) -> None:
 
 
 def test_application_of_which_nothing_is_asked_is_at_its_tools(driver: CoreDriver) -> None:
-    """It is its caller's turn: nobody else can help."""
+    """It is its caller's turn: the service cannot help."""
     driver.open("a")
     outlook = look(driver)
 
@@ -182,7 +182,7 @@ def test_application_of_which_nothing_is_asked_is_at_its_tools(driver: CoreDrive
 
 
 def test_recovery_is_the_reason_while_grants_are_held(driver: CoreDriver) -> None:
-    """After a restart it is not the queue that keeps anybody waiting."""
+    """After a restart the queue is not the reason of the wait."""
     wait(driver, "a")
     inference = driver.inference("a1")
     driver.hand_over(SchedulerCore(lease_prefix="2-"), ["r0"])
@@ -210,13 +210,13 @@ def test_guarantee_is_the_tag_and_the_bound_at_the_present_speed(driver: CoreDri
     assert lag.bound_kv_token_time is not None
     work = (core.tag("a") - clock.virtual_time) * clock.active_weight + lag.bound_kv_token_time
 
-    assert 155 == lag.bound_kv_token_time  # the most that x can still be served
+    assert 155 == lag.bound_kv_token_time  # the largest possible remaining service of x
     expected = work / core.outlooks._kv_per_s()
     assert look(driver).guaranteed_by_s == pytest.approx(expected)
 
 
 def test_policy_that_promises_nothing_guarantees_nothing() -> None:
-    """A number that nobody proves would be the worst of all."""
+    """An unproven guarantee would be worse than none."""
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("runs", 155)
     driver.submit("x", "runs")
@@ -230,7 +230,7 @@ def test_policy_that_promises_nothing_guarantees_nothing() -> None:
 def test_behind_all_that_are_looked_at_the_position_is_the_least_and_no_time_is_told(
     driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A walk over everybody would stop the scheduler; a part is not told as the whole."""
+    """A walk over all applications would stop the scheduler; a part is not the whole."""
     monkeypatch.setattr(queue_profile, "MAXIMUM_PLACES", 2)
     for number in range(4):
         wait(driver, f"b{number}", cost=100 * (number + 2))
@@ -245,7 +245,7 @@ def test_behind_all_that_are_looked_at_the_position_is_the_least_and_no_time_is_
 
 
 def test_starts_teach(driver: CoreDriver) -> None:
-    """Each answer is settled by what comes: that is how they become calibrated."""
+    """Each outcome calibrates the expectation given before."""
     wait(driver, "a")
     before = look(driver).expected_start_s
     driver.now += 60.0
@@ -259,12 +259,12 @@ def test_starts_teach(driver: CoreDriver) -> None:
 
 
 def test_unknown_application_has_no_outlook(driver: CoreDriver) -> None:
-    """It may have ended since the ingress asked."""
+    """It may have ended since the ingress sent the request."""
     assert {} == driver.core.outlooks.ask(["gone"])
 
 
 def test_position_is_how_many_applications_are_before_its_own(driver: CoreDriver) -> None:
-    """By the tags: a cheap one that comes later is before dear ones, its second call as well."""
+    """By tag a cheap later application precedes expensive ones, as does its second call."""
     for name, cost in (("a", 500.0), ("b", 300.0), ("c", 400.0)):
         wait(driver, name, cost)
     driver.now += 1.0
@@ -279,7 +279,7 @@ def test_position_is_how_many_applications_are_before_its_own(driver: CoreDriver
 def test_position_behind_all_that_are_looked_at_is_not_known(
     driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A walk over a hundred thousand would hold up everybody."""
+    """A walk over a hundred thousand would delay every other request."""
     monkeypatch.setattr(queue_profile, "MAXIMUM_PLACES", 2)
     for name in "abc":
         wait(driver, name)
@@ -293,7 +293,7 @@ def test_position_behind_all_that_are_looked_at_is_not_known(
 def test_walk_for_positions_is_repeated_after_a_millisecond_for_each_application(
     driver: CoreDriver,
 ) -> None:
-    """Positions take a hundredth of the time; what came since the walk is put in by its tag."""
+    """Walks take a hundredth of the time; later applications are inserted by their tags."""
     for name in "abcd":
         wait(driver, name)
     first = driver.core.state.inferences["a1"]

@@ -1,4 +1,4 @@
-"""Where the first in order goes: room, then locality, then free KV; and who is in line where."""
+"""Placement of the first in order: room, then locality, then free KV; and lines per replica."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def _places(actions: Sequence[Action]) -> dict[str, str]:
 
 
 def _pool(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
-    """Return an FCFS core that replicas of these sizes ask for work."""
+    """Return an FCFS core whose replicas of these sizes have pulled."""
     driver = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     for name, tokens in kv_tokens.items():
         driver.pull(name, kv=tokens)
@@ -26,13 +26,12 @@ def _pool(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
 
 
 def _ask(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> dict[str, str]:
-    """Open an application of one inference."""
+    """Open an application with one inference."""
     driver.open(name)
     return _places(driver.submit(name, name, prompt=prompt, output=output))
 
 
 def _serve(driver: CoreDriver, request_id: str, replica_id: str, kv: int = 1000) -> None:
-    """Let a replica finish an inference."""
     driver.pull(replica_id, finished={driver.lease_of(request_id): 10}, kv=kv)
 
 
@@ -49,7 +48,7 @@ def test_replica_that_served_the_application_comes_before_a_freer_one() -> None:
 
 
 def test_fan_out_spreads_while_nothing_of_it_is_finished() -> None:
-    """No replica has a prefix of it yet, and one alone would be the slower for all of it."""
+    """No replica has its prefix yet, and one replica alone would be slower for all of it."""
     driver = _pool(r0=1000, r1=1000)
     driver.open("a")
     places = [_places(driver.submit(f"a{n}", "a"))[f"a{n}"] for n in range(4)]
@@ -58,7 +57,7 @@ def test_fan_out_spreads_while_nothing_of_it_is_finished() -> None:
 
 
 def test_locality_makes_nobody_wait() -> None:
-    """A replica without room is none, whatever it holds; then both have served it."""
+    """A replica without room is no candidate, even with the context; then both have served it."""
     driver = _pool(r0=100)
     driver.open("a")
     driver.submit("a1", "a")
@@ -69,11 +68,12 @@ def test_locality_makes_nobody_wait() -> None:
     assert {"a2": "r1"} == _places(driver.submit("a2", "a", prompt=30, output=20))
     _serve(driver, "a2", "r1", kv=1000)
     assert ["r0", "r1"] == list(driver.application("a").replicas)
-    assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=5, output=2))  # freer of the two
+    # the freer of the two
+    assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=5, output=2))
 
 
 def test_next_turn_goes_where_the_last_one_was_served() -> None:
-    """That replica has the whole context; the other, freer one what was said before it moved."""
+    """That replica has the whole context; the other, freer one an earlier part of it."""
     driver = _pool(r0=100)
     driver.open("a")
     driver.submit("a1", "a")
@@ -86,7 +86,7 @@ def test_next_turn_goes_where_the_last_one_was_served() -> None:
     _serve(driver, "b", "r0", kv=100)
 
     assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=40, output=2))
-    # What runs beside it makes it one of several calls, which spread as they did.
+    # A running sibling makes it one of several calls, which are spread as before.
     assert {"a4": "r0"} == _places(driver.submit("a4", "a", prompt=40, output=2))
 
 
@@ -97,7 +97,7 @@ def test_next_turn_goes_where_the_last_one_was_served() -> None:
 def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
     *, pulls_again: bool, connected: bool, expected: str
 ) -> None:
-    """The scheduler answers each pull that has news, and the next one comes milliseconds later."""
+    """The scheduler answers each pull with news, and the next one comes milliseconds later."""
     driver = _pool()
     driver.pull("r0", connected=connected)
     driver.open("a")
@@ -111,7 +111,7 @@ def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
 
 
 def test_replica_that_does_not_pull_in_time_gets_no_turn() -> None:
-    """It may stand still, its connection open."""
+    """It may have stopped with its connection open."""
     driver = _pool()
     driver.pull("r0", connected=True)
     driver.open("a")
@@ -136,7 +136,7 @@ def test_replica_that_serves_again_is_the_last() -> None:
 
 
 def test_memory_that_no_lease_explains_is_not_free() -> None:
-    """An aborted call's KV is in the way of the choice as it is in that of the room."""
+    """KV of an aborted call is not free, neither for the choice nor for admission."""
     driver = _pool()
     driver.pull("r0", kv=1000, free=300)
     driver.pull("r1", kv=500)
@@ -145,7 +145,7 @@ def test_memory_that_no_lease_explains_is_not_free() -> None:
 
 
 def test_replicas_that_are_gone_are_forgotten() -> None:
-    """A long life on replicas that come and go must not fill the store."""
+    """A long-lived application on changing replicas must not fill the store."""
     driver = _pool(r0=1000)
     driver.open("a")
     driver.submit("a1", "a")
@@ -161,7 +161,7 @@ def test_replicas_that_are_gone_are_forgotten() -> None:
 
 @pytest.mark.parametrize("admission", ADMISSIONS)
 def test_large_one_waits_for_the_replica_that_can_hold_it(admission: str) -> None:
-    """On the small one, even alone, it would run out of memory."""
+    """On the small one, even alone, it would exceed the memory."""
     driver = _pool(admission, small=100, large=1000)
     driver.handle(ev.PullAnswered("large"))
 
@@ -170,7 +170,7 @@ def test_large_one_waits_for_the_replica_that_can_hold_it(admission: str) -> Non
 
 
 def test_prompt_that_fits_now_is_not_enough_where_the_rest_will_not() -> None:
-    """Under `prompt` an engine preempts others for room, and here nobody could make enough."""
+    """Under `prompt` an engine preempts others for room, and here that could not be enough."""
     driver = _pool("prompt", small=100, large=1000)
     _ask(driver, "a", 980, 10)
 
@@ -180,7 +180,7 @@ def test_prompt_that_fits_now_is_not_enough_where_the_rest_will_not() -> None:
 
 
 def test_small_ones_go_to_replicas_that_could_never_hold_the_first() -> None:
-    """It loses nothing by it, and the small replica would stand idle."""
+    """This costs the first no time, and the small replica would stand idle."""
     driver = _pool(small=100, large=1000)
     _ask(driver, "held", 800, 100)
 
@@ -194,7 +194,7 @@ def test_small_ones_go_to_replicas_that_could_never_hold_the_first() -> None:
 
 
 def test_one_that_exceeds_every_replica_runs_alone_on_the_largest() -> None:
-    """Otherwise it would wait for ever, and everything behind it too."""
+    """Otherwise it would wait for ever, and with it everything behind."""
     driver = _pool(small=100, large=1000)
     _ask(driver, "held", 900, 50)
 
@@ -215,7 +215,7 @@ def test_seats_decide_which_of_two_is_the_larger() -> None:
 
 @pytest.mark.parametrize("end", ["lost", "draining"])
 def test_next_larger_replica_takes_the_giant_when_the_largest_leaves(end: str) -> None:
-    """Nothing may wait for a replica that takes nothing any more."""
+    """No inference may wait for a replica that takes no work any more."""
     driver = _pool(small=100)
     driver.pull("large", kv=1000)
     driver.handle(ev.PullAnswered("large"))
@@ -231,7 +231,7 @@ def test_next_larger_replica_takes_the_giant_when_the_largest_leaves(end: str) -
 
 
 def test_giant_waits_for_a_larger_replica_that_has_joined() -> None:
-    """It may be busy on its arrival: the pool has grown, and so has what it can hold."""
+    """It may be busy on arrival: the largest replica is now a larger one."""
     driver = _pool(small=100)
     _ask(driver, "held", 50)
     driver.pull("large", kv=1000)
@@ -243,7 +243,7 @@ def test_giant_waits_for_a_larger_replica_that_has_joined() -> None:
 
 
 def test_replica_that_joins_is_given_what_waits() -> None:
-    """And one that drains keeps what it runs and is given no more."""
+    """A replica that drains keeps its running inferences and gets no new ones."""
     driver = _pool(r0=100)
     _ask(driver, "a", 60, 20)
     _ask(driver, "b", 60, 20)
@@ -258,7 +258,7 @@ def test_replica_that_joins_is_given_what_waits() -> None:
 
 
 def test_what_a_lost_replica_ran_goes_to_the_others_in_its_order() -> None:
-    """At the head of its line, before what came later."""
+    """They are first in line, before later inferences."""
     driver = _pool(r0=100)
     _ask(driver, "a", 60, 20)
     driver.pull("r1", kv=100)
@@ -271,13 +271,13 @@ def test_what_a_lost_replica_ran_goes_to_the_others_in_its_order() -> None:
 
 
 def _cut_off(driver: CoreDriver, request_id: str) -> dict[str, str]:
-    """Let the ingress of a leased inference not reach its replica."""
+    """Nack a leased inference because its ingress has no connection to its replica."""
     nacked = ev.LeaseNacked(driver.lease_of(request_id), ev.NackReason.CONNECTION)
     return _places(driver.handle(nacked))
 
 
 def test_inference_goes_to_a_replica_that_its_ingress_can_reach() -> None:
-    """Though the other has served its application, and is the freer; leased once, not again."""
+    """The other replica has served its application and is freer; it is not leased there again."""
     driver = _pool(r0=1000, r1=1000, r2=500)
     driver.open("a")
     driver.submit("a1", "a")
@@ -289,7 +289,7 @@ def test_inference_goes_to_a_replica_that_its_ingress_can_reach() -> None:
 
 
 def test_inference_waits_at_its_place_for_the_replicas_that_it_can_reach() -> None:
-    """Where it cannot run others start; where it can, nothing passes it."""
+    """Where it cannot run others start; where it can, no other passes it."""
     driver = _pool(r0=1000, r1=1000)
     _ask(driver, "held", 980, 10)
     _ask(driver, "x", 50, 20)
@@ -320,7 +320,7 @@ def test_application_of_an_inference_that_avoids_a_replica_keeps_its_turn_there(
 
 
 def test_inference_that_can_reach_no_replica_tries_all_again_after_two_seconds() -> None:
-    """The connections may be back; at once it would use up its leases, and keep the queue busy."""
+    """The connections may be back; an immediate retry would use up its leases."""
     driver = _pool(r0=1000, r1=1000)
     _ask(driver, "x", 50)
 
@@ -333,7 +333,7 @@ def test_inference_that_can_reach_no_replica_tries_all_again_after_two_seconds()
 
 @pytest.mark.parametrize("end", ["lost", "draining", "small"])
 def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str) -> None:
-    """It would wait for ever; and a replica that joins is taken before the one that failed."""
+    """It would otherwise wait for ever; a new replica is preferred to the one that failed."""
     driver = _pool(r0=1000)
     driver.pull("r1", kv=50 if end == "small" else 1000)
     driver.handle(ev.PullAnswered("r1"))
@@ -353,9 +353,9 @@ def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str
 
 @pytest.fixture
 def lined_up() -> CoreDriver:
-    """Return an FCFS core of two replicas that run something, for both of which two are in line.
+    """Return an FCFS core of two busy replicas, with two applications in line for both.
 
-    `first` fits beside nothing, and `x` would hold 40 when `held` holds 65 of the 100 of r1.
+    `first` fits beside no other, and `x` would hold 40 when `held` holds 65 of the 100 of r1.
     """
     options = {"backfill": "unlimited"}
     driver = CoreDriver(SchedulerCore("fcfs", options, timeouts=PATIENT))
@@ -377,7 +377,10 @@ def lined_up() -> CoreDriver:
 def test_who_is_in_line_is_asked_again_of_replicas_that_have_changed(
     lined_up: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to sixteen are looked at with each report, and it is one replica's. The first is asked."""
+    """Each report examines up to sixteen, for the reporting replica.
+
+    The first is always examined.
+    """
     asked: list[tuple[str, str]] = []
     fits = PeakAdmission.fits
 
@@ -397,13 +400,13 @@ def test_who_is_in_line_is_asked_again_of_replicas_that_have_changed(
 def test_who_is_in_line_starts_where_what_it_lacked_has_come_free(
     lined_up: CoreDriver, free: int, seats: int
 ) -> None:
-    """Five tokens that the leases of a larger r1 do not explain, of an aborted call; or a seat."""
+    """A larger r1 has five unaccounted tokens, of an aborted call; or it has a free seat."""
     assert [] == granted(lined_up.pull("r1", None, kv=105, free=free, seats=seats))
     assert ["x"] == granted(lined_up.pull("r1", None, kv=105, free=45))
 
 
 def test_who_is_in_line_starts_by_another_rule(lined_up: CoreDriver) -> None:
-    """By vLLM's, 60 and 35 and a token for each of the two."""
+    """By vLLM's rule: 60 and 35 and a token for each of the two."""
     options = (("backfill", "unlimited"),)
 
     assert ["x"] == granted(lined_up.handle(ev.PolicyChanged("fcfs", options, "prompt")))

@@ -1,4 +1,4 @@
-"""Keys and engine priorities of the shipped policies, and the checks of their options."""
+"""Keys and engine priorities of the shipped policies, and validation of their options."""
 
 import json
 import re
@@ -42,7 +42,7 @@ _TAGS = st.floats(min_value=-0.0, allow_nan=False)
 @settings(derandomize=True, database=None, max_examples=300)
 @given(_TAGS, _TAGS)
 def test_priority_has_the_rank_of_the_tag(one: float, other: float) -> None:
-    """The engine compares integers; its order must be ours, ties included."""
+    """The engine compares integers; its order must equal ours, ties included."""
     first, second = rank_preserving_integer(one), rank_preserving_integer(other)
 
     assert (one < other, one == other) == (first < second, first == second)
@@ -67,7 +67,7 @@ def _key(driver: CoreDriver, name: str) -> Key:
 
 
 def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
-    """Ties go to the application that was first seen, whatever it submitted when."""
+    """Ties go to the application that arrived first."""
     driver = CoreDriver()
     for name, cost in (("a", 10), ("b", 10), ("c", 5)):
         driver.open(name, cost)
@@ -83,14 +83,14 @@ def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
     ("policy", "priority"),
     [
         ("justitia", rank_preserving_integer(10.5)),  # its tag
-        ("srjf", rank_preserving_integer(10.5)),  # what remains of its cost
+        ("srjf", rank_preserving_integer(10.5)),  # remaining predicted cost
         ("sjf", 7),  # the prediction
         ("app-fcfs", 1),  # the arrival of the application
         ("fcfs", 77),  # the grant
     ],
 )
 def test_engine_is_told_the_order(policy: str, priority: int) -> None:
-    """When KV overflows, the engine gives up the last in this order, not the last grant."""
+    """When KV overflows, the engine preempts the last in this order, not the last grant."""
     driver = CoreDriver(SchedulerCore(policy))
     driver.open("a", 10.5)
     driver.submit("a1", output=7)
@@ -103,7 +103,7 @@ def test_engine_is_told_the_order(policy: str, priority: int) -> None:
 def test_whom_the_guard_let_pass_is_the_last_that_an_engine_stops(
     guard_iterations: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its tag it would be the first, just when it must not wait any more."""
+    """By its tag it would be preempted first, just when it must not wait any more."""
     monkeypatch.setattr(ForetoldVtc, "urgent", lambda shadow, now, waits: ["b"])
     monkeypatch.setattr(ForetoldVtc, "deadline", lambda shadow, name, now: now + 7)
     driver = CoreDriver(SchedulerCore("justitia", {"guard_iterations": guard_iterations}))
@@ -132,7 +132,7 @@ def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
 
 @pytest.mark.parametrize("policy", ALL)
 def test_options_default_to_the_served_clock(policy: str) -> None:
-    """With the nominal clock small applications queue behind a large one that cannot use M."""
+    """With the nominal clock small applications wait behind a large one that cannot use M."""
     options = parse_options(policy, {})
 
     assert ("served", "application", 0, 1.0) == (
@@ -145,7 +145,7 @@ def test_options_default_to_the_served_clock(policy: str) -> None:
 
 
 def test_nominal_clock_is_built_from_its_options() -> None:
-    """An int of seconds is a number too."""
+    """An integer number of seconds is accepted."""
     values = {"clock": "nominal", "nominal_iteration_s": 1}
 
     options = parse_options("justitia", values)
@@ -227,14 +227,14 @@ def test_nominal_clock_is_built_from_its_options() -> None:
 def test_wrong_option_is_named_with_what_is_allowed(
     policy: str, options: dict[str, object], message: str
 ) -> None:
-    """A typo in the configuration must not silently mean the default."""
+    """A typing error in the configuration must not silently select the default."""
     with pytest.raises(ConfigError, match=message):
         parse_options(policy_path(policy), options)
 
 
 @pytest.mark.parametrize(("name", "path"), LAB_POLICIES.items())
 def test_name_of_a_policy_of_the_lab_is_answered_with_its_import_path(name: str, path: str) -> None:
-    """A file of an earlier version names it so; the lab is no part of the service."""
+    """A configuration of an earlier version uses the name; the lab is no part of the service."""
     with pytest.raises(
         ConfigError, match=f"^policy: '{name}' is a baseline of the lab: .* {path}$"
     ):
@@ -243,7 +243,7 @@ def test_name_of_a_policy_of_the_lab_is_answered_with_its_import_path(name: str,
 
 
 def test_kinds_of_accounts_are_told_apart() -> None:
-    """Records of one kind must not be taken for those of another; the default stays as it was."""
+    """Records of one kind must not be read as those of another; the default is unchanged."""
     kinds = [
         PolicyOptions(clock=clock, fairness=fairness, accounts_cost=cost).accounts_kind
         for clock, fairness, cost in (
@@ -260,7 +260,7 @@ def test_kinds_of_accounts_are_told_apart() -> None:
 
 
 def test_options_of_the_same_clock_are_recognised() -> None:
-    """Only a clock that moves otherwise is started anew when options change."""
+    """Only a clock that moves differently is restarted when options change."""
     served, nominal = PolicyOptions(), PolicyOptions("nominal", 0.03)
 
     assert served.same_accounts(PolicyOptions("served", 1.0))
@@ -274,7 +274,7 @@ _CLIENT_POLICIES = [name for name in ALL if "unit" in parse_options(name, {}).ow
 
 @pytest.mark.parametrize("policy", ALL)
 def test_application_may_end_before_anything_of_it_is_granted(policy: str) -> None:
-    """A caller gives up, or never submits: no policy may have counted on a grant before."""
+    """A caller may give up before any grant, so a policy must not rely on one."""
     driver = CoreDriver(SchedulerCore(policy))
     driver.open("silent")
     driver.open("a")
@@ -288,9 +288,9 @@ def test_application_may_end_before_anything_of_it_is_granted(policy: str) -> No
 
 @pytest.mark.parametrize("policy", ALL)
 def test_inference_granted_under_another_policy_may_end_under_this_one(policy: str) -> None:
-    """The policy hears of it for the first time; its application may have others waiting, or not.
+    """To this policy the inference is new; its application may have others waiting, or not.
 
-    Its client is not known either, unless something of it waits.
+    The policy has no entry of its client either, unless an inference of it waits.
     """
     driver = CoreDriver(SchedulerCore("app-fcfs"))
     for name in "ab":
@@ -307,7 +307,7 @@ def test_inference_granted_under_another_policy_may_end_under_this_one(policy: s
 
 @pytest.mark.parametrize("policy", _CLIENT_POLICIES)
 def test_state_in_the_middle_is_taken_over_as_it_was(policy: str) -> None:
-    """Before anything has been submitted, while it waits, while it runs: no field is lost."""
+    """No field is lost before a submission, while it waits or while it runs."""
     driver = CoreDriver(SchedulerCore(policy))
     steps: list[Callable[[], object]] = [
         lambda: driver.open("a"),
@@ -338,7 +338,7 @@ LAB_OPTIONS = sorted(
 
 
 def test_policy_is_found_by_its_import_path() -> None:
-    """Nobody should have to change this package to try an order of their own."""
+    """A custom order must not require a change of this package."""
     driver = PolicyDriver(POLICY, {"budget": 0.5})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1", "b2")
@@ -352,7 +352,7 @@ def test_policy_is_found_by_its_import_path() -> None:
 
 
 def test_policy_of_a_user_outlives_the_scheduler() -> None:
-    """`state` and `restore` are called for it as for any other."""
+    """`state` and `restore` are called as for any other policy."""
     driver = PolicyDriver(POLICY, {"budget": 0.5})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -365,7 +365,7 @@ def test_policy_of_a_user_outlives_the_scheduler() -> None:
 
 
 def test_policy_of_a_user_forgets_applications() -> None:
-    """The example must be a good one."""
+    """The example must not leak memory."""
     driver = PolicyDriver(POLICY)
     driver.arrive("a", "a1")
     driver.step()
@@ -377,7 +377,7 @@ def test_policy_of_a_user_forgets_applications() -> None:
 
 
 def test_running_scheduler_changes_to_a_policy_of_a_user() -> None:
-    """A change of the configuration file names it as the first start does."""
+    """A change of the configuration file names it like the first start does."""
     driver = PolicyDriver("fcfs")
     driver.arrive("b")
     driver.arrive("a", "a1")
@@ -411,7 +411,7 @@ def test_policy_that_cannot_be_made_changes_nothing(options: tuple[tuple[str, An
 
 
 def test_policy_of_a_user_has_options_of_its_own_and_the_common_ones() -> None:
-    """They are checked as those of any other policy, with an error that names what there is."""
+    """They are validated as for any other policy, with an error that lists the valid ones."""
     options = PolicyDriver(POLICY, {"backfill": 3}).core.ledger.options
 
     assert (3, COST, 10.0) == (options.backfill, options.cost, options.own["budget"])
@@ -422,7 +422,7 @@ def test_policy_of_a_user_has_options_of_its_own_and_the_common_ones() -> None:
 
 
 def test_cost_function_is_found_by_its_import_path() -> None:
-    """Each policy that charges takes it: here 40 tokens · 0.03 s put a in level 1 of 1 s."""
+    """Each policy that charges accepts it: here 40 tokens · 0.03 s put a in level 1 of 1 s."""
     assert find_cost(COST) is decode_seconds
     driver = PolicyDriver("mlfq", {"cost": COST, "quantum": 1})
     driver.arrive("a", "a1", "a2")
@@ -454,7 +454,6 @@ def test_accounts_of_justitia_are_kept_in_a_cost_of_a_user() -> None:
     ],
 )
 def test_order_that_has_no_slack_is_refused(options: dict[str, object], needed: str) -> None:
-    """The message names what is needed, or what there is."""
     with pytest.raises(ConfigError, match=f"^policy_options.{needed}$"):
         parse_options("justitia-guarded", options)
 
@@ -463,7 +462,7 @@ def test_order_that_has_no_slack_is_refused(options: dict[str, object], needed: 
     "name", [*POLICIES, *(option.name for option in COMMON), *OWN_OPTIONS, *COSTS]
 )
 def test_page_names_everything_there_is_to_choose(name: str) -> None:
-    """A policy, option or cost that nobody can find is not there."""
+    """A policy, option or cost that is not on the page cannot be found."""
     assert f"`{name}`" in PAGE
 
 
@@ -471,13 +470,13 @@ def test_page_names_everything_there_is_to_choose(name: str) -> None:
     "name", [*LAB_POLICIES, *LAB_OPTIONS, *(p.rsplit(".", 1)[1] for p in LAB_POLICIES.values())]
 )
 def test_page_of_the_lab_names_its_policies_and_their_options(name: str) -> None:
-    """A file names a policy of the lab by the import path that stands there."""
+    """A file names a policy of the lab by the import path on that page."""
     assert f"`{name}`" in LAB_PAGE
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
 def test_page_says_the_same_things_of_every_policy(policy: str) -> None:
-    """Source, unit, charges, guarantee and departures, or policies cannot be compared."""
+    """Source, unit, charges, guarantee and departures make policies comparable."""
     sections = re.split(r"^### ", f"{PAGE}\n{LAB_PAGE}", flags=re.MULTILINE)
     (section,) = (text for text in sections if f"`{policy}`" in text.splitlines()[0])
 
@@ -486,7 +485,7 @@ def test_page_says_the_same_things_of_every_policy(policy: str) -> None:
 
 
 def test_example_on_the_page_is_the_one_that_is_tested() -> None:
-    """Code in a page rots unless it runs."""
+    """Code on a page breaks unknown unless it runs."""
     source = (Path(__file__).parents[2] / "user_policy.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -496,7 +495,7 @@ def test_example_on_the_page_is_the_one_that_is_tested() -> None:
 
 
 def test_example_keeps_the_rules_of_the_core(core: CoreDriver) -> None:
-    """Its keys differ and its queue agrees with them: `check` runs after every event."""
+    """Its keys are unique and agree with the queue: `check` runs after every event."""
     core.handle(ev.PolicyChanged(POLICY))
     for name in "abc":
         core.open(name)

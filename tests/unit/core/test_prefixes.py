@@ -1,4 +1,4 @@
-"""Beginnings that several leases of a replica have: a tree, and what each lease shares."""
+"""Prefixes that several leases of a replica share: a tree, and the shared part of each lease."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ SYSTEM, CHAT, FORK = (Prefix(n, name.encode() * 7) for n, name in ((32, "s"), (6
 
 
 def test_submission_carries_ten_bytes_for_each_and_64_more_at_most() -> None:
-    """With the names of both fields, as they cross a connection."""
+    """The size includes the names of both fields, as sent over a connection."""
     packed = pack_prefixes([SYSTEM, CHAT])
     four = pack_prefixes([Prefix(2**20 + n, b"d" * 7) for n in range(4)])
     submission = InferenceSubmitted("q", "a", "q", "i", 1, 1, 1, prefixes=four, copies=1_000)
@@ -41,7 +41,7 @@ def test_what_is_no_beginning_of_the_prompt_is_left_out() -> None:
 
 
 def test_leases_share_the_longest_that_another_has() -> None:
-    """The first is told when the second comes."""
+    """The first lease learns of its shared prefix when the second starts."""
     beginnings = Beginnings()
 
     assert [] == beginnings.join("1", (SYSTEM, CHAT))
@@ -52,7 +52,7 @@ def test_leases_share_the_longest_that_another_has() -> None:
 
 
 def test_beginning_stays_until_its_last_lease_ends() -> None:
-    """The one that brought it may go first."""
+    """The lease that created it may end first."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
         beginnings.join(name, (SYSTEM,))
@@ -66,7 +66,7 @@ def test_beginning_stays_until_its_last_lease_ends() -> None:
 
 
 def test_beginning_that_is_named_later_lies_between() -> None:
-    """All that have the longer one have it, too; it adds nothing."""
+    """All leases with the longer prefix have it, too; it adds no tokens."""
     beginnings = Beginnings()
     beginnings.join("1", (CHAT,))
     beginnings.join("2", (CHAT,))
@@ -77,7 +77,7 @@ def test_beginning_that_is_named_later_lies_between() -> None:
 
 
 def test_lease_that_did_not_find_a_beginning_has_a_copy_of_it() -> None:
-    """The one that found all uses one of the copies; as of its first token that is known."""
+    """A lease that found every prefix uses one of the copies; its first token shows which."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
         beginnings.join(name, (SYSTEM, CHAT))

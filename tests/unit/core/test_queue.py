@@ -1,4 +1,4 @@
-"""The queue: clients and applications in order, parked ones, ones set aside, another order."""
+"""The queue: clients and applications in order, parked or set aside, and another order."""
 
 import random
 
@@ -17,7 +17,7 @@ def _queue(policy: StubPolicy | None = None, *applications: Application) -> Queu
 
 
 def _drain(queue: Queue) -> list[str]:
-    """Take everything out in order, an inference at a time."""
+    """Remove everything in order, one inference at a time."""
     drained = []
     while (first := queue.first()) is not None:
         taken = first.waiting.first
@@ -28,7 +28,6 @@ def _drain(queue: Queue) -> list[str]:
 
 
 def test_empty_queue_has_no_first() -> None:
-    """Granting stops there."""
     queue = _queue()
 
     assert (None, None) == (queue.first(), queue.first_client())
@@ -37,7 +36,7 @@ def test_empty_queue_has_no_first() -> None:
 
 
 def test_first_is_the_application_with_the_least_key() -> None:
-    """Whatever the order of the touches."""
+    """The order of the updates does not matter."""
     queue = _queue(None, application("b", 2, 5), application("a", 3, 4), application("c", 1))
 
     assert ["c1", "b2", "a3", "a4", "b5"] == _drain(queue)
@@ -45,7 +44,7 @@ def test_first_is_the_application_with_the_least_key() -> None:
 
 
 def test_heads_are_the_first_of_each_client_in_order() -> None:
-    """Only those may come first when clients change places."""
+    """Only these may come first when clients change places."""
     queue = _queue(
         StubPolicy(by_tenant=True),
         application("b", 2, tenant="t1"),
@@ -58,7 +57,7 @@ def test_heads_are_the_first_of_each_client_in_order() -> None:
 
 
 def test_application_with_nothing_waiting_is_out() -> None:
-    """Its heap entry is stale and must not come up."""
+    """Its heap entry is stale and must not be returned."""
     policy = StubPolicy()
     gone, other = application("a", 1), application("b", 2)
     queue = _queue(policy, gone, other)
@@ -71,7 +70,7 @@ def test_application_with_nothing_waiting_is_out() -> None:
 
 
 def test_client_with_nothing_waiting_has_left_before_anybody_asks() -> None:
-    """The policy must hear of it before the client comes back: it may have to lift its counter."""
+    """The policy must be notified before the client returns, to lift its counter if necessary."""
     policy = StubPolicy()
     gone = application("a", 1)
     queue = _queue(policy, gone)
@@ -82,7 +81,7 @@ def test_client_with_nothing_waiting_has_left_before_anybody_asks() -> None:
 
 
 def test_key_is_asked_for_once_however_often_a_client_is_touched() -> None:
-    """Below a node of a tree a key is much work, and one event may touch a client three times."""
+    """Below a tree node a key is expensive, and one event may update a client three times."""
     policy = StubPolicy()
     queue = _queue(policy, application("a", 1), application("b", 2))
     queue.touch_client("a")
@@ -135,7 +134,7 @@ def test_parked_client_waits_until_it_may_go_on() -> None:
 
 
 def test_parked_client_that_may_go_on_earlier_is_parked_no_more() -> None:
-    """The policy says so with a touch; the driver must not be woken for it later."""
+    """The policy updates the client; the driver must not be woken for the old time."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
     queue = _queue(policy, application("a", 1))
@@ -160,7 +159,7 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
 
 
 def test_one_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
-    """Its client waits all the while: a policy must not take it for gone."""
+    """Its client still waits: a policy must not handle it as gone."""
     policy = StubPolicy()
     first, second = application("a", 1), application("b", 2)
     queue = _queue(policy, first, second)
@@ -205,7 +204,7 @@ def test_requeued_inference_takes_its_old_place() -> None:
 
 
 def test_inference_that_was_taken_out_is_not_in_line() -> None:
-    """Also if it was in front."""
+    """This holds also for the first in line."""
     made = application("a", 1, 2)
     first = made.waiting.first
     made.waiting.remove_inference(first)
@@ -216,7 +215,7 @@ def test_inference_that_was_taken_out_is_not_in_line() -> None:
 
 
 def test_putting_a_name_again_without_a_change_adds_no_entry() -> None:
-    """Every submission of an application touches it; only its head counts."""
+    """Every submission of an application updates it; only its head counts."""
     heap = LazyHeap()
     for _ in range(500):
         heap.put("a", (1.0,))
@@ -239,7 +238,7 @@ def test_stale_entries_are_compacted() -> None:
 
 
 def test_name_that_is_alone_leaves_no_stale_entries() -> None:
-    """Every application is a client by itself: old keys of each would be most of the memory."""
+    """Every application is a client: old keys of each would take most of the memory."""
     heap = LazyHeap()
     heap.put("gone", (0.0,))
     heap.drop("gone")
@@ -250,7 +249,7 @@ def test_name_that_is_alone_leaves_no_stale_entries() -> None:
 
 
 def test_heap_in_order_is_sorted_whatever_happened_before() -> None:
-    """The first of many are found without sorting all, and have to be the same."""
+    """The first of many are found without sorting all, and must be the same."""
     lots, heap = random.Random(3), LazyHeap()
     for _ in range(2_000):
         name = f"n{lots.randrange(300)}"
@@ -264,7 +263,7 @@ def test_heap_in_order_is_sorted_whatever_happened_before() -> None:
 
 
 def test_queue_in_order_goes_on_inside_a_client() -> None:
-    """All of it that may be granted: a client's second application stands by its own key."""
+    """The order contains every grantable application: a client's second has its own key."""
     policy = StubPolicy(by_tenant=True)
     queue = _queue(
         policy,

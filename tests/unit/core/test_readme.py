@@ -1,4 +1,4 @@
-"""The core's README says what the code does, and the core knows nothing of who observes it."""
+"""The core's README agrees with the code, and the core imports none of its observers."""
 
 import ast
 import re
@@ -14,12 +14,12 @@ PAGE = (CORE / "README.md").read_text("utf-8")
 
 @pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 def test_worked_example_holds(example: str) -> None:
-    """A reader who works it out by hand gets the order and the levels of V that are printed."""
+    """The printed order and levels of V are those that the core computes."""
     exec(compile(example, "core/README.md", "exec"), {})
 
 
 def test_every_file_is_in_the_table() -> None:
-    """A reader finds each file of the core by the page."""
+    """The page must lead a reader to each file of the core."""
     policies = CORE / "policies"
     guarded = {path.stem for path in (policies / "guarded").glob("*.py")} - {"__init__"}
     names = {path.stem for path in CORE.rglob("*.py") if not path.is_relative_to(policies)}
@@ -31,7 +31,7 @@ def test_every_file_is_in_the_table() -> None:
 
 
 def test_core_does_not_know_that_lag_is_measured() -> None:
-    """Lag observes the ledger: only the scheduler, which composes the two, names it."""
+    """Lag observes the ledger: only the scheduler, which composes the two, imports it."""
     importers = {
         path.relative_to(CORE).as_posix()
         for path in CORE.rglob("*.py")

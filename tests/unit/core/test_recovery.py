@@ -1,4 +1,4 @@
-"""A new scheduler in office: leases of old are joined, and nothing runs twice."""
+"""A new leader adopts the leases of the old one, and no inference runs twice."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def old() -> CoreDriver:
 
 @pytest.fixture
 def new(old: CoreDriver) -> CoreDriver:
-    """Return the scheduler that becomes leader after it, knowing of r0, at epoch 2."""
+    """Return the next leader, which expects a report of r0, at epoch 2."""
     return _successor(old)
 
 
@@ -37,7 +37,7 @@ def _resubmit(driver: CoreDriver, request_id: str, lease_id: str | None = None) 
 
 
 def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDriver) -> None:
-    """A replica may be full of what another scheduler granted."""
+    """A replica may be full of leases that another scheduler granted."""
     _resubmit(new, "z")
 
     assert granted(new.pull("r9")) == []
@@ -45,7 +45,7 @@ def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDri
 
 
 def test_ends_alone_are_no_report_of_what_a_replica_runs(new: CoreDriver) -> None:
-    """It may be full, and says so next."""
+    """It may be full; its next report shows that."""
     _resubmit(new, "z")
 
     assert granted(new.pull("r0", None)) == []
@@ -64,7 +64,7 @@ def test_nothing_is_held_back_longer_than_three_seconds(new: CoreDriver) -> None
 
 
 def test_loss_of_the_last_silent_replica_lets_the_grants_go(new: CoreDriver) -> None:
-    """It is known not to report any more."""
+    """It is certain then that it will not report."""
     _resubmit(new, "z")
     new.pull("r9")
 
@@ -72,7 +72,7 @@ def test_loss_of_the_last_silent_replica_lets_the_grants_go(new: CoreDriver) -> 
 
 
 def test_report_before_claim_joins_the_lease(new: CoreDriver) -> None:
-    """The replica pulled before the ingress submitted again: the lease goes on."""
+    """The replica pulled before the ingress resubmitted: the lease continues."""
     new.pull("r0", {"1-2": 6})
 
     assert ["1-2"] == list(new.core.recovery.reported)
@@ -85,7 +85,7 @@ def test_report_before_claim_joins_the_lease(new: CoreDriver) -> None:
 
 
 def test_claim_before_report_joins_the_lease(new: CoreDriver) -> None:
-    """The ingress was first: its inference is in no queue until the replica speaks."""
+    """The ingress was first: its inference is in no queue until the replica reports."""
     _resubmit(new, "x", "1-2")
 
     assert ({"x"}, []) == (new.application().claimed, new.waiting())
@@ -97,7 +97,7 @@ def test_claim_before_report_joins_the_lease(new: CoreDriver) -> None:
 
 @pytest.mark.parametrize("claim_first", [True, False])
 def test_service_is_not_booked_twice(old: CoreDriver, new: CoreDriver, claim_first: bool) -> None:
-    """What the old scheduler had booked of a running inference is in the account already."""
+    """The old scheduler's bookings of a running inference are already in the account."""
     before = old.account().attained
     if claim_first:
         _resubmit(new, "x", "1-2")
@@ -118,7 +118,7 @@ def test_service_is_not_booked_twice(old: CoreDriver, new: CoreDriver, claim_fir
 
 
 def test_service_of_a_new_inference_is_booked_in_full(new: CoreDriver) -> None:
-    """Only what was submitted before may have been booked before."""
+    """Only inferences submitted before may have been booked before."""
     before = new.account().attained
     new.pull("r0")
     new.submit("fresh")
@@ -131,7 +131,7 @@ def test_service_of_a_new_inference_is_booked_in_full(new: CoreDriver) -> None:
 def test_lease_that_finished_meanwhile_ends_its_inference(
     new: CoreDriver, claim_first: bool
 ) -> None:
-    """Its last word is kept until its ingress names it; it is not run again."""
+    """Its end is stored until its ingress claims it; it is not run again."""
     if claim_first:
         _resubmit(new, "x", "1-2")
     new.pull("r0", {}, {"1-2": 10})
@@ -146,7 +146,7 @@ def test_lease_that_finished_meanwhile_ends_its_inference(
 
 
 def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
-    """After three seconds, or when every replica has reported without it."""
+    """This happens after three seconds, or when every replica has reported without it."""
     _resubmit(new, "x", "1-2")
     _resubmit(new, "y", "1-3")
 
@@ -156,7 +156,7 @@ def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
 
 @pytest.mark.parametrize("end", ["engine died", "replica lost", "never reported"])
 def test_claim_of_a_lease_that_is_gone_waits_again(new: CoreDriver, end: str) -> None:
-    """It had been reported and ended before the ingress named it, or nobody reported it in time."""
+    """It ended before the ingress claimed it, or no replica reported it in time."""
     if end == "engine died":
         new.pull("r0", {}, [ev.LeaseFinished("1-2", 10, 4, None)], draining=True)
     elif end == "replica lost":
@@ -170,7 +170,7 @@ def test_claim_of_a_lease_that_is_gone_waits_again(new: CoreDriver, end: str) ->
 
 
 def test_cancelled_claim_is_forgotten(new: CoreDriver) -> None:
-    """The replica's report then has no claimant, and the lease is stopped later."""
+    """The replica's report then has no claimant, and the lease is aborted later."""
     _resubmit(new, "w", "1-1")
     _resubmit(new, "x", "1-2")
     new.handle(ev.InferenceCancelled("x"))
@@ -180,7 +180,7 @@ def test_cancelled_claim_is_forgotten(new: CoreDriver) -> None:
 
 
 def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -> None:
-    """Its ingress died with the scheduler: nobody reads its tokens."""
+    """Its ingress died with the scheduler, so that its tokens have no reader."""
     stopped: list[str] = []
     for _ in range(10):
         new.pull("r0", {"1-2": 6}, {"1-3": 9} if not stopped else {})
@@ -192,7 +192,7 @@ def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -
 
 
 def test_adopted_lease_holds_a_footprint_and_is_not_aborted(new: CoreDriver) -> None:
-    """It is on its replica like any other; the deadline of its claim finds nothing."""
+    """It is like any other lease; the deadline of its claim has no effect."""
     new.pull("r0", {"1-2": 6})
     _resubmit(new, "x", "1-2")
     replica = new.core.state.replicas["r0"]
@@ -210,8 +210,8 @@ def test_adopted_lease_holds_a_footprint_and_is_not_aborted(new: CoreDriver) -> 
 
 
 def test_order_is_kept_across_the_restart(old: CoreDriver, new: CoreDriver) -> None:
-    """The tag holds, and inferences stand in the order of their first submission."""
-    new.open("a", 1)  # the ingress opens it again; its tag is known
+    """The tag is kept, and inferences are in the order of their first submission."""
+    new.open("a", 1)  # the ingress opens it again; its tag is stored
     new.open("later", 2000)
     new.submit("l", "later")
     new.submit("y", resubmitted=True, age_s=0.9)
@@ -257,7 +257,7 @@ def test_cancelled_application_stops_its_claims(new: CoreDriver) -> None:
 
 
 def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> None:
-    """After the hold, a lease of this epoch that is unknown is late: the replica stops it."""
+    """After recovery an unknown lease of this epoch is late: the replica aborts it."""
     new.pull("r0")
     new.submit("fresh")
     new.handle(ev.InferenceCancelled("fresh"))
@@ -276,10 +276,11 @@ def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> No
 def test_end_that_was_counted_is_not_counted_again(
     old: CoreDriver, claim_first: bool, booked: bool, restarts: int
 ) -> None:
-    """An ingress submits again an inference whose answer was lost as the scheduler was replaced.
+    """An ingress resubmits an inference whose answer was lost when the scheduler was replaced.
 
-    The replica knows that it was booked, or the scheduler died before its answer to the pull, and
-    the end is reported as news. The next one may die, too, before the replica has reported to it.
+    Either the replica has the confirmation, or the scheduler died before its answer to the pull,
+    and the end is reported as new. The next scheduler may die, too, before the replica has reported
+    to it.
     """
     old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
     new = old
@@ -298,7 +299,7 @@ def test_end_that_was_counted_is_not_counted_again(
 
 
 def test_end_that_was_not_saved_is_counted(old: CoreDriver) -> None:
-    """The scheduler died before it saved what the replica had told it."""
+    """The scheduler died before it saved the replica's report."""
     new = _successor(old)
     before = new.application().inferences
     old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})

@@ -1,4 +1,4 @@
-"""What a driver that loses no messages tells and asks: reports, places, forecasts, lags."""
+"""The core's interface for a driver without lost messages: reports, places, forecasts, lags."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.core_driver import PATIENT, CoreDriver, ended, granted
 
 @pytest.fixture
 def core() -> CoreDriver:
-    """Return a driver with an application `a` and a replica `r0` that has been answered."""
+    """Return a driver with an application `a` and a replica `r0` whose pull is answered."""
     driver = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     driver.pull("r0", kv=100)
     driver.handle(ev.PullAnswered("r0"))
@@ -26,7 +26,7 @@ def _ask(core: CoreDriver, most: int | None = None, reserved: int = 0) -> list[s
 
 
 def test_report_is_given_work_only_if_it_asks(core: CoreDriver) -> None:
-    """A simulated replica between two boundaries must not be given what comes then."""
+    """A simulated replica between two boundaries must not get new arrivals."""
     core.submit("x")
 
     assert [] == core.handle(ev.ReplicaReported("r0"))
@@ -37,7 +37,7 @@ def test_report_is_given_work_only_if_it_asks(core: CoreDriver) -> None:
 
 
 def test_replica_asks_from_its_pull_to_the_answer_or_its_loss(core: CoreDriver) -> None:
-    """The core walks over those that ask alone: 64 replicas cost as much as one."""
+    """The core only iterates over those that ask: 64 replicas cost as much as one."""
     asking = core.core.state.asking
 
     assert [] == list(asking)
@@ -50,7 +50,7 @@ def test_replica_asks_from_its_pull_to_the_answer_or_its_loss(core: CoreDriver) 
 
 
 def test_lease_that_a_report_does_not_name_goes_on(core: CoreDriver) -> None:
-    """A pull that names a lease no more has lost it; a report tells of one, or of none."""
+    """A pull that omits a lease has lost it; a report contains one lease or none."""
     for name in "xy":
         core.submit(name)
     _ask(core)
@@ -65,7 +65,7 @@ def test_lease_that_a_report_does_not_name_goes_on(core: CoreDriver) -> None:
 
 
 def test_idle_application_is_withdrawn_when_a_report_says_so(core: CoreDriver) -> None:
-    """Rule 4, once the successors of this instant have been submitted: they are no tool gap."""
+    """Rule 4, after the successors of this instant are submitted: they are no tool gap."""
     core.submit("x", output=2)
     _ask(core)
     last = ev.LeaseFinished(core.lease_of("x"), 10, 2, Outcome.FINISHED)
@@ -99,13 +99,13 @@ def test_reserved_kv_is_not_free(core: CoreDriver) -> None:
 
 
 def test_report_of_an_unknown_replica_is_the_drivers_mistake(core: CoreDriver) -> None:
-    """Its capacity is not known; a pull tells it."""
+    """Only a pull reports its capacity."""
     with pytest.raises(KeyError):
         core.handle(ev.ReplicaReported("r9"))
 
 
 def test_place_is_the_same_whether_an_inference_waits_or_runs(core: CoreDriver) -> None:
-    """Who is swapped out last comes back first: both go by it."""
+    """Swapping out and back uses the same order: last out, first back."""
     core.open("b")
     for name, application in (("x", "a"), ("y", "b"), ("z", "a")):
         core.submit(name, application)
@@ -147,14 +147,14 @@ def test_room_that_is_reserved_is_none() -> None:
 
 
 def test_no_iterations_until_what_fits_already(core: CoreDriver) -> None:
-    """A replica that was answered has room that nobody took."""
+    """A replica whose pull is answered may still have room."""
     core.submit("x")
 
     assert 0 == core.core.iterations_until_fit("x", "r0")
 
 
 def test_lag_meter_tells_v_and_tags_of_its_own_clock() -> None:
-    """The accounts were told 1,000, the truth is 155: the ends under GPS go by the truth."""
+    """The accounts have 1,000, the truth is 155: the ends under GPS use the truth."""
     core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))
     meter = core.core.lag_meter

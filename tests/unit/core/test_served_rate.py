@@ -1,4 +1,4 @@
-"""The rate of service of late."""
+"""Recent rate of service."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, Served
 
 
 def test_rate_is_service_over_busy_time() -> None:
-    """It is what a backlog is divided by."""
+    """Waits are a backlog divided by this rate."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5)
     rate.record(2000, 4.0, 50, 5)
@@ -16,7 +16,7 @@ def test_rate_is_service_over_busy_time() -> None:
 
 
 def test_rate_rests_while_nothing_runs() -> None:
-    """Totals do not move at night, and the morning is expected to be as fast as the evening."""
+    """After an idle night the expected rate is that of the evening."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5)
     before = rate.kv_per_s(0)
@@ -27,7 +27,7 @@ def test_rate_rests_while_nothing_runs() -> None:
 
 
 def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
-    """A replica that was added shows within minutes."""
+    """An added replica shows within minutes."""
     rate, served, busy_s = ServedRate(), 0.0, 0.0
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
         for _ in range(round(lasts_s)):
@@ -38,7 +38,7 @@ def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
 
 
 def test_rate_is_guessed_from_the_memory_until_something_was_served() -> None:
-    """The first application asks, too; an empty service must not divide by nothing."""
+    """The first application needs an outlook, too; an empty service must not divide by 0."""
     rate = ServedRate()
 
     assert 0 < rate.kv_per_s(0) < rate.kv_per_s(3000) < 3000 / USUAL_ITERATION_S

@@ -1,4 +1,4 @@
-"""A replica that is silent and connected keeps what it runs, and is given nothing more."""
+"""A silent but connected replica keeps its running inferences and gets no new ones."""
 
 from justitia_ray.core import events as ev
 from tests.core_driver import CoreDriver, aborted, granted
@@ -21,7 +21,7 @@ def _pass_time(core: CoreDriver, for_s: float) -> list[object]:
 
 
 def test_silent_replica_that_is_connected_is_not_lost(core: CoreDriver) -> None:
-    """Its event loop compiled a grammar for half a minute, and its leases went on elsewhere."""
+    """Its event loop may compile a grammar for half a minute without a report."""
     _running_on_r0(core)
     core.pull("r1")
     core.now += 2.0
@@ -37,7 +37,7 @@ def test_silent_replica_that_is_connected_is_not_lost(core: CoreDriver) -> None:
 
 
 def test_silent_replica_is_given_nothing_until_it_calls(core: CoreDriver) -> None:
-    """Even one whose pull is open: it would not read the grant."""
+    """Even if its pull is open, it would not read the grant."""
     core.open("a", 100)
     core.pull("r0", connected=True)
     _pass_time(core, 5.0)
@@ -47,7 +47,7 @@ def test_silent_replica_is_given_nothing_until_it_calls(core: CoreDriver) -> Non
 
 
 def test_replica_whose_process_has_ended_is_lost_in_time(core: CoreDriver) -> None:
-    """Its machine has closed the connection: from then on its silence is its absence."""
+    """Its host has closed the connection: from then on the timeout applies."""
     _running_on_r0(core)
     _pass_time(core, 20.0)
     core.handle(ev.ReplicaDisconnected("r0"))
@@ -69,7 +69,7 @@ def test_replica_that_connects_anew_in_time_is_not_lost(core: CoreDriver) -> Non
 
 
 def test_lease_is_not_taken_back_from_a_replica_that_cannot_say_it_runs(core: CoreDriver) -> None:
-    """The call that keeps it busy would go on to the next replica, and to all of them."""
+    """The call that keeps it busy would block the next replica, and in the end all of them."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0", connected=True)
@@ -84,7 +84,7 @@ def test_lease_is_not_taken_back_from_a_replica_that_cannot_say_it_runs(core: Co
 def test_lease_whose_payload_never_came_is_taken_back_when_the_replica_calls(
     core: CoreDriver,
 ) -> None:
-    """It says that it is armed and does not run."""
+    """It reports the lease as armed and not running."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0", connected=True)

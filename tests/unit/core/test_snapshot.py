@@ -1,4 +1,4 @@
-"""What outlives the scheduler, through JSON and back."""
+"""State that survives the scheduler, through JSON and back."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def _filled(**options: object) -> CoreDriver:
 
 
 def _successor(driver: CoreDriver, **options: object) -> CoreDriver:
-    """Return a core that was given the other's snapshot through JSON."""
+    """Return a core restored from another's snapshot through JSON."""
     successor = CoreDriver(driver.core, driver.now)
     successor.hand_over(SchedulerCore("justitia", options, lease_prefix="2-"))
     return successor
@@ -43,7 +43,7 @@ def _successor(driver: CoreDriver, **options: object) -> CoreDriver:
 
 @pytest.mark.parametrize("options", [{}, NOMINAL, GUARD])
 def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]) -> None:
-    """A ghost has a tag and no account."""
+    """A ghost, the session of an ended application, has a tag and no account."""
     driver = _filled(**options)
     record = driver.record()
     successor = _successor(driver, **options)
@@ -54,7 +54,7 @@ def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]
 
 
 def test_guard_goes_on_where_it_stood() -> None:
-    """Level, what is owed, pace, and the shadow of each application, ended ones included."""
+    """Level, debts, pace, and the shadow of each application, ended ones included."""
     driver = _filled(**GUARD)
     record = driver.record()
 
@@ -70,7 +70,7 @@ def test_guard_goes_on_where_it_stood() -> None:
 
 
 def test_guard_knows_what_runs_under_leases_of_before() -> None:
-    """It is not submitted to the queue again, and belongs to the stage all the same."""
+    """It is not submitted to the queue again, but belongs to the stage."""
     driver = CoreDriver(SchedulerCore("justitia", GUARD, lease_prefix="1-"))
     driver.open("a", 300)
     driver.submit("a1", "a")
@@ -90,7 +90,7 @@ def test_guard_knows_what_runs_under_leases_of_before() -> None:
 
 @pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS, GUARD, TENANTS | GUARD])
 def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> None:
-    """The order without the restart is the order with it, later arrivals included."""
+    """The order with and without the restart is equal, including later arrivals."""
     orders = []
     for restarted in (False, True):
         driver = _filled(**options)
@@ -111,7 +111,7 @@ def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> N
 
 
 def _booking(options: dict[str, object]) -> CoreDriver:
-    """Return a core in which y is booked before x, of their tenant, and v of another is first.
+    """Return a core in which y is booked before x of its tenant, and v of another is first.
 
     x wants 20 inferences of 155, y 21 of 155, v and w 25 of 155: GPS inside is done with x before
     y, which is urgent. One booking puts x's key, 3,100, at 3,255.
@@ -149,7 +149,7 @@ def test_booked_start_is_booked_once_though_the_scheduler_restarts(
 
 
 def test_tenants_have_the_same_keys_after_a_restart() -> None:
-    """At both levels, with a debt of d in its tenant, and c withdrawn from the other."""
+    """They are equal at both levels, with a debt of d in its tenant, and c withdrawn."""
     driver = _filled(**TENANTS)
     successor = _successor(driver, **TENANTS)
     shares = [d.core.ledger.fair_share for d in (driver, successor)]
@@ -179,7 +179,7 @@ def test_tenants_have_the_same_keys_after_a_restart() -> None:
 def test_core_of_another_kind_of_accounts_takes_the_accounts_over(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
-    """Tags of one kind mean nothing to the other: charges do, and ghosts are forgotten."""
+    """Charges are transferred; tags of the other kind are meaningless, and ghosts are dropped."""
     driver = _filled(**before)
     driver.core.take_changed()
     successor = _successor(driver, **after)
@@ -195,7 +195,6 @@ def test_core_of_another_kind_of_accounts_takes_the_accounts_over(
 
 @pytest.mark.parametrize("name", ["weight", "since", "virtual_time", "released", "finish"])
 def test_damaged_tenant_is_named_by_the_record_that_carries_it(name: str) -> None:
-    """Whoever repairs the store must find it."""
     record = snapshot(_filled(**TENANTS).core)
     (carrier,) = [
         n
@@ -209,7 +208,6 @@ def test_damaged_tenant_is_named_by_the_record_that_carries_it(name: str) -> Non
 
 
 def test_record_of_what_is_gone_is_none() -> None:
-    """The store removes it."""
     driver = _filled()
 
     assert None is application_record(driver.core, "nobody")
@@ -219,7 +217,7 @@ def test_record_of_what_is_gone_is_none() -> None:
 def test_changed_applications_have_a_record_until_gps_is_done_with_them(
     options: dict[str, object],
 ) -> None:
-    """What `take_changed` names is saved or removed: the store then equals a snapshot."""
+    """After saving and removing these records the store equals a snapshot."""
     driver = _filled(**options)
     stored: dict[str, Any] = {}
 
@@ -257,7 +255,7 @@ def test_changed_applications_have_a_record_until_gps_is_done_with_them(
 
 
 def test_nothing_stored_restores_nothing() -> None:
-    """The first scheduler of a model."""
+    """This is the state of a model's first scheduler."""
     core = SchedulerCore()
     restore(core, None, {})
 
@@ -304,7 +302,6 @@ def test_sequences_go_on_after_the_stored_ones() -> None:
     ],
 )
 def test_damaged_application_is_named(name: str, value: object) -> None:
-    """Whoever repairs the store must know which field of which application to look at."""
     record = snapshot(_filled().core)
     record["applications"]["b"][name] = value
     with pytest.raises(StoreError, match=r"^applications\[b\]: .* damaged") as caught:
@@ -315,7 +312,6 @@ def test_damaged_application_is_named(name: str, value: object) -> None:
 
 @pytest.mark.parametrize("name", ["finish", "weight", "charged", "arrived_at", "sequence"])
 def test_application_without_a_field_is_named(name: str) -> None:
-    """A record of another version, say."""
     record = snapshot(_filled().core)
     del record["applications"]["b"][name]
     with pytest.raises(StoreError, match=rf"^applications\[b\]: .* damaged.*{name}"):
@@ -324,7 +320,6 @@ def test_application_without_a_field_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("damaged", [None, 7, "text", []])
 def test_record_that_is_no_object_is_named(damaged: Any) -> None:
-    """Anything may stand in a store that others write to."""
     record = snapshot(_filled().core)
     with pytest.raises(StoreError, match=r"^applications\[b\]: "):
         restore(SchedulerCore(), record["clock"], {"b": damaged})
@@ -341,13 +336,13 @@ def test_record_that_is_no_object_is_named(damaged: Any) -> None:
     ],
 )
 def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
-    """Without V no tag means anything: the scheduler must not start on it."""
+    """Without V no tag is defined: the scheduler must not start."""
     with pytest.raises(StoreError, match=r"^clock: the stored record is damaged"):
         restore(SchedulerCore(), damaged, {})
 
 
 def test_rule_and_idle_time_outlive_the_scheduler() -> None:
-    """A restored application ends by its own time, which begins anew with its scheduler."""
+    """A restored application ends by its own idle time, counted from the restart."""
     driver = CoreDriver()
     driver.open("a", recognized_by="conversation", idle_s=40.0)
     successor = _successor(driver)
@@ -359,7 +354,7 @@ def test_rule_and_idle_time_outlive_the_scheduler() -> None:
 
 
 def test_application_without_rule_and_idle_time_has_the_record_of_before() -> None:
-    """Earlier releases wrote such records, and read them: it has neither, and the common time."""
+    """Earlier releases wrote and read this form: no rule, and the common idle time."""
     driver = CoreDriver()
     driver.open("a")
     successor = _successor(driver)
@@ -393,7 +388,7 @@ def test_grants_after_a_restart_come_after_those_before_it_in_the_engine() -> No
 
 
 def test_what_another_policy_counted_is_not_taken_over() -> None:
-    """The policy may be another after a restart; the accounts go on, its counters mean nothing."""
+    """After a restart under another policy the accounts continue, but not the counters."""
     old = CoreDriver(SchedulerCore("vtc"))
     old.open("a", 50)
     old.submit("a1")

@@ -1,4 +1,4 @@
-"""Where an inference stands in its application, and what each stage took."""
+"""The stage of an inference in its application, and the measured service of each stage."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def _stages(actions: list[Action]) -> tuple[StageServed, ...]:
 
 
 def _stage_of(sizes: list[tuple[int, int]]) -> ExpectedStage:
-    """Return the stage of inferences of so many prompt and output tokens."""
+    """Return a stage from the (prompt, output) tokens of its inferences."""
     return ExpectedStage(
         len(sizes),
         sum(prompt + 2 * output for prompt, output in sizes),
@@ -39,7 +39,7 @@ def _stage_of(sizes: list[tuple[int, int]]) -> ExpectedStage:
 
 
 def test_stage_opens_with_the_first_submission_after_an_end() -> None:
-    """Siblings belong together, whenever they end; only what follows on one of them is later."""
+    """Inferences submitted before any end are siblings; only later ones are a new stage."""
     position = StagePosition()
     stages = [position.submit(), position.submit()]
     position.finish(0)
@@ -53,7 +53,7 @@ def test_stage_opens_with_the_first_submission_after_an_end() -> None:
 
 
 def test_next_tells_a_place_and_takes_none() -> None:
-    """A submission that is refused for want of room must not count for the fan-out."""
+    """A submission that is refused for lack of room must not count for the fan-out."""
     position = StagePosition()
     position.submit()
 
@@ -65,7 +65,7 @@ def test_next_tells_a_place_and_takes_none() -> None:
 
 
 def test_who_has_seen_more_moves_the_stage_on() -> None:
-    """An ingress hears of an end before the scheduler does; it never knows of an earlier stage."""
+    """An ingress may learn of an end before the scheduler; its stage is never too low."""
     position = StagePosition()
     position.submit()
 
@@ -77,7 +77,7 @@ def test_who_has_seen_more_moves_the_stage_on() -> None:
 
 
 def test_stages_end_somewhere() -> None:
-    """An agent may loop for ever; what is kept of it may not grow for ever."""
+    """An agent may loop for ever, but its record must not grow for ever."""
     position = StagePosition()
     for _ in range(MAXIMUM_STAGES + 5):
         position.finish(position.submit())
@@ -89,7 +89,7 @@ def test_stages_end_somewhere() -> None:
 def test_end_tells_what_each_stage_took(core: CoreDriver) -> None:
     """10·2 + 3 and 20·4 + 10 at first; then three choices of 4 + 2 tokens: 3·(4·2 + 3).
 
-    Four output tokens were the most at first, two in each choice then, and no time passed.
+    The longest output was four tokens at first, then two in each choice; no time passed.
     """
     core.open("a", 500)
     core.submit("x", prompt=10, output=2)
@@ -139,7 +139,7 @@ def test_gap_is_from_the_last_end_to_the_first_submission(core: CoreDriver) -> N
 
 
 def test_gap_between_stages_that_overlap_is_none(core: CoreDriver) -> None:
-    """A branch runs ahead: its next call comes 3 s before the other branch's first ends."""
+    """One branch submits its next call 3 s before the other branch's first call ends."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y", output=4)
@@ -155,7 +155,7 @@ def test_gap_between_stages_that_overlap_is_none(core: CoreDriver) -> None:
 
 
 def test_gap_beside_a_stage_that_nobody_saw_is_not_known(core: CoreDriver) -> None:
-    """An ingress says that it is the third stage: what was before ran elsewhere."""
+    """An ingress submits to the third stage: earlier stages ran at another scheduler."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.pull()
@@ -170,7 +170,7 @@ def test_gap_beside_a_stage_that_nobody_saw_is_not_known(core: CoreDriver) -> No
 
 
 def test_call_that_produced_nothing_ends_no_stage(core: CoreDriver) -> None:
-    """A caller gives a call up late, while the tool runs: the tool takes 5 s all the same."""
+    """A caller gives up a call late, while the tool runs: the tool takes 5 s all the same."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y")
@@ -188,7 +188,7 @@ def test_call_that_produced_nothing_ends_no_stage(core: CoreDriver) -> None:
 
 
 def test_what_produced_nothing_is_no_part_of_a_stage(core: CoreDriver) -> None:
-    """Nobody learns from a call that its caller gave up while it waited; the stage stays."""
+    """A call given up while it waited must not be learned from; the stage stays."""
     core.open("a", 500)
     core.submit("x")
     core.handle(ev.InferenceCancelled("x"))
@@ -211,7 +211,7 @@ def test_stages_are_not_told_if_a_scheduler_has_not_seen_all(core: CoreDriver) -
 
 
 def test_stages_are_not_told_of_what_was_submitted_before(core: CoreDriver) -> None:
-    """Nor if the state was lost, and an ingress opens the application again."""
+    """This also holds if the state was lost, and an ingress opens the application again."""
     core.open("a", 500)
     core.submit("x", resubmitted=True)
     core.handle(ev.ApplicationClosed("a"))
@@ -242,12 +242,12 @@ def _submit(core: CoreDriver, *expected: ExpectedStage, stage: int | None) -> No
 
 @pytest.mark.parametrize("sizes", [[(300, 40)] * 3, [(40, 300)] * 3, [(90, 90)], [(0, 1)]])
 def test_mean_length_is_that_of_equal_inferences(sizes: list[tuple[int, int]]) -> None:
-    """Long prompts of short output, and the reverse, have the lengths that they have."""
+    """Long prompts of short output, and the reverse, keep their true lengths."""
     assert sizes[0][1] == _stage_of(sizes).mean_output_tokens
 
 
 def test_mean_length_of_uneven_ones_is_between_that_and_the_one_by_service() -> None:
-    """Lengths of 100 and 320 beside a prompt as long: 210, and 279 by what each is served."""
+    """Lengths of 100 and 320 beside a prompt as long: 210, and 279 weighted by service."""
     stage = _stage_of([(250, 100), (250, 320)])
 
     assert 210 <= stage.mean_output_tokens <= 279
@@ -265,18 +265,18 @@ def test_mean_length_of_uneven_ones_is_between_that_and_the_one_by_service() -> 
 def test_mean_length_is_at_least_one_and_at_most_the_longest(
     stage: ExpectedStage, length: float
 ) -> None:
-    """Whatever sums are expected; of nothing it is nothing."""
+    """This holds for any expected sums; without inferences the mean is 0."""
     assert length == stage.mean_output_tokens
 
 
 def test_later_stages_replace_what_was_expected_of_them() -> None:
-    """Stages passed stay as they were; a gap in what is known stays one."""
+    """Earlier stages stay unchanged, as does a gap in the expected stages."""
     assert (MAP, REDUCE) == expected_from((MAP, MAP, MAP), 1, (REDUCE,))
     assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == expected_from((), 2, (MAP,))
 
 
 def test_submission_replaces_the_expected_stages_from_its_own_on(core: CoreDriver) -> None:
-    """An application that reaches a stage knows more of what follows than when it arrived."""
+    """An application's later predictions are better than those at its arrival."""
     _open(core, MAP, MAP, MAP)
     _submit(core, REDUCE, stage=1)
 
@@ -284,7 +284,7 @@ def test_submission_replaces_the_expected_stages_from_its_own_on(core: CoreDrive
 
 
 def test_submission_that_expects_nothing_leaves_the_expected_stages(core: CoreDriver) -> None:
-    """An ingress without a table says nothing; that is not an application without stages."""
+    """An ingress without predictions does not mean an application without stages."""
     _open(core, MAP, REDUCE)
     _submit(core, stage=1)
 
@@ -292,14 +292,14 @@ def test_submission_that_expects_nothing_leaves_the_expected_stages(core: CoreDr
 
 
 def test_expected_stages_end_where_stages_do(core: CoreDriver) -> None:
-    """An event from outside may not fill the store."""
+    """An external event must not fill the store."""
     _open(core, *[MAP] * (MAXIMUM_STAGES + 1))
 
     assert MAXIMUM_STAGES == len(_expected(core))
 
 
 def test_expected_stages_outlive_the_scheduler(core: CoreDriver) -> None:
-    """A new scheduler foretells as the last one did."""
+    """A new scheduler predicts like the last one."""
     _open(core, MAP, REDUCE)
     core.hand_over(SchedulerCore(lease_prefix="2-"))
 
@@ -307,7 +307,7 @@ def test_expected_stages_outlive_the_scheduler(core: CoreDriver) -> None:
 
 
 def test_records_from_before_expected_stages_are_read(core: CoreDriver) -> None:
-    """A store that an earlier release has written has no such field."""
+    """A store of an earlier release lacks this field."""
     _open(core)
     record = snapshot(core.core)["applications"]["a"]
     core.hand_over(SchedulerCore(lease_prefix="2-"))
@@ -318,7 +318,7 @@ def test_records_from_before_expected_stages_are_read(core: CoreDriver) -> None:
 
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 2, 3, 4, -5.0], "stage", [1, 2, 3, 4, "5"]])
 def test_damaged_expected_stages_are_named(core: CoreDriver, row: Any) -> None:
-    """A damaged store is reported by field, not by an index error later."""
+    """Damage is reported by field, not by a later index error."""
     _open(core, MAP)
     damaged = json.loads(json.dumps(snapshot(core.core)))
     damaged["applications"]["a"]["expected_stages"].append(row)

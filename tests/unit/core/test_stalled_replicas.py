@@ -1,4 +1,4 @@
-"""A stalled replica: its leases go on elsewhere, and it is given none until it makes steps."""
+"""A stalled replica loses its leases to others, and gets none until it makes progress again."""
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
@@ -6,7 +6,7 @@ from tests.core_driver import CoreDriver, aborted, granted
 
 
 def test_leases_of_a_stalled_replica_go_on_elsewhere(core: CoreDriver) -> None:
-    """What runs there and what is only granted: neither would get a token."""
+    """Neither running nor granted inferences would get a token there."""
     core.open("a", 100)
     core.submit("x")
     core.submit("y")
@@ -21,7 +21,7 @@ def test_leases_of_a_stalled_replica_go_on_elsewhere(core: CoreDriver) -> None:
 
 
 def test_stalled_replica_is_given_nothing_until_it_makes_steps(core: CoreDriver) -> None:
-    """It pulls on as a replica that asks for work does."""
+    """It continues to pull like a replica with free capacity."""
     core.open("a", 100)
     core.pull("r0", stalled=True)
     assert [] == granted(core.submit("x"))
@@ -31,7 +31,7 @@ def test_stalled_replica_is_given_nothing_until_it_makes_steps(core: CoreDriver)
 
 
 def test_work_that_was_taken_back_is_stopped_when_the_engine_goes_on(core: CoreDriver) -> None:
-    """The replica may not have read that before; its tokens are not counted twice."""
+    """The replica may not have read the abort before; its tokens are not counted twice."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0")
@@ -47,7 +47,7 @@ def test_work_that_was_taken_back_is_stopped_when_the_engine_goes_on(core: CoreD
 def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
     core: CoreDriver,
 ) -> None:
-    """A new scheduler hears of the stall and of the lease in either order."""
+    """A new scheduler receives the stall and the lease in either order."""
     core.core.recovery.hold_grants({"r0"}, core.now + 3.0)
     core.open("a", 100)
     running = (ev.LeaseProgress("0-1", 10, 4, running=True),)

@@ -1,4 +1,4 @@
-"""How much a scheduler takes, how much of it one tenant, and what becomes of the rest."""
+"""Limits of a scheduler in total and per tenant, and refusals beyond them."""
 
 import pytest
 
@@ -18,24 +18,24 @@ from tests.core_driver import CoreDriver
 
 @pytest.fixture
 def small() -> CoreDriver:
-    """A core that takes ten applications and ten inferences: eight of a tenant that is alone."""
+    """Return a core with limits of ten applications and ten inferences, eight per tenant."""
     return CoreDriver(
         SchedulerCore(limits=SchedulerLimits(waiting_inferences=10, open_applications=10))
     )
 
 
 def fill(driver: CoreDriver, tenant: str, count: int = 20) -> int:
-    """Open as many as a tenant may, and return how many those are."""
+    """Open as many applications as a tenant may, and return their number."""
     for i in range(count):
         driver.open(f"{tenant}-{i}", tenant=tenant)
     return driver.core.state.open_applications.count_of(tenant)
 
 
 def test_tenant_that_takes_all_it_can_leaves_room_for_others(small: CoreDriver) -> None:
-    """One caller that never closes anything must not take the service from everybody else.
+    """A caller that never closes its applications must not block the service for others.
 
-    Of ten, t may have n with n < 4 * (10 - n) before the last: 8. Then u may have 1 with
-    1 <= 4 * (10 - 9), and one more while 1 < 4 * 1: 2.
+    Of ten, t may have n with n < 4 * (10 - n) before the last: 8. Then u may have 1 with 1 <= 4 *
+    (10 - 9), and one more while 1 < 4 * 1: 2.
     """
     assert 8 == fill(small, "t")
     assert 2 == fill(small, "u")
@@ -43,7 +43,7 @@ def test_tenant_that_takes_all_it_can_leaves_room_for_others(small: CoreDriver) 
 
 
 def test_tenants_that_hold_on_to_all_they_can_leave_each_other_the_same() -> None:
-    """Where k of them do, 1/(4k + 1) of the limit stays free: of 900 and two of them 100."""
+    """With k of them, 1/(4k + 1) of the limit stays free: of 900 and two of them 100."""
     quota = TenantQuota(900)
     for _ in range(900):
         for tenant in ("t", "u"):
@@ -55,7 +55,7 @@ def test_tenants_that_hold_on_to_all_they_can_leave_each_other_the_same() -> Non
 
 
 def test_shortfall_is_what_has_to_end_before_one_more_is_taken() -> None:
-    """A restored queue may exceed what a tenant may have: callers wait for several ends."""
+    """A restored queue may exceed a tenant's part: callers wait for several ends."""
     quota = TenantQuota(10)
     for tenant in "t" * 8 + "u":
         quota.increment(tenant)
@@ -70,7 +70,7 @@ def test_shortfall_is_what_has_to_end_before_one_more_is_taken() -> None:
 
 
 def test_full_quota_waits_for_whatever_ends() -> None:
-    """With nothing left nobody is taken, however little it has."""
+    """A full queue admits no tenant, however few places it has."""
     quota = TenantQuota(2)
     for _ in range(4):
         quota.increment("t")
@@ -89,7 +89,7 @@ def test_no_limit_takes_all() -> None:
 
 
 def test_application_that_is_not_opened_is_told_and_leaves_nothing(small: CoreDriver) -> None:
-    """The ingress that opened it keeps it until it hears of an end, which never comes."""
+    """The ingress that opened it keeps it until an end is reported, which never happens."""
     fill(small, "t")
     actions = small.open("late", tenant="t")
 
@@ -101,7 +101,7 @@ def test_application_that_is_not_opened_is_told_and_leaves_nothing(small: CoreDr
 
 
 def test_inference_of_an_application_that_was_not_opened_may_come_back(small: CoreDriver) -> None:
-    """It is no mistake of the caller, as an unknown application would be."""
+    """The caller made no mistake, as it would with an unknown application."""
     fill(small, "t")
     small.open("late", tenant="t")
     (refused,) = small.submit("q", "late")
@@ -114,7 +114,7 @@ def test_inference_of_an_application_that_was_not_opened_may_come_back(small: Co
 
 
 def test_room_that_is_given_back_is_taken_again(small: CoreDriver) -> None:
-    """A limit that only counts up would close the service for good."""
+    """Otherwise the limit would close the service for good."""
     fill(small, "t")
     small.open("late", tenant="t")
     small.handle(ev.ApplicationClosed("t-0"))
@@ -125,7 +125,7 @@ def test_room_that_is_given_back_is_taken_again(small: CoreDriver) -> None:
 
 
 def test_idle_applications_make_room_when_they_end_by_themselves(small: CoreDriver) -> None:
-    """Who never closes is over after its idle time."""
+    """An application that is never closed ends after its idle time."""
     fill(small, "t")
     ended = small.wait(601.0)
 
@@ -134,7 +134,7 @@ def test_idle_applications_make_room_when_they_end_by_themselves(small: CoreDriv
 
 
 def test_full_queue_refuses_what_is_new_and_keeps_what_waits(small: CoreDriver) -> None:
-    """Nothing that was taken is lost for what comes later."""
+    """Admitted inferences are not dropped for later ones."""
     small.open("a", tenant="t")
     for i in range(8):
         assert [] == small.submit(f"q{i}", "a")
@@ -146,7 +146,7 @@ def test_full_queue_refuses_what_is_new_and_keeps_what_waits(small: CoreDriver) 
 
 
 def test_other_tenant_is_still_served_when_one_fills_the_queue(small: CoreDriver) -> None:
-    """The waiting of one is not the trouble of all."""
+    """One tenant's full part does not delay the others."""
     small.open("a", tenant="t")
     for i in range(20):
         small.submit(f"q{i}", "a")
@@ -156,7 +156,7 @@ def test_other_tenant_is_still_served_when_one_fills_the_queue(small: CoreDriver
 
 
 def test_what_ends_makes_room_in_the_queue(small: CoreDriver) -> None:
-    """Running inferences count too: those that end are counted off once."""
+    """Running inferences count too: each end is subtracted once."""
     small.open("a", tenant="t")
     for i in range(8):
         small.submit(f"q{i}", "a")
@@ -170,7 +170,7 @@ def test_what_ends_makes_room_in_the_queue(small: CoreDriver) -> None:
 
 
 def test_what_an_earlier_scheduler_took_is_never_refused(small: CoreDriver) -> None:
-    """A limit that was lowered, or shares that have shifted, must not lose what waits."""
+    """A lowered limit or changed shares must not drop waiting inferences."""
     fill(small, "t")
     arrival = ev.ApplicationArrived("known", "class", "t", 1, 100, "i0", resubmitted=True)
     taken = small.handle(arrival)
@@ -182,7 +182,7 @@ def test_what_an_earlier_scheduler_took_is_never_refused(small: CoreDriver) -> N
 
 
 def test_restored_applications_count() -> None:
-    """After a restart the limit is what it was, and what ends is counted off."""
+    """After a restart the same limit applies, and ends are subtracted."""
     driver = CoreDriver()
     driver.open("a", tenant="t")
     driver.open("b", tenant="t")
@@ -194,7 +194,7 @@ def test_restored_applications_count() -> None:
 
 
 def test_due_comes_in_order_of_time_and_then_of_setting() -> None:
-    """Replays must see expirations in the same order: a tie is never left to luck."""
+    """Replays must see expirations in the same order."""
     deadlines = Deadlines()
     deadlines.set(2.0, DeadlineKind.REPLICA, "z")
     deadlines.set(1.0, DeadlineKind.LEASE, "b")
@@ -212,7 +212,7 @@ def test_due_comes_in_order_of_time_and_then_of_setting() -> None:
 
 
 def test_what_is_set_meanwhile_for_now_is_due_too() -> None:
-    """A deadline may renew itself while the due ones are taken; for later, it stays."""
+    """A deadline may renew itself while the due ones are taken; a later one stays."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.LEASE, "a")
     seen = []
@@ -245,7 +245,7 @@ def test_setting_again_for_later_leaves_one_entry() -> None:
 
 
 def test_setting_for_earlier_wakes_then_and_not_again() -> None:
-    """The later instant no longer holds, and its entry must not bring the name up twice."""
+    """The later time no longer holds, and its entry must not return the name twice."""
     deadlines = Deadlines()
     deadlines.set(5.0, DeadlineKind.LEASE, "a")
     deadlines.set(3.0, DeadlineKind.LEASE, "a")
@@ -255,7 +255,7 @@ def test_setting_for_earlier_wakes_then_and_not_again() -> None:
 
 
 def test_one_name_may_wait_for_two_things() -> None:
-    """An application may expire and, restored, not return: neither is the other."""
+    """An application may expire and, restored, not return: these are separate deadlines."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.RETURN, "a")
     deadlines.set(2.0, DeadlineKind.APPLICATION, "a")
@@ -264,7 +264,7 @@ def test_one_name_may_wait_for_two_things() -> None:
 
 
 def test_what_is_set_for_never_is_not_due_and_forgets_what_was_set() -> None:
-    """A simulator's replicas are never taken for lost, and must not fill the heap."""
+    """A simulator's replicas never time out, and must not fill the heap."""
     deadlines = Deadlines()
     deadlines.set(float("inf"), DeadlineKind.REPLICA, "a")
     assert (0, None) == (len(deadlines), deadlines.next())
@@ -275,7 +275,7 @@ def test_what_is_set_for_never_is_not_due_and_forgets_what_was_set() -> None:
 
 
 def test_places_that_are_kept_count_as_taken() -> None:
-    """Ten places, six taken: with two kept for its own, t's count of eight is its whole part."""
+    """Ten places, six taken: with two reserved for its own callers, t's eight are used up."""
     quota = TenantQuota(10)
     for _ in range(6):
         quota.increment("t")
@@ -287,7 +287,7 @@ def test_places_that_are_kept_count_as_taken() -> None:
 
 
 def test_caller_who_waited_goes_before_those_who_come_for_the_first_time() -> None:
-    """A newcomer waits for the place that is free again, if it is kept for who was refused."""
+    """A freed place is reserved for the caller that was refused; a new caller waits."""
     state = State(Timeouts(), known_inferences=TenantQuota(10))
     while state.admits_inference("t", is_retry=False):
         state.inference_arrived("t")
@@ -305,7 +305,7 @@ def test_caller_who_waited_goes_before_those_who_come_for_the_first_time() -> No
 
 
 def test_a_quarter_of_a_limit_is_kept_at_most() -> None:
-    """Callers who were refused and never come again keep out nobody for long, nor from the rest."""
+    """Refused callers that never return keep out others only briefly and partly."""
     state = State(Timeouts(), known_inferences=TenantQuota(100))
     for _ in range(1_000):
         state.inference_slot("t")

@@ -1,4 +1,4 @@
-"""What ran on an engine that died is kept apart until it is known which call kills engines."""
+"""Inferences of a dead engine run apart until the one that kills engines is found."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,11 +17,11 @@ _KILLER = "engine_killer"
 
 
 class Fleet:
-    """Replicas that report what they run, under a core without time-outs, first come first served.
+    """Replicas under a core with `fcfs` and without timeouts.
 
     Attributes:
-        driver: Of the core.
-        refused: What was refused and why, in order.
+        driver: Driver of the core.
+        refused: (request id, reason) of refused inferences, in order.
     """
 
     def __init__(self, replicas: int, *, deaths_allowed: int = 2, prefix: str = "") -> None:
@@ -32,32 +32,32 @@ class Fleet:
             self.start()
 
     def start(self) -> str:
-        """Start a replica."""
+        """Start a replica and return its name."""
         name, self._up = f"r{self._up}", self._up + 1
         self.take(self.driver.pull(name))
         return name
 
     def take(self, actions: Sequence[Action]) -> None:
-        """Let replicas report at once what they were granted."""
+        """Let replicas report at once the leases they were granted."""
         self.refused += refused(actions)
         for name in sorted({a.replica_id for a in actions if isinstance(a, Grant)}):
             self.report(name)
 
     def report(self, replica_id: str, finished: Iterable[str] = ()) -> None:
-        """Let a replica report all that it holds, and ends."""
+        """Let a replica report all its leases, and the given ends."""
         ends = {self.driver.lease_of(name): 1 for name in finished}
         held = dict.fromkeys(self.driver.core.state.replicas[replica_id].leases, 1)
         running = {lease_id: n for lease_id, n in held.items() if lease_id not in ends}
         self.take(self.driver.pull(replica_id, running, ends))
 
     def submit(self, *names: str) -> None:
-        """Submit inferences, each of an application of its own."""
+        """Submit inferences, each of its own application."""
         for name in names:
             self.driver.open(name)
             self.take(self.driver.submit(name, name))
 
     def wait(self, seconds: float) -> None:
-        """Let time pass and all replicas report."""
+        """Advance the time and let all replicas report."""
         self.take(self.driver.wait(seconds))
         for name in list(self.driver.core.state.replicas):
             if not self.driver.core.state.replicas[name].draining:
@@ -69,7 +69,7 @@ class Fleet:
         ran_s: float | Mapping[str, float] = 0.3,
         cause: FailureCause = FailureCause.CRASH,
     ) -> list[Action]:
-        """Let the engine of a replica die, and the replica leave."""
+        """Kill the engine of a replica; the replica leaves."""
         leases = self.driver.core.state.replicas[replica_id].leases
         ran = [(lease, self.driver.core.state.leases[lease].request_id) for lease in leases]
         took = {
@@ -83,18 +83,18 @@ class Fleet:
         return actions
 
     def crash(self, replica_id: str) -> list[Action]:
-        """Let the process of a replica crash; it is lost later."""
+        """Crash the process of a replica; its loss is reported later."""
         actions = self.driver.handle(ev.ReplicaCrashed(replica_id))
         self.take(actions)
         return actions
 
     def lose_connection(self, name: str) -> None:
-        """Let the ingress of an inference lose the connection to its replica."""
+        """Nack the lease of an inference because its connection was lost."""
         lease_id = self.driver.lease_of(name)
         self.take(self.driver.handle(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION)))
 
     def on(self) -> dict[str, list[str]]:
-        """Return what runs on each replica, by name."""
+        """Return the names of the inferences on each replica."""
         state = self.driver.core.state
         return {
             name: sorted(state.leases[lease].request_id for lease in replica.leases)
@@ -102,7 +102,6 @@ class Fleet:
         }
 
     def replica_of(self, name: str) -> str:
-        """Return where an inference runs."""
         return self.driver.core.state.leases[self.driver.lease_of(name)].replica_id
 
 
@@ -148,7 +147,7 @@ def test_killer_is_refused_after_two_deaths_and_all_others_end_whole() -> None:
 
 
 def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
-    """Suspects run one after the other there, until each is cleared."""
+    """There suspects run one after the other, until each is cleared."""
     fleet = Fleet(1)
     fleet.submit("a", "b", "poison")
     fleet.die("r0", {"a": 3.0, "b": 2.0})
@@ -178,7 +177,7 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
 
 
 def test_inference_that_ran_beside_the_same_killer_in_two_deaths_is_not_blamed() -> None:
-    """Though by chance: it had been cleared, and so had the killer."""
+    """This was a coincidence: it had been cleared, and so had the killer."""
     fleet = Fleet(1)
     fleet.submit("a", "poison")
     for dead, alive in (("r0", "r1"), ("r1", "r2")):
@@ -195,7 +194,7 @@ def test_inference_that_ran_beside_the_same_killer_in_two_deaths_is_not_blamed()
 
 
 def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() -> None:
-    """It has run for three seconds before, and for a moment beside the second."""
+    """It ran for three seconds at the first death, and for a moment at the second."""
     fleet = Fleet(1)
     fleet.submit("a", "first")
     fleet.start()
@@ -211,7 +210,7 @@ def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() 
     assert {"r2": ["first"]} == fleet.on()
     fleet.die("r2")
     assert [("first", _KILLER)] == fleet.refused
-    assert 2 == fleet.driver.core.suspects.open_count  # of the second's death
+    assert 2 == fleet.driver.core.suspects.open_count  # of the second death
 
 
 def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
@@ -229,7 +228,7 @@ def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
     assert {"one", "two", "x"} == {names[0] for names in fleet.on().values()}
     fleet.die(fleet.replica_of("one"))
     fleet.die(fleet.replica_of("two"))
-    assert [("one", _KILLER)] == fleet.refused  # which explains the death of both
+    assert [("one", _KILLER)] == fleet.refused  # which explains both deaths
     fleet.wait(1.0)
     fleet.die(fleet.replica_of("two"))
 
@@ -238,7 +237,7 @@ def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("gone", ["its ingress is silent", "it was cancelled"])
 def test_killer_that_comes_again_under_another_id_brings_no_blame_on_others(gone: str) -> None:
-    """Its caller lost the ingress, or hung up, and asks once more: it was in both deaths."""
+    """Its caller lost the ingress or hung up, and retries: the retry was in both deaths."""
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.driver.open("poison", ingress_id="i1")
@@ -348,7 +347,7 @@ def test_death_that_is_reported_twice_counts_once() -> None:
 
 
 def test_suspects_that_fit_nowhere_are_passed_by_however_many_others() -> None:
-    """No more than 16 applications that wait for memory are looked past."""
+    """At most 16 applications that wait for memory are passed in a search."""
     fleet = Fleet(1)
     fleet.submit(*(f"s{k}" for k in range(40)))
     fleet.start()
@@ -423,7 +422,7 @@ def test_suspect_that_is_cancelled_lets_the_next_one_run() -> None:
 
 
 def test_killer_is_blamed_however_its_neighbours_come_and_go() -> None:
-    """A caller may leave after each death, and call again: it might be the killer, once more."""
+    """A caller may leave after each death and call again: any of them might be the killer."""
     fleet = Fleet(1)
     fleet.submit("poison", "n0")
     deaths = 0
@@ -451,7 +450,7 @@ def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
 
 @pytest.mark.parametrize("name", ["poison", f"poison{RENAMED}{RENAMED}"])
 def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
-    """An ingress that was forgotten submits its inferences anew under other ids."""
+    """An ingress that timed out resubmits its inferences under other ids."""
     fleet = Fleet(1)
     fleet.submit("poison")
     fleet.die("r0")
@@ -465,7 +464,7 @@ def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
 
 
 def test_death_that_a_new_scheduler_hears_of_first_counts() -> None:
-    """The replica says which leases ran, and the ingress which inferences held them."""
+    """The replica reports which leases ran, and the ingress which inferences held them."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit("poison", "a")
     fleet.driver.wait(0.3)
@@ -488,7 +487,7 @@ def test_death_that_a_new_scheduler_hears_of_first_counts() -> None:
 
 
 def test_lease_of_a_death_may_be_claimed_after_the_others_of_it_have_ended() -> None:
-    """Ingresses come back to a new scheduler one after the other."""
+    """Ingresses reconnect to a new scheduler one after the other."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit("a", "b")
     runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("a", "b")]
@@ -537,7 +536,7 @@ def test_two_open_suspects_on_one_replica_break_an_invariant() -> None:
 
 
 def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decision costs nothing more while no engine has died."""
+    """A decision must cost no more while no engine has died."""
     fleet = Fleet(2)
     asked: list[str] = []
     for name in ("keep_apart", "ranked", "note_running", "forget", "resume"):
@@ -552,7 +551,7 @@ def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
-    """It takes an engine as surely as one that kills it, if later."""
+    """It stops an engine like one that kills it, only later."""
     driver = CoreDriver(_core(2, ""))
     driver.open("hanger")
     driver.submit("hanger", "hanger")
@@ -570,7 +569,7 @@ def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
 
 
 def test_engine_that_goes_on_clears_what_was_suspected_of_its_stall() -> None:
-    """One of its steps took long, and a step elsewhere may."""
+    """One of its steps took long, which may happen elsewhere too."""
     driver = CoreDriver(_core(2, ""))
     driver.open("slow")
     driver.submit("slow", "slow")
@@ -588,7 +587,7 @@ def test_engine_that_goes_on_clears_what_was_suspected_of_its_stall() -> None:
 
 
 def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
-    """As one that was killed from outside."""
+    """It is handled like an engine that was killed from outside."""
     driver = CoreDriver(_core(2, ""))
     driver.open("a")
     driver.submit("a", "a")
@@ -677,7 +676,7 @@ def test_crash_of_a_replica_that_is_not_known_changes_nothing() -> None:
 
 
 def test_killer_that_runs_elsewhere_by_now_is_stopped_there() -> None:
-    """Its ingress lost the connection before anything told that the process had crashed."""
+    """Its ingress lost the connection before the crash of the process was reported."""
     fleet = Fleet(1)
     fleet.submit("poison")
     for _ in range(2):

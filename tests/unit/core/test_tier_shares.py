@@ -1,4 +1,4 @@
-"""Shares of the KV memory by tier: what is kept, what is lent, and who is told of it."""
+"""KV shares by tier: guaranteed and lent memory, and its display in the outlook."""
 
 import pytest
 
@@ -21,7 +21,7 @@ _KEPT = {**TIERS, "priority": Tier(4.0, KvShare(guaranteed=0.4, lends=0.0))}
 
 
 def _shares(lends: float = 0.0, tree: TenantTree | None = None, most: float = 1.0) -> KvShares:
-    """Guarantee 40 of 100 to the tier `priority`."""
+    """Return shares with 40 of 100 guaranteed to the tier `priority`."""
     share = KvShare(guaranteed=0.4, lends=lends, most=most)
     return KvShares(tree or TenantTree(), {"priority": Tier(4.0, share)})
 
@@ -30,7 +30,7 @@ def _shares(lends: float = 0.0, tree: TenantTree | None = None, most: float = 1.
 def test_guaranteed_share_is_kept_from_other_tiers_as_far_as_it_is_not_lent(
     lends: float, is_refused: bool
 ) -> None:
-    """40, 20 and 0 of 100 are kept; flex holds 50 and wants 20 more, of whatever tenant."""
+    """40, 20 and 0 of 100 are reserved; flex holds 50 and needs 20 more, of any tenant."""
     shares = _shares(lends)
     shares.hold("f", "acme", 50, "flex")
 
@@ -39,7 +39,7 @@ def test_guaranteed_share_is_kept_from_other_tiers_as_far_as_it_is_not_lent(
 
 
 def test_what_a_tier_holds_of_its_share_is_kept_no_more() -> None:
-    """With 30 held of 40, 10 are kept; and 40 again once that has ended."""
+    """With 30 held of 40, 10 are reserved; and 40 again after its end."""
     shares = _shares()
     shares.hold("p", "acme", 30, "priority")
     shares.hold("f", "acme", 40, "flex")
@@ -55,12 +55,12 @@ def test_what_a_tier_holds_of_its_share_is_kept_no_more() -> None:
 
 
 def test_one_inference_too_large_for_what_is_not_kept_runs_alone() -> None:
-    """It would wait for ever; one that is small enough waits for what others have borrowed."""
+    """It would otherwise wait for ever; a smaller one waits for memory lent to others."""
     shares = _shares()
     assert not shares.tier_refuses("flex", 70, 100)
 
     shares.hold("p", "acme", 95, "priority")
-    assert not shares.tier_refuses("flex", 5, 100)  # nothing of 40 is kept while 95 are held
+    assert not shares.tier_refuses("flex", 5, 100)  # 0 of 40 are reserved while 95 are held
 
     both = KvShares(
         TenantTree(),
@@ -68,11 +68,11 @@ def test_one_inference_too_large_for_what_is_not_kept_runs_alone() -> None:
     )
     both.hold("p", "acme", 85, "priority")
 
-    assert both.tier_refuses("flex", 10, 100)  # 10 are kept for `default`
+    assert both.tier_refuses("flex", 10, 100)  # 10 are reserved for `default`
 
 
 def test_tier_holds_at_most_its_most() -> None:
-    """But for one inference, as a tenant does."""
+    """It may always run one inference, as a tenant may."""
     shares = _shares(most=0.5)
     assert not shares.tier_refuses("priority", 60, 100)
 
@@ -98,11 +98,12 @@ def test_what_tenants_and_what_tiers_keep_is_kept_for_both() -> None:
     assert refuses("other", "flex", 41) == (True, "other")
     assert refuses("acme", "flex", 30) == (False, None)
     assert refuses("other", "priority", 40) == (False, None)
-    assert refuses("other", "priority", 51) == (False, "other")  # acme's are not the tier's
+    # acme's reservation is not the tier's
+    assert refuses("other", "priority", 51) == (False, "other")
 
 
 def _driver(policy: str, options: dict[str, object], flex: int = 40) -> CoreDriver:
-    """Open `flex` applications of the tier flex of 30 tokens each, then p of priority."""
+    """Open `flex` applications of tier flex with 30 tokens each, then p of tier priority."""
     driver = CoreDriver(SchedulerCore(policy, options, tiers=_KEPT, timeouts=PATIENT))
     for number in range(flex):
         _open(driver, f"f{number}", f"t{number % 3}", "flex")
@@ -128,16 +129,16 @@ def _open(driver: CoreDriver, name: str, tenant: str, tier: str, cost: float = 1
 def test_tier_is_reached_behind_any_number_of_another(
     policy: str, options: dict[str, object]
 ) -> None:
-    """38 of flex wait before p, which has the memory that is kept for it."""
+    """38 of flex wait before p, which has the memory reserved for it."""
     driver = _driver(policy, options)
     names = granted(driver.pull(kv=100))
 
     assert "p-1" == names[-1]
-    assert 3 == len(names)  # two of flex, 60 tokens, leave the 40 that are kept
+    assert 3 == len(names)  # two of flex, 60 tokens, leave the reserved 40
 
 
 def test_memory_that_comes_free_goes_to_the_tier_again() -> None:
-    """As each of flex ends the next one of flex starts, and nothing that is kept is taken."""
+    """As each of flex ends the next one of flex starts, within the unreserved memory."""
     driver = _driver("justitia", {"fairness": "tenant"}, flex=5)
     driver.pull(kv=100)
     lease = driver.lease_of("f0-1")
@@ -146,7 +147,7 @@ def test_memory_that_comes_free_goes_to_the_tier_again() -> None:
 
 
 def test_changed_tiers_are_in_force_at_once() -> None:
-    """Memory that was kept is anybody's, and is kept again for what starts from then on."""
+    """Reserved memory is released, and is reserved again for later starts."""
     driver = _driver("justitia", {}, flex=5)
     driver.handle(ev.ApplicationCancelled("p"))
     assert 2 == len(granted(driver.pull(kv=100)))
@@ -155,7 +156,7 @@ def test_changed_tiers_are_in_force_at_once() -> None:
 
 
 def test_outlook_names_the_tier_of_who_is_held_back_by_it() -> None:
-    """Memory is free, and not for its tier; it is no turn that it waits for."""
+    """There is free memory, but not for its tier; it does not wait for its turn."""
     driver = _driver("justitia", {}, flex=3)
     driver.handle(ev.ApplicationCancelled("p"))
     driver.pull(kv=100)
@@ -165,7 +166,7 @@ def test_outlook_names_the_tier_of_who_is_held_back_by_it() -> None:
 
 
 def test_sum_of_guaranteed_shares_is_checked_with_those_of_tenants() -> None:
-    """Both are promised: a tenant's may all be of one tier, and a tier's all of one tenant."""
+    """Both are guaranteed: a tenant's memory may all be of one tier, and the reverse."""
     tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.7))})
 
     with pytest.raises(ConfigError, match=r"1\.1 in sum \(priority 0\.4, and 0\.7 of tenants"):

@@ -1,4 +1,4 @@
-"""Tables of tenants of a bounded size: whoever names many takes no place of others."""
+"""Bounded tables of tenants: a caller with many names takes no place of others."""
 
 from justitia_ray.core.state import Counters
 from justitia_ray.core.told_apart import ToldApart
@@ -6,7 +6,7 @@ from justitia_ray.core.usage import UsageBook
 
 
 def test_half_of_the_places_is_for_those_below_one_node() -> None:
-    """The rest of them counts for the node, and others have places still."""
+    """Further names count for the node, and others still have places."""
     told = ToldApart(6, "other")
     names = [told.name_of(f"acme/{k}") for k in range(10)]
 
@@ -18,7 +18,7 @@ def test_half_of_the_places_is_for_those_below_one_node() -> None:
 
 
 def test_flood_of_names_leaves_others_their_usage() -> None:
-    """What acme used under 20,000 names is acme's; what beta used is beta's."""
+    """The use of acme under 20,000 names is acme's; that of beta is beta's."""
     book, counters = UsageBook(), Counters()
     for number in range(20_000):
         book.of(f"acme/{number}", 0.0).applications += 1
@@ -31,7 +31,7 @@ def test_flood_of_names_leaves_others_their_usage() -> None:
 
 
 def test_places_are_as_before_after_a_restart() -> None:
-    """Those of the saved totals are taken."""
+    """The saved totals keep their places."""
     book = UsageBook()
     for number in range(6_000):
         book.of(f"acme/{number}", 0.0)

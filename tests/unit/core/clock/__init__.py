@@ -1,1 +1,1 @@
-"""Tests of virtual time and of shares."""
+"""Tests of virtual time and of fair shares."""

@@ -21,7 +21,7 @@ def _share(**applications: tuple[int, int]) -> ServedShare:
 
 
 def _owed(share: ServedShare) -> tuple[float, float]:
-    """Return both sides of the invariant."""
+    """Return Σ w·(F − V) and the sum of charged less attained service, which must be equal."""
     live = [account for account in share.accounts.values() if not account.withdrawn]
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
@@ -39,9 +39,9 @@ def test_service_beyond_the_charge_doubles_it() -> None:
 
 
 def test_recharge_behind_v_starts_at_v() -> None:
-    """A giant predicted small is tagged from now on, not from when it arrived: max(F, V)."""
+    """Its new tag is max(F, V) plus the charge, from the present V, not from its arrival."""
     share = _share(a=(2, 1), b=(100, 1))
-    share.deliver([("b", exact(20))])  # V = 2 at 4, then b alone: V = 18
+    share.deliver([("b", exact(20))])  # V = 2 at 4, then only b is active: V = 18
     share.deliver([("a", exact(3))])  # att 3 > chg 2: F = 18 + 2, and W is 2 again: V = 19.5
 
     assert (20, exact(39, 2)) == (share.tag("a"), share.clock.virtual_time)
@@ -49,10 +49,10 @@ def test_recharge_behind_v_starts_at_v() -> None:
 
 
 def test_settling_gives_unused_service_to_the_others() -> None:
-    """Rule 3: mice predicted too large must not hold V back for the elephant."""
+    """Rule 3: mice that were predicted too large must not hold V back for the elephant."""
     share = _share(mouse=(20, 1), elephant=(100, 1))
     share.deliver([("mouse", exact(2)), ("elephant", exact(6))])  # V = 4
-    final = share.settle("mouse")  # refund 18: GPS owes it 16, had given it 2 too much
+    final = share.settle("mouse")  # refund of 18: GPS owed it 16, so it had served 2 too much
 
     assert (final, share.clock.virtual_time, share.tag("elephant")) == (4, 6, 100)
     assert ("mouse" in share.accounts, "mouse" in share.clock) == (False, False)
@@ -60,7 +60,7 @@ def test_settling_gives_unused_service_to_the_others() -> None:
 
 
 def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
-    """The one that had all its service at once still has its place in GPS until others catch up."""
+    """It keeps its place in GPS until the others have received as much."""
     share = _share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(10))])  # V = 5, a attained all
     final = share.settle("a")
@@ -78,7 +78,7 @@ def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
 
 
 def test_tool_gap_withdraws_and_the_next_submission_charges_again() -> None:
-    """Rules 4 and 5: the credit of an application that waits for its tools is taken from it."""
+    """Rules 4 and 5: an application that waits for its tools loses its credit."""
     share = _share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])  # V = 4
     share.withdraw("a")
@@ -94,7 +94,7 @@ def test_tool_gap_withdraws_and_the_next_submission_charges_again() -> None:
 
 
 def test_arrival_is_charged_at_least_two() -> None:
-    """Rule 6: a prediction of nothing would put an application first for ever."""
+    """Rule 6: with a prediction of 0 an application would always be first."""
     share = _share(a=(0, 1), b=(1, 2), c=(3, 1))
 
     assert (share.tag("a"), share.tag("b"), share.tag("c")) == (2, 1, 3)
@@ -112,7 +112,7 @@ def test_weight_change_moves_what_is_left_of_the_charge() -> None:
 
 
 def test_weight_change_keeps_the_debt_of_one_served_ahead_of_gps() -> None:
-    """A caller must not shed its debt by changing its weight back and forth."""
+    """A caller must not lose its debt by changing its weight back and forth."""
     share = _share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(8))])  # V = 4: GPS owes a 6, of which 2 are not attained
     share.reweigh("a", exact(2))
@@ -134,10 +134,10 @@ def test_time_and_capacity_move_nothing() -> None:
 
 
 def test_tag_of_a_withdrawn_application_counts_what_it_has_had() -> None:
-    """Else one that has had 4 of its 10 would be told the place of a new one, or a worse one."""
+    """Otherwise one that has had 4 of its 10 would get the place of a new one, or a worse one."""
     share = _share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
-    share.withdraw("a")  # GPS has given it 5, 1 too much: V = 6
+    share.withdraw("a")  # GPS has served it 5, 1 too much: V = 6
     told = share.tag("a")
     share.resume("a")
 
@@ -145,14 +145,14 @@ def test_tag_of_a_withdrawn_application_counts_what_it_has_had() -> None:
 
 
 def _nominal(kv_tokens: int = 100) -> NominalShare:
-    """Return a clock of half-second iterations: 200 token·iterations a second for 100 tokens."""
+    """Return a clock of half-second iterations: 200 token·iterations per second for 100 tokens."""
     share = NominalShare(exact(1, 2), VirtualClock(exact(0)))
     share.set_rate(kv_tokens, exact(10))
     return share
 
 
 def test_v_moves_at_the_kv_memory_per_iteration_and_never_back() -> None:
-    """M per second would be SJF or FCFS in disguise; nor is a second served twice."""
+    """M per second would give SJF or FCFS; and no second is counted twice."""
     share = _nominal()
     share.arrive("a", exact(1000), exact(1), 0)
     share.advance(exact(11))
@@ -164,7 +164,7 @@ def test_v_moves_at_the_kv_memory_per_iteration_and_never_back() -> None:
 
 
 def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
-    """The paper does not settle, and keeps an application in GPS: what `served` is for."""
+    """The paper does not settle and keeps an application in GPS; `served` exists for that."""
     share = _nominal()
     share.arrive("a", exact(50), exact(1), 0)
 
@@ -181,7 +181,7 @@ def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
 
 
 def test_time_before_the_first_replica_is_not_served() -> None:
-    """The rate is 0 until a replica has told its memory: V starts where the clock was given."""
+    """The rate is 0 until a replica has reported its memory: V starts at its initial value."""
     share = NominalShare(exact(1, 2), VirtualClock(exact(7)))
     share.advance(exact(0))
     share.arrive("a", exact(1000), exact(1), 0)
@@ -191,7 +191,7 @@ def test_time_before_the_first_replica_is_not_served() -> None:
 
 
 def _unsettled() -> UnsettledShare:
-    """Return accounts in fractions."""
+    """Return accounts without settling, in fractions."""
     return UnsettledShare(VirtualClock(exact(0)))
 
 
@@ -218,7 +218,7 @@ def test_too_large_a_prediction_holds_v_back() -> None:
 
 
 def test_unsettled_gap_changes_nothing_and_weight_what_is_owed() -> None:
-    """Rule 4 would refund what is left; 100 at weight 1 are 50 at weight 2."""
+    """Rule 4 would refund the remainder; 100 at weight 1 are 50 at weight 2."""
     share = _unsettled()
     share.arrive("a", exact(100), exact(1), 0)
     share.withdraw("a")
@@ -240,19 +240,19 @@ def test_lag_is_measured_against_settled_accounts() -> None:
 
 
 def _at_second_stage(core: CoreDriver, cost: float = 300) -> None:
-    """Let an application finish its first inference: 155 attained, and b has a tag of 400."""
+    """Finish the first inference of an application: 155 attained, and b has a tag of 400."""
     core.open("b", 400)
     core.submit("y", "b")
     core.open("a", cost)
     core.submit("x")
-    core.pull(seats=1)  # a: its tag is less
+    core.pull(seats=1)  # a has the smaller tag
     core.handle(ev.PullAnswered("r0"))
     finished = ev.LeaseFinished("1", 0, 10, Outcome.FINISHED)
     core.handle(ev.ReplicaReported("r0", finished=(finished,)))
 
 
 def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
-    """A predictor that may be wrong lets more be charged, and is judged by what it predicted."""
+    """A policy may charge more than was predicted; errors are measured from the prediction."""
     core.handle(ev.ApplicationArrived("a", "class", "t", 2.0, 100, "i0", charge_kv_token_time=300))
 
     assert (300, 100) == (core.account("a").charged, core.application("a").predicted_kv_token_time)
@@ -274,7 +274,7 @@ def test_charge_is_raised_by_what_is_missing_and_never_lowered() -> None:
 
 
 def test_raised_application_takes_its_new_place(core: CoreDriver) -> None:
-    """It had been before b, and at its second stage turns out to be the larger one."""
+    """It preceded b, and at its second stage it proves to be the larger one."""
     _at_second_stage(core)
     core.submit("x2", remaining=1000)
 
@@ -284,7 +284,7 @@ def test_raised_application_takes_its_new_place(core: CoreDriver) -> None:
 
 
 def test_what_waits_already_moves_with_its_application(core: CoreDriver) -> None:
-    """The queue must be told, or the next grant goes by the old tag."""
+    """The queue must be notified, or the next grant goes by the old tag."""
     core.open("b", 400)
     core.open("a", 300)
     core.submit("x1")
@@ -298,7 +298,7 @@ def test_what_waits_already_moves_with_its_application(core: CoreDriver) -> None
 def test_estimate_that_is_out_of_date_is_not_believed(
     core: CoreDriver, told: dict[str, Any]
 ) -> None:
-    """Whoever has seen less expects all of it once more; before a restart some was served since."""
+    """An estimate that misses ends counts them again; a restart hides earlier service."""
     _at_second_stage(core)
     core.submit("x2", remaining=1000, **told)
 
@@ -306,7 +306,7 @@ def test_estimate_that_is_out_of_date_is_not_believed(
 
 
 def test_accounts_in_another_unit_are_not_raised() -> None:
-    """The remaining need is told in KV token-time."""
+    """The remaining cost is given in KV token-time."""
     core = CoreDriver(SchedulerCore("justitia", {"cost": "compute"}))
     core.open("a", 300)
     before = core.account("a").charged
@@ -317,7 +317,7 @@ def test_accounts_in_another_unit_are_not_raised() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
 def test_raised_charge_outlives_the_scheduler(options: dict[str, object]) -> None:
-    """A restart must not give a giant back the place of the mouse it was taken for."""
+    """Otherwise the giant would precede the mouse again after a restart."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     driver.open("a", 300)
     driver.core.take_changed()
@@ -331,7 +331,7 @@ def test_raised_charge_outlives_the_scheduler(options: dict[str, object]) -> Non
 
 
 def test_unused_part_of_a_raised_charge_is_refunded(core: CoreDriver) -> None:
-    """An estimate that was too high costs the application its place, not the others theirs."""
+    """A high estimate costs the application its place, but takes no service from others."""
     core.open("b", 400)
     core.open("a", 100)
     core.submit("x", remaining=5000)

@@ -1,4 +1,4 @@
-"""Sums up to a place while amounts come and go, against a plain sorted list."""
+"""Prefix sums under insertions and removals, against a plain sorted list."""
 
 from hashlib import blake2b
 from itertools import pairwise
@@ -10,7 +10,6 @@ from tests.exact import exact
 
 
 def _draw(number: int, below: int) -> int:
-    """Return a seeded draw."""
     return int.from_bytes(blake2b(str(number).encode(), digest_size=8).digest()) % below
 
 
@@ -27,7 +26,7 @@ def _depth(sums: PrefixSums) -> int:
 
 
 def test_sums_are_those_of_a_sorted_list() -> None:
-    """Every key of a tenant is such a sum: one that is off puts an application out of order."""
+    """Every key of a tenant is such a sum: an error would put an application out of order."""
     sums, plain = PrefixSums(), dict[Place, float]()
     for step in range(600):
         place = _place(_draw(step, 60))
@@ -45,7 +44,7 @@ def test_sums_are_those_of_a_sorted_list() -> None:
 
 
 def test_equal_tags_are_in_order_of_arrival() -> None:
-    """Ties go by arrival sequence, here as everywhere."""
+    """Equal tags are in the order of arrival sequence."""
     sums = PrefixSums()
     for sequence in (3, 1, 2):
         sums.put((5.0, sequence, "x"), sequence)
@@ -55,14 +54,13 @@ def test_equal_tags_are_in_order_of_arrival() -> None:
 
 
 def test_nothing_adds_up_to_nothing() -> None:
-    """A tenant that is owed nothing."""
+    """A tenant may be owed no work."""
     sums = PrefixSums()
 
     assert (0, 0, None) == (sums.total, sums.up_to(_place(1)), sums.first())
 
 
 def test_removing_what_is_not_there_is_an_error() -> None:
-    """The caller's books would be wrong already."""
     sums = PrefixSums()
     sums.put(_place(1), 1)
     with pytest.raises(KeyError):
@@ -70,7 +68,7 @@ def test_removing_what_is_not_there_is_an_error() -> None:
 
 
 def test_float_sums_do_not_depend_on_what_happened_before() -> None:
-    """The same amounts give the same keys to the last bit after a restart, in whatever order."""
+    """The same amounts give the same keys to the last bit after a restart, in any order."""
     amounts = {_place(n): 0.1 + _draw(n, 10**6) / 7 for n in range(300)}
     sums, again = PrefixSums(), PrefixSums()
     for number in range(300, 600):
@@ -89,7 +87,7 @@ def test_float_sums_do_not_depend_on_what_happened_before() -> None:
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_tree_stays_shallow_when_tags_rise_or_fall(direction: int) -> None:
-    """Tags mostly rise with time: without ranks the tree would be a list."""
+    """Tags mostly rise with time: without random ranks the tree would become a list."""
     depths = []
     for size in (512, 4096):
         sums = PrefixSums()

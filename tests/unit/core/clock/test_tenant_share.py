@@ -11,7 +11,7 @@ from tests.exact import exact
 
 
 def _share(**applications: tuple[str, int, int]) -> TenantShare:
-    """Open applications, each with (tenant, cost, weight)."""
+    """Open applications, given by (tenant, cost, weight)."""
     share = TenantShare(VirtualClock(exact(0)))
     for sequence, (name, (tenant, cost, weight)) in enumerate(applications.items()):
         share.arrive(name, exact(cost), exact(weight), sequence, tenant)
@@ -23,7 +23,7 @@ def _keys(share: TenantShare, *names: str) -> list[float]:
 
 
 def _owed(share: TenantShare) -> tuple[float, float]:
-    """Return both sides of the invariant."""
+    """Return the clock's backlog and the sum of charged less attained service: equal."""
     live = [account for account in share.accounts.values() if not account.withdrawn]
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
@@ -31,7 +31,8 @@ def _owed(share: TenantShare) -> tuple[float, float]:
 def test_keys_of_two_tenants_by_hand() -> None:
     """T has x of 10 and y of 30, U has z of 20: at φ = 1 T finishes x at V = 10 and y at 40.
 
-    Inside T, GPS finishes x at 10 and y at 30 of its own virtual time: that is their order only.
+    Inside T, GPS finishes x at 10 and y at 30 of the tenant's own virtual time, which only orders
+    them.
     """
     share = _share(y=("T", 30, 1), x=("T", 10, 1), z=("U", 20, 1))
 
@@ -43,7 +44,7 @@ def test_keys_of_two_tenants_by_hand() -> None:
 
     assert (12, [10, 20, 40]) == (share.clock.virtual_time, _keys(share, "x", "z", "y"))
 
-    share.arrive("w", exact(5), exact(1), 9, "T")  # T's GPS is at 6 of its own: F_w = 11
+    share.arrive("w", exact(5), exact(1), 9, "T")  # T's own GPS is at 6: F_w = 11
 
     assert (11, [10, 20, 17, 45]) == (
         share.tag_in_tenant("w"),
@@ -53,14 +54,14 @@ def test_keys_of_two_tenants_by_hand() -> None:
 
 
 def test_tenant_with_ten_applications_gets_what_a_tenant_with_one_gets() -> None:
-    """The whole point: opening more applications must not give a tenant more."""
+    """Opening more applications must not give a tenant more service."""
     many = {f"m{n}": ("many", 10, 1) for n in range(10)}
     share = _share(one=("one", 100, 1), **many)
 
     assert [10 * (n + 1) for n in range(10)] == _keys(share, *many)
     assert [100] == _keys(share, "one")
 
-    share.deliver([("one", exact(50))])  # V = 25: GPS gave 25 to each tenant
+    share.deliver([("one", exact(50))])  # V = 25: GPS served 25 to each tenant
     share.settle("m9")
 
     assert (share.clock.session("one").finish, share.clock.session("many").finish) == (100, 90)
@@ -83,23 +84,23 @@ def test_lone_tenant_is_served_one_application_at_a_time_in_order_of_gps() -> No
 
 
 def test_unused_service_stays_in_the_tenant_first() -> None:
-    """Rule 3: what was given to a small one predicted large goes to its tenant's others."""
+    """Rule 3: service of a small one that was predicted large goes to its tenant's others."""
     share = _share(x=("T", 20, 1), y=("T", 30, 1), z=("U", 100, 1))
-    share.deliver([("z", exact(10)), ("x", exact(2))])  # V = 6; T got 6, all of it spent on x
+    share.deliver([("z", exact(10)), ("x", exact(2))])  # V = 6; T got 6, all of it served to x
 
-    assert share.settle("x") == 6  # refund of 18: 14 not yet spent, 4 go to y at once
+    assert share.settle("x") == 6  # refund of 18: 14 are not served yet, 4 go to y at once
     assert (32, share.clock.virtual_time) == (share.clock.session("T").finish, 6)
     assert [32] == _keys(share, "y")
     assert share.tag_in_tenant("y") == 30
     assert _owed(share) == (120, 120)
 
-    # T is owed 26; y attains nothing of its 30, and the refund of 30 leaves 4 for U.
+    # T is owed 26; y attains 0 of its 30, and the refund of 30 leaves 4 for U.
     assert (6, 10) == (share.settle("y"), share.clock.virtual_time)
     assert ([100], (90, 90)) == (_keys(share, "z"), _owed(share))
 
 
 def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
-    """Whoever ends early must not give its tenant a second share: the debt is still served."""
+    """An early end must not give the tenant a second share: the debt is still served."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5
     final = share.settle("x")
@@ -116,7 +117,7 @@ def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
 
 
 def test_id_used_again_takes_over_its_debt_also_in_another_tenant() -> None:
-    """A caller must not shed its debt by naming another tenant."""
+    """A caller must not lose its debt by naming another tenant."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5, and 5 of x are still owed
     share.settle("x")
@@ -132,7 +133,7 @@ def test_id_used_again_takes_over_its_debt_also_in_another_tenant() -> None:
 def test_id_used_again_takes_over_what_either_server_owes() -> None:
     """At V = 10 the reference server has finished x and GPS in T still owes it 5 of 10.
 
-    The two must go on owing T the same, so 5 of y are done at once, and x is charged for them.
+    Both must owe T the same, so 5 of y are done at once, and x is charged for them.
     """
     share = _share(x=("T", 10, 1), y=("T", 30, 1), z=("U", 50, 1))
     share.deliver([("x", exact(10)), ("z", exact(10))])
@@ -145,7 +146,7 @@ def test_id_used_again_takes_over_what_either_server_owes() -> None:
 
 
 def test_id_used_again_after_its_debt_is_paid_starts_anew() -> None:
-    """V has passed what was owed to it, and its tenant had not been looked at since."""
+    """V has passed the debt, and its tenant had no event since."""
     share = _share(x=("T", 10, 1), z=("U", 30, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
@@ -156,10 +157,13 @@ def test_id_used_again_after_its_debt_is_paid_starts_anew() -> None:
 
 
 def test_tool_gap_is_withdrawn_at_both_levels_and_asked_for_without_a_change() -> None:
-    """Rules 4 and 5. T has y before x: F_y = 6, F_x = 10.
+    """Rules 4 and 5.
+
+    T has y before x: F_y = 6, F_x = 10.
 
     At V = 4, with 4 of y done and T's GPS at 2, x has had 4 and gives 6 back: F_x = 4, and the 4
-    that it had come before the rest of y. At V = 8 they are paid for, GPS is at 4, y has 2 to go.
+    that it had come before the remaining part of y. At V = 8 they are paid, GPS is at 4, y has 2 to
+    go.
     """
     share = _share(x=("T", 10, 1), y=("T", 6, 1), z=("U", 50, 1))
     share.deliver([("x", exact(4)), ("z", exact(4))])
@@ -178,10 +182,10 @@ def test_tool_gap_is_withdrawn_at_both_levels_and_asked_for_without_a_change() -
 
 
 def test_tag_of_the_withdrawn_application_of_an_idle_tenant_starts_at_v() -> None:
-    """Nothing of T is in GPS while it waits for its tools: 10 from V = 6 on, y before it in T."""
+    """T is not in GPS while it waits for its tools: 10 from V = 6 on, y before it in T."""
     share = _share(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
     share.withdraw("x")
-    share.deliver([("y", exact(2)), ("z", exact(6))])  # both until V = 2, then U alone
+    share.deliver([("y", exact(2)), ("z", exact(6))])  # both until V = 2, then only U
 
     assert (6, 16) == (share.clock.virtual_time, share.tag("x"))
     assert share.tag_in_tenant("x") == 2 + 10
@@ -192,7 +196,7 @@ def test_tag_of_the_withdrawn_application_of_an_idle_tenant_starts_at_v() -> Non
 
 
 def test_tenant_comes_back_while_the_root_still_serves_its_debt() -> None:
-    """Its session was to be forgotten; it goes on, at the weight of the arrival.
+    """The tenant's session was marked to be forgotten; it continues with the arrival's weight.
 
     T is owed 5 of x and 10 of y, at φ = 5. Inside, y is before x: 5 + 10/5 against 10.
     """
@@ -237,7 +241,7 @@ def test_tenant_that_the_root_has_served_owes_nothing_inside_whatever_the_roundi
 
 
 def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
-    """The root names it as forgotten although it lives again."""
+    """The root reports the tenant as forgotten although it has returned."""
     share = _share(x=("T", 10, 1))
     share.settle("x")
     share.arrive("y", exact(5), exact(1), 2, "T")
@@ -248,7 +252,7 @@ def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
 
 
 def test_forgotten_tenant_leaves_nothing_behind() -> None:
-    """Tenants come and go; those that owe nothing and are owed nothing take no memory."""
+    """Tenants without work and without debt must take no memory."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
@@ -261,7 +265,7 @@ def test_forgotten_tenant_leaves_nothing_behind() -> None:
 
 
 def test_tenants_whose_keys_moved_are_named_once() -> None:
-    """The queue sorts them anew: an arrival moves others of its tenant and nobody else's."""
+    """The queue sorts them again: an arrival moves only others of its tenant."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
 
     assert ["T", "U"] == share.take_rekeyed()
@@ -275,7 +279,7 @@ def test_tenants_whose_keys_moved_are_named_once() -> None:
 
 @pytest.mark.parametrize("field", ["finish", "weight", "sequence", "released", "since"])
 def test_what_is_the_tenants_alone_is_carried_by_one_record(field: str) -> None:
-    """A record for each tenant, saved when it changed, and passed on when its carrier goes."""
+    """Each tenant has one record, saved when it changed, and moved when its carrier is removed."""
     share = _share(x=("T", 10, 1), y=("T", 10, 1))
     carriers = [n for n in ("x", "y") if "carries" in (share.session_record(n) or {})]
 
@@ -293,7 +297,7 @@ def test_what_is_the_tenants_alone_is_carried_by_one_record(field: str) -> None:
 
 
 def test_record_of_a_tenant_that_no_record_carries_is_an_error() -> None:
-    """It cannot be put back without its V."""
+    """It cannot be restored without its V."""
     share = TenantShare()
     share.arrive("x", 10, 1, 1, "T")
     share.arrive("y", 10, 1, 2, "T")
@@ -318,7 +322,7 @@ def tenants() -> CoreDriver:
 
 
 def test_tenants_take_turns_by_key_and_their_applications_by_tag(tenants: CoreDriver) -> None:
-    """Between applications c would come at 300; T has been given its share with a."""
+    """Between applications c would start at 300; T has received its share with a."""
     assert isinstance(tenants.core.ledger.fair_share, TenantShare)
     assert (400, 300) == (
         tenants.core.tag("c"),
@@ -330,9 +334,9 @@ def test_tenants_take_turns_by_key_and_their_applications_by_tag(tenants: CoreDr
 def test_arrival_that_submits_nothing_yet_moves_the_others_of_its_tenant(
     tenants: CoreDriver,
 ) -> None:
-    """Nothing of d waits, but its charge of 60 puts a behind b: 160 against 150.
+    """The application d has no inference, but its charge of 60 puts a behind b: 160 against 150.
 
-    At the next report d is withdrawn, and a comes first again.
+    At the next report d is withdrawn, and a is first again.
     """
     tenants.open("d", 60, tenant="T")
     queue = tenants.core.ledger.queue
@@ -343,7 +347,7 @@ def test_arrival_that_submits_nothing_yet_moves_the_others_of_its_tenant(
 
 
 def test_end_of_an_application_moves_the_others_of_its_tenant(tenants: CoreDriver) -> None:
-    """Without a, c is at 300; b, with a new weight, at 500: the queue hears of both."""
+    """Without a, c is at 300; b, with a new weight, at 500: the queue is notified of both."""
     tenants.handle(ev.WeightChanged("b", 0.25))
     tenants.open("e", 50, tenant="V")
     tenants.submit("e1", "e")
@@ -354,7 +358,7 @@ def test_end_of_an_application_moves_the_others_of_its_tenant(tenants: CoreDrive
 
 
 def test_application_tells_its_key_as_its_virtual_finish_time(tenants: CoreDriver) -> None:
-    """It is what is compared between tenants, and what the lag is measured from."""
+    """The key is compared between tenants, and lag is measured from it."""
     (ended,) = [
         action
         for action in tenants.handle(ev.ApplicationCancelled("b"))
@@ -367,7 +371,8 @@ def test_application_tells_its_key_as_its_virtual_finish_time(tenants: CoreDrive
 def test_work_transferred_to_an_earlier_place_moves_the_keys_between_alone() -> None:
     """T finishes p at 10, x at 30, y at 60, z at 100 of V; 5 of y are done before x's end.
 
-    F inside and what is owed stay, and the other tenant's key; the rest of y is done by 60.
+    F inside and the debts stay, as does the other tenant's key; the remaining part of y is done by
+    60.
     """
     share = _share(p=("T", 10, 1), x=("T", 20, 1), y=("T", 30, 1), z=("T", 40, 1), u=("U", 50, 1))
     tags = [share.tag_in_tenant(name) for name in "pxyz"]
@@ -380,14 +385,14 @@ def test_work_transferred_to_an_earlier_place_moves_the_keys_between_alone() -> 
     assert _owed(share) == (150, 150)
     assert {"x", "y"} <= set(moved)
 
-    share.transfer("y", "x", exact(100))  # no more than what is left of y
+    share.transfer("y", "x", exact(100))  # no more than is left of y
 
     assert [10, 60, 60, 100] == _keys(share, *"pxyz")
     assert tags == [share.tag_in_tenant(name) for name in "pxyz"]
 
 
 def test_nothing_is_transferred_to_what_the_reference_server_has_finished() -> None:
-    """The key of a finished target has passed; a source that has nothing left gives nothing."""
+    """The key of a finished target has passed; an exhausted source has no work to give."""
     share = _share(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
     share.deliver([("u", exact(30))])  # V = 15
     share.transfer("y", "x", exact(5))
@@ -408,7 +413,6 @@ def test_weights_of_a_tenant_and_its_applications_count_in_a_transfer() -> None:
 
 
 def test_watch_of_a_tenant_ends() -> None:
-    """Nobody reads what is written after that."""
     share = _share(x=("T", 10, 1))
     first = share.watch_tenant("T")
     share.unwatch_tenant("T")

@@ -22,7 +22,7 @@ def _tree(**weights: int) -> TenantTree:
 
 
 def _share(tree: TenantTree, **applications: tuple[str, int]) -> TenantShare:
-    """Open applications, each with (tenant, cost), of weight 1."""
+    """Open applications of weight 1, given by (tenant, cost)."""
     share = TenantShare(VirtualClock(exact(0)), tree)
     for sequence, (name, (tenant, cost)) in enumerate(applications.items()):
         share.arrive(name, exact(cost), exact(1), sequence, tenant)
@@ -36,7 +36,7 @@ def _keys(share: TenantShare, *names: str) -> list[float]:
 def test_keys_of_three_leaves_by_hand() -> None:
     """T has T/a (10) and T/b (30), U has u (20), φ = 1 everywhere.
 
-    V_T reaches 10 when T has been given 10 + 10, and 30 when it has been given all 40.
+    V_T reaches 10 when T has been served 10 + 10, and 30 when it has been served all 40.
     """
     share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
 
@@ -46,16 +46,17 @@ def test_keys_of_three_leaves_by_hand() -> None:
 
 
 def test_weights_of_the_tree_count_at_their_level() -> None:
-    """At φ = 4 T is given 40 by V = 10; T/a has 3 of 4 of it, and is done at V_T = 10."""
+    """At φ = 4 T is served 40 by V = 10; T/a has 3 of 4 of it, and is done at V_T = 10."""
     share = _share(_tree(T=4, T__a=3, T__b=1), a=("T/a", 30), b=("T/b", 30), u=("U", 100))
 
     assert _keys(share, "a", "b", "u") == [10, 15, 100]
 
 
 def test_tenant_that_gets_children_keeps_what_it_is_owed() -> None:
-    """T is owed 10 when T/a comes with 10: each has half of T, and a key where T has been given 20.
+    """Leaf T (backlog 10) becomes a branch when T/a arrives with 10.
 
-    Of the weight 2 that t asked for, T has 1 once it has children, and t has 2 inside it.
+    Each has half of T, and a key where T has been served 20. T's weight drops from the 2 that t
+    asked for to the tree's 1; t keeps weight 2 inside T.
     """
     share = _share(_tree(T=1), t=("T", 10), u=("U", 50))
     share.deliver([("t", exact(4)), ("u", exact(4))])  # V = 4
@@ -67,9 +68,9 @@ def test_tenant_that_gets_children_keeps_what_it_is_owed() -> None:
 
 
 def test_what_a_child_had_too_much_goes_to_its_siblings_first() -> None:
-    """T/a is settled at V = 6 with 3 of its 20 had: 14 − 0 were to come, 3 go to T/b at once."""
+    """T/a is settled at V = 6 with 3 of its 20 served: 14 − 0 were to come, 3 go to T/b at once."""
     share = _share(_tree(T=1), a=("T/a", 20), b=("T/b", 30), u=("U", 100))
-    share.deliver([("u", exact(12))])  # V = 6, and T/a and T/b have been given 3 each
+    share.deliver([("u", exact(12))])  # V = 6, and T/a and T/b have been served 3 each
     share.settle("a")
 
     assert share.clock.session("T").finish == 30
@@ -78,7 +79,7 @@ def test_what_a_child_had_too_much_goes_to_its_siblings_first() -> None:
 
 
 def test_changed_weights_leave_what_is_owed() -> None:
-    """At V = 10 T is owed 30 of 40 and T/b 25 of 30; at the new weights they are so still."""
+    """At V = 10 T is owed 30 of 40 and T/b 25 of 30; at the new weights they are owed the same."""
     share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(20))])
     share.grow(_tree(T=2, T__b=5))
@@ -95,9 +96,9 @@ def test_changed_weights_leave_what_is_owed() -> None:
 
 
 def test_what_ended_tenants_are_owed_is_given_at_the_new_weight() -> None:
-    """T has received all of its 30 and ended; at V = 15 GPS owes it half of them, at any weight.
+    """T has received all of its 30 and ended; at V = 15 GPS owes it half, at any weight.
 
-    At φ = 2, beside U at 1, two thirds of what is served next are T's.
+    At φ = 2, beside U at 1, two thirds of the next service are T's.
     """
     share = _share(_tree(T=1), a=("T/x", 30), u=("U", 100))
     share.deliver([("a", exact(20))])
@@ -115,7 +116,7 @@ def test_what_ended_tenants_are_owed_is_given_at_the_new_weight() -> None:
 
 
 def test_forgotten_branch_leaves_nothing_behind() -> None:
-    """Tenants come and go; those that owe nothing and are owed nothing take no memory."""
+    """Tenants without work and without debt must take no memory."""
     share = _share(_tree(), a=("T/x/a", 10), b=("T/b", 10), u=("U", 10))
     for name in "ab":
         share.deliver([(name, exact(10))])
@@ -142,7 +143,7 @@ def _driver(options: dict[str, object], tree: TenantTree | None = None) -> CoreD
 
 @pytest.mark.parametrize("options", [{}, {"order": "sgps", "guard_iterations": 300}])
 def test_nodes_take_turns_and_their_children_in_them(options: dict[str, object]) -> None:
-    """T is given half; b needs 3·100 of it (key 300), u 250, t 400, a 550."""
+    """T is served half; b needs 3·100 of it (key 300), u 250, t 400, a 550."""
     driver = _driver(options)
     order = [application.application_id for application in driver.core.ledger.queue.in_order()]
 
@@ -170,19 +171,19 @@ def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -
 
 
 def test_record_of_a_time_when_all_paths_were_at_the_top_still_loads() -> None:
-    """It has tenants with a path, and no branches: the accounts begin anew with what is left."""
+    """The record has tenants with paths but no branches: accounts start with the remaining work."""
     driver = _driver({})
     record = snapshot(driver.core)
     del record["clock"]["branches"]
     core = SchedulerCore("justitia", {"fairness": "tenant"})
     restore(core, record["clock"], record["applications"])
 
-    assert [core.tag(name) for name in "abtu"] == [300, 100, 150, 250]  # each as if it came alone
+    # each has the key of a single application of its tenant
+    assert [core.tag(name) for name in "abtu"] == [300, 100, 150, 250]
     assert snapshot(core)["clock"]["branches"].keys() == {"T", "T/y"}
 
 
 def test_damaged_branch_is_named() -> None:
-    """A record of another form is refused, not guessed at."""
     record = snapshot(_driver({}).core)
     record["clock"]["branches"]["T"]["since"] = "now"
     core = SchedulerCore("justitia", {"fairness": "tenant"})
@@ -192,7 +193,7 @@ def test_damaged_branch_is_named() -> None:
 
 
 def test_branch_whose_children_were_saved_later_is_owed_what_they_are() -> None:
-    """A scheduler died between two parts of a save: the node's share must not go nowhere."""
+    """If a scheduler dies between two parts of a save, the node's share must not be lost."""
     record = snapshot(_driver({}).core)
     del record["applications"]["a"]
     core = SchedulerCore("justitia", {"fairness": "tenant"})
@@ -206,7 +207,7 @@ def test_branch_whose_children_were_saved_later_is_owed_what_they_are() -> None:
 
 
 def test_policy_is_changed_and_back_with_a_tree_of_tenants() -> None:
-    """The queue stays; accounts of another kind begin with what is left."""
+    """The queue stays; accounts of another kind start with the remaining work."""
     driver = _driver({"guard_iterations": 300})
     driver.handle(ev.PolicyChanged("fcfs"))
     driver.open("late", 10, tenant="T/new")

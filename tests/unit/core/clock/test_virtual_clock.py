@@ -1,4 +1,4 @@
-"""The virtual clock against numbers worked out by hand."""
+"""The virtual clock against numbers computed by hand."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_first_charge_of_a_busy_period_counts() -> None:
 
 
 def test_refund_of_all_that_is_owed_leaves_the_tag_at_v() -> None:
-    """Exactly V: a rest of a rounding would keep the session in GPS."""
+    """The tag is exactly V: a rounding error would keep the session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 0.7, 0)
     clock.serve(0.1)
@@ -42,7 +42,7 @@ def test_refund_of_all_that_is_owed_leaves_the_tag_at_v() -> None:
 
 
 def test_refund_after_departure_leaves_the_tag_where_it_was() -> None:
-    """A session that GPS has served in full owes what it gives back to the others."""
+    """A session that GPS has fully served owes its refund to the others."""
     clock = _clock(("a", 2, 1), ("b", 20, 1))
     clock.serve(exact(4))  # V = 2, a departs
     clock.serve(exact(3))  # V = 5
@@ -52,7 +52,7 @@ def test_refund_after_departure_leaves_the_tag_where_it_was() -> None:
 
 
 def test_rounding_never_carries_v_past_a_departure() -> None:
-    """V + x/W rounds up to the tag here although x falls short: V would stand still at it."""
+    """V + x/W rounds up to the tag here although x is too small: V would stop at it."""
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)
@@ -90,7 +90,7 @@ def test_released_session_that_is_not_active_is_forgotten_at_once() -> None:
 
 
 def test_refund_of_a_released_session_forgets_it() -> None:
-    """Rule 3 refunds before it releases, but a ghost may be refunded too."""
+    """Rule 3 refunds before it releases, but a released session may be refunded too."""
     clock = _clock(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.refund("a", exact(4))
@@ -99,7 +99,7 @@ def test_refund_of_a_released_session_forgets_it() -> None:
 
 
 def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
-    """An application id may be used again: the session must not be forgotten under it."""
+    """An application id may be used again: the session must not be forgotten then."""
     clock = _clock(("a", 8, 2), ("b", 9, 1))
     clock.serve(exact(6))  # V = 2, a is owed 4
     clock.release("a")
@@ -112,7 +112,7 @@ def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
 
 
 def test_what_is_owed_stays_when_a_weight_changes() -> None:
-    """A tag that stayed would mean another amount of work at another weight."""
+    """With an unchanged tag the debt would change with the weight."""
     clock = _clock(("a", 4, 1), ("b", 9, 1))
     clock.serve(exact(2))  # V = 1, a is owed 3
     clock.reweigh("a", exact(3))
@@ -128,7 +128,7 @@ def test_what_is_owed_stays_when_a_weight_changes() -> None:
 
 
 def test_weight_of_a_session_that_is_owed_nothing_changes_alone() -> None:
-    """The tag of a session that is owed nothing is at most V, and stays."""
+    """The tag of a session that is owed 0 is at most V, and stays."""
     clock = _clock(("a", 4, 1))
     clock.serve(exact(4))
     clock.reweigh("a", exact(2))
@@ -139,7 +139,7 @@ def test_weight_of_a_session_that_is_owed_nothing_changes_alone() -> None:
 
 
 def test_released_session_keeps_what_it_is_owed_at_another_weight() -> None:
-    """The node of a tree whose applications have all ended may be given another weight."""
+    """The node of a tree whose applications have all ended may get another weight."""
     clock = _clock(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.reweigh("a", exact(2))
@@ -152,7 +152,7 @@ def test_released_session_keeps_what_it_is_owed_at_another_weight() -> None:
 
 
 def test_restored_clock_goes_on_as_the_other_would() -> None:
-    """A scheduler that becomes leader must give the tags its predecessor would have given."""
+    """A new leader must compute the tags that its predecessor would have computed."""
     clock = _clock(("a", 6, 1), ("b", 12, 3))
     clock.serve(exact(8))
     clock.release("b")
@@ -169,7 +169,7 @@ def test_restored_clock_goes_on_as_the_other_would() -> None:
 
 
 def test_empty_set_weighs_nothing_whatever_the_rounding() -> None:
-    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0; such rests would add up over busy periods."""
+    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0; such errors would add up over busy periods."""
     clock = VirtualClock()
     for _ in range(2):
         for sequence, weight in enumerate((0.1, 0.2, 0.3)):
@@ -190,7 +190,7 @@ def test_charge_of_nothing_makes_nobody_active() -> None:
 
 
 def test_reopened_session_takes_over_less_than_a_unit() -> None:
-    """What GPS owes may be a fraction of a token·iteration."""
+    """The debt of GPS may be a fraction of a token·iteration."""
     clock = _clock(("a", 4, 1), ("b", 100, 1))
     clock.serve(exact(15, 2))
     clock.release("a")
@@ -200,7 +200,7 @@ def test_reopened_session_takes_over_less_than_a_unit() -> None:
 
 
 def test_departures_are_compacted_by_the_active() -> None:
-    """The heap stays within a constant and four entries for each active session."""
+    """The heap has at most a constant plus four entries per active session."""
     clock = _clock(*((f"s{number}", 1_000, 1) for number in range(10)))
     for _ in range(300):
         clock.charge("s0", exact(1), exact(1), 0)
@@ -209,7 +209,7 @@ def test_departures_are_compacted_by_the_active() -> None:
 
 
 def test_departures_are_compacted_seldom() -> None:
-    """Once in as many pushes as there are active sessions: a charge is O(log N), amortised."""
+    """It happens once per as many pushes as there are active sessions: O(log N) amortised."""
     clock = _clock(*((f"s{number}", 1_000, 1) for number in range(100)))
     compacted = 0
     for _ in range(400):
@@ -221,7 +221,7 @@ def test_departures_are_compacted_seldom() -> None:
 
 
 def test_service_of_all_that_is_owed_ends_the_session() -> None:
-    """Also where V + x/W rounds down here: a rest of a rounding would keep it in GPS."""
+    """This holds even if V + x/W rounds down here: a rounding error would keep it in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)
     clock.serve(0.1)

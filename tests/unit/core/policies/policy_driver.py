@@ -1,4 +1,4 @@
-"""A driver for tests of policies: clients by tenant, one replica, and a restart in the middle."""
+"""Driver for tests of policies: clients by tenant, one replica, and restarts of the scheduler."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,21 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 
 
 class PolicyDriver(CoreDriver):
-    """A core with one replica: `step` reports everything it holds, `run` and `finish` one of it."""
+    """A core with one replica.
+
+    `step` reports every running inference, `run` and `finish` report a single one.
+    """
 
     def __init__(self, policy: str, options: Mapping[str, object] | None = None) -> None:
         self.policy_name, self.policy_options = policy_path(policy), dict(options or {})
         self.made: dict[RequestId, Tokens] = {}
-        """Tokens made so far by what holds a lease; `step` counts them."""
+        """Tokens made so far by each inference under lease; updated by `step` only."""
         self.holds: dict[RequestId, LeaseId] = {}
-        """The lease last granted to each inference, which outlives the scheduler."""
+        """The lease last granted to each inference, kept over restarts."""
         super().__init__(self._core("1-"), now=0.0)
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Feed an event in, and note what is granted."""
+        """Feed an event to the core and record the grants."""
         actions = super().handle(event)
         leases = {a.request_id: a.lease_id for a in actions if isinstance(a, Grant)}
         self.made |= dict.fromkeys(leases, 0)
@@ -37,19 +40,19 @@ class PolicyDriver(CoreDriver):
 
     @property
     def vtc(self) -> VtcPolicy:
-        """The policy in force, one that keeps a counter for each client."""
+        """The active policy, which must keep a counter per client."""
         policy = self.core.ledger.policy
         assert isinstance(policy, VtcPolicy)
         return policy
 
     def counter(self, client: ClientId) -> KvTokenTime:
-        """Return the counter of a client; 0 if it is not known."""
+        """Return the counter of a client; 0 for an unknown client."""
         return self.vtc.counters.level(client)
 
     def arrive(
         self, application_id: ApplicationId, *requests: RequestId, tenant: str = "", cost: float = 9
     ) -> None:
-        """Open an application, of a tenant of its own by default, and submit inferences of it."""
+        """Open an application, by default of its own tenant, and submit inferences."""
         self.open(application_id, cost, tenant=tenant or application_id)
         for request_id in requests:
             self.submit(request_id, application_id)
@@ -61,13 +64,13 @@ class PolicyDriver(CoreDriver):
         finish: Sequence[RequestId] = (),
         requeue: Sequence[RequestId] = (),
     ) -> list[RequestId]:
-        """Make tokens, report, and return what is granted.
+        """Make tokens, report them, and return the new grants.
 
         Args:
             seats: Seats of the replica.
-            make: How many tokens each makes.
-            finish: What ends then.
-            requeue: What the replica gives back then.
+            make: New tokens by request id.
+            finish: Ids of the requests that finish.
+            requeue: Ids of the requests that the replica gives back unfinished.
         """
         for request_id, tokens in (make or {}).items():
             self.made[request_id] += tokens
@@ -80,7 +83,7 @@ class PolicyDriver(CoreDriver):
         return self._report(seats, progress, finished)
 
     def drain(self, *, make: Tokens = 1) -> list[RequestId]:
-        """Run everything on one seat, each inference so many tokens long; return the order."""
+        """Run everything on one seat with `output` tokens per inference; return the order."""
         order = self.step()
         while self.core.state.inferences:
             (running,) = self.made
@@ -88,19 +91,18 @@ class PolicyDriver(CoreDriver):
         return order
 
     def run(self, request_id: RequestId, tokens: Tokens, seats: int = 1) -> list[RequestId]:
-        """Report that an inference goes on and has made so many tokens; return what is granted."""
+        """Report the progress of an inference in tokens, and return the new grants."""
         return granted(self.pull(progress={self.holds[request_id]: tokens}, seats=seats))
 
     def finish(self, request_id: RequestId, tokens: Tokens, seats: int = 1) -> list[RequestId]:
-        """Report that the only inference under lease has ended; return what is granted."""
+        """Report the end of the only inference under lease, and return the new grants."""
         return granted(self.pull(finished={self.holds[request_id]: tokens}, seats=seats))
 
     def close(self, application_id: ApplicationId) -> None:
-        """Close an application."""
         self.handle(ev.ApplicationClosed(application_id))
 
     def state(self) -> dict[str, Any]:
-        """Return what the policy has stored, as it comes back from the store."""
+        """Return the policy's stored state as read back from the store."""
         stored: dict[str, Any] = json.loads(json.dumps(clock_record(self.core)["counted"]))
         return stored
 
@@ -111,12 +113,12 @@ class PolicyDriver(CoreDriver):
         seats: int = 1,
         lost: Sequence[RequestId] = (),
     ) -> list[RequestId]:
-        """Put another scheduler in office; return what it grants at the replica's first report.
+        """Replace the scheduler; return the grants of the new one at the replica's first report.
 
         Args:
-            options: Its options, if they are others.
+            options: Options of the new scheduler; None: the old ones.
             seats: Seats of the replica.
-            lost: Inferences whose leases have expired meanwhile.
+            lost: Inferences whose leases expired during the restart.
         """
         self.policy_options = dict(options or self.policy_options)
         self.take_over(lost=lost)
@@ -131,7 +133,7 @@ class PolicyDriver(CoreDriver):
         lost: Sequence[RequestId] = (),
         record: Record | None = None,
     ) -> None:
-        """Put another scheduler in office, to which everything outstanding is submitted again."""
+        """Replace the scheduler by one to which all outstanding inferences are resubmitted."""
         old = self.hand_over(self._core("2-"), ["r0"], record)
         for inference in old.state.inferences.values() if submit else ():
             self.resubmit(inference, None if inference.request_id in lost else inference.lease_id)
@@ -142,7 +144,7 @@ class PolicyDriver(CoreDriver):
         progress: Mapping[LeaseId, Tokens],
         finished: Sequence[ev.LeaseFinished],
     ) -> list[RequestId]:
-        """Pull, and take the answer at once: nothing is granted before the next."""
+        """Pull and answer the pull: no grant is made before the next pull."""
         answer = self.pull(progress=progress, finished=finished, kv=10**6, seats=seats)
         return granted(answer + self.handle(ev.PullAnswered("r0")))
 
@@ -153,7 +155,7 @@ class PolicyDriver(CoreDriver):
 
 
 def two_clients(policy: str = "vtc", options: Mapping[str, object] | None = None) -> PolicyDriver:
-    """Return a driver with a and b, which have submitted nothing, and a replica of one seat."""
+    """Return a driver with clients a and b without inferences, and a replica of one seat."""
     driver = PolicyDriver(policy, options)
     driver.open("a")
     driver.open("b")
@@ -162,7 +164,7 @@ def two_clients(policy: str = "vtc", options: Mapping[str, object] | None = None
 
 
 def two_of_a() -> PolicyDriver:
-    """Return a driver under VTC in which a1 runs, a2 waits, and b has submitted nothing yet."""
+    """Return a driver under VTC in which a1 runs, a2 waits, and b has no inference yet."""
     driver = two_clients()
     driver.submit("a1", "a", prompt=10)
     driver.submit("a2", "a", prompt=10)

@@ -1,4 +1,4 @@
-"""Charges of an inference add up to h(p, g), whatever becomes of it; here h = p + 2d."""
+"""Charges of an inference always add up to h(p, g); here h = p + 2d."""
 
 import json
 
@@ -15,7 +15,7 @@ from tests.unit.core.stub_policy import application, inference, stub_context
 
 
 class Meter(MlfqPolicy):
-    """A policy of one application that notes its last charge."""
+    """Policy of one application that records its last charge."""
 
     def __init__(self, cost: str = "compute") -> None:
         self.a = application("a")
@@ -23,7 +23,6 @@ class Meter(MlfqPolicy):
         self.last: KvTokenTime = 0
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Note it."""
         self.last = amount
 
     def admitted(self, inference: Inference) -> KvTokenTime:
@@ -57,14 +56,14 @@ def a1() -> Inference:
 
 
 def report(before: Tokens, after: Tokens, *, prompt: Tokens = 10, booked: float = 0) -> Delivery:
-    """Return a report of a1, of whose service a share is booked already."""
+    """Return a report of a1, a share of whose service is booked already."""
     return Delivery("a", "a1", prompt, before, after, 1, unbooked=1 - booked)
 
 
 def test_prompt_is_charged_on_admission_and_tokens_as_they_come(
     meter: Meter, a1: Inference
 ) -> None:
-    """VTC's way to charge, and nothing is left for the end."""
+    """VTC charges this way; no charge is left for the end."""
     assert 10 == meter.admitted(a1)
     assert 2 * 3 == meter.delivered(report(0, 3))
     assert 2 * 4 == meter.delivered(report(3, 7))
@@ -83,7 +82,7 @@ def test_second_grant_is_free(meter: Meter, a1: Inference) -> None:
 
 
 def test_tokens_reported_a_second_time_are_free(meter: Meter, a1: Inference) -> None:
-    """A new scheduler does not know how many had been made before; the meter does."""
+    """A new scheduler has not seen the tokens made before; the meter has recorded them."""
     meter.admitted(a1)
     meter.delivered(report(0, 8))
     meter.take_over(json.loads(json.dumps(meter.counted())))
@@ -97,7 +96,7 @@ def test_tokens_reported_a_second_time_are_free(meter: Meter, a1: Inference) -> 
 def test_service_that_was_not_reported_is_charged_with_the_next_report(
     meter: Meter, a1: Inference
 ) -> None:
-    """After a restart the core takes some for booked, and a policy does not hear of it."""
+    """After a restart the core counts some service as booked without a report to the policy."""
     meter.admitted(a1)
 
     assert 2 * 6 == meter.delivered(report(4, 6))
@@ -106,7 +105,7 @@ def test_service_that_was_not_reported_is_charged_with_the_next_report(
 
 
 def test_service_of_before_is_not_charged(meter: Meter, a1: Inference) -> None:
-    """The policy was another one when it was granted, and another scheduler has booked half."""
+    """It was granted under another policy, and another scheduler has booked half."""
     assert 2 * 4 / 2 == meter.delivered(report(5, 9, booked=0.5))
     a1.output_tokens = 9
     assert 0 == meter.finished(a1)
@@ -114,7 +113,7 @@ def test_service_of_before_is_not_charged(meter: Meter, a1: Inference) -> None:
 
 
 def test_tokens_of_before_are_not_charged_with_a_later_grant(meter: Meter, a1: Inference) -> None:
-    """It ran under another policy and was re-queued: its prompt is charged, as to everybody."""
+    """It ran under another policy and was re-queued: its prompt is charged like any other."""
     a1.output_tokens = 7
 
     assert 10 == meter.admitted(a1)
@@ -122,7 +121,7 @@ def test_tokens_of_before_are_not_charged_with_a_later_grant(meter: Meter, a1: I
 
 
 def test_prompt_is_charged_as_the_replica_counts_it(meter: Meter, a1: Inference) -> None:
-    """The ingress estimates; a prompt found shorter gives nothing back, but is made up for."""
+    """The ingress estimates; a smaller true prompt gives no refund, but is set off later."""
     meter.admitted(a1)
 
     assert 2 + 2 * 3 == meter.delivered(report(0, 3, prompt=12))
@@ -131,14 +130,13 @@ def test_prompt_is_charged_as_the_replica_counts_it(meter: Meter, a1: Inference)
 
 
 def test_sequences_of_a_lease_are_charged_each(a1: Inference) -> None:
-    """Where h has a price for being called at all, or is not linear, several cost more than one."""
+    """If h has a price per call or is not linear, several sequences cost more than one."""
     a1.choices = 2
 
     assert 2 * profiled_quadratic(5, 0) == Meter("profiled").admitted(a1)
 
 
 def test_nothing_is_kept_of_what_ended(meter: Meter, a1: Inference) -> None:
-    """Inferences and applications come without end."""
     meter.admitted(a1)
     assert {"a": {"a1": 10}} == meter.counted()["charged"]
     meter.finished(a1)
@@ -170,7 +168,7 @@ def test_progress_is_metered_by_the_cost_formula(running: CoreDriver) -> None:
 
 
 def test_progress_moves_the_virtual_clock(running: CoreDriver) -> None:
-    """The served clock: V is what one unit of weight has received."""
+    """In the served clock V is the service received per unit of weight."""
     running.open("b", 1000)
     running.submit("y", "b")
     running.pull(progress={"1": 3})
@@ -215,7 +213,7 @@ def test_progress_that_goes_back_is_ignored(running: CoreDriver) -> None:
 
 
 def test_prompt_is_corrected_by_the_replicas_count(running: CoreDriver) -> None:
-    """The ingress estimates; the engine knows. 0 says that it does not know yet."""
+    """The ingress estimates the prompt; the engine counts it. 0 means not counted yet."""
     running.pull(progress=[ev.LeaseProgress("1", 0, 0, running=True)])
     running.pull(progress=[ev.LeaseProgress("1", 14, 3, running=True)])
 
@@ -223,7 +221,7 @@ def test_prompt_is_corrected_by_the_replicas_count(running: CoreDriver) -> None:
 
 
 def test_smaller_prompt_takes_no_service_back(running: CoreDriver) -> None:
-    """What was booked was booked; the next tokens are counted at the true size."""
+    """Booked service stays booked; later tokens are counted at the true prompt size."""
     running.pull(progress={"1": 4})  # 50 at a prompt of 10
     running.pull(progress=[ev.LeaseProgress("1", 5, 5, running=True)])  # h(5, 5) = 40
 
@@ -235,7 +233,7 @@ def test_smaller_prompt_takes_no_service_back(running: CoreDriver) -> None:
 
 
 def test_footprint_follows_the_progress(running: CoreDriver) -> None:
-    """The room is judged by what runs now, and doubles its guess of one that outlives it."""
+    """Admission uses the present context, and doubles the prediction of one that exceeds it."""
     core = running.core
     running.pull(progress={"1": 4})
     footprint = core.state.replicas["r0"].leases["1"]
@@ -271,7 +269,6 @@ def test_outcome_does_not_change_what_was_received(running: CoreDriver) -> None:
 
 
 def test_report_before_the_payload_books_nothing(running: CoreDriver) -> None:
-    """An armed lease has no tokens."""
     running.pull(progress=[ev.LeaseProgress("1", 0, 0, running=False)])
 
     assert (running.account().attained, running.core.tag("a") - 155) == (0, 0)

@@ -1,4 +1,4 @@
-"""What an earlier version called a policy and its options goes on for one release."""
+"""Policy and option names of an earlier version remain valid for one release."""
 
 import re
 import subprocess
@@ -51,13 +51,14 @@ from tests.core_driver import CoreDriver
 def test_options_that_justitia_had_mean_the_guarded_one(
     options: dict[str, object], meant: tuple[str, dict[str, object]], said: str | None
 ) -> None:
-    """They keep their old defaults, which are not those of the new policy."""
+    """They keep their old defaults, which differ from those of the new policy."""
     assert meant == in_force("justitia", options)
     assert said == advice("justitia", options)
     core = SchedulerCore("justitia", options)
     assert meant[0] == core.ledger.policy_name
     assert in_force(*meant) == meant
-    if meant != ("justitia", options):  # a driver that does not translate is told what to write
+    # a driver that does not translate gets an error with the new name
+    if meant != ("justitia", options):
         with pytest.raises(ConfigError, match=re.escape(str(said))):
             parse_options("justitia", options)
     assert advice(*meant) is None
@@ -96,7 +97,7 @@ def _methods(interface: type) -> list[str]:
 
 @pytest.mark.parametrize("interface", [Order, Observer, Durable, Policy])
 def test_interface_of_a_policy_has_at_most_eight_methods(interface: type) -> None:
-    """One question, one interface: which is next, what is counted, what outlives the scheduler."""
+    """A policy decides the order, counts service and stores its state."""
     assert len(_methods(interface)) <= 8
 
 
@@ -115,7 +116,7 @@ print(*(name for name in sys.modules if name.startswith("justitia_ray")))
 
 
 def _imported(policy: str) -> set[str]:
-    """Return the modules of a process whose scheduler has granted a lease under a policy."""
+    """Return the modules imported by a process whose scheduler has granted a lease."""
     source = _IMPORTED.format(policy=policy)
     done: Any = subprocess.run(
         [sys.executable, "-c", source], check=True, capture_output=True, text=True
@@ -124,7 +125,7 @@ def _imported(policy: str) -> set[str]:
 
 
 def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
-    """An option that is off costs nothing, not even its module."""
+    """An option that is off must cost nothing, not even its import."""
     guarded, lab = "justitia_ray.core.policies.guarded", "justitia_ray.lab"
     off, on = _imported("justitia"), _imported("justitia-guarded")
 
@@ -134,7 +135,7 @@ def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
 
 
 class _MovesByItself(Policy):
-    """A user's own, written when the property stood in the base class."""
+    """A user's policy, written when the property was in the base class."""
 
     def key(self, client: str, first: Application) -> Key:
         return (first.sequence,)
@@ -152,7 +153,6 @@ def test_policy_may_say_by_a_property_whether_service_moves_it() -> None:
 
 @pytest.mark.parametrize("name", ["drr", "rpm", "lcf", "mlfq", "plas"])
 def test_counts_that_were_stored_under_a_policys_old_name_are_taken_over(name: str) -> None:
-    """By the same policy, which an import path names now."""
     path = policy_path(name)
     driver = CoreDriver(SchedulerCore(path))
     driver.open("a")

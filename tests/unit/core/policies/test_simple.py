@@ -1,11 +1,11 @@
-"""First opened application first."""
+"""The simple policies: app-fcfs, srjf and sjf."""
 
 from justitia_ray.core.policies.simple import remaining_cost
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 
 def test_applications_are_not_interleaved() -> None:
-    """A later inference of an earlier application passes what later applications submitted."""
+    """A later inference of an earlier application precedes the inferences of later applications."""
     driver = PolicyDriver("app-fcfs")
     driver.arrive("b")
     driver.arrive("a", "a1", "a2")
@@ -17,7 +17,7 @@ def test_applications_are_not_interleaved() -> None:
 
 
 def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None:
-    """Not interleaved does not mean idle: the first has nothing that could run."""
+    """The first application has no inference that could run."""
     driver = PolicyDriver("app-fcfs")
     driver.arrive("a", "a1")
     driver.arrive("b", "b1", "b2")
@@ -29,7 +29,7 @@ def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None
 
 
 def test_shortest_prediction_goes_first_whatever_its_application() -> None:
-    """Inside an application too, or a long inference would hold back short ones behind it."""
+    """This also holds inside an application: a long inference must not delay short ones."""
     driver = PolicyDriver("sjf")
     driver.arrive("a")
     driver.arrive("b")
@@ -52,7 +52,7 @@ def test_finished_inferences_bring_an_application_forward() -> None:
 
 
 def test_service_of_what_still_runs_does_not_count() -> None:
-    """A running inference has no known end; counted, it would put its application first."""
+    """The end of a running inference is unknown; if counted, its application would come first."""
     driver = PolicyDriver("srjf")
     driver.arrive("b", cost=100)
     driver.arrive("a", "a1", "a2", cost=500)
@@ -64,7 +64,7 @@ def test_service_of_what_still_runs_does_not_count() -> None:
 
 
 def test_application_predicted_too_small_has_nothing_left_and_no_less() -> None:
-    """Below 0 it would pass those that are really almost done; ties go to the first opened."""
+    """Below 0 it would precede those that are almost done; ties go to the first opened."""
     driver = PolicyDriver("srjf")
     driver.arrive("a", "a1", cost=10)
     driver.arrive("b", "b1", cost=10)

@@ -1,4 +1,4 @@
-"""Stored counts of policies: nothing is kept of what ended, nothing damaged is taken over."""
+"""Stored counts of policies: those of ended applications are dropped, damaged ones refused."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ _COUNTER = {"value": 0, "first_seen": 1, "weight": 1, "opened": 1}
 
 
 def _clients(last_left: str | None = None, **damage: Any) -> dict[str, Any]:
-    """Return the counters of VTC, with that of a damaged."""
+    """Return VTC's state, with the client entry of a damaged."""
     counters = {"a": _COUNTER | damage}
     return {"counters": counters, "last_left": last_left, "level_left": 0}
 
 
 def _counted(policy: str, unit: str) -> dict[str, Any]:
-    """Return what a policy has counted of an application that made 3 tokens and is over."""
+    """Return a policy's counts of an application that made 3 tokens and ended."""
     driver = PolicyDriver(policy, {"unit": unit})
     driver.arrive("a", "a1", "a2", tenant="t")
     driver.step()
@@ -49,13 +49,13 @@ def _counted(policy: str, unit: str) -> dict[str, Any]:
 def test_tenants_stay_and_nothing_of_an_application_that_ended(
     policy: str, of_application: dict[str, Any], of_tenant: dict[str, Any]
 ) -> None:
-    """Applications come without end; tenants stay, and count."""
+    """Tenants stay with their counts, because they come back."""
     assert of_application == _counted(policy, "application")
     assert of_tenant == _counted(policy, "tenant")
 
 
 def test_tenant_stays_in_the_ring_with_its_balance() -> None:
-    """An application that ended leaves the ring; two prompts and three tokens were charged."""
+    """An ended application leaves the ring; two prompts and three tokens were charged."""
     application, tenant = _counted("drr", "application"), _counted("drr", "tenant")
 
     assert ({}, {}, {}) == (application["ring"], application["charged"], tenant["charged"])
@@ -117,7 +117,7 @@ def test_tenant_stays_in_the_ring_with_its_balance() -> None:
     ],
 )
 def test_damaged_state_is_refused(policy: str, field: str, value: object) -> None:
-    """Better a scheduler that does not start than one that counts wrong in silence."""
+    """A scheduler that does not start is better than silently wrong counts."""
     restored = PolicyDriver(policy).core.ledger.policy
     assert isinstance(restored, Durable)
     restored.restore(good := restored.state())
@@ -137,7 +137,6 @@ def test_damaged_state_is_refused(policy: str, field: str, value: object) -> Non
     ],
 )
 def test_damage_is_named(policy: str, field: str, value: object, message: str) -> None:
-    """The operator has to find it in the record."""
     restored = PolicyDriver(policy).core.ledger.policy
     assert isinstance(restored, Durable)
     state = restored.state()

@@ -1,6 +1,6 @@
-"""VTC by hand: what is charged when, and who is lifted to what.
+"""VTC by hand: what is charged when, and which client is lifted to which counter.
 
-h = p + 2d throughout, unless a test says otherwise; a replica of one seat, so that one runs.
+h = p + 2d unless a test says otherwise; a replica of one seat, so that one inference runs.
 """
 
 import pytest
@@ -34,7 +34,7 @@ def test_client_with_the_least_counter_comes_first() -> None:
 
 
 def test_newcomer_is_lifted_to_the_least_that_waits() -> None:
-    """Lines 12 to 14: without it, b would have 14 units of service more before a goes on."""
+    """Lines 12 to 14: without the lift b would have 14 more units of service before a."""
     driver = two_of_a()
     driver.run("a1", 2)
     driver.submit("b1", "b")
@@ -44,7 +44,7 @@ def test_newcomer_is_lifted_to_the_least_that_waits() -> None:
 
 
 def test_lift_never_lowers_a_counter() -> None:
-    """It is a maximum: what a client has had is not forgotten when it comes back."""
+    """The lift is a maximum: a client that comes back keeps its earlier service."""
     driver = two_of_a()
     driver.submit("b1", "b", prompt=500)
     driver.finish("a1", 1)
@@ -56,7 +56,7 @@ def test_lift_never_lowers_a_counter() -> None:
 
 
 def test_client_that_waits_is_not_lifted_again() -> None:
-    """Line 8: a second inference of a client in the queue changes nothing."""
+    """Line 8: a second inference of a client in the queue changes no counter."""
     driver = two_of_a()
     driver.submit("b1", "b")
     driver.run("a1", 50)
@@ -66,7 +66,7 @@ def test_client_that_waits_is_not_lifted_again() -> None:
 
 
 def test_running_does_not_count_as_waiting() -> None:
-    """Line 8 asks the queue: b's running inference does not keep its counter down."""
+    """Line 8 looks at the queue: b's running inference does not keep its counter down."""
     driver = PolicyDriver("vtc")
     driver.open("a")
     driver.open("b")
@@ -81,9 +81,9 @@ def test_running_does_not_count_as_waiting() -> None:
 
 
 def test_in_an_empty_queue_the_level_is_that_of_the_last_that_left() -> None:
-    """Lines 9 to 11, with its counter as it is now, tokens made since it left included."""
+    """Lines 9 to 11 take its present counter, with the tokens made since it left."""
     driver = two_of_a()
-    driver.finish("a1", 4)  # a2 runs, nothing waits, a counts 28
+    driver.finish("a1", 4)  # a2 runs, no inference waits, a counts 28
     driver.run("a2", 3)
     driver.submit("b1", "b")
 
@@ -91,7 +91,7 @@ def test_in_an_empty_queue_the_level_is_that_of_the_last_that_left() -> None:
 
 
 def test_ended_application_is_forgotten_but_not_its_level() -> None:
-    """Memory is bounded by what lives; a newcomer still gathers no credit (line 11)."""
+    """Only live applications are stored; a newcomer still gathers no credit (line 11)."""
     driver = two_of_a()
     driver.handle(ev.ApplicationClosed("a"))
     driver.finish("a1", 4)
@@ -104,7 +104,7 @@ def test_ended_application_is_forgotten_but_not_its_level() -> None:
 
 
 def test_requeued_inference_pays_nothing_again_and_lifts_nothing() -> None:
-    """The client is not to blame for a replica that is lost; tokens made again are not service."""
+    """The client is not charged for a lost replica; tokens made again are not service."""
     driver = two_of_a()
     driver.run("a1", 3)
     driver.open("c")
@@ -113,7 +113,7 @@ def test_requeued_inference_pays_nothing_again_and_lifts_nothing() -> None:
     driver.submit("b1", "b", prompt=60)
     assert (26, 26, 26) == tuple(driver.counter(name) for name in "abc")
 
-    driver.pull("r1", finished={driver.lease_of("a2"): 1}, seats=1)  # b1 or c1: b is seen first
+    driver.pull("r1", finished={driver.lease_of("a2"): 1}, seats=1)  # b1 or c1: b was seen first
     driver.pull("r1", finished={driver.lease_of("b1"): 1}, seats=1)  # c1
     assert (28, 88, 33) == tuple(driver.counter(name) for name in "abc")
     driver.submit("b2", "b")
@@ -142,7 +142,7 @@ def test_weights_divide_what_is_charged() -> None:
 
 
 def test_changed_weight_counts_from_then_on() -> None:
-    """What was charged stays charged: 10 + 2·2 at weight 1, then 2·3 at weight 2."""
+    """Earlier charges stay: 10 + 2·2 at weight 1, then 2·3 at weight 2."""
     driver = two_of_a()
     driver.run("a1", 2)
     driver.handle(ev.WeightChanged("a", 2))
@@ -187,7 +187,7 @@ def test_any_cost_charges_a_lease_by_its_sequences(
 
 @pytest.mark.parametrize(("counted", "expected"), [(13, [17, 19]), (7, [11, 13]), (1, [10, 10])])
 def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list[int]) -> None:
-    """The ingress counts before the chat template; a counter of VTC never falls for that."""
+    """The ingress counts without the chat template; a counter of VTC never falls."""
     driver = two_of_a()
     charged = []
     for tokens in (2, 3):
@@ -201,7 +201,7 @@ def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list
 
 
 def test_tenants_are_compared_by_all_that_they_run() -> None:
-    """`unit: tenant`: to open another application gains nothing, and the earliest goes first."""
+    """`unit: tenant`: opening another application gains nothing, and the earliest goes first."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     for name, tenant in (("a", "x"), ("b", "x/below"), ("c", "y")):
         driver.open(name, tenant=tenant)
@@ -216,7 +216,7 @@ def test_tenants_are_compared_by_all_that_they_run() -> None:
 
 
 def test_counter_of_a_tenant_outlives_its_applications() -> None:
-    """A tenant cannot shed its debt by closing an application."""
+    """A tenant cannot lose its debt by closing an application."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x")
     driver.pull(seats=1)
@@ -229,7 +229,7 @@ def test_counter_of_a_tenant_outlives_its_applications() -> None:
 
 
 def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
-    """Its applications should agree; if not, the rule does not hang on the order of reports."""
+    """If its applications disagree, the order of reports must not decide."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x", weight=1)
     driver.open("b", tenant="x", weight=4)
@@ -245,7 +245,7 @@ def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
 
 
 def test_lcf_lifts_nobody() -> None:
-    """The baseline: a client that was away has the server to itself until it caught up."""
+    """The baseline: a client that was away is served alone until it has caught up."""
     driver = two_clients("lcf")
     for name in ("a1", "a2", "a3"):
         driver.submit(name, "a")
@@ -258,7 +258,7 @@ def test_lcf_lifts_nobody() -> None:
 
 
 def test_policy_that_takes_office_starts_all_counters_at_zero() -> None:
-    """What runs then has no admission to pay, only the tokens that it still makes."""
+    """The running inference has no admission to pay, only the tokens that it still makes."""
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.open("b")
@@ -273,12 +273,12 @@ def test_policy_that_takes_office_starts_all_counters_at_zero() -> None:
 
     driver.run("a1", 5)
     assert 2 == driver.counter("tenant")
-    driver.pull("r0", seats=1)  # a1 is named no more: it waits again, and has no more to pay
+    driver.pull("r0", seats=1)  # a1 is no longer reported: it waits again, and has no more to pay
     assert (2, ["a3"]) == (driver.counter("tenant"), driver.waiting("a"))
 
 
 def test_inference_admitted_under_another_policy_pays_when_it_is_admitted_again() -> None:
-    """It is new to this policy; the tokens that the other one saw are not charged."""
+    """It is new to this policy; tokens made under the other one are not charged."""
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.pull(seats=1)

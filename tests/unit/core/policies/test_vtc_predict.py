@@ -1,6 +1,6 @@
-"""VTC with length prediction by hand: what is charged in advance, and what is given back.
+"""VTC with length prediction by hand: advance charges and refunds.
 
-h = p + 2d throughout; a replica of one seat, so that one inference runs.
+h = p + 2d; a replica of one seat, so that one inference runs.
 """
 
 import pytest
@@ -57,9 +57,10 @@ def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
 
 
 def test_output_that_was_not_made_is_given_back_at_the_end() -> None:
-    """Lines 37 and 38: δ = 5 − 20 tokens of 2; the client's place improves before the next grant.
+    """Lines 37 and 38: δ = 5 − 20 tokens of 2; the refund comes before the next grant.
 
-    a is lifted to the 50 of b, and was seen first: without the refund its turn would be now.
+    The counter of a is lifted to the 50 of b, and a was seen first: without the refund its turn
+    would be now.
     """
     driver = two_clients("vtc-oracle")
     _submit(driver, "b1", true=20)
@@ -73,7 +74,7 @@ def test_output_that_was_not_made_is_given_back_at_the_end() -> None:
 
 
 def test_cancelled_inference_is_given_back_what_it_did_not_make() -> None:
-    """Otherwise a caller who gives up early would pay for the whole answer."""
+    """Otherwise a caller that gives up early would pay for the whole answer."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
     driver.run("a1", 3)
@@ -84,7 +85,7 @@ def test_cancelled_inference_is_given_back_what_it_did_not_make() -> None:
 
 
 def test_refund_is_at_the_weight_of_the_charge() -> None:
-    """Or a lower weight in between would make a gain of it: 50/4, less (50 − 20)/4."""
+    """A lower weight in between must not give a gain: 50/4, less (50 − 20)/4."""
     driver = two_clients("vtc-oracle")
     driver.handle(ev.WeightChanged("a", 4))
     _submit(driver, "a1", true=20)
@@ -95,7 +96,7 @@ def test_refund_is_at_the_weight_of_the_charge() -> None:
 
 
 def test_exact_prediction_gives_nothing_back() -> None:
-    """Also where the replica counts a shorter prompt: a counter of VTC never falls for that."""
+    """This holds also where the replica counts a shorter prompt: a counter of VTC never falls."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
     lease_id = driver.lease_of("a1")
@@ -121,9 +122,9 @@ def test_requeued_inference_keeps_its_advance() -> None:
 
 
 def test_restart_keeps_the_advance() -> None:
-    """Neither charged again nor forgotten; what was made before counts at the end, reported or not.
+    """Earlier tokens count at the end, reported or not.
 
-    The lease is claimed and its replica never comes back, so the new scheduler has seen no token.
+    The lease is claimed and its replica never returns, so the new scheduler has seen no token.
     """
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
@@ -136,9 +137,9 @@ def test_restart_keeps_the_advance() -> None:
 
 
 def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
-    """The lease is lost with the scheduler; eight tokens were made, whatever is reported since.
+    """The lease is lost with the scheduler; eight tokens were made, in any order of reports.
 
-    a2 reports first, and its tokens are taken for those that the accounts have booked.
+    Inference a2 reports first, and its tokens are counted as those already booked.
     """
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
@@ -155,7 +156,7 @@ def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
 
 
 def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
-    """Sec. 5.1; the sixth pushes the first out, and nobody else's count."""
+    """Sec. 5.1; the sixth replaces the first, and the history of other clients is unchanged."""
     driver = two_clients("vtc-predict")
     predicted = [_predicted(driver)]
     for number, output in enumerate((100, 1, 2, 3, 4, 10)):
@@ -168,7 +169,7 @@ def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
 
 
 def test_without_a_history_it_is_plain_vtc() -> None:
-    """The table of the design: none, 0. The next one is charged what the first was."""
+    """Without history the prediction is 0; the next one is charged by the first one's output."""
     driver = two_clients("vtc-predict")
     driver.submit("a1", "a")
     driver.run("a1", 3)
@@ -180,7 +181,7 @@ def test_without_a_history_it_is_plain_vtc() -> None:
 
 
 def test_several_sequences_are_predicted_by_what_one_makes() -> None:
-    """A lease of three choices that made 30 tokens says 10 for one, and 20 for two."""
+    """A lease of three choices that made 30 tokens counts as 10 for one, and 20 for two."""
     driver = two_clients("vtc-predict")
     driver.submit("a1", "a", prompt=30, output=90, choices=3)
     driver.finish("a1", 30)
@@ -189,7 +190,7 @@ def test_several_sequences_are_predicted_by_what_one_makes() -> None:
 
 
 def test_inference_that_made_nothing_is_no_history() -> None:
-    """One cancelled in the queue, or before its first token, says nothing of lengths."""
+    """One cancelled before its first token has no output length."""
     driver = two_clients("vtc-predict")
     for name in ("a1", "a2"):
         driver.submit(name, "a")
@@ -200,7 +201,7 @@ def test_inference_that_made_nothing_is_no_history() -> None:
 
 
 def test_history_of_a_tenant_outlives_its_applications() -> None:
-    """Even one whose application has the tenant's name."""
+    """This holds even for an application named like its tenant."""
     driver = PolicyDriver("vtc-predict", {"unit": "tenant"})
     driver.open("a", tenant="a")
     driver.pull(seats=1)
@@ -213,7 +214,6 @@ def test_history_of_a_tenant_outlives_its_applications() -> None:
 
 
 def test_history_survives_a_restart() -> None:
-    """A scheduler that starts again predicts as before."""
     driver = two_clients("vtc-predict")
     for number, output in enumerate((9, 80, 7, 6, 5, 4)):
         driver.submit(f"a{number}", "a", output=100)
@@ -229,7 +229,7 @@ def test_history_survives_a_restart() -> None:
 
 
 def test_history_of_other_clients_is_not_taken_over() -> None:
-    """A scheduler that starts with another unit must not take applications for tenants."""
+    """A scheduler that starts with another unit must not use applications as tenants."""
     driver = two_clients("vtc-predict")
     driver.submit("a1", "a")
     driver.finish("a1", 6)
@@ -244,7 +244,7 @@ def test_history_of_other_clients_is_not_taken_over() -> None:
 def test_oracle_knows_the_truth_or_believes_the_prediction(
     true: Tokens | None, charged: int
 ) -> None:
-    """In service nobody knows the truth; then d̂ is what the inference was predicted to make."""
+    """In service the truth is unknown; then d̂ is the predicted output."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=true, predicted=7)
 
@@ -252,7 +252,7 @@ def test_oracle_knows_the_truth_or_believes_the_prediction(
 
 
 def _draws(seed: int, length: Tokens, count: int) -> list[Tokens]:
-    """Return what `vtc-noisy` predicts for inferences of one length."""
+    """Return the predictions of `vtc-noisy` for inferences of one length."""
     driver = two_clients("vtc-noisy", {"seed": seed})
     application = driver.application("a")
     predicted = []
@@ -279,7 +279,7 @@ def test_noise_is_even_over_half_to_one_and_a_half() -> None:
     ("length", "allowed"), [(0, {0}), (1, {1}), (3, {2, 3, 4}), (4, {*range(2, 7)})]
 )
 def test_noise_reaches_every_whole_length_in_range(length: Tokens, allowed: set[Tokens]) -> None:
-    """Ends included, and never outside: a token has no half."""
+    """Both ends are included; predictions are whole numbers."""
     assert allowed == set(_draws(1, length, 200))
 
 
@@ -291,7 +291,7 @@ def test_noise_hangs_on_the_seed_and_the_inference_alone() -> None:
 
 
 def test_noise_differs_between_applications_whose_inferences_are_numbered_alike() -> None:
-    """Inference ids are unique in their application only."""
+    """Inference ids are unique only within their application."""
     driver = two_clients("vtc-noisy")
     drawn = {
         driver.vtc.predicted_tokens(

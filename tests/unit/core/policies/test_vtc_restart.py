@@ -1,6 +1,6 @@
-"""What a restart of the scheduler must not change under VTC, and which records it refuses.
+"""Restarts of the scheduler under VTC: counters survive, and damaged records are refused.
 
-h = p + 2d throughout; a replica of one seat, unless a test says otherwise.
+h = p + 2d; a replica of one seat, unless a test says otherwise.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ def _in_the_middle() -> PolicyDriver:
 
 
 def test_restart_changes_no_counter_and_no_order() -> None:
-    """What waited is submitted again one by one; none of that may look like a client's return."""
+    """Waiting inferences are resubmitted one by one; no client may be lifted as returning."""
     driver = _in_the_middle()
     before = {name: driver.counter(name) for name in "abc"}
     keys = [driver.vtc.key(name, driver.application(name)) for name in "abc"]
@@ -42,7 +42,7 @@ def test_restart_changes_no_counter_and_no_order() -> None:
 
 
 def test_second_restart_before_the_first_grant_changes_nothing_either() -> None:
-    """Then hardly anything has been submitted again; who waited before still counts."""
+    """Few inferences are resubmitted by then; clients that waited before still count."""
     driver = _in_the_middle()
     waiting = driver.vtc.counted()["waiting"]
     driver.take_over(submit=False)
@@ -55,10 +55,10 @@ def test_second_restart_before_the_first_grant_changes_nothing_either() -> None:
 
 
 def test_newcomer_after_a_restart_is_lifted_to_the_least_that_waits_now() -> None:
-    """Also by tokens that those who are back had made in the meantime.
+    """The level includes the tokens that resubmitted clients made in the meantime.
 
-    a2 alone waits, and a counts 20. The lease of a1 is claimed, and its replica reports two tokens
-    more; only then does a2 come back, and after it b.
+    Only a2 waits, and a counts 20. The lease of a1 is claimed, and its replica reports two tokens
+    more; only then is a2 resubmitted, and b after it.
     """
     driver = two_of_a()
     driver.run("a1", 5)
@@ -74,7 +74,7 @@ def test_newcomer_after_a_restart_is_lifted_to_the_least_that_waits_now() -> Non
 
 
 def test_who_waited_before_a_restart_counts_until_the_first_grant() -> None:
-    """After that the queue is the better witness; b and c do not come back, and count 16."""
+    """After that only the queue counts; b and c do not come back, and count 16."""
     driver = _in_the_middle()
     driver.take_over(submit=False)
     sizes: dict[str, Any] = {"prompt": 10, "resubmitted": True}
@@ -93,7 +93,7 @@ def test_who_waited_before_a_restart_counts_until_the_first_grant() -> None:
 
 
 def test_who_waited_and_ended_after_a_restart_is_no_level() -> None:
-    """A client that is forgotten would count 0, and hold down everybody who comes."""
+    """A forgotten client would count 0, and keep down every later one."""
     driver = _in_the_middle()
     driver.take_over(submit=False)
     for name in "abc":
@@ -105,7 +105,7 @@ def test_who_waited_and_ended_after_a_restart_is_no_level() -> None:
 
 
 def test_last_that_left_survives_a_restart() -> None:
-    """If nothing waited, a newcomer is lifted to the same level as without the restart."""
+    """With an empty queue a newcomer is lifted to the same level as without the restart."""
     driver = two_of_a()
     driver.finish("a1", 4)
     driver.run("a2", 3)
@@ -128,7 +128,7 @@ def test_level_of_a_forgotten_client_survives_a_restart() -> None:
 
 
 def test_bills_of_inferences_that_never_come_back_go_with_their_application() -> None:
-    """Their ingress died with the scheduler; memory is bounded by what lives."""
+    """Their ingress died with the scheduler; only live applications may use memory."""
     driver = two_of_a()
     driver.take_over(submit=False)
     assert {"a"} == set(driver.vtc.counted()["bills"])
@@ -151,10 +151,10 @@ def test_weight_of_a_tenant_survives_a_restart() -> None:
 
 
 def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
-    """Its replica is gone too: the inference waits again, and was charged by the scheduler before.
+    """Its replica is gone too: the inference waits again, and was charged before the restart.
 
-    Tokens that it makes again are not charged again either, although the new scheduler sees them
-    for the first time.
+    Tokens that it makes again are not charged either, although the new scheduler sees them for the
+    first time.
     """
     driver = _in_the_middle()
     driver.take_over()
@@ -169,9 +169,9 @@ def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
 
 
 def test_service_taken_for_booked_before_a_restart_is_charged_in_the_end() -> None:
-    """The accounts take the first reports for what they have booked, whosever it was.
+    """The accounts count the first reports of any inference as booked before.
 
-    Bills are of one inference, so that they end right: 2·10 for a1 and 2·50 for a2.
+    Bills are per inference, so that they end right: 2·10 for a1 and 2·50 for a2.
     """
     driver = PolicyDriver("vtc")
     driver.open("a")
@@ -190,7 +190,7 @@ def test_service_taken_for_booked_before_a_restart_is_charged_in_the_end() -> No
 
 
 def test_admission_that_a_dead_scheduler_did_not_note_is_let_go() -> None:
-    """The lease is adopted without a bill: its tokens are charged from then on, no prompt."""
+    """The lease is adopted without a bill: only its later tokens are charged, no prompt."""
     driver = two_of_a()
     record = driver.record()
     for bills in record["clock"]["counted"]["counted"]["bills"].values():
@@ -206,14 +206,14 @@ def test_admission_that_a_dead_scheduler_did_not_note_is_let_go() -> None:
 
 
 def test_record_names_the_options_that_it_was_counted_under() -> None:
-    """After an upgrade a key of another name would make it forget every counter in silence."""
+    """After an upgrade a key of another name would silently drop every counter."""
     record = two_of_a().record()
 
     assert {"cost": "compute", "unit": "application"} == record["clock"]["counted"]["options"]
 
 
 def test_counts_of_other_clients_or_costs_are_not_taken_over() -> None:
-    """A scheduler that starts with another unit must not take tenants for applications."""
+    """A scheduler that starts with another unit must not use tenants as applications."""
     driver = two_of_a()
     for options in ({"unit": "tenant"}, {"cost": "kv_token_time"}):
         record = driver.record()
@@ -225,7 +225,7 @@ def test_counts_of_other_clients_or_costs_are_not_taken_over() -> None:
 
 @pytest.mark.parametrize("name", ["clients", "bills", "waiting"])
 def test_record_that_lacks_a_part_is_refused(name: str) -> None:
-    """An empty part would mean that nothing was counted."""
+    """An empty part would mean that no service was counted."""
     record = two_of_a().record()
     del record["clock"]["counted"]["counted"][name]
 

@@ -1,4 +1,4 @@
-"""Worked examples of what runs in the shadow of VTC: first inferences, and cohorts."""
+"""Worked examples of running work in the shadow of VTC: first inferences, and cohorts."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from justitia_ray.core.policies.guarded.flights import Flights
 
 
 def test_cohort_is_held_whole_while_it_gathers_and_flies_for_its_mean_length() -> None:
-    """400 for 4 s and 200 for 1 s: 300 a second, so 2 s from when it sets off, after 16."""
+    """400 for 4 s and 200 for 1 s: 300 a second, so 2 s from its start, after 16."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(400, 4.0)
@@ -29,7 +29,7 @@ def test_cohort_is_held_whole_while_it_gathers_and_flies_for_its_mean_length() -
 
 
 def test_cohort_of_nothing_never_flies() -> None:
-    """Nothing started while it gathered, or what started was over at once."""
+    """No inference started while it gathered, or all ended at once."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 0)
@@ -39,7 +39,7 @@ def test_cohort_of_nothing_never_flies() -> None:
 
 
 def test_what_ends_first_is_passed_first() -> None:
-    """A first inference names its application; a cohort is nobody's."""
+    """A first inference carries its application's id; a cohort carries none."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 4.0)
@@ -50,7 +50,7 @@ def test_what_ends_first_is_passed_first() -> None:
 
 
 def test_new_scheduler_has_the_cohorts_that_fly_and_the_one_that_gathers() -> None:
-    """Through JSON, as a store has it."""
+    """The state passes through JSON, as in a store."""
     before, after = Flights(), Flights()
     for since in (0.0, 20.0):
         before.open(since, 0.5)

@@ -1,4 +1,4 @@
-"""Worked examples of foretold deadlines, and what a new scheduler goes on with."""
+"""Worked examples of predicted deadlines, and of the state that a new scheduler continues from."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def _delivery(amount: float, request_id: str = "x", made: int = 10, choices: int
 
 
 def _foretold(kv_tokens: float = 0) -> ForetoldVtc:
-    """Return one of replicas with so much memory; without any, nothing runs ahead of service."""
+    """Return a shadow of replicas with this KV memory; with 0 it runs ahead of no service."""
     return ForetoldVtc(lambda: kv_tokens)
 
 
@@ -43,7 +43,7 @@ def _paced(kv_per_s: float = 100, iteration_s: float = 0.1, kv_tokens: float = 0
 
 
 def test_one_inference_is_done_as_long_after_its_start_as_it_runs() -> None:
-    """VTC starts the first inference of an application at once: nothing has to wait."""
+    """VTC starts the first inference of an application at once."""
     foretold = _paced()
     foretold.arrived(_application("1", ONE), 7.0)
 
@@ -53,7 +53,7 @@ def test_one_inference_is_done_as_long_after_its_start_as_it_runs() -> None:
 def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> None:
     """A stage of 100 tokens costs 1,000: 75 of them take 7.5 s, while its first call runs.
 
-    That has 31.25 tokens of memory, all that there is, for the 8 iterations of a mean call.
+    That call has all the memory, 31.25 tokens, for the 8 iterations of a mean call.
     """
     foretold = _paced(kv_tokens=31.25)
     foretold.arrived(_application("1", FOUR), 0.0)
@@ -62,7 +62,7 @@ def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> N
 
 
 def test_stage_is_not_passed_at_the_first_of_its_calls() -> None:
-    """Half of four calls has been served when the first comes, of 40 tokens: more are expected."""
+    """Half of four calls is served when the first arrives, of 40 tokens: more are expected."""
     foretold = _paced()
     application = _application("1", FOUR)
     foretold.arrived(application, 0.0)
@@ -89,7 +89,7 @@ def test_two_applications_share_the_service_by_weight() -> None:
 
 
 def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
-    """A call of 4 s, then 6 s of a tool; alone, the level goes to where the next may start."""
+    """A call of 4 s, then 6 s of a tool; the level of the only application skips the gap."""
     foretold = _paced()
     foretold.arrived(_application("1", ONE._replace(gap_s=6), ONE), 0.0)
     foretold.served([_delivery(1000)], 5.0)
@@ -104,7 +104,7 @@ def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
 
 
 def test_application_of_unknown_stages_has_those_it_has_submitted() -> None:
-    """Nobody has told of it, so that its first call is all that is known."""
+    """Without predicted stages only its first call is known."""
     foretold, application = _paced(), _application("1")
     foretold.arrived(application, 0.0)
 
@@ -116,7 +116,7 @@ def test_application_of_unknown_stages_has_those_it_has_submitted() -> None:
 
 
 def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
-    """They follow each call: one submitted again with another length, ends, and a later stage."""
+    """The sums follow a resubmission with another length, an end, and a later stage."""
     foretold, application = _paced(), _application("1")
     calls = {name: _inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))}
     for call in calls.values():
@@ -125,7 +125,7 @@ def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
     calls["z"].output_tokens = 15
     foretold.ended(application, calls["z"], 0.0)
     foretold.submitted(application, _inference("later", 7, stage=1), 0.0)
-    foretold.ended(application, calls["x"], 0.0)  # it produced nothing
+    foretold.ended(application, calls["x"], 0.0)  # it produced no output
 
     of_y, of_z = (20 * 12 + 12 * 13 / 2), (20 * 15 + 15 * 16 / 2)
     assert foretold.clock.shadows["1"].stages == [
@@ -136,7 +136,7 @@ def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
 
 
 def test_places_are_made_anew_with_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates leave the inner band: one place for a question, and for each inference reported."""
+    """Rates leave the inner band: one heap entry per query, and one per inference reported."""
     foretold = _paced()
     for number in range(1, 30):
         foretold.arrived(_application(str(number), FOUR), 0.0)
@@ -173,7 +173,7 @@ def test_call_that_produced_nothing_leaves_what_was_expected() -> None:
 
 
 def test_critical_path_has_what_is_not_over_and_all_that_follows() -> None:
-    """Only the longest of what runs counts; the gap after the stage it is in is to come."""
+    """Only the longest running call counts; the gap after the present stage is still to come."""
     foretold = _paced()
     application = _application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
     foretold.arrived(application, 0.0)
@@ -193,7 +193,7 @@ def test_critical_path_has_what_is_not_over_and_all_that_follows() -> None:
 
 
 def test_no_deadline_is_told_before_any_service() -> None:
-    """Nothing is known of the machine; an application that VTC starts at once is an exception."""
+    """The pace is unknown; only applications that VTC starts at once have a deadline."""
     foretold = _foretold()
     foretold.arrived(_application("1", FOUR), 0.0)
 
@@ -202,7 +202,7 @@ def test_no_deadline_is_told_before_any_service() -> None:
 
 
 def test_application_that_has_submitted_nothing_is_forgotten_at_its_end() -> None:
-    """Stages that will never come may not slow the others."""
+    """Stages that will never be submitted must not slow the others."""
     foretold, application = _paced(), _application("1", FOUR)
     foretold.arrived(application, 0.0)
     foretold.arrived(_application("2", FOUR), 0.0)
@@ -215,7 +215,7 @@ def test_application_that_has_submitted_nothing_is_forgotten_at_its_end() -> Non
 
 
 def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
-    """VTC would still be serving it: two calls of 255 for 40 tokens each, beside four of 250."""
+    """VTC would still serve it: two calls of 255 for 40 tokens each, beside four of 250."""
     foretold, application = _paced(), _application("1", FOUR, FOUR)
     calls = [_inference("x"), _inference("y")]
     for call in calls:
@@ -238,9 +238,9 @@ def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
 
 @pytest.mark.parametrize("kv_tokens", [0, 300])
 def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
-    """In a stage, past its last start, in a gap, and of unknown stages: all through JSON.
+    """Its applications are in a stage, past their last start, in a gap, and of unknown stages.
 
-    With memory a cohort gathers.
+    The state passes through JSON. With memory a cohort gathers.
     """
     before = _paced(kv_tokens=kv_tokens)
     applications = [
@@ -265,7 +265,7 @@ def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
     for application in applications:
         if kept := before.application_state(application.application_id):
             after.restore_application(application, json.loads(json.dumps(kept)))
-    after.submitted(applications[0], _inference("y"), 5.0)  # by its ingress, again
+    after.submitted(applications[0], _inference("y"), 5.0)  # resubmitted by its ingress
     for foretold in (before, after):
         foretold.served([_delivery(800, "z")], 6.0)
         foretold.pace.kv_per_s, foretold.pace.iteration_s = 90, 0.1
@@ -283,7 +283,7 @@ def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
 
 
 def test_new_scheduler_measures_what_runs_from_the_report_before() -> None:
-    """A call was told of at 2 s, and the state is of 3 s: at 5 s it took 3 s for 10 tokens."""
+    """A call was reported at 2 s, and the state is of 3 s: at 5 s it took 3 s for 10 tokens."""
     before, after, application = _foretold(), _foretold(), _application("1", ONE)
     before.arrived(application, 0.0)
     for name in ("x", "y"):
@@ -295,7 +295,7 @@ def test_new_scheduler_measures_what_runs_from_the_report_before() -> None:
     kept = before.application_state("1")
     after.restore_application(application, json.loads(json.dumps(kept)))
 
-    assert kept == after.application_state("1")  # should it die before anything is adopted
+    assert kept == after.application_state("1")  # in case it dies before any lease is adopted
     for name in ("x", "y"):
         after.submitted(application, _inference(name), 3.0)
         after.adopted(_inference(name), 3.0)
@@ -319,7 +319,6 @@ def test_new_scheduler_measures_what_runs_from_the_report_before() -> None:
     ],
 )
 def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
-    """A store may hold anything."""
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
         _foretold().restore(_foretold().state() | damage)
 
@@ -339,7 +338,7 @@ def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     ],
 )
 def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> None:
-    """Every field is read before anything is put back."""
+    """Every field is checked before any state is restored."""
     before, application = _paced(), _application("1", ONE)
     before.arrived(application, 0.0)
     kept = before.application_state("1")
@@ -351,7 +350,7 @@ def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> N
 
 
 def test_state_of_the_last_release_is_begun_anew() -> None:
-    """A state of 0.2.0 has levels of another shadow: the pace is kept, applications are new."""
+    """A state of 0.2.0 has levels of another shadow: only its pace is kept."""
     before, application = _paced(), _application("1", FOUR)
     before.pace.begin("x", 0.0)
     before.served([_delivery(500)], 5.0)
@@ -391,7 +390,7 @@ def test_pace_is_of_the_time_in_which_something_runs() -> None:
 
 
 def test_pace_follows_the_last_minutes() -> None:
-    """A half-life at 100, then two at 300: the old second counts a quarter of what it did."""
+    """A half-life at 100, then two at 300: the old second counts a quarter."""
     pace = Pace()
     pace.begin("x", 0.0)
     for minute, rate in enumerate((100, 300, 300), start=1):
@@ -413,7 +412,7 @@ def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
 
 
 def test_unseen_lease_tells_nothing_of_an_iteration() -> None:
-    """A lease of an earlier scheduler began nobody knows when."""
+    """The start of a lease of an earlier scheduler is unknown."""
     pace = Pace()
     pace.begin("x", 0.0)
 

@@ -1,4 +1,4 @@
-"""Shortest first between applications: what is left out of the order for a while."""
+"""Shortest first between applications: those that are set aside for a while."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.core_driver import CoreDriver
 def driver() -> CoreDriver:
     """Return a core in which `held` runs, and `a`, `b` and `c` fit nowhere.
 
-    The tag of `c` is the latest, 3,085, as GPS has served 555 for three when it comes. It is
+    The tag of `c` is the latest, 3,085, as GPS has served 555 for three when it arrives. It is
     shorter than `b`.
     """
     driver = CoreDriver(SchedulerCore("justitia", {"order": "sgps", "backfill": 8}))
@@ -28,7 +28,7 @@ def driver() -> CoreDriver:
 
 
 def _in_order(driver: CoreDriver) -> list[str]:
-    """Return the applications that wait, of which the first is who is asked for."""
+    """Return the waiting applications in order, after checking the first against the queue."""
     queue = driver.core.ledger.queue
     first, names = queue.first(), [one.application_id for one in queue.in_order()]
     assert first is not None
@@ -39,7 +39,7 @@ def _in_order(driver: CoreDriver) -> list[str]:
 def test_looking_behind_who_fits_nowhere_changes_no_slack(
     driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to sixteen are looked at with each report, and all of them wait on as they did."""
+    """Each report examines up to sixteen applications, all of which continue to wait."""
     put: list[str] = []
     monkeypatch.setattr(Slack, "put", lambda slack, name, *_, **__: put.append(name))
     driver.pull(progress={driver.lease_of("held"): 10}, kv=100)
@@ -48,7 +48,7 @@ def test_looking_behind_who_fits_nowhere_changes_no_slack(
 
 
 def test_who_is_left_out_is_in_no_order_until_it_is_touched(driver: CoreDriver) -> None:
-    """It comes back where it was, whether those before it have come back or not."""
+    """It returns to its place, whether or not those before it have returned."""
     queue, applications = driver.core.ledger.queue, driver.core.state.applications
     orders = [_in_order(driver)]
     for name in ("a", "c"):
@@ -62,7 +62,7 @@ def test_who_is_left_out_is_in_no_order_until_it_is_touched(driver: CoreDriver) 
 
 
 def test_who_ends_while_it_is_left_out_comes_back_with_what_it_submits(driver: CoreDriver) -> None:
-    """Not before; its charge still counts, as that of anybody else of whom nothing waits."""
+    """Its charge counts until then, like that of any application with no waiting inference."""
     queue, applications = driver.core.ledger.queue, driver.core.state.applications
     queue.unschedule(applications["a"])
     before = _in_order(driver)

@@ -1,7 +1,7 @@
 """Shortest first and the guard inside a tenant's share, by hand.
 
-T has x of 20 inferences and y of 21, U has v of 25, each inference of 155 token·iterations. So
-T finishes x at 3,100 of V and y at 6,355, U finishes v at 3,875.
+T has x of 20 inferences and y of 21, U has v of 25, each inference of 155 token·iterations. So T
+finishes x at 3,100 of V and y at 6,355, U finishes v at 3,875.
 """
 
 import pytest
@@ -34,7 +34,7 @@ def _applications(request_ids: list[str]) -> list[str]:
 
 @pytest.fixture
 def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every shadow of VTC that knows y call it urgent."""
+    """Make every shadow of VTC that has y call it urgent."""
     monkeypatch.setattr(
         ForetoldVtc,
         "urgent",
@@ -46,7 +46,7 @@ def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tenant_waits_for_whom_it_lets_pass() -> None:
     """Each start of y puts x's key back by 155: after five, at 3,875, it is v's turn.
 
-    Then T goes on with y, and with x when nothing of y waits.
+    Then T continues with y, and with x when no inference of y waits.
     """
     driver = _loaded(GUARD)
     order = _applications(granted(driver.pull(kv=20 * 66)))
@@ -66,7 +66,7 @@ def test_without_a_guard_nobody_passes_for_being_urgent() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_tenant_that_is_late_goes_in_order() -> None:
-    """V has passed 3,100, x's key: whoever passed it now would take the turn of before."""
+    """V has passed 3,100, x's key: an application that passed x now would delay it further."""
     driver = _loaded(GUARD)
     driver.core.ledger.fair_share.deliver([("v", 3500), ("y", 2800)])
 
@@ -79,7 +79,7 @@ def test_shortest_goes_first_where_slack_allows_it() -> None:
     """T has p of 10, which runs, x of 20 and z of 30: at V = 1,500 its own V is 500.
 
     Of w, of 17, F is 3,135, and x's 3,100; but z, at 4,650, has the share of GPS that w takes: by
-    3,100 GPS will have given it and w 5,200, beside what p and x are to have. w is shorter than x.
+    3,100 GPS will have served it and w 5,200, beside the work of p and x. w is shorter than x.
     """
     driver = CoreDriver(SchedulerCore("justitia", SHORTEST, lease_prefix="1-"))
     for name, tenant, count in (("p", "T", 10), ("x", "T", 20), ("z", "T", 30), ("v", "U", 60)):
@@ -105,7 +105,7 @@ def test_shortest_goes_first_where_slack_allows_it() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_policies_change_while_it_runs() -> None:
-    """Accounts and queue stay, what was booked stays booked; between kinds charges go over."""
+    """Accounts, queue and booked starts stay; another kind of accounts takes over the charges."""
     driver = _loaded({"fairness": "tenant"})
     options: list[tuple[str, dict[str, object]]] = [
         ("justitia", SHORTEST),
@@ -129,7 +129,7 @@ def test_policies_change_while_it_runs() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_tenant_without_applications_is_forgotten() -> None:
-    """Shadow, order and watch go with its last one, and come back with the next."""
+    """Shadow, order and watch are removed with its last application, and return with the next."""
     driver = _loaded(GUARD)
     driver.pull(kv=60, seats=3)
     policy, share = driver.core.ledger.policy, driver.core.ledger.fair_share
@@ -151,7 +151,7 @@ def test_tenant_without_applications_is_forgotten() -> None:
 
 
 def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
-    """Half of it beside another tenant of its weight, and all when that one has gone."""
+    """The part is half beside another tenant of equal weight, and all when that one has left."""
     driver = _loaded(GUARD)
     driver.pull(kv=60, seats=3)
     policy = driver.core.ledger.policy
@@ -169,7 +169,7 @@ def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_requeued_inference_is_booked_once() -> None:
-    """An inference whose lease is over starts anew: the tenant has paid for it, for y1 and for y2.
+    """An inference whose lease ended starts again: the tenant has paid for y1 and for y2.
 
     y1 is on the replica that y0 avoids, and y2 is next.
     """
@@ -186,7 +186,7 @@ def test_requeued_inference_is_booked_once() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_order_is_told_as_it_would_be_served() -> None:
-    """Who passes in a tenant comes first of it, then all by their keys; each may come first."""
+    """The application that passes is first in its tenant; the others follow by their keys."""
     driver = _loaded(GUARD)
     queue = driver.core.ledger.queue
 
@@ -198,7 +198,7 @@ def test_order_is_told_as_it_would_be_served() -> None:
 @pytest.mark.usefixtures("y_is_urgent")
 @pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
 def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
-    """Counts of a guard are of no use without one; those of no live tenant are forgotten."""
+    """Counts of a guard are dropped without one, as are those of tenants that have left."""
     driver = _loaded(GUARD)
     driver.pull(kv=60, seats=3)
     record = driver.record()

@@ -7,16 +7,16 @@ from justitia_ray.core.policies.guarded.shadow import ShadowClock
 from justitia_ray.core.stages import ExpectedStage
 
 ONE = ExpectedStage(1, 100, 1000, 8, 0)
-"""A call holds 125 tokens for 4 s."""
+"""One stage of one call that holds 125 tokens for 4 s."""
 FOUR = ExpectedStage(4, 100, 1000, 8, 0)
-"""Each of four calls holds 31.25 tokens for 4 s."""
+"""One stage of four calls that each hold 31.25 tokens for 4 s."""
 
 
 def _clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
-    """Return a clock of replicas that serve 100 a second, an iteration half of one, at 0.
+    """Return a clock of replicas that serve 100 a second, with iterations of half a second, at 0.
 
-    It has one application of weight 1. Without memory X rises by what is served, once all that has
-    started has been.
+    It has one application of weight 1. Without memory X rises by the service, once all started work
+    has been served.
     """
     pace = Pace()
     pace.kv_per_s, pace.iteration_s = 100, 0.5
@@ -37,7 +37,7 @@ def test_level_rises_by_what_first_inferences_leave() -> None:
     clock.add("2", 1, 2, [FOUR])
     clock.advance(100 + 150, 3.0)
 
-    assert 3.75 == clock.level  # there was no memory for it: nothing starts until one has ended
+    assert 3.75 == clock.level  # it had no memory: no other starts until one has ended
 
     clock.advance(125 + 40, 4.0)
 
@@ -83,7 +83,7 @@ def test_what_starts_as_the_level_rises_flies_when_it_has_gathered() -> None:
     clock.add("2", 1, 2, [FOUR])
     clock.advance(250 * 2 + 30, 18.0)
 
-    assert 75 + 30 / 10 == clock.level  # what was served beyond what runs
+    assert 75 + 30 / 10 == clock.level  # service beyond that of the running calls
     assert 187.5 * 2 + 62.5 * 2 + 30 == clock.flights.rest(18.0)
 
     clock.advance(250 * 2, 20.0)
@@ -93,7 +93,7 @@ def test_what_starts_as_the_level_rises_flies_when_it_has_gathered() -> None:
 
 
 def test_what_runs_beyond_the_memory_lets_nothing_start() -> None:
-    """A newcomer's call is one too many: X stands until one of the two has ended."""
+    """A new application's call is one too many: X stops until one of the two has ended."""
     clock = _clock(FOUR, kv_tokens=31.25)
     clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
     clock.advance(187.5 * 1.9, 1.9)
@@ -113,7 +113,7 @@ def test_true_length_ends_a_first_inference_sooner() -> None:
     clock.change("2", [ExpectedStage(1, 40, 400, 4, 0)], 1)
     clock.advance((62.5 + 200) / 2, 1.5)
 
-    assert 50 / 10 == clock.level  # of 250 that it was served it took 200
+    assert 50 / 10 == clock.level  # of the 250 served it used 200
 
     clock.advance((62.5 + 200) / 2, 2.0)
 
@@ -137,7 +137,7 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
 
 
 def test_own_end_is_foretold_a_sixth_ahead_of_what_the_level_has_risen_since_it_came() -> None:
-    """It came at 10, and X is at 40: for it at 45, so that 40 of its 75 are left."""
+    """It arrived at 10, and X is at 40: its own level is 45, so that 40 of its 75 are left."""
     clock = _clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(100, 6.0)
@@ -154,7 +154,7 @@ def test_own_end_is_foretold_a_sixth_ahead_of_what_the_level_has_risen_since_it_
 
 
 def test_stage_lasts_as_long_as_its_longest_inference() -> None:
-    """Plenty of service brings the level to the next stage, and not its caller."""
+    """Ample service raises the level to the next stage, but the caller still waits."""
     clock = _clock(ONE, ONE)
     clock.advance(5000, 1.0)
 
@@ -167,7 +167,7 @@ def test_stage_lasts_as_long_as_its_longest_inference() -> None:
 
 
 def test_true_length_changes_what_is_owed_by_the_difference() -> None:
-    """A call that took 400 instead of 1,000 has let the others wait for 600 that nobody took."""
+    """A call that took 400 instead of 1,000 has let the others wait for 600 of unused service."""
     clock = _clock(ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.change("1", [ExpectedStage(1, 40, 400, 16, 0)], 1)
@@ -182,7 +182,7 @@ def test_true_length_changes_what_is_owed_by_the_difference() -> None:
 
 
 def test_stage_that_grows_starts_its_last_later() -> None:
-    """It was through with one call; with a second as long, half of its tokens come first."""
+    """It was complete with one call; with a second as long, half of its tokens come first."""
     clock = _clock(ONE)
     clock.add("2", 1, 2, [FOUR])
 
@@ -205,7 +205,7 @@ def test_more_weight_keeps_the_tokens_that_were_served() -> None:
 
 
 def test_fewer_stages_than_it_has_entered_end_it_and_more_go_on() -> None:
-    """It is through when that is told, and enters what is told later where the level is then."""
+    """With fewer stages it is complete; later stages are entered at the level of that time."""
     clock = _clock(ONE, FOUR)
     clock.advance(1000, 4.0)
 
@@ -223,7 +223,7 @@ def test_fewer_stages_than_it_has_entered_end_it_and_more_go_on() -> None:
 
 
 def test_forgotten_application_owes_nothing() -> None:
-    """A caller gave up before anything ran: the others need not wait for that first call."""
+    """A caller gave up before its call ran: the others need not wait for it."""
     clock = _clock(FOUR)
     clock.add("2", 1, 2, [ONE])
     clock.remove("2")

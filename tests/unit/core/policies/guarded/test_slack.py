@@ -19,7 +19,7 @@ from tests.property.profiles import examples
 
 @dataclass(frozen=True)
 class One:
-    """An application, or one that ended before GPS was done with it."""
+    """Application, perhaps one that ended before GPS had served it."""
 
     finish: Fraction
     sequence: int
@@ -37,14 +37,14 @@ _ONES = st.builds(
 
 
 def passing(ones: Mapping[str, One], now: Fraction) -> list[str]:
-    """Return who may pass, shortest first, by the definition: sums over everything."""
+    """Return the applications that may pass, shortest first, by the literal definition."""
     in_order = sorted(ones, key=lambda name: (ones[name].finish, ones[name].sequence))
     bound = [name for name in in_order if ones[name].binds]
     if bound and ones[bound[0]].finish <= now:
         return []
     found, owed = [], Fraction(0)
     least: Fraction | float = inf
-    # In service GPS owes in all what is left in all; here the difference is taken off.
+    # In service GPS owes in all what is left in all; here the difference is subtracted.
     for name in in_order:
         one = ones[name]
         if one.finish <= now:
@@ -64,7 +64,7 @@ def passing(ones: Mapping[str, One], now: Fraction) -> list[str]:
 
 
 def put(slack: Slack, name: str, one: One) -> None:
-    """Put an application where it says."""
+    """Insert, move or remove an application as its fields say."""
     slack.put(
         name,
         exact(one.finish),
@@ -79,7 +79,7 @@ def put(slack: Slack, name: str, one: One) -> None:
 @examples(300)
 @given(st.data())
 def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> None:
-    """After any changes, and whatever they leave of the blocks."""
+    """It is found after any changes and in any state of the blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
@@ -93,7 +93,8 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
             else:
                 name = data.draw(st.sampled_from("abcdefghijklmnop"))
                 one = data.draw(_ONES)
-                # Whoever waits is bound; a session that GPS is done with has nothing left.
+                # A waiting application is bound; a session that GPS has served has no remaining
+                # work.
                 waits = one.waits and one.finish > now
                 binds = waits or (one.binds and one.remaining > 0)
                 ones[name] = One(one.finish, step, one.weight, one.remaining, binds, waits)
@@ -112,7 +113,7 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
-    """Where the bounds of several blocks say nothing, the lowest may have slack."""
+    """Where the bounds of several blocks leave it open, the lowest may have slack."""
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
@@ -139,7 +140,7 @@ def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
-    """Every search for the first that was made, in groups of one application each."""
+    """Return a list that receives every search for the first, in groups of one application each."""
     monkeypatch.setattr(slack_module, "_MOST", 1)
     monkeypatch.setattr(slack_module, "_MOST_BLOCKS", 1)
     made: list[Search] = []
@@ -153,7 +154,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
 
 
 def test_what_changes_nothing_leaves_the_first_known(searches: list[Search]) -> None:
-    """An application submits ten inferences; nine of them change nothing that a decision asks."""
+    """An application submits ten inferences; nine of them change no input of a decision."""
     slack = Slack()
     mouse = One(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
     for _ in range(3):
@@ -165,11 +166,11 @@ def test_what_changes_nothing_leaves_the_first_known(searches: list[Search]) -> 
 
 
 def _mouse_that_passes(searches: list[Search]) -> Slack:
-    """Return a mouse that asks for 2 of the slack of 15 that the early one has, as is known."""
+    """Return a mouse that needs 2 of the early one's slack of 15, after a search."""
     slack = Slack()
     put(slack, "early", One(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
     put(slack, "mouse", One(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
-    for rest in (106, 105):  # the first look finds no slack known yet, and the next one does
+    for rest in (106, 105):  # the first search caches the slack, and the next one uses it
         put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(rest), True, False))
 
         assert slack.first() == "mouse"
@@ -188,7 +189,7 @@ def test_first_is_known_while_service_leaves_it_enough_slack(searches: list[Sear
 
 
 def test_change_that_leaves_the_first_known_bears_its_own_sums(searches: list[Search]) -> None:
-    """Or the next look would sum up anew all that has changed since the last."""
+    """Otherwise the next search would repeat all sums that changed since the last."""
     slack = _mouse_that_passes(searches)
     put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
     [giant] = [group for group in slack._groups if group.last == (100, 1)]
@@ -200,7 +201,7 @@ def test_change_that_leaves_the_first_known_bears_its_own_sums(searches: list[Se
 
 
 def test_first_is_known_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
-    """An arrival after it, charged what GPS gives it, takes no slack from anybody."""
+    """A later arrival that is charged what GPS gives it takes no slack from others."""
     slack = _mouse_that_passes(searches)
     put(slack, "mouse", One(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
     put(slack, "late", One(Fraction(60), 3, Fraction(2), Fraction(120), True, True))
@@ -224,7 +225,7 @@ def test_first_is_known_while_it_is_served_and_others_arrive(searches: list[Sear
 def test_somebody_looks_again_where_another_may_be_first(
     name: str, one: One, searches: list[Search]
 ) -> None:
-    """A shorter one, a new promise before the first, and any change of what the first needs."""
+    """A shorter one, a new promise before the first, or a change of the first needs a search."""
     slack = _mouse_that_passes(searches)
     put(slack, name, one)
 
@@ -233,7 +234,7 @@ def test_somebody_looks_again_where_another_may_be_first(
 
 
 def test_who_comes_after_those_left_out_takes_no_search(searches: list[Search]) -> None:
-    """And is found again from the first on, when some of those are left out no more."""
+    """The first is found again when some of those set aside return."""
     slack = _mouse_that_passes(searches)
     put(slack, "rat", One(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
     put(slack, "cat", One(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
@@ -245,7 +246,7 @@ def test_who_comes_after_those_left_out_takes_no_search(searches: list[Search]) 
 
 @dataclass
 class Record:
-    """An application of the definition, and S when V reached its tag, as far as was told."""
+    """An application of the definition, and S when V reached its tag, if reported."""
 
     one: One
     due_at: Fraction | None = None
@@ -254,7 +255,7 @@ class Record:
 def least_before(
     records: Mapping[str, Record], name: str, now: Fraction, served: Fraction
 ) -> float | Fraction:
-    """Return the least slack of what is bound before an application, by the definition."""
+    """Return the least slack of the bound applications before another, by the definition."""
     in_order = sorted(
         records, key=lambda name: (records[name].one.finish, records[name].one.sequence)
     )
@@ -273,7 +274,7 @@ def least_before(
         else:
             finish = record.one.finish
             given = sum(one.weight * (min(one.finish, finish) - now) for one in ahead)
-            # In service GPS owes in all what is left in all; here the difference is taken off.
+            # In service GPS owes in all what is left in all; here the difference is subtracted.
             least = min(least, given - in_all + left - owed)
     return least
 
@@ -281,7 +282,7 @@ def least_before(
 @examples(300)
 @given(st.data())
 def test_allows_what_the_least_slack_of_those_before_is(data: st.DataObject) -> None:
-    """The slack of overdue ones counts, and falls by all that is served until they are done."""
+    """The slack of overdue applications counts, and falls by all service until they are done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
@@ -331,7 +332,7 @@ def test_mouse_passes_as_far_as_those_before_it_have_slack(left: int, first: str
     slack = Slack()
     put(slack, "a", One(Fraction(10), 0, Fraction(1), Fraction(left), True, True))
     put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(12), True, True))
-    for number in range(3):  # in all GPS owes 322, and so much is left
+    for number in range(3):  # in all GPS owes 322, and as much is left
         rest = Fraction(322 - 12 - left, 3)
         put(slack, f"d{number}", One(Fraction(100), 2 + number, Fraction(1), rest, True, True))
 
@@ -339,7 +340,7 @@ def test_mouse_passes_as_far_as_those_before_it_have_slack(left: int, first: str
 
 
 def test_nobody_passes_what_is_overdue() -> None:
-    """GPS had finished it: all that is left of it is late."""
+    """GPS had finished it: all of its remaining work is late."""
     slack = Slack()
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
     put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
@@ -351,7 +352,7 @@ def test_nobody_passes_what_is_overdue() -> None:
 
 
 def test_nobody_passes_what_was_overdue_before_anybody_looked() -> None:
-    """After a change of policy nobody knows how late it is."""
+    """After a change of policy its lateness is unknown."""
     slack = Slack(virtual_time=10, served=1000)
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
     put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
@@ -361,7 +362,7 @@ def test_nobody_passes_what_was_overdue_before_anybody_looked() -> None:
 
 
 def test_overdue_has_less_slack_with_all_that_is_served() -> None:
-    """Small applications could pass it for ever if only what is left of it counted."""
+    """If only its remaining work counted, small applications could always pass it."""
     slack = Slack()
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, True))
     put(slack, "mouse", One(Fraction(90), 1, Fraction(1), Fraction(1), True, True))
