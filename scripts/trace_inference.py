@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (f"{kind}, from the call to its answer", trace_inference(stream=options.stream)),
     ):
         print(f"\n{title}\n{table(trace)}")
+        service = len(trace.functions_of_the_service)
+        print(f"{service} functions of the service: no lambda, comprehension or engine's")
         if options.verbose:
             for (file, name), count in sorted(trace.calls.items()):
                 print(f"  {count:6}  {file}  {name}")

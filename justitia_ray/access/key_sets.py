@@ -4,6 +4,10 @@ The times of a set: fresh for 300 s; then it serves while a new one is fetched i
 after 600 s calls wait for the new one, unless the last attempt failed; an issuer that is away
 leaves its set in force for a day. No sequence of calls makes more than one fetch in 30 s, or in
 5 s while there are no keys.
+
+`jwt.PyJWKClient` (PyJWT 2.15) has none of it but the pause after a success: its set ends at its
+age, also while the issuer is away; then every call fetches, under a lock, without a bound on the
+length of the document; keys without an id are left out, and a set without keys is an error.
 """
 
 import asyncio

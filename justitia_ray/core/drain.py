@@ -12,6 +12,12 @@ first time: else they would take the places of callers who waited as they were t
 by itself whether it comes again; who says so falsely takes a place of its own tenant's, and who
 says nothing may have any place that is free.
 
+Slots alone, without places that are kept, tell as good a time: a median of 0.06 to 0.14 of the
+wait that was needed lies between the two, as with places (0.07 to 0.10). But while others come for
+the first time, 48 to 65 % of the callers get in at their first retry, with places 93 to 100 % (the
+bursts of `tests/unit/core/test_drain.py`, two seeds each). The shortfall over the rate, the same
+for all, lets in 0 to 32 %.
+
 Nothing here is stored: a new scheduler begins with the default rate, until it has seen departures.
 """
 
@@ -207,6 +213,8 @@ class Drain:
         A place that is kept for its tenant is kept no longer. It may have come before its slot, if
         it is sure that it comes again.
         """
+        if not self._changes:
+            return False
         self._advance(now)
         known = self._tenant(self._name(tenant))
         if known.kept:

@@ -3,14 +3,15 @@
 Two paths are traced. First, a granted submission in the scheduling core: one `InferenceSubmitted`
 to a core with its application and a replica with headroom, which grants it at once. Second, a whole
 inference through the service in memory, from the client's call to its answer: ingress, scheduler,
-replica and fake engine of `tests.harness.simulation`, including their background work. Only
-functions of this package are counted.
+replica and fake engine of `tests.harness.simulation`, including their background work. It is the
+second of its application, so that all connections stand. Only functions of this package are
+counted, without the invariants that the simulation checks after every event.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,8 @@ from tests.harness.simulation.run import play
 
 _PACKAGE = Path(justitia_ray.__file__).parent
 _KV_TOKENS = 10_000
+_OF_THE_HARNESS = Path("core", "invariants.py")
+_ENGINE = ("engine_model", "serve/engines")
 
 
 @dataclass(slots=True)
@@ -40,6 +43,15 @@ class CallTrace:
     def files(self) -> list[str]:
         """Distinct files, relative to the package."""
         return sorted({file for file, _ in self.calls})
+
+    @property
+    def functions_of_the_service(self) -> set[tuple[str, str]]:
+        """File and name of each function but lambdas, comprehensions, and those of the engine."""
+        return {
+            (file, name)
+            for file, name in self.calls
+            if not name.endswith(">") and _folder(file) not in _ENGINE
+        }
 
     def by_folder(self) -> dict[str, tuple[int, int, int]]:
         """Return distinct files, distinct functions and calls of each folder."""
@@ -64,7 +76,8 @@ class CallTrace:
             path = frame.f_code.co_filename
             if path not in names:
                 inside = Path(path).is_relative_to(_PACKAGE)
-                names[path] = str(Path(path).relative_to(_PACKAGE)) if inside else None
+                relative = Path(path).relative_to(_PACKAGE) if inside else _OF_THE_HARNESS
+                names[path] = None if relative == _OF_THE_HARNESS else str(relative)
             file = names[path]
             if file is not None:
                 self.calls[file, frame.f_code.co_qualname] += 1
@@ -101,10 +114,11 @@ def trace_inference(*, stream: bool = False) -> CallTrace:
     Raises:
         RuntimeError: If the inference fails.
     """
-    inference = PlannedInference("a0.0.0", "a0.0.0 sun sea", max_tokens=4, stream=stream)
-    application = PlannedApplication(
-        "a0", "t1", 1.0, True, ((inference,),), 0.0, ApplicationEnding.CLOSE
+    stages = tuple(
+        (PlannedInference(name, f"{name} sun sea", max_tokens=4, stream=stream),)
+        for name in ("a0.0.0", "a0.1.0")
     )
+    application = PlannedApplication("a0", "t1", 1.0, True, stages, 0.0, ApplicationEnding.CLOSE)
     plan = replace(
         draw_plan(0),
         ingresses=1,
@@ -126,11 +140,14 @@ def trace_inference(*, stream: bool = False) -> CallTrace:
 
 @contextmanager
 def _tracing(owner: type, method: str, trace: CallTrace) -> Iterator[None]:
-    """Record from begin to end of an asynchronous method, including concurrent work."""
+    """Record from begin to end of an asynchronous method's second call, with concurrent work."""
     original: Callable[..., Any] = getattr(owner, method)
+    calls = 0
 
     async def traced(*arguments: Any) -> Any:
-        with trace.recording():
+        nonlocal calls
+        calls += 1
+        with trace.recording() if calls == 2 else nullcontext():
             return await original(*arguments)
 
     setattr(owner, method, traced)

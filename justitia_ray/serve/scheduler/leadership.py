@@ -266,9 +266,11 @@ class Term:
         ended = self.gate.unstored()
 
         def on_saved() -> None:
-            self.admission.note_stored(unstored)
+            if unstored:
+                self.admission.note_stored(unstored)
             self.driver.apply(ev.StateStored())
-            self.gate.note_stored(ended)
+            if ended:
+                self.gate.note_stored(ended)
             if higher > self.epoch:
                 self._higher_epoch = 0
                 log_event(

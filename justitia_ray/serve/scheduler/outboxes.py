@@ -139,11 +139,17 @@ class Outboxes:
 
     def of_ingress(self, ingress_id: IngressId) -> Outbox:
         """Return the outbox to an ingress."""
-        return self.ingresses.setdefault(ingress_id, Outbox(self._last_dropped))
+        outbox = self.ingresses.get(ingress_id)
+        if outbox is None:
+            outbox = self.ingresses[ingress_id] = Outbox(self._last_dropped)
+        return outbox
 
     def of_replica(self, replica_id: ReplicaId) -> Outbox:
         """Return the outbox to a replica."""
-        return self.replicas.setdefault(replica_id, Outbox(self._last_dropped))
+        outbox = self.replicas.get(replica_id)
+        if outbox is None:
+            outbox = self.replicas[replica_id] = Outbox(self._last_dropped)
+        return outbox
 
     def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
         """Drop the unread end of an application whose id the ingress opens again.

@@ -52,9 +52,12 @@ class WriteThroughAdmission:
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
         """Hand an item to the core, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        if self._timeout_s is None:
+            self.driver.apply(item, quiet)
+            return
         if self._holds_back(item):
             return
-        if self._timeout_s is None or not isinstance(item, ev.ApplicationArrived):
+        if not isinstance(item, ev.ApplicationArrived):
             self.driver.apply(item, quiet)
             return
         name, known = item.application_id, self.driver.core.state.applications

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scripts import trace_inference
-from scripts.bench.trace import trace_granted_submission
+from scripts import trace_inference as command
+from scripts.bench.trace import trace_granted_submission, trace_inference
 
 MOST_CORE_FILES = 22
 """Bound on the files of the package that a submission passes which is granted at once."""
@@ -17,9 +17,23 @@ def test_granted_submission_passes_few_files() -> None:
     assert "core/scheduler.py" in trace.files
 
 
+MOST_UNARY_FUNCTIONS = 472
+"""Bound on the service's functions in a unary call: what it takes now. It may only fall."""
+
+
+def test_unary_call_passes_few_functions() -> None:
+    """Background work of the call's time is in it: reports, the checkpoint, pings."""
+    functions = trace_inference().functions_of_the_service
+    folders = {file.rpartition("/")[0] for file, _ in functions}
+
+    assert MOST_UNARY_FUNCTIONS >= len(functions)
+    assert {"core", "serve/ingress", "serve/scheduler", "serve/replica"} <= folders
+    assert not any("engine_model" in folder for folder in folders)
+
+
 def test_trace_of_an_inference_is_printed_by_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """Ingress, scheduler, replica and engine all take part in it."""
-    assert 0 == trace_inference.main(["--stream"])
+    assert 0 == command.main(["--stream"])
 
     printed = capsys.readouterr().out
     for folder in ("core", "serve/ingress", "serve/scheduler", "serve/replica", "serve/engines"):
