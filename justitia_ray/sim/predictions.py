@@ -1,8 +1,8 @@
 """Predictions of costs and lengths for a simulated scheduler: the truth, noise, or learned.
 
-`LearnedCosts` are those of the service's own predictor, `TabledCosts` those of a table (for
-studies of other predictors), `NoisyCosts` the truth times random factors. Lengths, and what is
-still to come, follow from the stages of applications that finished earlier in the same run.
+`LearnedCosts` uses the service's own predictor, `TabledCosts` a table (for studies of other
+predictors), `NoisyCosts` the truth times random factors. Lengths and later stages are predicted
+from the stages of applications that finished earlier in the same run.
 """
 
 import abc
@@ -34,23 +34,23 @@ TABLE = "table"
 
 
 class InferencePrediction(NamedTuple):
-    """Prediction for an inference that is submitted."""
+    """Prediction for an inference on its submission."""
 
     output_tokens: Tokens
-    """Predicted length, at least 1."""
+    """Predicted output length, at least 1."""
     stage: int | None = None
-    """Position in the application; None: nobody has looked."""
+    """Index of its stage in the application; None: not determined."""
     remaining_kv_token_time: KvTokenTime | None = None
-    """Charge of the application from this stage on; None: nothing new."""
+    """Charge of the application from this stage on; None: unchanged."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Stages that the application is now expected to have, from this one on; none: nothing new."""
+    """Stages that the application is now expected to have, from this one on; empty: unchanged."""
 
 
 class ExactPredictions:
-    """The truth about applications when they arrive, and inferences when they are submitted."""
+    """Predictor of true costs (on an application's arrival) and true lengths (on submission)."""
 
     def application_cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predicted cost of an application that arrives, token·iterations."""
+        """Return the predicted cost of an arriving application, in token·iterations."""
         return application.cost()
 
     def accounts_cost(
@@ -62,11 +62,11 @@ class ExactPredictions:
         return self._cost_in(application, find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return the charge of an application of this predicted cost; None: just that."""
+        """Return the charge for a predicted cost; None: the cost itself."""
         return None
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-        """Return the stages that an application which arrives will have; none if not known."""
+        """Return the stages that an arriving application will have; empty if unknown."""
         return true_stages(application)
 
     def predict_inference(
@@ -76,22 +76,22 @@ class ExactPredictions:
         return InferencePrediction(inference.output_tokens)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Note that an inference has finished, before what follows on it is submitted."""
+        """Record a finished inference, before the inferences that follow it are submitted."""
 
     def end_application(self, action: EndApplication, now: Seconds) -> None:
-        """Learn what an application took."""
+        """Learn the cost of an ended application."""
 
     def _cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
         return application.cost(function)
 
 
 class StagedPredictions(ExactPredictions):
-    """Predictions as the service makes them: from what has finished, better with each stage.
+    """Predictions as the service makes them: from finished applications, refined at each stage.
 
     Args:
-        costs: Predicts applications when they arrive.
-        charge_factor: Predictions are charged so many times over.
-        raises: Whether later expectations are told, so that charges are raised.
+        costs: Predicts the cost of applications on arrival.
+        charge_factor: Factor from a predicted cost to the charge.
+        raises: Whether later stages' predictions are passed on, which may raise the charge.
     """
 
     def __init__(self, costs: "CostSource", charge_factor: float, *, raises: bool) -> None:
@@ -102,22 +102,22 @@ class StagedPredictions(ExactPredictions):
         self._stages: dict[tuple[ApplicationId, InferenceId], int] = {}
 
     def application_cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the source's cost of an application that arrives."""
+        """Return the source's predicted cost of an arriving application."""
         self._open[application.application_id] = (application, StagePosition())
         return self._costs.cost(application)
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return the charge that the ingress would let the application have."""
+        """Return the charge that the ingress would set for a predicted cost."""
         return self._charge_factor * predicted
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-        """Return the stages that applications of its class usually have."""
+        """Return the usual stages of the application's class."""
         return self._costs.stages.expected_stages(application.application_class, 0)
 
     def predict_inference(
         self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
     ) -> InferencePrediction:
-        """Return what the ingress would say of an inference."""
+        """Return the prediction that the ingress would send with an inference."""
         name = application.application_id
         position = self._open[name][1]
         stage, inferences = position.next()
@@ -143,7 +143,7 @@ class StagedPredictions(ExactPredictions):
         self._open[application_id][1].finish(self._stages.pop((application_id, inference_id)))
 
     def end_application(self, action: EndApplication, now: Seconds) -> None:
-        """Learn from an application, as the ingress passes on what ran to its end."""
+        """Learn from an ended application if the ingress would, which excludes cancelled ones."""
         application, _ = self._open.pop(action.application_id)
         if is_lesson(action):
             self._costs.learn(application, action, now)
@@ -153,15 +153,15 @@ class StagedPredictions(ExactPredictions):
 
 
 class CostSource(abc.ABC):
-    """A source of predicted costs and lengths, which learns stages from what has finished."""
+    """A source of predicted costs and lengths, which learns stages from finished applications."""
 
     def __init__(self) -> None:
         self.stages = StageTable()
-        """Stages of applications that have finished."""
+        """Stages of finished applications."""
 
     @abc.abstractmethod
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predicted cost, token·iterations."""
+        """Return the predicted cost, in token·iterations."""
 
     def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
         """Return the predicted cost in another unit, or None if it is not predicted."""
@@ -170,33 +170,33 @@ class CostSource(abc.ABC):
     def known_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens | None:
-        """Return the length of an inference that the source has itself; None: its stage's."""
+        """Return the length of an inference if the source knows it; None: use its stage's mean."""
         return None
 
     def prior_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
-        """Return the length of an inference of whose stage nothing is known."""
+        """Return the length of an inference whose stage is unknown."""
         return LearningSettings().prior_output_tokens
 
     def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
-        """Learn from an application that finished."""
+        """Learn the stages of a finished application."""
         self.stages.observe_stages(application.application_class, action.stages)
 
 
 class LearnedCosts(CostSource):
-    """The service's predictor: learning in the run, or with models that stay as they are.
+    """The service's predictor: learning during the run, or with fixed models.
 
-    A training takes no time in the run, where the service's takes seconds in another process.
+    A training takes no simulated time; in the service it takes seconds in another process.
 
     Args:
-        models_dir: The models that predict; None: the predictor starts with no knowledge.
-        seed: Of trainings.
+        models_dir: Directory of the fixed models; None: the predictor starts untrained and learns.
+        seed: Seed of the trainings.
 
     Raises:
         ConfigError: If the directory, or a model in it, cannot be read, or the packages for
             training are not installed.
-        StoreError: If a model is damaged; names it.
+        StoreError: If a model is damaged; the message names it.
     """
 
     def __init__(self, models_dir: str | None = None, seed: int = 0) -> None:
@@ -212,7 +212,7 @@ class LearnedCosts(CostSource):
         """Return the predictor's estimate; the first prompt stands for the size of the input.
 
         Raises:
-            ConfigError: If the application's class has a name that the service would refuse.
+            ConfigError: If the service would refuse the name of the application's class.
         """
         try:
             estimate = self._predictor.estimate(
@@ -228,14 +228,14 @@ class LearnedCosts(CostSource):
     def prior_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
-        """Return the class's mean, or the prior; nobody says `max_tokens` in a workload."""
+        """Return the class's mean length, or the prior; workloads have no `max_tokens`."""
         estimate = self._predictor.estimate(
             application.application_class, inference.prompt_tokens, None
         )
         return estimate.output_tokens
 
     def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
-        """Let the predictor observe an application, and do the training that is due."""
+        """Pass a finished application to the predictor, and run the training that is due."""
         sample = Sample(
             action.kv_token_time, action.inferences, action.output_tokens, _features(application)
         )
@@ -256,11 +256,11 @@ class LearnedCosts(CostSource):
 
 
 class TabledCosts(CostSource):
-    """Costs that somebody else has predicted.
+    """Costs from a table.
 
     Args:
         costs: Token·iterations of each application.
-        history: Earlier applications, of which the stages are known.
+        history: Earlier applications, whose stages are known.
         lengths_are_known: Whether callers force the lengths of outputs.
     """
 
@@ -294,19 +294,19 @@ class TabledCosts(CostSource):
     def known_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens | None:
-        """Return the length if callers force it."""
+        """Return the true length if callers force it."""
         return inference.output_tokens if self._lengths_are_known else None
 
 
 class NoisyCosts(CostSource):
     """The truth times random factors from [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
 
-    The paper names the interval only: factors are uniform in it. An application's cost has one
+    The paper gives the interval only: factors are uniform in it. An application's cost has one
     factor, each length another; the seed and the ids determine them.
 
     Args:
         noise: λ, above 1.
-        seed: Of the factors.
+        seed: Seed of the factors.
     """
 
     def __init__(self, noise: float, seed: int) -> None:
@@ -315,7 +315,7 @@ class NoisyCosts(CostSource):
         self._seed = seed
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the noisy cost, token·iterations."""
+        """Return the noisy cost, in token·iterations."""
         return self.cost_in(application, kv_token_time)
 
     def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float:
@@ -325,7 +325,7 @@ class NoisyCosts(CostSource):
     def known_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
-        """Return the noisy length, which may be longer than what fits."""
+        """Return the noisy length, which may exceed the room on a replica."""
         factor = self._factor(f"{application.application_id}/{inference.inference_id}")
         return max(1, round(inference.output_tokens * factor))
 
@@ -334,17 +334,18 @@ class NoisyCosts(CostSource):
 
 
 def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-    """Return the stages of an application, as a scheduler expects that knows everything."""
+    """Return the true stages of an application, which a perfect predictor would expect."""
     return tuple(_sums(stage, gap_s) for stage, gap_s in stages_of(application.inferences))
 
 
 def stages_of(
     inferences: Sequence[WorkloadInference],
 ) -> list[tuple[list[WorkloadInference], Seconds]]:
-    """Return inferences by how many come one after another before, and the gap after each stage.
+    """Return inferences by their depth in the graph, with the gap after each stage.
 
-    The scheduler sees these too where siblings end together; a branch that runs ahead of others
-    opens the next stage for all. The gap is the shortest delay before a next one.
+    The scheduler counts the same stages if siblings end together; a branch that runs ahead of
+    others opens the next stage for all. The gap is the shortest delay before an inference of the
+    next stage.
     """
     depths: dict[InferenceId, int] = {}
     stages: list[list[WorkloadInference]] = []
@@ -352,7 +353,7 @@ def stages_of(
     order = TopologicalSorter({name: waiting[name].after for name in waiting})
     for name in order.static_order():
         if name not in waiting:
-            continue  # of a part of the application that is served as another
+            continue  # a predecessor in a part of the application that is served as another
         inference = waiting[name]
         depth = max(
             (depths[before] + 1 for before in inference.after if before in depths), default=0
@@ -377,12 +378,12 @@ def _sums(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedStage:
 
 
 def predictions_of(settings: RunSettings) -> ExactPredictions:
-    """Return the predictions that a run's settings ask for.
+    """Return the predictions for a run's settings.
 
     Raises:
-        ConfigError: If they name something else, models that cannot be read, or what needs packages
-            that are not installed.
-        StoreError: If a model is damaged; names it.
+        ConfigError: If the mode is unknown, the models cannot be read, or packages are not
+            installed.
+        StoreError: If a model is damaged; the message names it.
     """
     if settings.models_dir is not None and settings.prediction != LEARNED:
         raise ConfigError(
@@ -403,7 +404,7 @@ def predictions_of(settings: RunSettings) -> ExactPredictions:
         if noise == 1:
             return ExactPredictions()
         costs = NoisyCosts(noise, settings.seed)
-        # No more than the estimate can be short of: without noise, the truth is charged.
+        # At most λ, the largest possible underestimate: without noise, the truth is charged.
         charge_factor = min(charge_factor, noise)
     return StagedPredictions(costs, charge_factor, raises=settings.raises)
 
@@ -412,7 +413,7 @@ def parse_noise(prediction: str) -> float:
     """Return λ of `oracle` (1) or `noisy:λ`.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If the mode is neither.
     """
     if prediction == "oracle":
         return 1.0
@@ -430,7 +431,7 @@ def parse_noise(prediction: str) -> float:
 
 
 def _check_that_training_can_be_done() -> None:
-    """Say before the run, and not after its tenth application, that a package is missing."""
+    """Raise ConfigError before the run if a package for training is missing."""
     for module in ("sklearn", "torch"):
         if find_spec(module) is None:
             raise ConfigError(

@@ -1,7 +1,8 @@
-"""Recognition in a simulated run: as which application the scheduler serves each inference.
+"""Recognition in a simulated run: the application under which each inference is served.
 
-A caller that names no application is served as the service recognises it. Completion times stay
-those of the workload's applications; the scheduler, and whoever predicts costs for it, sees others.
+Calls without an application id are served as the service recognises them. Completion times are
+those of the workload's applications; the scheduler and the cost predictions see the recognised
+ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,25 +14,24 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds
 
 APPLICATION, CONVERSATION, INFERENCE = "application", "conversation", "inference"
 WAYS = (APPLICATION, CONVERSATION, INFERENCE)
-"""By the name that its caller gives; by what was said; not at all, so that each call stands alone.
-"""
+"""By the id that the caller sends; by the conversation's text; not at all: every call is an
+application of its own."""
 NAMELESS_CLASS = "default"
 """Class of an application that its caller has not named."""
 IDLE_S: Seconds = 60.0
-"""An application known by what was said ends when nothing was asked for so long: nobody closes it.
-"""
+"""Time without a call after which a recognised application ends, since no caller closes it."""
 
 
 def goes_on_from(
     later: WorkloadInference, by_id: Mapping[InferenceId, WorkloadInference]
 ) -> WorkloadInference | None:
-    """Return the call that another one's prompt can begin with, None if there is none.
+    """Return the call whose conversation a later call continues, None if there is none.
 
-    It follows on that one only, and is long enough to repeat all that was said there. No more is
-    known: a workload has lengths and no texts.
+    The later call must follow only that one, and its prompt must be long enough to repeat that
+    call's prompt and output. A workload has lengths and no texts, so no more can be checked.
 
     Args:
-        later: The other one.
+        later: The later call.
         by_id: All inferences of its application.
     """
     if len(later.after) != 1:
@@ -44,7 +44,7 @@ def goes_on_from(
 def first_calls(application: WorkloadApplication) -> dict[InferenceId, InferenceId]:
     """Return, for each inference, the first call of the conversation that it belongs to.
 
-    Several that go on from one call are forks of one conversation.
+    Several calls that continue the same call are forks of one conversation.
     """
     by_id = {one.inference_id: one for one in application.inferences}
     found: dict[InferenceId, InferenceId] = {}
@@ -63,16 +63,16 @@ def first_calls(application: WorkloadApplication) -> dict[InferenceId, Inference
 
 @dataclass(slots=True)
 class Tally:
-    """Calls, and how many of them are put with an earlier one by what was said."""
+    """Number of calls, and of those that are attributed to an earlier call's conversation."""
 
     calls: int = 0
     following: int = 0
-    """Calls that follow on another one of their application."""
+    """Calls that follow another one of their application."""
     recognised: int = 0
 
 
 def tally(applications: Iterable[WorkloadApplication]) -> dict[str, Tally]:
-    """Return what can be recognised by conversation, by class in the order of the workload."""
+    """Return, by class, how many calls can be recognised by conversation."""
     found: dict[str, Tally] = {}
     for application in applications:
         of_class = found.setdefault(application.application_class, Tally())
@@ -84,7 +84,7 @@ def tally(applications: Iterable[WorkloadApplication]) -> dict[str, Tally]:
 
 
 class Recognition:
-    """Tells which application of the scheduler's an inference of the workload is served as.
+    """Maps each inference of the workload to the application under which it is served.
 
     Args:
         way: One of `WAYS`.
@@ -98,13 +98,15 @@ class Recognition:
             raise ConfigError(f"recognised must be one of {', '.join(WAYS)}, got {way!r}")
         self._way = way
         self.is_told = way == APPLICATION
-        """Whether the scheduler has the workload's own applications."""
+        """Whether callers send the application, so that the scheduler has the workload's own ones.
+        """
         self.knows_the_last = way != CONVERSATION
-        """Whether an application is closed with its last inference, and not when it was idle."""
+        """Whether an application is closed after its last inference instead of after an idle time.
+        """
         self._served: dict[tuple[ApplicationId, InferenceId], WorkloadApplication] = {}
 
     def expect(self, application: WorkloadApplication) -> None:
-        """Note an application of the workload before it arrives."""
+        """Register an application of the workload before it arrives."""
         if self.is_told:
             return
         parts: dict[InferenceId, list[WorkloadInference]] = {}
@@ -129,10 +131,10 @@ class Recognition:
     def served_as(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> WorkloadApplication:
-        """Return what the scheduler takes for the application of an inference."""
+        """Return the application under which an inference is served."""
         return self._served.get((application.application_id, inference.inference_id), application)
 
     def served_id(self, application_id: ApplicationId, inference_id: InferenceId) -> ApplicationId:
-        """Return the id of that application."""
+        """Return the id of the application under which an inference is served."""
         served = self._served.get((application_id, inference_id))
         return application_id if served is None else served.application_id

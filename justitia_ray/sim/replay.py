@@ -1,7 +1,7 @@
 """Replay a workload file against a live service, with the result files of a simulation.
 
-Only the service's HTTP surface is used: it may run anywhere. Each application is opened at its
-instant, each inference sent when its predecessors have finished.
+Only the service's HTTP interface is used, so the service may run anywhere. Each application is
+opened at its arrival time, each inference sent when its predecessors have finished.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference, ch
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 _READY_WITHIN_S: Seconds = 15.0
-"""Deadline of an answer to `/readyz`; the service itself gives its scheduler 5 s."""
+"""Timeout of `/readyz`; the service itself gives its scheduler 5 s."""
 _TOKEN_IDS = range(10, 250)
-"""Inside every vocabulary, and beyond the special tokens that most have first."""
+"""Token ids inside every vocabulary, and above the special tokens that most have first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ReplayFailure:
 
     application_id: ApplicationId
     inference_id: InferenceId | None
-    """None: the application was not opened."""
+    """Id of the inference; None: the application was not opened."""
     error: str
 
 
@@ -53,7 +53,7 @@ class Replay:
     """Results of one replay."""
 
     policy: str
-    """The policy of the service when the replay began."""
+    """Policy of the service when the replay began."""
     run: RunResult
     failures: tuple[ReplayFailure, ...]
     """Failures by application, in the order of the workload."""
@@ -80,21 +80,21 @@ async def replay_workload(
     """Play applications against the service at a URL.
 
     Args:
-        url: Where the application is served.
+        url: URL of the service.
         applications: The load. An application that fails stops no other.
-        model: The model to ask for; None: the only one that is served.
-        speed: The workload's instants and delays are divided by it. Results are in the seconds
-            that passed.
-        timeout_s: An inference that takes longer has failed; None: there is no limit.
+        model: Model to call; None: the only one that is served.
+        speed: Factor by which the workload's times and delays are divided. Results are in real
+            seconds.
+        timeout_s: Time after which an inference counts as failed; None: no limit.
         on_progress: Called after every arrival and every end of an application.
-        on_warning: Told what makes the results doubtful.
-        network: Takes the place of the network, for tests.
+        on_warning: Called with a message if the results are doubtful.
+        network: Replaces the network in tests.
 
     Raises:
-        ConfigError: If the URL is none, the model is not served, or an inference is longer than the
-            service takes.
+        ConfigError: If the URL is not valid, the model is not served, or an inference is longer
+            than the service accepts.
         ConnectionError: If the service cannot be reached or is not ready.
-        ResponseError: If it does not answer as this service does.
+        ResponseError: If the server does not answer as this service does.
     """
     async with aclosing(LiveService(url, network=network)) as service:
         await service.check_ready()
@@ -128,10 +128,10 @@ async def replay_workload(
 def prompt_token_ids(
     application_id: ApplicationId, inference_id: InferenceId, prompt_tokens: Tokens
 ) -> list[int]:
-    """Return a prompt of exactly that many tokens for every tokenizer, the same in every replay.
+    """Return a prompt of `prompt_tokens` token ids for any tokenizer, equal in every replay.
 
-    No two inferences begin alike: an engine that caches prefixes must compute each prompt, as the
-    workload file says nothing of what they share.
+    No two inferences start alike, so that an engine with a prefix cache must compute each prompt: a
+    workload file does not describe shared prefixes.
     """
     rng = random.Random(f"prompt/{application_id}/{inference_id}")
     return rng.choices(_TOKEN_IDS, k=prompt_tokens)
@@ -143,7 +143,7 @@ class ServiceFacts:
 
     model: str
     max_model_len: Tokens | None
-    """Longest prompt and output together; None if the service does not say."""
+    """Largest sum of prompt and output tokens; None if the service does not report it."""
     policy: str
     kv_tokens: Tokens
     """KV memory of the largest replica."""
@@ -152,11 +152,11 @@ class ServiceFacts:
 
 
 class LiveService:
-    """A service over HTTP, without a limit on connections; to be closed (`aclosing`).
+    """HTTP client of a service, without a limit on connections; close it with `aclosing`.
 
     Args:
-        url: Where the application is served.
-        network: Takes the place of the network, for tests.
+        url: URL of the service.
+        network: Replaces the network in tests.
 
     Raises:
         ConfigError: If the URL is not an http(s) URL.
@@ -168,19 +168,21 @@ class LiveService:
         self._client = JustitiaClient(self._http)
         self._calls = JsonCalls(self._http)
         self._cache_salt = uuid.uuid4().hex
-        """Keeps the prompts of an earlier replay, which are the same, out of this one's cache."""
+        """Random cache salt: a replay must not reuse cached prompts of an earlier one, which are
+        equal."""
         self._queue: str | None = None
-        """The model whose queue is played to, where there are several."""
+        """Model whose status is requested, if the service has several; otherwise None."""
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()
 
     async def check_ready(self) -> None:
-        """Find out whether inferences would run now.
+        """Check that the service is ready for inferences.
 
         Raises:
-            ConnectionError: If the service cannot be reached, or is not ready; says why.
+            ConnectionError: If the service cannot be reached, or is not ready; the message says
+                why.
         """
         try:
             async with asyncio.timeout(_READY_WITHIN_S):
@@ -194,15 +196,15 @@ class LiveService:
             raise ConnectionError(f"{self._url} is not ready: {reason}")
 
     async def facts(self, model: str | None) -> ServiceFacts:
-        """Ask the service for its model, policy and memory.
+        """Request the service's model, policy and memory.
 
         Args:
-            model: The model to ask for; None: the only one that it has.
+            model: Model to call; None: the only one of the service.
 
         Raises:
-            ConfigError: If it has no such model, or several to choose from.
-            ResponseError: If it answers otherwise than a service of ours.
-            ConnectionError: If it does not answer.
+            ConfigError: If the service has no such model, or several to choose from.
+            ResponseError: If the server does not answer as this service does.
+            ConnectionError: If the service does not answer.
         """
         models = await self._calls.call("GET", "/v1/models")
         try:
@@ -226,11 +228,11 @@ class LiveService:
         return ServiceFacts(model, lengths[model], policy, kv_tokens, status)
 
     async def status(self) -> dict[str, Any]:
-        """Return `/v1/status` of the model that `facts` was asked for.
+        """Return `/v1/status` of the model that `facts` found.
 
         Raises:
             ResponseError: If the service answered with an error.
-            ConnectionError: If it did not answer.
+            ConnectionError: If the service did not answer.
         """
         return await self._calls.call("GET", path_for_model("/v1/status", self._queue))
 
@@ -238,10 +240,10 @@ class LiveService:
         return ResponseError(200, f"{self._url} does not answer as this service does")
 
     def application(self, planned: WorkloadApplication) -> Application:
-        """Return an application as the workload has it, to be entered with `async with`.
+        """Return a client application with the workload's fields; enter it with `async with`.
 
         Raises:
-            RequestError: If one of its names cannot travel in a header.
+            RequestError: If one of its names cannot be sent in a header.
         """
         return self._client.application(
             planned.application_class,
@@ -255,11 +257,11 @@ class LiveService:
     def generate(
         self, planned: WorkloadApplication, model: str, inference: WorkloadInference
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Run one inference of exactly its length, and yield the events of its stream.
+        """Run one inference of exactly the planned length, and yield the events of its stream.
 
         Raises:
             ResponseError: If the service answered, or ended the stream, with an error.
-            ConnectionError: If it did not answer, or the stream broke off.
+            ConnectionError: If the service did not answer, or the stream broke off.
         """
         body = {
             "model": model,
@@ -286,13 +288,13 @@ class _Played:
 
     result: ApplicationResult
     inferences: list[InferenceResult] = field(default_factory=list)
-    """Sent ones, in the order of the workload."""
+    """Rows of the inferences that were sent, in the order of the workload."""
     failures: list[ReplayFailure] = field(default_factory=list)
     lateness: Lateness | None = None
 
 
 class _Player:
-    """Plays applications as a workload has them, and measures their inferences."""
+    """Plays the applications of a workload, and measures their inferences."""
 
     def __init__(
         self, service: LiveService, model: str, speed: float, timeout_s: Seconds | None
@@ -322,7 +324,7 @@ class _Player:
     async def _run_inferences(
         self, planned: WorkloadApplication, arrived_at_s: Seconds, played: _Played, clock: LoadClock
     ) -> None:
-        """Run the inferences; one whose predecessor failed or was not sent is not sent."""
+        """Run the inferences; skip those whose predecessor failed or was skipped."""
         runs: dict[InferenceId, asyncio.Task[InferenceResult | None]] = {}
 
         async def run(inference: WorkloadInference) -> InferenceResult | None:
@@ -335,7 +337,7 @@ class _Player:
             return await self._run_inference(planned, inference, played.failures, clock)
 
         async with asyncio.TaskGroup() as group:
-            # No task begins before all of them are known.
+            # All tasks must be registered before the first one starts.
             for inference in planned.inferences:
                 runs[inference.inference_id] = group.create_task(run(inference))
         sent = [run.result() for run in runs.values()]
@@ -380,7 +382,7 @@ class _Player:
 
 
 def _count_tokens(row: InferenceResult, usage: Any) -> None:
-    """Write the tokens that the engine counted into a row."""
+    """Write the engine's token counts into a row."""
     try:
         row.prompt_tokens = int(usage["prompt_tokens"])
         row.output_tokens = int(usage["completion_tokens"])
@@ -389,11 +391,11 @@ def _count_tokens(row: InferenceResult, usage: Any) -> None:
 
 
 async def _ask_lateness(opened: Application, played: _Played) -> None:
-    """Ask for the final tag and the lag, where the service knows them."""
+    """Request the final tag and the lag, if the service reports them."""
     try:
         told = await opened.status()
     except (ResponseError, ConnectionError):
-        return  # the service lost it meanwhile; its answers are here all the same
+        return  # the service has dropped the application; its answers are complete
     lag, tag = told.get("gps_lag"), told.get("virtual_finish_time")
     if tag is not None:
         played.result.virtual_finish_time = float(tag)
@@ -402,7 +404,7 @@ async def _ask_lateness(opened: Application, played: _Played) -> None:
 
 
 def _finish(played: _Played) -> None:
-    """Write the end of an application all of whose inferences finished."""
+    """Write the end of an application whose inferences have all finished."""
     result = played.result
     result.finished_at_s = max(_ends(played))
     result.jct_s = result.finished_at_s - result.arrived_at_s
@@ -419,10 +421,10 @@ def _ends(played: _Played) -> list[Seconds]:
 def _run_result(
     played: Sequence[_Played], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> RunResult:
-    """Put the rows together; KV figures are the difference of the service's totals."""
+    """Return the result of the replay; KV figures are differences of the service's totals."""
     ends = [end for one in played for end in _ends(one)]
     first_s = min((one.result.arrived_at_s for one in played), default=0.0)
-    # A scheduler that was started again meanwhile has counted from zero.
+    # A scheduler that has restarted meanwhile has counted from zero.
     there = after.get("capacity_token_s", 0.0) - before.get("capacity_token_s", 0.0)
     used = after.get("used_token_s", 0.0) - before.get("used_token_s", 0.0)
     preemptions = after.get("preemptions", 0) - before.get("preemptions", 0)

@@ -1,6 +1,6 @@
-"""A directory of results: summary, rows and what made them, written whole or not at all.
+"""A directory of results: summary, rows and configuration, written atomically.
 
-    DIR/run.json                    version, seed, configuration; which directory is which policy's
+    DIR/run.json                    version, seed, configuration; the directory of each policy
     DIR/summary.json                the figures by policy, see `summary`
     DIR/POLICY/applications.jsonl   a row for each application
     DIR/POLICY/inferences.jsonl     a row for each inference
@@ -51,18 +51,16 @@ class StoredResults:
     """Content of a directory of results."""
 
     about: dict[str, Any]
-    """Origin of the results: version, and whatever the command wrote of seed and configuration."""
+    """Content of `run.json`: version, and the seed and configuration that the command wrote."""
     summary: dict[str, Summary]
-    """By policy."""
+    """Figures of each policy."""
     runs: dict[str, RunResult]
-    """By policy, in the order in which they ran: the rows, and of the figures those of the summary.
-    Lateness and KV samples are not kept."""
+    """Result of each policy, in the order of the runs: the rows, and the figures that the summary
+    has. Lateness and KV samples are not stored."""
 
 
 def check_writable(out: Path) -> None:
     """Check, before an hour of work, that results can be written to a directory.
-
-    Nothing is left behind.
 
     Raises:
         ConfigError: If they cannot.
@@ -85,16 +83,16 @@ def write_results(
 ) -> dict[str, Summary]:
     """Write the results of all policies, and return their summary.
 
-    Files of the same names are replaced, each at once; all else in the directory stays.
+    Existing files of the same names are replaced atomically; other files in the directory stay.
 
     Args:
-        out: The directory; it is made if it is not there.
-        results: By policy; the name may be an import path.
-        about: For `run.json`: seed, configuration, whatever a reader needs to repeat it. JSON.
+        out: The directory; created if missing.
+        results: Results by policy; the name may be an import path.
+        about: JSON values for `run.json`: seed, configuration, anything needed to repeat the run.
 
     Raises:
-        ConfigError: If it cannot be written; then nothing was, unless the disk failed between two
-            renames.
+        ConfigError: If the directory cannot be written; nothing is changed then, unless the disk
+            fails between two renames.
     """
     summary = summarise(results)
     directories = {policy: policy_directory(policy) for policy in results}
@@ -111,7 +109,7 @@ def write_results(
 
 
 def read_results(directory: Path) -> StoredResults:
-    """Read what `write_results` wrote.
+    """Read the results that `write_results` wrote.
 
     Raises:
         ConfigError: If a file is missing or wrong; the message names file, line and field.
@@ -142,7 +140,7 @@ def read_results(directory: Path) -> StoredResults:
 
 
 def policy_directory(policy: str) -> str:
-    """Return the name of a policy's directory: its own, or one like it if that is no plain name."""
+    """Return the directory name of a policy: its own, or a similar one if that is no plain name."""
     if _PLAIN_NAME.fullmatch(policy):
         return policy
     like = re.sub(r"[^A-Za-z0-9_-]+", "-", policy).strip("-")[:60]
@@ -158,7 +156,7 @@ def writing(out: Path) -> Iterator[Path]:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Inside, if it is there already: it may be a file system of its own.
+        # Inside `out` if that exists: it may be a separate file system.
         unfinished = (out if out.exists() else out.parent) / _unfinished_name()
         unfinished.mkdir()
         try:
@@ -205,10 +203,10 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that a file holds.
+    """Return the JSON object in a file.
 
     Raises:
-        ConfigError: If the file cannot be read or holds something else; names it.
+        ConfigError: If the file cannot be read or holds no object; the message names the file.
     """
     try:
         value = json.loads(path.read_bytes())
@@ -238,16 +236,16 @@ COMPLETION_TIMES = "completion_times"
 RATIOS = "ratios_to_vtc"
 
 _REPEATABLE = {"svg.hashsalt": "justitia_ray"}
-"""Without it the ids in an SVG are random."""
+"""Setting without which the ids in an SVG are random."""
 _NO_DATE = {"Date": None}
 
 
 def draw_figures(out: Path, results: Mapping[str, RunResult]) -> str | None:
-    """Write the figures into the directory, each as PNG and SVG; return why not, if not.
+    """Write the figures into the directory, as PNG and SVG; return a message if there are none.
 
-    `completion_times`: mean and p90 of each policy. `ratios_to_vtc`: over the applications, the
-    distribution of completion time against that under `vtc`, if `vtc` is among the policies and
-    another one is. The same results give the same SVG.
+    `completion_times`: mean and p90 of each policy. `ratios_to_vtc`: the distribution over
+    applications of the completion time relative to `vtc`, if `vtc` and another policy were run.
+    Equal results give equal SVG files.
 
     Raises:
         ConfigError: If the directory cannot be written.
@@ -307,7 +305,7 @@ def _ratios_figure(results: Mapping[str, RunResult]) -> "Figure":
 
 
 def _figure(height_inches: float) -> "Figure":
-    """Return a figure without pyplot: no window, no backend to choose, nothing left open."""
+    """Return a figure without pyplot, which would choose a backend and keep figures open."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(8, height_inches), layout="constrained")

@@ -2,8 +2,7 @@
 
 The fields of the rows are those of the files, in their order; times are seconds from the start of
 the workload. A live replay writes the same rows, so that a simulated and a real run can be
-compared. Only applications that finished count in completion times; a figure of which there is
-nothing is None.
+compared. Completion times are of finished applications only; a figure without any value is None.
 """
 
 import statistics
@@ -18,7 +17,7 @@ from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds,
 
 @dataclass(slots=True)
 class InferenceResult:
-    """A row of `inferences.jsonl`; None where it did not happen, or is not known."""
+    """A row of `inferences.jsonl`; None where something did not happen or is not known."""
 
     application_id: ApplicationId
     inference_id: InferenceId
@@ -46,14 +45,14 @@ class ApplicationResult:
     predicted_kv_token_time: KvTokenTime
     virtual_finish_time: VirtualTime | None
     gps_finished_at_s: Seconds | None
-    """Instant at which V reached the final tag: the end under GPS, fed with this run's service."""
+    """Time at which V reached the final tag: the end under GPS with the service of this run."""
     outcome: str
 
 
 def row_on_arrival(
     application: WorkloadApplication, arrived_at_s: Seconds, outcome: Outcome
 ) -> ApplicationResult:
-    """Return the row of an application of which nothing has run; its outcome if nothing does."""
+    """Return the row of an application before it runs, with the outcome in case it never does."""
     return ApplicationResult(
         application_id=application.application_id,
         application_class=application.application_class,
@@ -79,57 +78,64 @@ class Lateness:
 
 @dataclass(slots=True)
 class RunResult:
-    """All that one run of one policy showed."""
+    """Results of one run of one policy."""
 
     applications: list[ApplicationResult] = field(default_factory=list)
     """Rows in the order of the workload."""
     inferences: list[InferenceResult] = field(default_factory=list)
     """Rows in the order of the workload."""
     lateness: dict[ApplicationId, Lateness] = field(default_factory=dict)
-    """Lags behind GPS, as far as they are known."""
+    """Known lags behind GPS, by application."""
     makespan_s: Seconds = 0.0
-    """From the first arrival to the last end."""
+    """Time from the first arrival to the last end."""
     kv_utilization: float | None = None
-    """Mean share of all replicas' KV memory that was held, over the makespan."""
+    """Mean share of all replicas' KV memory in use, over the makespan."""
     preemptions: int = 0
     front_end_s: Seconds = 0.0
-    """Mean time that calls took to pass the front end one way."""
+    """Mean time that a call took through the front end, one way."""
     decisions: int = 0
-    """Events that the core handled."""
+    """Number of events that the core handled."""
     kv_samples: list[tuple[Seconds, ApplicationId, Tokens]] = field(default_factory=list)
-    """KV held by an application from then on, where samples were asked for (Justitia Fig. 3)."""
+    """KV that an application holds from a time on, if `sample_kv` is set (Justitia Fig. 3)."""
 
 
 def mean_jct_s(applications: Iterable[ApplicationResult]) -> Seconds | None:
-    """Return the mean completion time of those that have ended; None if none has."""
+    """Return the mean completion time of the ended applications; None if none has ended."""
     ended = [one.jct_s for one in applications if one.jct_s is not None]
     return statistics.fmean(ended) if ended else None
 
 
 REFERENCE_POLICY = "vtc"
-"""Policy that the papers compare each application's end with."""
+"""Policy with which the papers compare each application's end."""
 SAME_INSTANT_S: Seconds = 1e-6
-"""Ends that are no further apart are one instant: times are sums of floats."""
+"""Largest difference between two ends that count as equal: times are sums of floats."""
 
 Summary: TypeAlias = dict[str, float | int | None]
-"""The figures of one run, by the names in `summary.json`."""
+"""Figures of one run, by their names in `summary.json`."""
 
 
 def summarise(results: Mapping[str, RunResult]) -> dict[str, Summary]:
     """Return the figures of each policy's run; all runs are of one workload.
 
     `mean_jct_s`, `p50_jct_s`, `p90_jct_s`, `p99_jct_s`, `max_jct_s`: completion times of the
-    applications that finished; percentiles are interpolated linearly, as numpy does.
+    finished applications; percentiles are interpolated linearly, as in numpy.
+
     `makespan_s`: from the first arrival to the last end.
-    `kv_utilization`: mean share of all KV memory that was held, over the makespan.
-    `output_tokens_per_s`: output of the inferences that finished, over the makespan.
-    `no_later_than_vtc`: the share of the applications finished under `vtc` that ended here no later
-    than there, within `SAME_INSTANT_S`; one that did not finish here is later.
-    `worst_ratio_to_vtc`: the greatest ratio of completion times, here to there, of an application
-    that finished in both. Both are None without a run of `vtc`.
-    `max_gps_lag_s`, `delay_bound_s`: the greatest lag behind GPS of any application, and the
-    greatest bound on one; None if none is known, or the policy promises none.
-    `preemptions`: how often a running inference lost its memory.
+
+    `kv_utilization`: mean share of all KV memory in use, over the makespan.
+
+    `output_tokens_per_s`: output of the finished inferences, over the makespan.
+
+    `no_later_than_vtc`: share of the applications finished under `vtc` that ended here no later
+    than there, within `SAME_INSTANT_S`; an application that did not finish here counts as later.
+
+    `worst_ratio_to_vtc`: largest ratio of the completion time here to that under `vtc`, of an
+    application that finished in both. Both are None without a run of `vtc`.
+
+    `max_gps_lag_s`, `delay_bound_s`: largest lag behind GPS of any application, and largest bound
+    on it; None if none is known, or the policy guarantees none.
+
+    `preemptions`: number of times that a running inference lost its memory.
     """
     reference = results.get(REFERENCE_POLICY)
     return {policy: _summary(run, reference) for policy, run in results.items()}
@@ -140,7 +146,7 @@ def ratios_to_reference(
 ) -> list[tuple[ApplicationId, float, Seconds]]:
     """Return (application, ratio of completion times, JCT in `reference`) in workload order.
 
-    Only of applications that finished in both, and whose time there is not zero.
+    Only applications that finished in both runs are listed, with a reference time above zero.
     """
     theirs = _finished(reference)
     found = []
@@ -152,9 +158,9 @@ def ratios_to_reference(
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
-    """Return a percentile (1 to 99) between the order statistics, linearly; None of nothing.
+    """Return a percentile (1 to 99), interpolated linearly; None without values.
 
-    It is the value at position (n − 1) · percent / 100 of the sorted values, counted from 0.
+    The percentile is the value at position (n − 1) · percent / 100 of the sorted values, from 0.
     """
     if len(values) < 2:
         return values[0] if values else None

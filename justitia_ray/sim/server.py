@@ -1,7 +1,7 @@
 """A modelled replica: its running and swapped-out inferences, from boundary to boundary.
 
-A replica decides nothing about order: who is admitted is the core's word; who is swapped out, and
-who comes back first, goes by the place that the core gives an inference (`Rank`).
+A replica does not decide the order: the core decides which inferences are admitted; inferences are
+swapped out and in by the order that the core gives them (`Rank`).
 """
 
 from collections import deque
@@ -16,16 +16,16 @@ from justitia_ray.sim.kv_memory import KvMemory, SimulatedSequence
 from justitia_ray.units import RequestId, Seconds, Tokens
 
 Rank = Callable[[RequestId], Any]
-"""Returns the place of an inference in the policy's order: a smaller one goes first."""
+"""Function that returns an inference's place in the policy's order: smaller goes first."""
 
 
 class Server:
-    """The engine of one replica; it stands at the boundary `at`.
+    """The engine of one replica; its state is that of the iteration boundary `at`.
 
     Args:
-        index: Its place among the replicas.
-        profile: What its iterations take, and its rules.
-        dispatch_s: How long an inference that is sent is under way.
+        index: Index of the replica.
+        profile: Costs of its iterations, and its rules.
+        dispatch_s: Time from sending an inference to its arrival here.
     """
 
     def __init__(self, index: int, profile: EngineProfile, dispatch_s: Seconds) -> None:
@@ -34,49 +34,47 @@ class Server:
         self.profile = profile
         self.at: Seconds = 0.0
         self.iteration = 0
-        """Iterations that have ended."""
+        """Number of iterations that have ended."""
         self.running: dict[RequestId, SimulatedSequence] = {}
         self.swapped: dict[RequestId, SimulatedSequence] = {}
         self.context_tokens: Tokens = 0
-        """KV of the running sequences."""
+        """KV of the running sequences, in tokens."""
         self.kv_token_seconds = 0.0
-        """KV held so far, integrated over time."""
+        """KV held so far, integrated over time, in token·seconds."""
         self.memory = KvMemory(profile)
         self._dispatch_s = dispatch_s
         self._sent: deque[tuple[Seconds, SimulatedSequence]] = deque()
-        """Inferences under way, in the order of sending, and when each arrives."""
+        """(arrival time, sequence) of each inference under way, in the order of sending."""
         self._sent_tokens: Tokens = 0
-        """KV that is kept for them."""
+        """KV reserved for the inferences under way, in tokens."""
         self._uncomputed = PrefillQueue(profile)
         self._starting: list[SimulatedSequence] = []
         """Sequences whose first token comes with the next iteration, or came with a prefill."""
         self._ends = LazyHeap()
-        """Sequences that gain tokens, by the iteration that makes the last one; then in order."""
+        """Decoding sequences, ordered by the iteration that makes their last token."""
         self._entered = 0
         self._pace = Pace(profile)
         self._ticks = False
 
-    # --- time
-
     def next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the first boundary at or after an instant; that itself if nothing runs."""
+        """Return the first boundary at or after a time; the time itself if nothing runs."""
         if not self.running:
             return max(instant, self.at)
         return self._pace.at(self._pace.first_from(instant, self.iteration))
 
     def next_admission(self, instant: Seconds) -> Seconds:
-        """Return the first boundary from then on at which new inferences are considered."""
+        """Return the first boundary from a time on at which new inferences are considered."""
         if not self.running:
             return max(instant, self.at)
         first = self._pace.first_from(instant, self.iteration)
         return self._pace.at(max(first, self._uncomputed.next_at()))
 
     def admits_now(self) -> bool:
-        """Return whether new inferences are considered at the boundary at which it stands."""
+        """Return whether new inferences are considered at the present boundary."""
         return not self.running or self.iteration >= self._uncomputed.next_at()
 
     def instant_after(self, iterations: int) -> Seconds:
-        """Return the boundary after so many more iterations, if nothing changes."""
+        """Return the time of the boundary after some more iterations, if nothing changes."""
         return self._pace.at(self.iteration + iterations)
 
     @property
@@ -90,7 +88,7 @@ class Server:
         return self.context_tokens + self._sent_tokens
 
     def next_change(self) -> Seconds | None:
-        """Return the boundary at which something happens by itself, or None if nothing will."""
+        """Return the next boundary at which something changes without a new event; None if none."""
         by_itself = self._next_change_of_running()
         if not self._sent:
             return by_itself
@@ -98,7 +96,7 @@ class Server:
         return boundary if by_itself is None else min(boundary, by_itself)
 
     def advance(self, instant: Seconds) -> None:
-        """Go to the last boundary that is not after an instant."""
+        """Advance to the last boundary that is not after a time."""
         if self.at >= instant:
             return
         if not self.running:
@@ -113,8 +111,6 @@ class Server:
         self.kv_token_seconds += (self.context_tokens + gained / 2) * (at - self.at)
         self.context_tokens += gained
         self.iteration, self.at = iteration, at
-
-    # --- what a boundary brings
 
     def finish(self) -> list[SimulatedSequence]:
         """Remove and return the sequences that have made all their tokens."""
@@ -131,7 +127,7 @@ class Server:
         """Swap out running sequences until the next iteration fits.
 
         While the next iteration would need more than M, the running inference last in policy order
-        is swapped out and keeps its tokens.
+        is swapped out; it keeps its tokens.
         """
         if self._next_fits():
             return
@@ -144,7 +140,7 @@ class Server:
             sequence.result.preemptions += 1
 
     def swap_in(self, rank: Rank) -> None:
-        """Let swapped-out inferences run again, in policy order, until one does not fit."""
+        """Resume swapped-out inferences in policy order, until one does not fit."""
         for sequence in sorted(self.swapped.values(), key=lambda s: rank(s.request_id)):
             if not self._has_room_for(sequence):
                 return
@@ -155,16 +151,16 @@ class Server:
             self.admit(sequence)
 
     def may_swap_in(self) -> bool:
-        """Return whether any that is swapped out would fit now."""
+        """Return whether any swapped-out inference would fit now."""
         return any(self._has_room_for(sequence) for sequence in self.swapped.values())
 
     def send(self, sequence: SimulatedSequence, now: Seconds) -> None:
-        """Send an inference to the replica; the KV of its prompt is kept from now on."""
+        """Send an inference to the replica; KV for its prompt is reserved from now on."""
         self._sent.append((now + self._dispatch_s, sequence))
         self._sent_tokens += sequence.prompt_tokens
 
     def receive(self, now: Seconds) -> int:
-        """Admit the inferences that have arrived, if this is a boundary; return how many."""
+        """Admit the inferences that have arrived, if `now` is a boundary; return their number."""
         arrived = 0
         while self.at == now and self._sent and self._sent[0][0] <= now:
             _, sequence = self._sent.popleft()
@@ -174,7 +170,7 @@ class Server:
         return arrived
 
     def hold_up(self, by_s: Seconds) -> None:
-        """Make the iteration longer that follows the boundary at which it stands."""
+        """Lengthen the iteration after the present boundary."""
         self._pace.hold_up(self.at, self.iteration, self._gaining, self.context_tokens, by_s)
         for sequence in self.running.values():
             first_token_at_s = sequence.result.first_token_at_s
@@ -182,7 +178,7 @@ class Server:
                 sequence.result.first_token_at_s = first_token_at_s + by_s
 
     def admit(self, sequence: SimulatedSequence) -> None:
-        """Let an inference run from this boundary on."""
+        """Run an inference from this boundary on."""
         self.running[sequence.request_id] = sequence
         self.context_tokens += sequence.prompt_tokens + sequence.made
         if sequence.computed:
@@ -191,9 +187,10 @@ class Server:
             self._uncomputed.add_sequence(sequence)
 
     def start_iteration(self) -> None:
-        """Begin the next iterations, when all that may run from this boundary on does.
+        """Start the next iterations, after all admissions of this boundary.
 
-        Prompts are computed with the next iteration, in chunks with each, or alone.
+        Prompts are computed with the next iteration, in chunks over several, or alone, by the
+        profile.
         """
         if not self.running:
             self._ticks = False
@@ -215,7 +212,7 @@ class Server:
         self._ticks = True
 
     def progress(self) -> list[LeaseProgress]:
-        """Return what each lease has used by the boundary at which the replica stands."""
+        """Return the progress of each lease at the present boundary."""
         reports = [
             LeaseProgress(s.lease_id, s.prompt_tokens, s.made_by(self.iteration), running=True)
             for s in self.running.values()
@@ -226,11 +223,9 @@ class Server:
         ]
         return reports
 
-    # --- inside
-
     @property
     def _gaining(self) -> int:
-        """Sequences that gain a token with an iteration: all whose prompts are computed."""
+        """Number of sequences that gain a token per iteration: those whose prompts are computed."""
         return len(self.running) - len(self._uncomputed)
 
     def _next_change_of_running(self) -> Seconds | None:
@@ -253,7 +248,7 @@ class Server:
         return self._pace.at(overflow)
 
     def _compute_alone(self) -> Seconds:
-        """Compute a batch of prompts now, if it is time; return how long that takes."""
+        """Compute a batch of prompts now, if one is due; return its duration."""
         tokens, batch = self._uncomputed.take_alone(self.iteration, len(self.running))
         if not batch:
             return 0.0
@@ -264,7 +259,7 @@ class Server:
         return self._pace.prefill_s(tokens)
 
     def _compute_in_iteration(self) -> Seconds:
-        """Compute prompts with the next iteration; return how much longer that makes it."""
+        """Compute prompts with the next iteration; return the time that this adds."""
         if not self._uncomputed:
             return 0.0
         tokens, done = self._uncomputed.take_with_iteration(self.iteration, len(self.running))
@@ -297,7 +292,7 @@ class Server:
         return needed <= self.memory.room(self.running.values())
 
     def _has_room_for(self, sequence: SimulatedSequence) -> bool:
-        """Return whether what is swapped out fits beside what runs, for one iteration at least."""
+        """Return whether a swapped-out sequence fits for at least the next iteration."""
         held = self.memory.held(self.running.values(), self.iteration, 1)
         wanted = held + self.memory.blocks(sequence.prompt_tokens + sequence.made + 1)
         room = self.memory.room([*self.running.values(), sequence])

@@ -12,43 +12,45 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """A policy, its options, the engines, the predictions and a seed."""
+    """Settings of a simulated run."""
 
     engine: EngineProfile
     policy: str = "justitia"
     policy_options: Mapping[str, object] = field(default_factory=dict)
     replicas: int = 1
     prediction: str = "oracle"
-    """`oracle`; `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ]; `learned`: from
-    what has finished, as the service predicts; `table`: costs from `predicted_costs`."""
+    """`oracle`: true values; `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ];
+    `learned`: from finished applications, as the service predicts; `table`: costs from
+    `predicted_costs`."""
     seed: int = 0
     """Seed of the predictions' noise, and of trainings."""
     report_interval_s: Seconds = 0.0
-    """Age of a replica's last report on its running inferences, at most; 0: exact. Ends are told at
-    once. The service's replicas report when they pull, at least every second."""
+    """Largest age of a replica's last report on its running inferences; 0: always exact. Ends are
+    reported at once. The service's replicas report when they pull, at least every second."""
     dispatch_s: Seconds = 0.0
-    """Time from the lease of an inference to its arrival at the engine: memory is kept meanwhile,
-    and nothing is computed. In the service the payload is under way then."""
+    """Time from the lease of an inference to its arrival at the engine: memory is reserved
+    meanwhile, but nothing is computed. In the service the payload is under way then."""
     front_end_s: Seconds = 0.0
-    """Time that a call occupies the front end, which all calls pass one at a time, on their way
-    into the queue and with their answers: in the service the processes before the scheduler."""
+    """Time that a call occupies the front end, which passes one call at a time, on the way into the
+    queue and with the answer: in the service, the processes before the scheduler."""
     hold_up_s: Seconds = 0.0
-    """Time that a call holds up every engine when it arrives, and again when it ends, while all
-    engines run something: on machines where the serving processes have no core of their own."""
+    """Time that each arriving and each ending call delays every engine while all engines are busy:
+    on machines where the serving processes share the engines' cores."""
     sample_kv: bool = False
-    """Whether to record how much KV each application holds."""
+    """Whether to record the KV that each application holds."""
     models_dir: str | None = None
-    """Directory of the models that `learned` predicts with; None: they are trained in the run."""
+    """Directory of the models that `learned` uses; None: they are trained in the run."""
     predicted_costs: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
     """For `table`: token·iterations of every application."""
     history: Sequence[Observation] = ()
-    """For `table`: earlier applications, of which the stages are known when the run begins."""
+    """For `table`: earlier applications, whose stages are known when the run begins."""
     lengths_are_known: bool = False
-    """For `table`: whether callers force the lengths of outputs, so that nobody predicts them."""
+    """For `table`: whether callers force the lengths of outputs, so that they need no prediction.
+    """
     raises: bool = True
-    """Whether what is expected at a later stage raises charges (not with `oracle`)."""
+    """Whether predictions at a later stage may raise charges (not with `oracle`)."""
     charge_factor: float = CHARGE_FACTOR
-    """Factor of what is charged over what is expected; with `noisy:λ` λ at most."""
+    """Factor from the predicted cost to the charge; with `noisy:λ` at most λ."""
     recognised: str = APPLICATION
-    """How the scheduler knows an inference's application: `application`, as its caller names
-    it; `conversation`: by what was said; `inference`: nothing, each is one of its own."""
+    """How the scheduler finds an inference's application: `application`: by the caller's id;
+    `conversation`: by the text; `inference`: not at all, each inference is its own application."""

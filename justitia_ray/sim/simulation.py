@@ -1,14 +1,14 @@
-"""A run: applications arrive, replicas iterate, the core decides; from one event to the next.
+"""A simulated run: applications arrive, replicas iterate, the core decides, event by event.
 
-At each instant at which something happens, in this order: what iterations brought, replica by
-replica: tokens, completions, then swaps for want of memory; the successors of what completed;
-arrivals and submissions due; then, replica by replica, what comes back and what is admitted. An
-arrival between two boundaries waits for the next boundary of any replica; one that has nothing to
-do is always at a boundary.
+Order of the steps at each instant with an event: results of the iterations, replica by replica
+(tokens, completions, then swaps for lack of memory); the successors of completed inferences;
+arrivals and submissions that are due; then, replica by replica, resumed and admitted inferences. An
+arrival between two boundaries waits for the next boundary of any replica; an idle replica is always
+at a boundary.
 
-Nothing happens at the boundaries between. So they are passed over, and what they brought is told
-in one report at the next event. With costs that are predicted right the outcome is the same as
-with a report for each iteration; a wrong prediction is then settled at that event.
+Boundaries without an event are skipped, and their results are sent in one report at the next event.
+With exact cost predictions the outcome is the same as with a report per iteration; a wrong
+prediction is corrected at that event.
 """
 
 import math
@@ -29,34 +29,34 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 
 class Timetable:
-    """Timetable of the replicas: an instant for each, the earliest first."""
+    """Times at which replicas are processed, the earliest first."""
 
     def __init__(self, replicas: int) -> None:
         self._names = [str(index) for index in range(replicas)]
         self._instants = LazyHeap()
 
     def set(self, index: int, at: Seconds | None) -> None:
-        """Look at a replica at an instant, and not at the one set before; None: not at all."""
+        """Process a replica at a time instead of the time set before; None: not at all."""
         if at is None:
             self._instants.drop(self._names[index])
         else:
             self._instants.put(self._names[index], (at, index))
 
     def clear(self) -> None:
-        """Look at none."""
+        """Remove all times."""
         self._instants = LazyHeap()
 
     def has(self, index: int) -> bool:
-        """Return whether a replica is to be looked at."""
+        """Return whether a time is set for a replica."""
         return self._names[index] in self._instants
 
     def next(self) -> Seconds:
-        """Return the earliest instant; inf if there is none."""
+        """Return the earliest time; inf if there is none."""
         name = self._instants.first()
         return math.inf if name is None else self._instants.key(name)[0]
 
     def take(self, now: Seconds) -> list[int]:
-        """Return the replicas to be looked at by now, by index, and forget their instants."""
+        """Remove and return the replicas whose times are due, by index."""
         taken = []
         while (name := self._instants.first()) is not None and self._instants.key(name)[0] <= now:
             self._instants.drop(name)
@@ -72,12 +72,12 @@ def simulate(
     settings: RunSettings,
     on_progress: Callable[[int], None] = lambda ended: None,
 ) -> RunResult:
-    """Return what one policy does with these applications; the same arguments return the same.
+    """Simulate one policy on these applications; equal arguments give equal results.
 
     Args:
-        applications: Each as `checked_application` wants it, their ids unique.
+        applications: Applications that pass `checked_application`, with unique ids.
         settings: Policy, engines, predictions.
-        on_progress: Told how many applications have ended, now and then.
+        on_progress: Called now and then with the number of ended applications.
 
     Raises:
         ConfigError: If a setting is not allowed, or an inference exceeds a replica's KV memory.
@@ -87,7 +87,7 @@ def simulate(
 
 
 class Simulation:
-    """A simulated run, to be made once."""
+    """A simulated run; it can be run once."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         self._applications = applications
@@ -107,23 +107,23 @@ class Simulation:
         self._idle = set(range(len(self._servers)))
         """Replicas that run nothing."""
         self._looked_at: Seconds = 0.0
-        """Instant of the last report of all replicas."""
+        """Time of the last report of all replicas."""
         self._changes = Timetable(len(self._servers))
-        """Instants at which something happens on a replica by itself."""
+        """Times at which a replica's state changes without a new event."""
         self._tries = Timetable(len(self._servers))
-        """Instants at which a replica may be given something."""
+        """Times at which a replica may get an inference."""
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
-        """Replicas that changed or tried at that instant: their next try is after it."""
+        """Replicas that changed or tried at `_seen_at`: their next try is later."""
         self._due_at: Seconds = 0.0
-        """Instant of the next submission, or at which a policy lets somebody go on."""
+        """Time of the next submission, or at which a policy releases a client."""
         self._passed = 0
-        """Calls that have come to an engine, and that have ended, at this instant."""
+        """Number of calls that have arrived at an engine or ended at this instant."""
         self._rows: dict[tuple[ApplicationId, InferenceId], InferenceResult] = {}
         self._kv_held: dict[ApplicationId, Tokens] = {}
 
     def run(self, on_progress: Callable[[int], None]) -> RunResult:
-        """Run until everything has ended, and return what came of it."""
+        """Run until every application has ended, and return the result."""
         result = self._result
         result.applications = [self._link.expect(a) for a in self._applications]
         now = 0.0
@@ -150,7 +150,7 @@ class Simulation:
         return coming_at if deadline is None else min(deadline, coming_at)
 
     def _boundary_from(self, instant: Seconds) -> Seconds:
-        """Return the next boundary of any replica; one with nothing to do is at one."""
+        """Return the next boundary of any replica; an idle replica is always at one."""
         if instant == math.inf or not self._is_exact:
             return instant
         return min(server.next_boundary(instant) for server in self._servers)
@@ -183,7 +183,7 @@ class Simulation:
             self._sample(now)
 
     def _take_in(self, woken: list[Server], now: Seconds) -> None:
-        """Report what iterations brought, then submit what follows on it and what is due."""
+        """Report the iterations' results, then submit successors and inferences that are due."""
         if self._core.ledger.options.clock == "nominal":
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
@@ -197,10 +197,8 @@ class Simulation:
         self._submissions.submit_due(now)
         self._link.withdraw_idle(now)
 
-    # --- what iterations brought
-
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
-        """Tell the core what replicas have done: what ended, and from time to time all of it."""
+        """Report the replicas' ended inferences to the core, and at intervals all progress."""
         finished: list[Running] = []
         indices = {server.index for server in woken}
         looks_at_all = now - self._looked_at >= self._settings.report_interval_s
@@ -224,7 +222,7 @@ class Simulation:
         return finished
 
     def _hold_up(self, now: Seconds) -> set[int]:
-        """Let engines pay for the calls that came and ended; return which of them do."""
+        """Delay the engines by the calls that came and ended; return the delayed replicas."""
         by_s, self._passed = self._passed * self._settings.hold_up_s, 0
         if not by_s or not all(server.running for server in self._servers):
             return set()
@@ -233,20 +231,18 @@ class Simulation:
             server.hold_up(by_s)
         return set(range(len(self._servers)))
 
-    # --- what is let in
-
     def _at_boundary(self, woken: set[int]) -> list[Server]:
         """Return the replicas that may be at a boundary.
 
-        Where reports may be late, one that runs something and has not woken is left to wake at this
-        same instant, if its boundary is just now: to ask each would cost more than it tells.
+        With delayed reports, a busy replica that has not woken is left out even if its boundary is
+        now: it wakes at this instant anyway, and checking each would cost more than it gains.
         """
         if self._is_exact:
             return self._servers
         return [self._servers[index] for index in sorted(self._idle | woken)]
 
     def _let_in(self, server: Server, now: Seconds) -> bool:
-        """Let run what comes back or is admitted, at a boundary; return whether there is any."""
+        """Resume or admit inferences at a boundary; return whether there are any."""
         server.advance(now)
         if server.at != now:
             return False
@@ -264,7 +260,7 @@ class Simulation:
         return self._take(server, self._link.ask(server, now), now)
 
     def _take(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
-        """Send a replica what it is to admit; return whether there is any."""
+        """Send the admitted inferences to a replica; return whether there are any."""
         prefixes = self._prefixes[server.index]
         for sequence in admitted:
             row = sequence.result
@@ -276,10 +272,8 @@ class Simulation:
         self._passed += server.receive(now)
         return bool(admitted)
 
-    # --- when to look again
-
     def _schedule(self, changed: set[int], tried: set[int], now: Seconds, *, others: bool) -> None:
-        """Set when to look at replicas again: those that changed or tried; all if the queue did."""
+        """Set the next times of replicas that changed or tried; of all if the queue changed."""
         later = math.nextafter(now, math.inf)
         if now > self._seen_at:
             self._seen_at, self._seen_now = now, set()
@@ -305,12 +299,10 @@ class Simulation:
     def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
             return self._gate.next_try(server, later)
-        # What comes back first did not fit; another may come first when service moves the order.
+        # The first swapped-out sequence did not fit; service may move a smaller one before it.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )
-
-    # --- what is told in the end
 
     def _sample(self, now: Seconds) -> None:
         held: dict[ApplicationId, Tokens] = {}

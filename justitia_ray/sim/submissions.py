@@ -1,4 +1,4 @@
-"""Submissions to the scheduler: applications when they arrive, inferences when they are due."""
+"""Submissions to the scheduler: applications on arrival, inferences when they are due."""
 
 import heapq
 import math
@@ -13,10 +13,10 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds
 
 
 class FrontEnd:
-    """The front end that all calls pass, one at a time, on their way to the engines and back.
+    """The front end that calls pass one at a time, on the way to the engines and back.
 
     Args:
-        takes_s: How long a call occupies it, each way; 0: calls pass at once.
+        takes_s: Time that a call occupies it, each way; 0: calls pass at once.
     """
 
     def __init__(self, takes_s: Seconds = 0.0) -> None:
@@ -26,7 +26,7 @@ class FrontEnd:
         self._passing_s: Seconds = 0.0
 
     def passed_at(self, now: Seconds) -> Seconds:
-        """Let a call in, and return when it is through."""
+        """Queue a call, and return the time at which it has passed."""
         self._free_at = max(now, self._free_at) + self._takes_s
         self._passed += 1
         self._passing_s += self._free_at - now
@@ -39,7 +39,7 @@ class FrontEnd:
 
 
 class InferenceGraph:
-    """Tells which inferences of the applications that have arrived wait for no other any more."""
+    """Dependencies of arrived applications; returns inferences that have become ready."""
 
     def __init__(self) -> None:
         self._open: dict[
@@ -51,7 +51,7 @@ class InferenceGraph:
         ] = {}
 
     def arrive(self, application: WorkloadApplication) -> list[WorkloadInference]:
-        """Return the inferences that wait for no other, in order."""
+        """Return the inferences without predecessors, in order."""
         roots = [inference for inference in application.inferences if not inference.after]
         if len(roots) < len(application.inferences):
             order = TopologicalSorter({i.inference_id: i.after for i in application.inferences})
@@ -64,7 +64,7 @@ class InferenceGraph:
     def finish(
         self, application_id: ApplicationId, inference_id: InferenceId
     ) -> list[tuple[WorkloadApplication, WorkloadInference]]:
-        """Return the inferences whose last open predecessor this was, in order."""
+        """Return the inferences whose last unfinished predecessor this was, in order."""
         if application_id not in self._open:
             return []
         order, by_id = self._open[application_id]
@@ -76,7 +76,7 @@ class InferenceGraph:
 
 
 class Submissions:
-    """Arrivals in order, and inferences that follow on others or wait for a tool."""
+    """Arrivals in order, and inferences that wait for predecessors or a tool."""
 
     def __init__(
         self, applications: Iterable[WorkloadApplication], link: CoreLink, front_end: FrontEnd
@@ -86,20 +86,21 @@ class Submissions:
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
-        """Arrivals, from the first, that are open before the boundary that they wait for."""
+        """Number of arrivals already opened in the scheduler, before the boundary they wait for."""
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
-        """Inferences to be submitted, by instant; then in the order in which that was known."""
+        """Inferences to be submitted: by time, then in the order in which they were added."""
         self._dues_known = 0
         self._passing: deque[tuple[Seconds, Seconds, WorkloadApplication, WorkloadInference]]
-        """Inferences in the front end: when each is through, and since when it was due."""
+        """Inferences in the front end: (time at which it has passed, time at which it was due, …).
+        """
         self._passing = deque()
 
     def next_at(self) -> Seconds:
-        """Return when something comes next; inf if nothing does."""
+        """Return the time of the next submission; inf if there is none."""
         return min(self._next_arrival(), self._next_due(), self._next_passed())
 
     def submit_due(self, now: Seconds) -> None:
-        """Submit what is due by now, in the order of time; arrivals first."""
+        """Submit everything due by now, in the order of time; arrivals first."""
         while (arrival_at := self._next_arrival()) <= now or self._next_due() <= now:
             if arrival_at <= self._next_due():
                 self._arrive(now)
@@ -111,7 +112,7 @@ class Submissions:
             self._link.submit(application, inference, due_at, now)
 
     def open_on_time(self, now: Seconds) -> None:
-        """Open applications at their instants: the nominal clock goes by those."""
+        """Open applications at their arrival times, which the nominal clock uses."""
         for application in self._arrivals:
             if application.arrived_at_s > now:
                 return
@@ -119,7 +120,7 @@ class Submissions:
             self._opened += 1
 
     def submit_successors(self, finished: InferenceResult, now: Seconds) -> None:
-        """Submit what waited for an inference that has finished, or have it due after its delay."""
+        """Submit the successors of a finished inference, or schedule them after their delay."""
         answered_at = self._front_end.passed_at(now)
         following = self._graph.finish(finished.application_id, finished.inference_id)
         for application, inference in following:

@@ -1,7 +1,7 @@
-"""Traces of requests as CSV: `arrival_s,input_tokens,output_tokens`, and what else a user has.
+"""Traces of requests as CSV: `arrival_s,input_tokens,output_tokens`, and optional columns.
 
-`client` names on whose behalf a request runs, `application_id` which requests belong together,
-`application_class` of what kind they are. Columns may stand in any order; others are left alone.
+`client` names the tenant of a request, `application_id` groups requests, `application_class` is
+their class. Columns may be in any order; unknown ones are ignored.
 """
 
 import csv
@@ -20,7 +20,7 @@ _NEEDS = ("arrival_s", "input_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """Request of a trace; None where the file has no such column, or nothing in it."""
+    """Request of a trace; None where the file has no such column, or an empty field."""
 
     where: str
     """File and line, for messages."""
@@ -33,11 +33,11 @@ class TraceRow:
 
 
 def read_trace(path: Path) -> Iterator[TraceRow]:
-    """Yield the requests of a CSV file, or a `.gz` of one, as it is read, in its order.
+    """Yield the requests of a CSV file, or a `.gz` of one, lazily and in order.
 
     Raises:
         ConfigError: If the file cannot be read, has no header with the three columns, or a field is
-            wrong; file, line, field, value and what is allowed are named.
+            wrong; the message names file, line, field, value and allowed values.
     """
     for where, fields in csv_rows(path, _NEEDS):
         yield TraceRow(
@@ -56,7 +56,7 @@ def csv_rows(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield file and line of each row of a CSV file, and its fields by column.
 
-    A spreadsheet's byte order mark is left out. A field cannot go over several lines.
+    A byte order mark is ignored. A field cannot span several lines.
 
     Args:
         path: The file, or a `.gz` of one.
@@ -105,7 +105,7 @@ def tokens_of(where: str, fields: Mapping[str, str], name: str, *, least: int) -
     """Return a field that must be a count of tokens.
 
     Raises:
-        ConfigError: If it is none, or below `least`.
+        ConfigError: If it is no whole number, or below `least`.
     """
     text = fields[name].strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) >= least):

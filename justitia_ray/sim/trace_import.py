@@ -1,21 +1,20 @@
 """Import a user's own trace as a workload: CSV (`trace_csv`) or OpenTelemetry GenAI spans.
 
-Where a trace is silent:
-
-- CSV has no ends. Requests of one `application_id` are submitted as long after the first as they
-  were then, whatever becomes of the others.
-- Spans do not say what waited for what. An inference that began after others of its application
-  had ended comes after those, and the gap is tool time. Only the last of them are named: who
-  ended before another began is implied.
+Rules where a trace lacks information:
+- CSV has no ends. Requests of one `application_id` are submitted as long after the first as in the
+  trace, whatever the duration of the others.
+- Spans do not record dependencies. An inference that began after others of its application had
+  ended depends on them, and the gap is tool time. Only the last of them are named: an inference
+  that ended before another of them began is implied.
 - Requests without output served nothing; they are left out and counted.
 
-A line of spans is either OTLP JSON (`{"resourceSpans": …}`, what the collector's file exporter
-writes) or one span: with OTLP's names, or with those of the Python SDK (`context`, `start_time`,
-a mapping of attributes). Names are those of the semantic conventions for generative AI, v1.41
-(and, for tokens, those that were renamed). An inference is a span whose `gen_ai.operation.name`
-is chat, text_completion or generate_content; `gen_ai.usage.input_tokens` and `output_tokens` are
-its lengths. Spans of agents and workflows, which may carry the sum of their inferences, are only
-read for the agent's name.
+A line of spans is either OTLP JSON (`{"resourceSpans": …}`, as the collector's file exporter
+writes) or one span: with OTLP's names, or with those of the Python SDK (`context`, `start_time`, a
+mapping of attributes). Attribute names are those of the semantic conventions for generative AI,
+v1.41 (and, for tokens, their former names). An inference is a span whose `gen_ai.operation.name` is
+chat, text_completion or generate_content; `gen_ai.usage.input_tokens` and `output_tokens` are its
+lengths. Spans of agents and workflows, which may carry the sum of their inferences, are only read
+for the agent's name.
 """
 
 from bisect import bisect_right
@@ -39,7 +38,7 @@ _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_PARENTS = 1000
-"""A chain of parents that is longer goes in a circle."""
+"""Longest chain of parents; a longer one is taken as a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +48,16 @@ class InferenceSpan:
     application_id: str
     """The conversation, or the trace where no conversation is named."""
     application_class: str
-    """The agent that it ran for, else the service, else `trace`."""
+    """The agent that made the call, else the service, else `trace`."""
     tenant: str
     """The user named on the span, else `default`."""
     start_ns: int
     end_ns: int
-    """At least 1 ns after the start."""
+    """End time, at least 1 ns after the start."""
     input_tokens: int
     output_tokens: int
-    """Both 0 if the span has no counts: the call failed, or was not counted."""
+    """Output tokens; both counts are 0 if the span has none: the call failed, or was not counted.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def read_inference_spans(path: Path) -> list[InferenceSpan]:
     """Return the inferences of a trace, in the order of the file.
 
     Raises:
-        ConfigError: If the file cannot be read, or an inference lacks its ids, times or counts;
-            file, line, field, value and what is allowed are named.
+        ConfigError: If the file cannot be read, or an inference lacks its ids, times or counts; the
+            message names file, line, field, value and allowed values.
     """
     spans = [span for record in read_records(path) for span in _spans(record)]
     by_id = {(span.trace_id, span.span_id): span for span in spans}
@@ -111,7 +111,7 @@ def _inference(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> Inference
 
 
 def _agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
-    """Return the outermost agent that the span is part of: the one a user talks to."""
+    """Return the outermost agent that contains the span, with which the user interacts."""
     name, at = None, by_id.get((span.trace_id, span.span_id), span)
     for _ in range(_MAX_PARENTS):
         name = at.attributes.get("gen_ai.agent.name") or name
@@ -157,7 +157,7 @@ def _objects(record: JsonRecord, name: str, value: object) -> list[dict[str, Any
 
 
 def _attributes(record: JsonRecord, holder: object) -> Mapping[str, Any]:
-    """Return attributes as a mapping, whether they are one already or OTLP's list of pairs."""
+    """Return attributes as a mapping, from a mapping or OTLP's list of pairs."""
     attributes = holder.get("attributes") if isinstance(holder, dict) else None
     if attributes is None:
         return {}
@@ -170,7 +170,7 @@ def _attributes(record: JsonRecord, holder: object) -> Mapping[str, Any]:
 
 
 def _value(value: object) -> object:
-    """Return what an OTLP value holds; 64-bit integers come as texts."""
+    """Return the content of an OTLP value; 64-bit integers are encoded as texts."""
     if not isinstance(value, dict) or len(value) != 1:
         return value
     [(kind, held)] = value.items()
@@ -191,7 +191,7 @@ def _count(span: _Span, names: tuple[str, ...], *, least: int) -> int:
 
 
 def _instant(record: JsonRecord, name: str, value: object) -> int:
-    """Return nanoseconds since 1970, of OTLP's number or the Python SDK's ISO text."""
+    """Return nanoseconds since 1970, from OTLP's number or the Python SDK's ISO text."""
     text = str(value)
     if text.isascii() and text.isdigit():
         return int(text)
@@ -204,14 +204,14 @@ def _instant(record: JsonRecord, name: str, value: object) -> int:
 
 
 def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplication], int]:
-    """Return the applications of a trace, and how many requests without output were left out.
+    """Return the applications of a trace, and the number of requests without output left out.
 
     There is at least one application; they are in order of arrival, the first arrives at 0.
 
     Args:
-        path: CSV, or JSON lines of spans; the first character of the file tells which.
-        options: `count` keeps the first so many applications; `window_s` scales arrivals, so that
-            the last one arrives then, and leaves tool time.
+        path: CSV, or JSON lines of spans, which start with `{`.
+        options: `count` keeps the first applications; `window_s` scales arrivals, so that the last
+            one arrives then, and leaves tool time.
 
     Raises:
         ConfigError: If the file is wrong, holds no request with output, or another option is set.
@@ -242,7 +242,7 @@ def _is_json(path: Path) -> bool:
 def _placed(
     applications: Sequence[WorkloadApplication], window_s: Seconds | None
 ) -> list[WorkloadApplication]:
-    """Let the first arrive at 0, and the last at the end of the window if there is one."""
+    """Shift arrivals to start at 0, and scale them to the window if there is one."""
     first_s, last_s = applications[0].arrived_at_s, applications[-1].arrived_at_s
     stretch = 1.0 if window_s is None or last_s == first_s else window_s / (last_s - first_s)
     return [
@@ -305,7 +305,7 @@ def _of_spans(
     for number, span in enumerate(spans):
         ended = bisect_right(ends, span.start_ns)
         if ended:
-            # Who ended before the latest of these began was waited for by that one already.
+            # An inference that ended before the latest start among these was already waited for.
             first = bisect_right(ends, last_starts[ended - 1])
             after, since_ns = sorted(by_end[first:ended]), ends[ended - 1]
         else:

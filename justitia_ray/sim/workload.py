@@ -1,13 +1,13 @@
-"""Workloads: applications, when they arrive, their inferences; and the workload file.
+"""Workloads: applications, their arrival times and inferences; and the workload file.
 
-The file is JSON lines, one application a line, all times in seconds:
+The file is JSON lines, one application per line, all times in seconds:
 
     {"application_id": "a17", "application_class": "KBQAV", "tenant": "t1", "weight": 1.0,
      "arrived_at_s": 12.3, "input": "…", "inferences": [{"inference_id": "0",
      "prompt_tokens": 621, "output_tokens": 68, "after": [], "delay_s": 0.0}, …]}
 
-on one line. `tenant`, `weight`, `input` and `delay_s` may be missing. Applications may stand in
-any order: results keep that of the file, and the simulator goes by `arrived_at_s`, then by line.
+on one line. `tenant`, `weight`, `input` and `delay_s` may be missing. Applications may be in any
+order: results keep the order of the file, and the simulator uses `arrived_at_s`, then the line.
 """
 
 import json
@@ -29,7 +29,7 @@ TokensField: TypeAlias = Annotated[Tokens, Field(ge=1, strict=True)]
 DurationField: TypeAlias = Annotated[Seconds, Field(ge=0, allow_inf_nan=False, strict=True)]
 _NOT_BLANK_PATTERN = r"\S"
 _NOT_BLANK = Field(pattern=_NOT_BLANK_PATTERN)
-# What is made in the program is trusted until it is checked.
+# Objects created in the program are not validated until they are checked.
 _CHECKED = ConfigDict(extra="forbid", revalidate_instances="always")
 
 
@@ -45,7 +45,7 @@ class WorkloadInference:
     after: tuple[InferenceId, ...] = ()
     """Inferences that must finish before it is submitted; none: it is submitted on arrival."""
     delay_s: DurationField = 0.0
-    """Tool time between that and its submission."""
+    """Tool time between the end of its predecessors, or the arrival, and its submission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class WorkloadApplication:
     """Text that the user submitted, if the workload has texts; predictors read it."""
 
     def cost(self, h: CostFunction = kv_token_time) -> KvTokenTime:
-        """Return the true cost: h(p, d) over all inferences."""
+        """Return the true cost: h(p, d) summed over all inferences."""
         return sum(h(i.prompt_tokens, i.output_tokens) for i in self.inferences)
 
 
@@ -72,10 +72,10 @@ _APPLICATION = TypeAdapter(WorkloadApplication)
 
 
 def checked_application(values: object) -> WorkloadApplication:
-    """Return an application as a line of a workload file has it, or one that is to be checked.
+    """Return an application from a line of a workload file, or check an existing one.
 
     Raises:
-        ConfigError: If anything is wrong; field, value and what is allowed are named.
+        ConfigError: If anything is wrong; the message names field, value and allowed values.
     """
     try:
         application = _APPLICATION.validate_python(values)
@@ -108,12 +108,12 @@ def checked_application(values: object) -> WorkloadApplication:
 
 
 def first_mistake(error: ValidationError, kinds: Mapping[str, type[Any]]) -> str:
-    """Return what is wrong with the first wrong field: where, what is allowed, value.
+    """Return a message about the first wrong field: place, allowed values, value.
 
     Args:
-        error: What the schema says.
-        kinds: The dataclass of each field that holds some, and under no name that of them all; an
-            unknown key is told with the known ones of its class.
+        error: Error of the schema.
+        kinds: Dataclass of each field that holds objects, and of the whole under ""; the message
+            about an unknown key lists the known ones of its class.
     """
     item = error.errors(include_url=False)[0]
     place = item["loc"]
@@ -134,7 +134,7 @@ def check_sizes(
     most: Tokens,
     what: str = "the KV memory of a replica",
 ) -> None:
-    """Raise ConfigError if the prompt and output of an inference are longer than `what` holds."""
+    """Raise ConfigError if the prompt and output of an inference exceed `most` tokens."""
     for application in applications:
         for inference in application.inferences:
             total = inference.prompt_tokens + inference.output_tokens
@@ -149,11 +149,11 @@ def check_sizes(
 def read_workload(path: Path) -> list[WorkloadApplication]:
     """Return the applications of a workload file, in the order of its lines.
 
-    A file whose name ends in `.gz` is unpacked. Lines are read one by one; blank ones are left out.
+    A file whose name ends in `.gz` is unpacked. Lines are read one by one; blank ones are skipped.
 
     Raises:
-        ConfigError: If anything is wrong; the message names file, line, field, value and what is
-            allowed. The first line that is wrong is reported.
+        ConfigError: If a line is wrong; the message names file, line, field, value and allowed
+            values of the first one.
     """
     applications: list[WorkloadApplication] = []
     lines: dict[str, str] = {}
@@ -179,9 +179,9 @@ def read_workload(path: Path) -> list[WorkloadApplication]:
 
 
 def write_workload(path: Path, applications: Iterable[WorkloadApplication]) -> None:
-    """Write a workload file, whole or not at all; one whose name ends in `.gz` is packed.
+    """Write a workload file atomically; it is packed if its name ends in `.gz`.
 
-    The same applications give the same bytes.
+    Equal applications give equal bytes.
 
     Raises:
         ConfigError: If the file cannot be written.

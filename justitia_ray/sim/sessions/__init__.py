@@ -1,6 +1,6 @@
-"""Sessions of real coding agents, played on modelled replicas with vLLM's prefix cache.
+"""Sessions of real coding agents, simulated on replicas with vLLM's prefix cache.
 
-Each turn sends all that was said before. Between turns a tool runs or a person reads, and the
-replica's cache keeps the context, or not. The arms are this project's core, and re-implementations
-of what others do.
+Each turn's prompt repeats all earlier turns. Between turns a tool runs or a user reads, and the
+replica's cache may lose the context. The arms are this project's core, and re-implementations of
+other schedulers.
 """

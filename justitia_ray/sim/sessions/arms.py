@@ -1,10 +1,10 @@
-"""Who decides where a turn runs and when: this project's core, and what others do.
+"""Arms that decide where and when a turn runs: this project's core, and other schedulers.
 
-`pinned`: bare vLLM servers, each session on the one that had the fewest; first come, first served.
-`lmetric`: each turn goes to the replica with the least product of the prompt tokens that it would
-still have to compute and of the requests there (a re-implementation of arXiv 2603.15202); then
-first come, first served. `justitia`: the scheduling core of the service, which leases what its
-ledger says fits.
+`pinned`: independent vLLM servers; each session stays on the one that had the fewest sessions;
+first come, first served. `lmetric`: each turn goes to the replica with the least product of the
+prompt tokens that it would have to compute and the number of requests there (a re-implementation of
+arXiv 2603.15202); then first come, first served. `justitia`: the service's scheduling core, which
+grants leases that fit by its ledger.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,28 +25,28 @@ from justitia_ray.units import Seconds
 
 @dataclass(slots=True, eq=False)
 class TurnCall:
-    """A turn that was submitted."""
+    """A submitted turn."""
 
     session: Session
     place: int
     content: TurnContent
     sequence: EngineSequence | None = None
-    """It, in an engine."""
+    """Sequence of the turn in an engine; None until it starts."""
     lease_id: str = ""
 
     @property
     def turn(self) -> Turn:
-        """The turn."""
+        """The recorded turn that is submitted."""
         return self.session.turns[self.place]
 
     @property
     def name(self) -> str:
-        """Its name among all turns."""
+        """Unique name of the turn: session and index."""
         return f"{self.session.name}/{self.place}"
 
 
 class Start(NamedTuple):
-    """A turn that goes to an engine now."""
+    """A turn that starts in an engine now."""
 
     replica: SessionReplica
     call: TurnCall
@@ -54,21 +54,21 @@ class Start(NamedTuple):
 
 
 class SessionArm(Protocol):
-    """Decides where turns run, and when."""
+    """Decides where and when turns run."""
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Hear of a session that begins."""
+        """Register a session that begins."""
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Take a turn; return what starts now."""
+        """Submit a turn; return the turns that start now."""
 
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
     ) -> Iterable[Start]:
-        """Hear of turns that ended; return what starts now."""
+        """Report ended turns of a replica; return the turns that start now."""
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Hear of a session that has ended; return what starts now."""
+        """Report an ended session; return the turns that start now."""
 
 
 class PinnedArm:
@@ -80,7 +80,7 @@ class PinnedArm:
         self._of: dict[str, int] = {}
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Pin a session to the replica with the fewest."""
+        """Pin a session to the replica with the fewest sessions."""
         index = min(range(len(self._replicas)), key=self._sessions.__getitem__)
         self._sessions[index] += 1
         self._of[session.name] = index
@@ -92,23 +92,23 @@ class PinnedArm:
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
     ) -> Iterable[Start]:
-        """Start nothing: what waits is in the engines."""
+        """Return nothing: waiting turns are already in the engines."""
         return ()
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Forget a session."""
+        """Drop a session."""
         self._sessions[self._of.pop(session.name)] -= 1
         return ()
 
 
 class LMetricArm:
-    """Each turn goes where the least is to be computed, times the requests there."""
+    """Each turn goes to the replica with the least tokens to compute times requests."""
 
     def __init__(self, replicas: Sequence[SessionReplica]) -> None:
         self._replicas = replicas
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Note nothing: each turn is placed by itself."""
+        """Do nothing: each turn is placed independently."""
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Send a turn to the replica with the least product."""
@@ -125,11 +125,11 @@ class LMetricArm:
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
     ) -> Iterable[Start]:
-        """Start nothing: what waits is in the engines."""
+        """Return nothing: waiting turns are already in the engines."""
         return ()
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Note nothing."""
+        """Do nothing: sessions have no state here."""
         return ()
 
 
@@ -138,7 +138,7 @@ _INGRESS = "simulation"
 
 
 class CoreArm:
-    """The scheduling core of the service; it knows costs and lengths (`oracle`)."""
+    """The service's scheduling core, with true costs and lengths (`oracle`)."""
 
     def __init__(self, replicas: Sequence[SessionReplica]) -> None:
         self._replicas = {replica.name: replica for replica in replicas}
@@ -155,7 +155,7 @@ class CoreArm:
             self.core.handle(ev.ReplicaPulled(replica.name, capacity, profile.kv_tokens), 0.0)
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Open an application that costs what it will."""
+        """Open an application with its true cost."""
         cost = sum(kv_token_time(t.prompt_tokens, t.output_tokens) for t in session.turns)
         arrived = ev.ApplicationArrived(
             session.name, "agent", "agents", 1.0, cost, _INGRESS, true_kv_token_time=cost
@@ -163,7 +163,7 @@ class CoreArm:
         self.core.handle(arrived, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Let a turn wait."""
+        """Submit a turn as an inference."""
         turn = call.turn
         self._waiting[call.name] = call
         submitted = ev.InferenceSubmitted(
@@ -181,7 +181,7 @@ class CoreArm:
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
     ) -> Iterable[Start]:
-        """Report the ends on a replica, and how far its other leases are."""
+        """Report the ended turns of a replica, and the progress of its other leases."""
         finished = tuple(
             ev.LeaseFinished(
                 call.lease_id,
@@ -214,9 +214,9 @@ class CoreArm:
         return self._handle(ev.ApplicationClosed(session.name), now)
 
     def _handle(self, event: ev.Event, now: Seconds) -> Iterable[Start]:
-        """Hand an event to the core; yield the turns that it leases.
+        """Send an event to the core; yield the turns that it grants.
 
-        Each replica asks again as soon as it was answered, as a service's replica does.
+        Each replica requests again as soon as it was answered, as the service's replicas do.
         """
         grants = [a for a in self.core.handle(event, now) if isinstance(a, Grant)]
         while grants:
@@ -235,7 +235,7 @@ class CoreArm:
 
 @dataclass(frozen=True, slots=True)
 class ArmKind:
-    """A way to decide, and the order in which its engines serve what waits there."""
+    """An arm, and the order in which its engines serve waiting turns."""
 
     make: Callable[[Sequence[SessionReplica]], SessionArm]
     engine_policy: EnginePolicy

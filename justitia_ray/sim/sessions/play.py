@@ -1,4 +1,4 @@
-"""A play: a number of sessions at once on replicas; when one has ended, the next begins."""
+"""A simulated run of a constant number of concurrent sessions: when one ends, the next begins."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -14,25 +14,25 @@ from justitia_ray.sim.sessions.trace import Session, TurnContent
 from justitia_ray.units import Seconds, Tokens
 
 _ARRIVE_WITHIN_S: Seconds = 60.0
-"""The first sessions begin within this time, at random."""
+"""Time within which the first sessions begin, at random."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Arm, engines and load of a play."""
+    """Arm, engines and load of a run."""
 
     arm: str
     profile: LongContextProfile
     replicas: int
     load: float
-    """Contexts of the sessions that are there at once, over the memory of all replicas."""
+    """Total context of the concurrent sessions over the memory of all replicas."""
     seed: int = 0
-    """Draws the order of the sessions."""
+    """Seed of the order of the sessions."""
 
 
 @dataclass(slots=True)
 class SessionRow:
-    """A session that was played."""
+    """Result of one session."""
 
     name: str
     turns: int
@@ -42,13 +42,13 @@ class SessionRow:
 
     @property
     def served_s(self) -> Seconds:
-        """Time that its turns took in all: its completion time without tools and people."""
+        """Total duration of its turns: the completion time without tools and users."""
         return self.ended_at_s - self.began_at_s - self.gaps_s
 
 
 @dataclass(slots=True)
 class SessionResult:
-    """What came of a play."""
+    """Result of a run."""
 
     at_once: int
     sessions: list[SessionRow] = field(default_factory=list)
@@ -56,7 +56,7 @@ class SessionResult:
     turns_under_load: int = 0
     """Turns that ended while sessions were still to begin."""
     under_load_s: Seconds = 0.0
-    """Instant at which the last session began."""
+    """Time at which the last session began."""
     prompt_tokens: Tokens = 0
     cached_tokens: Tokens = 0
     preemptions: int = 0
@@ -69,16 +69,16 @@ def mean_context(sessions: Iterable[Session]) -> float:
 
 
 def fitting(sessions: Iterable[Session], profile: LongContextProfile) -> list[Session]:
-    """Return sessions as far as their turns fit into a replica's memory."""
+    """Return the sessions cut to the turns that fit into a replica's memory."""
     cut = (session.until(profile.kv_tokens) for session in sessions)
     return [session for session in cut if session.turns]
 
 
 def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> SessionResult:
-    """Play sessions; the same arguments return the same.
+    """Simulate sessions; equal arguments give equal results.
 
     Raises:
-        ConfigError: If the arm is not known, or there is no session.
+        ConfigError: If the arm is not known, or no session fits.
     """
     if settings.arm not in ARMS:
         raise ConfigError(f"arm is {settings.arm!r}; allowed: {', '.join(ARMS)}")
@@ -103,12 +103,12 @@ class _Play:
         self._result = SessionResult(max(1, min(at_once, len(sessions))))
         self._rows: dict[str, SessionRow] = {}
         self._due: list[tuple[Seconds, int, Session, int]] = []
-        """Turns to be submitted: instant, rank, session, place."""
+        """Turns to be submitted: (time, rank, session, index)."""
         self._calls: dict[EngineSequence, TurnCall] = {}
         self._arrivals = 0
 
     def run(self) -> SessionResult:
-        """Play until all sessions have ended."""
+        """Run until all sessions have ended."""
         for _ in range(self._result.at_once):
             self._begin_next(self._random.uniform(0.0, _ARRIVE_WITHIN_S))
         while True:

@@ -1,4 +1,4 @@
-"""Engines for long contexts: their memory, and the time of an iteration."""
+"""Engine profiles for long contexts: memory, and the time of an iteration."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from justitia_ray.units import Seconds, Tokens
 
 @dataclass(frozen=True, slots=True)
 class LongContextProfile:
-    """A replica under vLLM, with the cost of attention over what a prompt follows on."""
+    """A vLLM replica, with the cost of attention of a prompt over its cached prefix."""
 
     name: str
     kv_tokens: Tokens
     base_s: Seconds
     """Time of any iteration."""
     per_sequence_s: Seconds
-    """Added for each sequence that decodes."""
+    """Time per decoding sequence."""
     per_context_token_s: Seconds
-    """Added for each token that those sequences hold."""
+    """Time per token that the decoding sequences hold."""
     per_prompt_token_s: Seconds
-    """Added for each prompt token that is computed."""
+    """Time per prompt token that is computed."""
     per_pair_s: Seconds
-    """Added for each pair of such a token and a token before it: attention."""
+    """Time per pair of a computed prompt token and a token before it: attention."""
     least_prefill_s: Seconds = 0.0
     """Least time of an iteration that computes any prompt token."""
     block_size: Tokens = 16
@@ -29,7 +29,7 @@ class LongContextProfile:
     max_batched_tokens: Tokens = 8192
 
     def decode_s(self, sequences: int, context_tokens: Tokens, iterations: int = 1) -> Seconds:
-        """Return the time of iterations in which all decode; contexts are those of the first."""
+        """Return the time of decode-only iterations; `context_tokens` are those of the first."""
         first = (
             self.base_s
             + self.per_sequence_s * sequences
@@ -41,12 +41,12 @@ class LongContextProfile:
     def iteration_s(
         self, sequences: int, context_tokens: Tokens, chunks: Iterable[tuple[Tokens, Tokens]]
     ) -> Seconds:
-        """Return the time of an iteration that computes chunks of prompts, too.
+        """Return the time of an iteration that also computes chunks of prompts.
 
         Args:
-            sequences: Sequences that decode.
-            context_tokens: Tokens that those hold.
-            chunks: Tokens of each chunk, and those before it in its sequence.
+            sequences: Number of decoding sequences.
+            context_tokens: Tokens that they hold.
+            chunks: (tokens of the chunk, tokens before it in its sequence).
         """
         decode_s = self.decode_s(sequences, context_tokens)
         prompt_s = sum(
@@ -61,7 +61,8 @@ PROFILES: Mapping[str, LongContextProfile] = {
     for profile in (
         # Llama 3 8B on an H200. Measured: prompts of 64, 256, 1,024, 4,096, 16,384 and 32,768
         # tokens in 25, 22, 30, 103, 493 and 1,227 ms (here 25, 25, 29, 106, 489 and 1,189), and
-        # decoding. The memory is worked out: 0.9 of 139 GiB less 16 GB of weights, 128 KiB a token.
+        # decoding. The memory is computed: 0.9 of 139 GiB less 16 GB of weights, at 128 KiB per
+        # token.
         LongContextProfile(
             "h200-llama3-8b",
             kv_tokens=870_000,
@@ -72,8 +73,8 @@ PROFILES: Mapping[str, LongContextProfile] = {
             per_pair_s=8e-10,
             least_prefill_s=0.025,
         ),
-        # A dense model of 32B on two H100. Not measured: memory, and the prefill of all of it in
-        # 19 s, are those of the notes on agents; the rest follows from sizes and bandwidth.
+        # A dense model of 32B on two H100. Not measured: the memory, and a prefill of all of it in
+        # 19 s, are from the notes on agents; the other values follow from sizes and bandwidth.
         LongContextProfile(
             "2xh100-32b",
             kv_tokens=305_000,

@@ -9,12 +9,12 @@ from justitia_ray.units import Seconds, Tokens
 
 
 class SessionReplica:
-    """An engine that goes from iteration to iteration; equal ones pass at once.
+    """An engine that simulates iteration by iteration, with equal iterations in one step.
 
     Args:
-        index: Its place among the replicas.
+        index: Index of the replica.
         profile: Memory and times.
-        policy: Order of what waits in the engine.
+        policy: Order of the sequences that wait in the engine.
     """
 
     def __init__(self, index: int, profile: LongContextProfile, policy: EnginePolicy) -> None:
@@ -29,14 +29,14 @@ class SessionReplica:
             policy,
         )
         self.ends_at: Seconds | None = None
-        """End of the iterations that run; None if nothing does."""
+        """End of the present run of iterations; None if nothing runs."""
         self._step: Mapping[EngineSequence, Tokens] = {}
         self._began_at: Seconds = 0.0
         self._iterations = 1
         self._context_tokens: Tokens = 0
 
     def add(self, sequence: EngineSequence, now: Seconds) -> None:
-        """Queue a sequence: it is considered when the iteration that runs has ended."""
+        """Queue a sequence; the engine considers it at the end of the present iteration."""
         self.steps.add(sequence)
         if self.ends_at is None:
             self._begin(now)
@@ -45,7 +45,7 @@ class SessionReplica:
             self.ends_at = self._began_at + self._length_s(self._iterations)
 
     def end(self, now: Seconds) -> list[EngineSequence]:
-        """End the iterations that run, begin others, and return the sequences that finished."""
+        """End the present iterations, start the next ones, and return the finished sequences."""
         made = self.steps.end(self._step, self._iterations)
         self._begin(now)
         return [sequence for sequence in made if sequence.finished]
@@ -57,13 +57,13 @@ class SessionReplica:
 
     @property
     def uncomputed_tokens(self) -> Tokens:
-        """Tokens of prompts that are here and are not computed, whatever the cache has of them."""
+        """Prompt tokens of the sequences here that are not computed yet, cached or not."""
         sequences = (*self.steps.running, *self.steps.waiting)
         return sum(max(0, one.tokens - one.computed - 1) for one in sequences)
 
     @property
     def sequences(self) -> int:
-        """Sequences that run or wait here."""
+        """Number of sequences that run or wait here."""
         return len(self.steps.running) + len(self.steps.waiting)
 
     def _begin(self, now: Seconds) -> None:
@@ -91,7 +91,7 @@ class SessionReplica:
         return self.profile.decode_s(len(self._step), self._context_tokens, iterations)
 
     def _ended_by(self, now: Seconds) -> int:
-        """Return the iterations that have begun before an instant."""
+        """Return the number of iterations that have begun before a time."""
         low, high = 1, self._iterations
         while low < high:
             middle = (low + high) // 2

@@ -1,10 +1,10 @@
-"""Recorded sessions: lengths of prompts and outputs, what of a prompt the turn before had, gaps.
+"""Recorded sessions: lengths of prompts and outputs, reuse of the prompt before, gaps.
 
-The trace has no tokens. A block of a prompt is named by its session and its position, for as long
-as the session goes on from what it has said; where a turn keeps less than the prompt before it had,
-its context is another one from there on. What a session begins with (tools and system prompt) is
-shared by all sessions for which both are equally long. Outputs are named apart: the trace counts
-the last answer as new in the next prompt.
+The trace has no tokens. A block of a prompt is identified by session and position, as long as the
+session continues its context; where a turn keeps less than the prompt before had, its context is a
+new one from there on. The start of a session (tools and system prompt) is shared by all sessions
+for which both have equal lengths. Outputs are identified separately: the trace counts the last
+answer as new in the next prompt.
 """
 
 import gzip
@@ -22,10 +22,10 @@ from justitia_ray.sim.workload import first_mistake
 from justitia_ray.units import Seconds, Tokens
 
 SESSIONS_FILE = Path("sessions") / "sessions.jsonl.gz"
-"""Place in a data directory."""
+"""Path inside a data directory."""
 
 _GRAIN: Tokens = 64
-"""Tokens of the blocks in which the trace counts reuse."""
+"""Size of the blocks in which the trace counts reuse, in tokens."""
 
 _Count = Annotated[int, Field(ge=0)]
 
@@ -50,7 +50,7 @@ _SESSION = TypeAdapter(_RecordedSession)
 
 
 class Chain:
-    """A name of blocks that follow on each other."""
+    """Identity of a chain of consecutive blocks."""
 
     __slots__ = ()
 
@@ -62,25 +62,25 @@ class Turn:
     prompt_tokens: Tokens
     output_tokens: Tokens
     gap_s: Seconds
-    """Time since the answer before."""
+    """Time since the answer of the turn before."""
     path: tuple[tuple[Chain, Tokens], ...]
-    """The chains of its prompt, and the position, in tokens, up to which each goes."""
+    """Chains of its prompt, each with the token position up to which it goes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session: turns that follow on each other."""
+    """A session: consecutive turns."""
 
     name: str
     turns: tuple[Turn, ...]
 
     @property
     def gaps_s(self) -> Seconds:
-        """Time in which it waits for tools and people."""
+        """Total time in which the session waits for tools and users."""
         return sum(turn.gap_s for turn in self.turns[1:])
 
     def until(self, most_tokens: Tokens) -> "Session":
-        """Return the session up to before its first turn that exceeds a context."""
+        """Return the turns before the first one that exceeds a context of `most_tokens`."""
         for place, turn in enumerate(self.turns):
             if turn.prompt_tokens + turn.output_tokens > most_tokens:
                 return Session(self.name, self.turns[:place])
@@ -88,7 +88,7 @@ class Session:
 
 
 class TurnContent:
-    """The content of a turn's sequence."""
+    """Content of a turn's sequence, as spans of blocks."""
 
     __slots__ = ("_block_size", "_turn")
 
@@ -97,7 +97,7 @@ class TurnContent:
         self._block_size = block_size
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of the full blocks from one position to before another, in order."""
+        """Return the spans of the full blocks from `start` to before `stop`, in order."""
         for chain, end_tokens in self._turn.path:
             end = end_tokens // self._block_size
             if start >= stop:
@@ -106,18 +106,21 @@ class TurnContent:
                 yield Span(chain, start, min(end, stop))
                 start = end
         if start < stop:
-            yield Span(self, start, stop)  # from the prompt's last block on, its own alone
+            yield Span(
+                self, start, stop
+            )  # this turn's own blocks, after the last full one of its prompt
 
 
 def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Session]:
     """Read recorded sessions.
 
     Args:
-        path: A file of JSON lines, compressed with gzip if its name ends so.
-        longest_gap_s: Longer gaps become as long as this; unknown ones are none.
+        path: A file of JSON lines, compressed with gzip if its name ends in `.gz`.
+        longest_gap_s: Longer gaps are cut to this; unknown gaps count as 0.
 
     Raises:
-        ConfigError: If it cannot be read or a line is wrong; names line, field and value.
+        ConfigError: If the file cannot be read or a line is wrong; the message names line, field
+            and value.
     """
     beginnings: dict[tuple[Tokens, Tokens], Chain] = {}
     sessions = []
@@ -157,7 +160,7 @@ def _turns(
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
-            # Another context from there on: what was said after it is not said any more.
+            # From here on the context is a new one: later blocks of the old one are not reused.
             path = [*_cut([*path, (chain, before)], kept)]
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))

@@ -1,4 +1,4 @@
-"""Workloads by name: the papers' experiments and what else is worth simulating."""
+"""Workloads by name: the papers' experiments and some of our own."""
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.suites.live_loads import DEMO, NINE_CLASS_LIVE
@@ -26,11 +26,11 @@ SUITES: dict[str, Suite] = {
 
 
 def build_suite(name: str, options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return a suite's applications in order of arrival; the same arguments give the same.
+    """Return a suite's applications in order of arrival; equal arguments give equal workloads.
 
     Raises:
-        ConfigError: If there is no such suite, it does not go by an option that is set, or the data
-            directory lacks what it needs.
+        ConfigError: If there is no such suite, it does not support an option that is set, or the
+            data directory lacks a file.
     """
     if name not in SUITES:
         raise ConfigError(f"suite must be one of {', '.join(SUITES)}, got {name!r}")

@@ -1,14 +1,13 @@
-"""Runs of the papers' application classes, one after the other: recorded ones, or made-up ones.
+"""Runs of the papers' application classes, one after the other: recorded or generated.
 
-With a data directory, the recorded runs of a class in random order, over again when they are used
-up, with the text that they ran on where it is known (it is not for MRS). Without one, runs made
-up from published statistics.
+With a data directory: the recorded runs of a class in random order, repeated when used up, with the
+input text where it is known (not for MRS). Without one: runs generated from published statistics.
 
 Self-consistency (several samples of one prompt, then a vote without an inference) has no recorded
 runs. Published are one greedy answer of each of three models to every question of GSM8K
-(Tebmer/Rereading-LLM-Reasoning, commit 0dbad50b), at 3.3 characters a token, and the sample code
+(Tebmer/Rereading-LLM-Reasoning, commit 0dbad50b), at 3.3 characters per token, and the sample code
 of Hermes (NephrenCake/Hermes, commit 3894339d): a template of about 600 characters, at most 512
-tokens. A sample is as long as one of the three answers to that very question.
+tokens. A sample is as long as one of the three answers to the same question.
 """
 
 import random
@@ -42,7 +41,7 @@ from justitia_ray.units import Tokens
 
 DEFAULT_SAMPLES = 40
 """Samples of the self-consistency paper (Wang et al., 2023), which make the class a medium one, as
-the Justitia paper has it: 2.7 M token·iterations, between PE's 0.7 M and MRS' 5.5 M. The 5 of the
+in the Justitia paper: 2.7 M token·iterations, between PE's 0.7 M and MRS' 5.5 M. The 5 of the
 Hermes sample code make it as small as KBQAV."""
 
 CHARS_PER_TOKEN = 3.3
@@ -64,7 +63,7 @@ def load_questions(data_dir: Path) -> list[Question]:
     """Return the questions in `apps/SC.jsonl`, at least one.
 
     Raises:
-        ConfigError: If the file is missing, empty or wrong; file, line and field are named.
+        ConfigError: If the file is missing, empty or wrong; the message names file, line and field.
     """
     path = data_dir / "apps" / "SC.jsonl"
     questions = [_question(record) for record in read_records(path)]
@@ -93,16 +92,16 @@ def _question(record: JsonRecord) -> Question:
 
 
 _ONE_DOCUMENT = ("CC", "EV", "DM")
-"""Classes all of whose prompts hold one text, so that they are long or short together."""
+"""Classes whose prompts all contain the same text, so that they are long or short together."""
 
 
 def made_up_run(application_class: str, rng: random.Random, samples: int) -> RecordedRun:
-    """Make up a run of a class.
+    """Generate a run of a class.
 
     Args:
         application_class: One of `measured_classes.STAGES` or `LOOPS`, or PE.
-        rng: Draws everything.
-        samples: Of a vote of SC.
+        rng: Source of all draws.
+        samples: Number of samples of an SC vote.
     """
     if application_class in LOOPS:
         return looped_run(LOOPS[application_class], rng)
@@ -121,7 +120,7 @@ def made_up_run(application_class: str, rng: random.Random, samples: int) -> Rec
 def _stages(
     stages: Sequence[Stage], rng: random.Random, prompt_z: float | None
 ) -> tuple[RecordedStage, ...]:
-    """Make up stages, all prompts where `prompt_z` lies in their spreads, or each by itself."""
+    """Generate stages; `prompt_z` sets the quantile of all prompts (None: each is drawn)."""
     run: list[RecordedStage] = []
     for stage in stages:
         for name in _rounds(stage, rng):
@@ -149,7 +148,7 @@ def _rounds(stage: Stage, rng: random.Random) -> list[str]:
 
 
 def looped_run(loop: Loop, rng: random.Random) -> RecordedRun:
-    """Make up a run of turns, each of whose prompts repeats all that was said before."""
+    """Generate a run of turns whose prompts repeat all earlier turns."""
     turns: list[RecordedStage] = []
     prompt_tokens = round(loop.first_prompt_tokens.draw(rng))
     for number in range(max(1, round(loop.turns.draw(rng)))):
@@ -194,14 +193,14 @@ def _call(stage: Stage, rng: random.Random) -> tuple[Tokens, Tokens]:
 
 
 CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
-"""Every class there are runs of."""
+"""All classes that have runs."""
 
 
 def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:
     """Deal classes from shuffled decks, so that every full deck has exactly the mix.
 
-    Differs from the paper, which draws each class by itself: of 300 applications, two to eleven
-    would then be large, and one seed's load several times another's.
+    Difference from the paper, which draws each class independently: of 300 applications, two to
+    eleven would then be large, and the load of one seed several times that of another.
     """
     deck = [name for name, number in mix.items() for _ in range(number)]
     while True:
@@ -211,7 +210,7 @@ def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRun:
-    """Inferences of one application, and the text that its user submitted if that is known."""
+    """Inferences of one application, and its input text ("" if unknown)."""
 
     inferences: tuple[WorkloadInference, ...]
     text: str
@@ -220,13 +219,13 @@ class ApplicationRun:
 def deal_runs(
     application_class: str, seed: int, data_dir: Path | None, samples: int
 ) -> Iterator[ApplicationRun]:
-    """Deal the runs of a class without end; the same arguments deal the same.
+    """Yield runs of a class without end; equal arguments yield equal runs.
 
     Args:
         application_class: The class.
-        seed: Of all draws.
-        data_dir: Where `recorded/` and `apps/` lie; None: runs are made up.
-        samples: Of a self-consistency vote.
+        seed: Seed of all draws.
+        data_dir: Directory with `recorded/` and `apps/`; None: runs are generated.
+        samples: Number of samples of a self-consistency vote.
 
     Raises:
         ConfigError: If the data directory has no run of that class, or a file is wrong.
@@ -247,7 +246,7 @@ def deal_runs(
 
 
 def _sampled(question: Question, samples: int, rng: random.Random) -> tuple[WorkloadInference, ...]:
-    """Return so many samples, each as long as a recorded answer drawn at random."""
+    """Return `samples` inferences, each as long as a recorded answer drawn at random."""
     prompt_tokens = round((TEMPLATE_CHARS + len(question.text)) / CHARS_PER_TOKEN)
     return tuple(
         WorkloadInference(str(number), prompt_tokens, rng.choice(question.answers))

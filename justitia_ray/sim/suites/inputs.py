@@ -1,7 +1,7 @@
-"""Inputs of applications, the texts that users submit: of a data directory, or of any machine.
+"""Input texts of applications: from a data directory, or from the Python installation.
 
-Without a data directory real texts are what the installed Python distribution says about itself.
-Its modules are read, never imported.
+Without a data directory, the docstrings of the installed Python standard library serve as real
+texts. Its modules are read, never imported.
 """
 
 import ast
@@ -29,11 +29,11 @@ def data_directory(given: Path | None, *, required: bool) -> Path | None:
     """Return the data directory, None if there is none and none is required.
 
     Args:
-        given: What `--data` names; it goes before the environment.
-        required: Whether the command cannot do without.
+        given: Value of `--data`; takes precedence over the environment variable.
+        required: Whether the command needs one.
 
     Raises:
-        ConfigError: If what is named is no directory, or nothing is named and one is required.
+        ConfigError: If the named path is no directory, or none is named and one is required.
     """
     in_environment = os.environ.get("JUSTITIA_DATA")
     if given is not None:
@@ -50,28 +50,29 @@ def data_directory(given: Path | None, *, required: bool) -> Path | None:
 
 
 _TEXTS_PER_CLASS = 40
-"""Enough for a demo; to read the whole distribution would take seconds."""
+"""Texts of each class, enough for a demo; reading the whole library would take seconds."""
 _DOCUMENTS = 4
-"""To be merged, as in the measured runs."""
+"""Documents to merge, as in the measured runs."""
 _FUNCTIONS = 200
-"""Enough for 40 texts of each class that is made of them."""
+"""Functions to read, enough for 40 texts of each class that uses them."""
 _FUNCTION_CHARS = 2_000
-"""Longest function to check; the measured texts have 2,089 at most."""
+"""Longest function to check, in characters; the measured texts have at most 2,089."""
 _DOCUMENT_CHARS = 5_000
-"""Shortest long document. The measured ones had 12,000 and more: few modules say so much."""
+"""Shortest long document, in characters. The measured ones had at least 12,000, which few modules
+reach."""
 
 
 @functools.cache
 def python_texts(application_class: str) -> tuple[str, ...]:
-    """Return up to 40 texts of the kind that a class takes.
+    """Return up to 40 texts suitable as inputs of a class.
 
     SC: questions with a number for an answer. KBQAV: a question and a response that states facts.
     FV: claims. MRS: long documents. DM: four shorter ones. CC: a task and a function for it. CG:
-    the start of a module. EV: a problem and a solution. PE: requests. The same for every run on one
+    the start of a module. EV: a problem and a solution. PE: requests. The texts depend only on the
     Python version.
 
     Raises:
-        ConfigError: If the class is another, or the distribution comes without sources.
+        ConfigError: If the class has no such texts, or the installation has no sources.
     """
     kinds: dict[str, Callable[[], Iterator[str]]] = {
         "SC": _questions,
@@ -110,7 +111,7 @@ def _statements() -> Iterator[str]:
 
 
 def _documents() -> Iterator[str]:
-    """Yield all that a module says about itself: prose, where its code would be none."""
+    """Yield all docstrings of a module as one text."""
     for _, source in _modules():
         text = "\n\n".join(_docstrings(ast.parse(source)))
         if len(text) >= _DOCUMENT_CHARS:
@@ -141,7 +142,7 @@ def _beginnings() -> Iterator[str]:
 
 
 def _beginning(function: ast.FunctionDef) -> str:
-    """Return a function without its body: declaration and documentation."""
+    """Return a function's declaration and docstring, without its body."""
     text = (ast.get_docstring(function) or "").replace("\n", "\n    ")
     documentation = f"    {text!r}" if '"""' in text else f'    """{text}"""'
     return f"def {function.name}({ast.unparse(function.args)}):\n{documentation}\n"
@@ -169,7 +170,7 @@ def _claims() -> Iterator[str]:
 
 
 def _document_sets() -> Iterator[str]:
-    """Yield what four functions of one module say about themselves."""
+    """Yield the docstrings of four functions of one module as four documents."""
     of_module: dict[str, list[str]] = {}
     for module, function, text in _documented_functions():
         texts = of_module.setdefault(module, [])
@@ -191,7 +192,7 @@ def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[s
 
 @functools.cache
 def _documented_functions() -> tuple[tuple[str, ast.FunctionDef, str], ...]:
-    """Return module, function and its documentation as one line, of the first 200."""
+    """Return module, function and its docstring as one line, for the first 200 functions."""
     return tuple(islice(_read_functions(), _FUNCTIONS))
 
 
@@ -200,7 +201,7 @@ def _read_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 text = " ".join((ast.get_docstring(node) or "").split())
-                if 100 <= len(text) <= 1000:  # the range of the recorded inputs, about
+                if 100 <= len(text) <= 1000:  # about the range of the recorded inputs
                     yield module, node, text
 
 
@@ -232,7 +233,7 @@ _TASKS = (
     ),
 )
 _GAMES = 40
-"""Number of household games: as many as there are texts of another class."""
+"""Number of household games, equal to the number of texts of the other classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +248,13 @@ def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
     """Return the inputs of a class, at least one, always in the same order.
 
     Args:
-        data_dir: Where `apps/CLASS.jsonl` lies. Without one, real texts come from the installed
-            Python distribution (`python_texts`), and openings of household games from `opening`.
+        data_dir: Directory with `apps/CLASS.jsonl`. None: real texts from the Python installation
+            (`python_texts`), and openings of household games from `opening`.
         application_class: The class.
 
     Raises:
-        ConfigError: If the file is missing, empty or wrong (file, line and field are named), or
-            there is no directory and the class is not one that Python's texts serve.
+        ConfigError: If the file is missing, empty or wrong (the message names file, line and
+            field), or there is no directory and `python_texts` does not support the class.
     """
     if data_dir is None:
         texts = (
@@ -272,7 +273,7 @@ def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
 
 
 def opening(seed: int) -> str:
-    """Return the opening text of a game; the same seed gives the same."""
+    """Return the opening text of a household game; equal seeds give equal texts."""
     rng = random.Random(f"opening/{seed}")
     room = rng.choice(_ROOMS)
     kinds = rng.sample(room, rng.randrange(_LEAST_RECEPTACLES, len(room) + 1))

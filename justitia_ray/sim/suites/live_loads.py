@@ -1,13 +1,13 @@
-"""Live loads: those of scripts/demo and scripts/bench_live, for agents and as workload files.
+"""Live loads of scripts/demo and scripts/bench_live, for agents and as workload files.
 
-One plan has two forms. Agents play the planned applications; a workload file has them as inferences
-that wait for each other, to be simulated, and replayed on the same service. Prompts of a file have
-the planned lengths; agents write theirs in words, of which a tokenizer makes more or fewer tokens.
+A plan has two forms. Agents play the planned applications; a workload file has them as inferences
+with dependencies, to be simulated, or replayed on the same service. Prompts of a file have the
+planned lengths; agents write theirs in words, which a tokenizer may turn into more or fewer tokens.
 
-The demo has three classes, cut to a tiny model of 2,048 tokens of context. bench_live has nine, in
-the mix of the Justitia paper (v1, Sec. V-A): 72 % small, 26 % medium, 2 % large. Lengths are those
-of recorded runs, or made up from their statistics, all times one factor, so that what is large
-against what stays as it was measured.
+The demo has three classes, cut to a tiny model with a context of 2,048 tokens. bench_live has nine,
+in the mix of the Justitia paper (v1, Sec. V-A): 72 % small, 26 % medium, 2 % large. Lengths are
+those of recorded runs, or generated from their statistics, all times one factor, so that the
+measured proportions hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,22 +27,24 @@ from justitia_ray.sim.suites.recorded import inferences_of
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
 
-_GAP_SCALE = 0.3  # tool time passes faster, as tokens do on a tiny model
+_GAP_SCALE = 0.3  # tool time is shortened, as lengths are for a tiny model
 _MAX_OUTPUT_TOKENS = 600  # three of 100 measured outputs are longer
 _TENANTS = ("team-a", "team-b", "team-c")
 _DEMO_MIX = {"FV": 0.5, "KBQAV": 0.35, "MRS": 0.15}
-"""Heavy-tailed, as agents are: short ReAct loops (FV) and fact checks (KBQAV) among a few summaries
-of long texts (MRS), which hold seven tenths of the KV token-time.
+"""Mix of the demo, heavy-tailed as agents are.
+
+Short ReAct loops (FV) and fact checks (KBQAV) with a few summaries of long texts (MRS), which hold
+seven tenths of the KV token-time.
 
 Before 0.2.0 the load was KBQAV and SC, whose applications cost nearly the same (0.32 and 0.39
-million token·iterations in the mean): whichever class went first, the other paid for it.
+million token·iterations on average), so that one class could gain only at the other's expense.
 """
 _DEMO_WARM_UP = {"FV": 4, "KBQAV": 3, "MRS": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class DemoLoad:
-    """The load of scripts/demo, and the warm-up that the predictor learns its first means from."""
+    """Load of scripts/demo, and the warm-up from which the predictor learns its first means."""
 
     warm_up: list[PlannedApplication]
     applications: list[PlannedApplication]
@@ -58,14 +60,14 @@ def demo_load(
     count: int | None = None,
     window_s: float | None = None,
 ) -> DemoLoad:
-    """Draw the load; the same arguments draw the same.
+    """Draw the demo's load; equal arguments give equal loads.
 
     Args:
-        seed: Of all draws.
-        data_dir: Where recorded runs and inputs lie; None: they are made up.
+        seed: Seed of all draws.
+        data_dir: Directory with recorded runs and inputs; None: they are generated.
         quick: Fewer and shorter applications.
-        count: How many, if not as many as the demo plays.
-        window_s: In how long they arrive on average, if not at the demo's rate.
+        count: Number of applications; None: the demo's.
+        window_s: Mean time in which they arrive; None: at the demo's rate.
 
     Raises:
         ConfigError: If inputs cannot be loaded.
@@ -98,19 +100,19 @@ def demo_load(
 
 
 WORDS_PER_TINY_TOKEN = 0.43
-"""Words of our prompts to a token of the tiny model's 2,048-entry tokenizer.
+"""Words of our prompts per token of the tiny model's 2,048-entry tokenizer.
 
 Measured by dry runs (`tests/dry_run.py`).
 """
 
 CONTEXT_TOKENS: Tokens = 2_048
 LONGEST_TOKENS: Tokens = 8_192
-"""Above the longest recorded inference, prompt and output (DM: 7,519): a context of this size needs
-no cutting."""
+"""Context above the longest recorded inference, prompt and output (DM: 7,519), which needs no
+cutting."""
 _FITTING = CONTEXT_TOKENS / LONGEST_TOKENS
 _LONGEST_OUTPUT: Tokens = CONTEXT_TOKENS // 3
 _MARGIN_TOKENS: Tokens = 64
-"""Room for the chat template, and for words that are longer still."""
+"""Room for the chat template, and for words with more tokens than average."""
 _TOKENS_PER_WORD_AT_MOST = 3.4
 
 
@@ -128,26 +130,26 @@ def nine_class_plan(
     mix: Mapping[str, int] = MIXES["paper"],
     tenants: Sequence[str] = ("default",),
 ) -> list[PlannedApplication]:
-    """Draw the load for the tiny model and its context; the same arguments draw the same.
+    """Draw the nine-class load for the tiny model; equal arguments give equal loads.
 
-    Classes, inputs, lengths, arrivals and tenants are drawn apart: a change to one leaves the
-    others.
+    Classes, inputs, lengths, arrivals and tenants are drawn independently: a change to one leaves
+    the others.
 
     Args:
-        data_dir: Where recorded runs and inputs lie; None: they are made up.
-        seed: Of all draws.
-        count: How many applications. Of a hundred each class has exactly its share.
-        window_s: In how long they arrive on average, as a Poisson process.
-        arrivals: Their instants, in place of a window; see `suite_arrivals` for those of a
-            recorded trace.
+        data_dir: Directory with recorded runs and inputs; None: they are generated.
+        seed: Seed of all draws.
+        count: Number of applications. Of each hundred, every class has exactly its share.
+        window_s: Mean time in which they arrive, as a Poisson process.
+        arrivals: Arrival times, instead of a window; see `suite_arrivals` for those of a recorded
+            trace.
         length_scale: Factor on all lengths; by default the longest recorded inference just fits the
-            context. What is longer than the context then is cut.
-        gap_scale: Factor on tool time; the same as on lengths leaves on the same engine the share
-            of tool time in an application's life about as it was.
-        samples: Of a vote of SC.
-        most_fan_out: Calls that a stage makes side by side, at most; see `LengthPlan`.
-        mix: How many of each class a deck holds.
-        tenants: On whose behalf applications run; each is as likely.
+            context. Longer inferences are cut.
+        gap_scale: Factor on tool time; with the factor of the lengths, tool time keeps about its
+            share of an application's duration on the same engine.
+        samples: Number of samples of an SC vote.
+        most_fan_out: Largest number of parallel calls of a stage; see `LengthPlan`.
+        mix: Number of applications of each class in a deck.
+        tenants: Tenants of the applications, with equal probability.
 
     Raises:
         ConfigError: If inputs cannot be loaded.
@@ -179,12 +181,12 @@ def nine_class_plan(
 def planned_application(
     planned: PlannedApplication, name: str, *, words_per_token: float = WORDS_PER_TOKEN
 ) -> WorkloadApplication:
-    """Return an application whose inferences are called `STAGE/INDEX`.
+    """Return a planned application with inferences named `STAGE/INDEX`.
 
     Args:
         planned: The application; steered.
         name: Its id.
-        words_per_token: What the plan was drawn with: prompts are planned in words.
+        words_per_token: Ratio with which the plan was drawn: prompts are planned in words.
     """
     return WorkloadApplication(
         name,
@@ -214,7 +216,7 @@ DEMO = Suite(
 
 
 LIVE_COUNT = 100
-"""A deck: exactly the mix."""
+"""Number of applications in a deck, which has exactly the mix."""
 LIVE_GAP_S = 1.0
 
 

@@ -1,8 +1,8 @@
 """Plans of live loads: which applications arrive when, and how long their inferences are.
 
-A model with random weights never says when an answer is over, nor how many claims it found. Steered
-applications take those from a plan, so that load does not depend on nonsense text and is the same
-under every policy. With a real model the plan only sets limits.
+A model with random weights does not decide when an answer ends, nor how many claims it found.
+Steered applications take both from a plan, so that the load does not depend on nonsense text and is
+equal under every policy. With a real model the plan only sets limits.
 """
 
 import random
@@ -26,10 +26,10 @@ from justitia_ray.sim.suites.recorded import (
 from justitia_ray.units import Seconds, Tokens
 
 WORDS_PER_TOKEN = 0.75
-"""English under the usual tokenizers. A rule and not a count: an agent has no tokenizer."""
+"""English text with the usual tokenizers. An estimate, because an agent has no tokenizer."""
 
 LEAST_MAX_PROMPT_WORDS = 100
-"""Room for an agent's instruction and a few lines of what it is about."""
+"""Room for an agent's instruction and a few lines of material."""
 
 
 class PlannedCall(NamedTuple):
@@ -41,7 +41,7 @@ class PlannedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallMade:
-    """An inference of an agent, as the service counted its tokens."""
+    """An inference of an agent, with the token counts of the service."""
 
     stage: str
     index: int
@@ -51,7 +51,7 @@ class CallMade:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """Inferences that run side by side, after `gap_s` seconds of tool time."""
+    """Inferences that run in parallel, after `gap_s` seconds of tool time."""
 
     calls: tuple[PlannedCall, ...]
     gap_s: Seconds
@@ -59,21 +59,22 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths of one application."""
+    """Lengths of one application."""
 
     steered: bool
-    """True: fan-outs and lengths are those planned. False: the answers decide, within limits."""
+    """True: fan-outs and lengths are the planned ones. False: the answers decide, within limits."""
     run: RecordedRun
     """The planned run; its prompts are in words."""
     limits: Mapping[str, PlannedCall]
-    """Longest inference of a stage when not steered; repeated stages by their plain name."""
+    """Longest inference of a stage when not steered; repeated stages by their name without a
+    number."""
 
     @cached_property
     def stages(self) -> dict[str, PlannedStage]:
         """Stages by name, in order; repeated ones as `collapse_1`, `collapse_2` and so on.
 
         Inferences of PE's subtasks are the stages `choose_model` and `llm_task`: the n-th subtask
-        of such a kind has the n-th of them.
+        of a kind has the n-th inference of its stage.
         """
         return {
             stage.name: PlannedStage(tuple(PlannedCall(*call) for call in stage.calls), stage.gap_s)
@@ -87,11 +88,11 @@ class Lengths:
         return [subtask for stage in self.run.stages for subtask in stage.subtasks]
 
     def fan_out(self, stage: str) -> int:
-        """Return how many inferences were planned for a stage."""
+        """Return the number of inferences planned for a stage."""
         return len(self.stages[stage].calls)
 
     def call(self, stage: str, index: int) -> PlannedCall:
-        """Return the length, or when not steered the limits, of one inference."""
+        """Return the lengths of one inference, or its limits when not steered."""
         if self.steered:
             return self.stages[stage].calls[index]
         if stage in self.limits:
@@ -99,42 +100,42 @@ class Lengths:
         return self.limits[stage.rstrip("0123456789").rstrip("_")]
 
     def rounds(self, name: str) -> int:
-        """Return how many rounds of a repeated stage were planned."""
+        """Return the number of rounds planned for a repeated stage."""
         return sum(stage.rpartition("_")[0] == name for stage in self.stages)
 
 
 @dataclass(kw_only=True)
 class LengthPlan:
-    """Draws the lengths of applications; the same seed draws the same.
+    """Draws the lengths of applications; equal seeds give equal lengths.
 
     Raises:
         ConfigError: If a recorded file is wrong.
     """
 
     seed: int = 0
-    """Seed of all draws. An application's draw depends on it, the class and the number only."""
+    """Seed of all draws. An application's draw depends only on seed, class and number."""
     length_scale: float = 1.0
     """Factor on all lengths, of prompts and of outputs; fan-outs stay."""
     gap_scale: float = 1.0
-    """Factor on tool time; 0 leaves it out."""
+    """Factor on tool time; 0: no tool time."""
     steered: bool = True
-    """Whether agents follow the plan (a random model) or its limits (a real one)."""
+    """Whether agents follow the plan (a random model) or only its limits (a real one)."""
     max_prompt_words: int = 400
-    """A prompt has no more words than that, and no more than six times as many bytes. A tokenizer
+    """Largest number of words of a prompt, which also has at most six bytes per word. A tokenizer
     of 2,048 entries makes 2 to 3.4 tokens of an English word, so that 400 words are at most some
-    1,400 of a 2,048-token context."""
+    1,400 tokens of a 2,048-token context."""
     max_output_tokens: Tokens | None = None
-    """No output is longer; None: no bound but the measured maximum."""
+    """Largest output; None: only the measured maximum bounds it."""
     words_per_token: float = WORDS_PER_TOKEN
-    """Words of a prompt to a token, under the tokenizer of the model."""
+    """Words of a prompt per token of the model's tokenizer."""
     samples: int = 5
-    """Samples of a vote of SC; 5: as many as it was measured with."""
+    """Samples of an SC vote; 5: as in the measured runs."""
     most_fan_out: int | None = None
-    """Most inferences of a stage that are played side by side, the first ones; None: all. Subtasks
-    of a plan are left as they are."""
+    """Largest number of parallel inferences of a stage that are played, the first ones; None: all.
+    Subtasks of a plan are not cut."""
     data_dir: Path | None = None
-    """Where `recorded/CLASS.jsonl` lies; a class without that file, or without a directory, is made
-    up from published statistics (`made_up_run`)."""
+    """Directory with `recorded/CLASS.jsonl`; without a directory or file, runs are generated from
+    published statistics (`made_up_run`)."""
 
     def __post_init__(self) -> None:
         self._runs: dict[str, list[RecordedRun]] = {
@@ -143,12 +144,12 @@ class LengthPlan:
         }
 
     def draw(self, application_class: str, item_id: str, number: int) -> Lengths:
-        """Return the lengths of an application: of a recorded run on its input if there is one.
+        """Return the lengths of an application, of a recorded run on its input if there is one.
 
         Args:
             application_class: One of `table.WORKLOADS`.
-            item_id: Its input.
-            number: Its number in the load; two applications on one input differ by it.
+            item_id: Id of its input.
+            number: Number of the application in the load, which varies draws on the same input.
         """
         rng = random.Random(f"{self.seed}/lengths/{application_class}/{number}")
         runs = self._runs[application_class]
@@ -159,7 +160,7 @@ class LengthPlan:
         return self.of_run(application_class, run)
 
     def of_run(self, application_class: str, run: RecordedRun) -> Lengths:
-        """Return the lengths of an application that goes as a run went."""
+        """Return the lengths of an application that repeats a run."""
         planned = replace(run, stages=tuple(self._planned(stage) for stage in run.stages))
         limits = {name: self._call(*most) for name, most in _most(application_class).items()}
         return Lengths(self.steered, planned, limits)
@@ -188,7 +189,7 @@ class LengthPlan:
 
 
 def _flat(stage: RecordedStage) -> list[RecordedStage]:
-    """Return a stage, or in place of subtasks a stage for each kind that has inferences."""
+    """Return a stage; for subtasks, one stage for each kind with inferences."""
     if not stage.subtasks:
         return [stage]
     stages = []
@@ -216,14 +217,14 @@ class PlannedApplication:
     """An application of a load."""
 
     number: int
-    """Place in the order of arrival, from 0."""
+    """Index in the order of arrival, from 0."""
     application_class: str
     item_id: str
     text: str
     """Text that the user submits."""
     tenant: str
     arrived_at_s: Seconds
-    """From the start of the load."""
+    """Time from the start of the load."""
     lengths: Lengths
 
 
@@ -238,21 +239,21 @@ def plan_load(
     arrivals: Sequence[Seconds] | None = None,
     dealt: bool = False,
 ) -> list[PlannedApplication]:
-    """Draw a load, in order of arrival; the same arguments draw the same.
+    """Draw a load, in order of arrival; equal arguments give equal loads.
 
-    Arrivals, classes, inputs and tenants are drawn apart: a change to one leaves the others.
+    Arrivals, classes, inputs and tenants are drawn independently: a change to one leaves the
+    others.
 
     Args:
-        lengths: Draws the lengths of the applications; inputs lie in the same data directory.
-        count: How many applications.
+        lengths: Draws the lengths of the applications; inputs are read from its data directory.
+        count: Number of applications.
         mix: Share of each class, in any unit.
-        rate_per_s: How many arrive per second on average; arrivals are a Poisson process.
-        seed: Seed of all draws but the lengths.
-        tenants: On whose behalf applications run; each is as likely.
-        arrivals: Instants at which they arrive, sorted, in place of a Poisson process; `count` of
-            them.
+        rate_per_s: Mean number of arrivals per second; arrivals are a Poisson process.
+        seed: Seed of all draws except lengths.
+        tenants: Tenants of the applications, with equal probability.
+        arrivals: `count` sorted arrival times, instead of a Poisson process.
         dealt: Deal classes from shuffled decks, each with exactly the mix, whose shares must then
-            be whole numbers. Otherwise each is drawn by itself.
+            be whole numbers. Otherwise each is drawn independently.
 
     Raises:
         ConfigError: If inputs cannot be loaded.
@@ -262,7 +263,7 @@ def plan_load(
         return random.Random(f"{seed}/{purpose}")
 
     def shuffled(application_class: str) -> Iterator[Input]:
-        """Return the inputs of a class in random order, over again when they are used up."""
+        """Return the inputs of a class in random order, repeated when used up."""
         inputs = load_inputs(lengths.data_dir, application_class)
         rng(f"inputs/{application_class}").shuffle(inputs)
         return cycle(inputs)

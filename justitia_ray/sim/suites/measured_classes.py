@@ -1,13 +1,13 @@
-"""Statistics of the application classes: fan-outs, lengths and tool time, as they were measured.
+"""Measured statistics of the application classes: fan-outs, lengths and tool time.
 
-Source: recorded runs published with Hermes (NephrenCake/Hermes, commit 3894339d): 256 of KBQAV,
-164 of CC and CG, 129 of PE, 117 of MRS, 100 of EV and DM, 98 of FV, 95 of ALFWI. The sandbox that
-CC and EV end with keeps no inference waiting and is left out. For SC no multi-sample run is
-published: its lengths are single answers of gpt-3.5-turbo to the 1,319 GSM8K test questions
-(Tebmer/Rereading-LLM-Reasoning), at 3.3 characters a token, and its prompt and fan-out are those
+Source: recorded runs published with Hermes (NephrenCake/Hermes, commit 3894339d): 256 of KBQAV, 164
+of CC and CG, 129 of PE, 117 of MRS, 100 of EV and DM, 98 of FV, 95 of ALFWI. The sandbox run at the
+end of CC and EV delays no inference and is left out. For SC no multi-sample run is published: its
+lengths are single answers of gpt-3.5-turbo to the 1,319 GSM8K test questions
+(Tebmer/Rereading-LLM-Reasoning), at 3.3 characters per token, and its prompt and fan-out are those
 of the Hermes sample code.
 
-Classes have fixed stages (`STAGES`), go in turns (`LOOPS`), or plan their own stages (`PLAN`).
+Classes have fixed stages (`STAGES`), run in turns (`LOOPS`), or plan their own stages (`PLAN`).
 """
 
 import math
@@ -35,19 +35,19 @@ class Spread:
         return self.at(rng.gauss(0.0, 1.0))
 
     def at(self, z: float) -> float:
-        """Return the value that lies where `z` lies in a standard normal distribution."""
+        """Return the value at the quantile that `z` has in a standard normal distribution."""
         ratio = self.p90 / self.median if z > 0 else self.median / self.p10
         return min(self.max, self.median * math.pow(ratio, z / _Z90))
 
 
 def exactly(value: float) -> Spread:
-    """Return the spread of a quantity that is always the same."""
+    """Return the spread of a constant."""
     return Spread(value, value, value, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a class: inferences that run side by side."""
+    """A stage of a class: inferences that run in parallel."""
 
     name: str
     fan_out: Spread | None
@@ -57,7 +57,7 @@ class Stage:
     gap_s: Spread | None = None
     """Tool time before the stage, in seconds."""
     round_weights: tuple[int, ...] = ()
-    """Runs that had 0, 1, … rounds, of a stage that is repeated as `NAME_1`, `NAME_2`, …"""
+    """Number of runs with 0, 1, … rounds, for a stage repeated as `NAME_1`, `NAME_2`, …"""
 
 
 STAGES: dict[str, tuple[Stage, ...]] = {
@@ -141,23 +141,23 @@ STAGES: dict[str, tuple[Stage, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """An agent's turns, one after the other; each prompt repeats all that was said before."""
+    """Consecutive turns of an agent; each prompt repeats all earlier turns."""
 
     name: str
-    """Name of the turns, which are `NAME_1`, `NAME_2`, …"""
+    """Base name of the turns, which are `NAME_1`, `NAME_2`, …"""
     turns: Spread
     first_prompt_tokens: Spread
     first_output_tokens: Spread
     later_output_tokens: Spread
     observation_tokens: Spread
-    """Tokens that a tool's answer adds to the next prompt, beside the turn's own output."""
+    """Tokens that a tool's answer adds to the next prompt, besides the turn's own output."""
     gap_s: Spread
     """Tool time between turns, in seconds."""
     max_prompt_tokens: float = math.inf
-    """The longest prompt of any turn that was measured."""
+    """Longest measured prompt of any turn."""
 
 
-# First turns, later ones and what came between were told apart in four fifths of those recordings.
+# Four fifths of the recordings distinguish first turns, later turns and observations.
 LOOPS: dict[str, Loop] = {
     "FV": Loop(
         "thought",
@@ -190,12 +190,12 @@ LOOPS: dict[str, Loop] = {
         6035,
     ),
 }
-"""By application class."""
+"""Loops by application class."""
 
 
 MODEL, CHOOSE_MODEL, LLM_TASK = "model", "choose_model", "llm_task"
-"""Kinds of subtasks: a model that is no LLM runs; an inference chooses that model first; an
-inference is the subtask."""
+"""Kinds of subtasks: a model that is no LLM runs; an inference first chooses that model; the
+subtask is an inference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +207,11 @@ class PlanStages:
     choose_model_share: float
     """Share of the subtasks in which an inference chooses a model, which then runs."""
     llm_task_share: float
-    """Share of the subtasks that are an inference. The rest only runs a model that is no LLM."""
+    """Share of the subtasks that are an inference; all others only run a model that is no LLM."""
     choose_model: Stage
     llm_task: Stage
     exec_s: Spread
-    """Seconds that those models take, of a whole run."""
+    """Total time of those models in a run, in seconds."""
     response: Stage
 
 
@@ -225,5 +225,5 @@ PLAN = PlanStages(
     Spread(17.3, 3.2, 39.6, 58.8),
     Stage("response", exactly(1), Spread(711, 474, 1041, 1859), Spread(497, 338, 783, 1670)),
 )
-"""PE. A run has 2.9 subtasks on average, 0.57 that choose a model and 0.64 that are an inference;
-most plans are a chain, and made-up ones all are."""
+"""Stages of PE. A run has 2.9 subtasks on average, 0.57 that choose a model and 0.64 that are an
+inference; most plans are a chain, and all generated ones are."""

@@ -1,7 +1,7 @@
-"""Suites: their options, when their applications arrive, and the type of a suite.
+"""Options of suites, arrival times of their applications, and the type of a suite.
 
-Arrivals are the first rows of a real trace, stretched to a window, or made up. A window scales
-all instants by one factor, so that the pattern stays.
+Arrivals are the first rows of a real trace, scaled to a window, or generated. A window scales all
+times by one factor, so that the pattern stays.
 """
 
 import math
@@ -23,15 +23,15 @@ _TRACES = {
     "lmsys": "lmsys_vtc_arrivals.csv",
 }
 _MOONCAKE_STEP_S = 3.0
-"""Timestamps of the Mooncake trace are rounded down to that; up to 28 requests share one."""
+"""Resolution to which the Mooncake trace rounds timestamps down; up to 28 requests share one."""
 
 _Maker = Callable[[int, random.Random], list[float]]
 _MADE: dict[str, _Maker] = {
     "poisson": lambda count, rng: sorted(rng.random() for _ in range(count)),
     "uniform": lambda count, rng: [number / count for number in range(count)],
 }
-"""Instants in [0, 1). A Poisson process of which the number of arrivals is given is that many
-independent uniform instants."""
+"""Generators of times in [0, 1). A Poisson process with a given number of arrivals is the same as
+independent uniform times."""
 
 ARRIVALS = (*_TRACES, *_MADE)
 """Names of all kinds of arrivals."""
@@ -40,13 +40,13 @@ ARRIVALS = (*_TRACES, *_MADE)
 def arrival_times(
     kind: str, count: int, window_s: Seconds, rng: random.Random, data_dir: Path | None
 ) -> list[Seconds]:
-    """Return `count` instants in [0, window_s], sorted, to the microsecond.
+    """Return `count` times in [0, window_s], sorted, to the microsecond.
 
-    Of a trace, the first `count` rows: the first arrives at 0 and the last at `window_s`. A trace
-    that has fewer is gone through again.
+    For a trace: its first `count` rows, scaled so that the first arrives at 0 and the last at
+    `window_s`. A trace with fewer rows is repeated.
 
     Raises:
-        ConfigError: If a trace is asked for and there is no data directory, or its file is wrong.
+        ConfigError: If a trace is requested and there is no data directory, or its file is wrong.
     """
     if kind in _MADE:
         instants = _MADE[kind](count, rng)
@@ -65,15 +65,15 @@ def arrival_times(
 
 
 def thinned_arrivals(kind: str, count: int, rng: random.Random, data_dir: Path) -> list[Seconds]:
-    """Return `count` instants drawn from the whole of a trace, sorted; the first is 0.
+    """Return `count` times drawn from the whole of a trace, sorted, starting at 0.
 
-    The load rises and falls over them as over the trace.
+    The load varies over them as over the trace.
 
     Args:
-        kind: A name of a recorded trace.
-        count: At most the number of its rows.
-        rng: Draws.
-        data_dir: Where the trace is.
+        kind: Name of a recorded trace.
+        count: Number of times, at most that of its rows.
+        rng: Source of the draws.
+        data_dir: Directory of the trace.
 
     Raises:
         ConfigError: If the file is missing or wrong, or holds fewer arrivals.
@@ -98,9 +98,9 @@ def _traced(path: Path, count: int) -> list[Seconds]:
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """Options that a suite is built with; None: as the suite has it.
+    """Options of a suite; None: the suite's default.
 
-    `seed` and `data_dir` go with every suite, the rest only with those that name it.
+    `seed` and `data_dir` apply to every suite, the other options only to suites that support them.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -109,16 +109,18 @@ class SuiteOptions:
     count: int | None = None
     """Number of applications."""
     window_s: Seconds | None = None
-    """Length of the arrivals; another window moves arrivals and changes nothing else."""
+    """Length of the arrivals in seconds; another window moves arrivals and changes nothing else."""
     seed: int = 0
     data_dir: Path | None = None
-    """Recorded runs, inputs and arrivals. Without it, runs are drawn from published statistics."""
+    """Directory of recorded runs, inputs and arrivals. None: runs are drawn from published
+    statistics."""
     arrivals: str | None = None
-    """A name in `ARRIVALS`."""
+    """Kind of arrivals: a name in `ARRIVALS`."""
     mix: str | None = None
     """`paper`, `recorded`, or whole numbers by class, as in `KBQAV=60,MRS=1`."""
     tenants: int | None = None
-    """On whose behalf applications run: `t0`, `t1`, …, each as likely. 1: all on one's."""
+    """Number of tenants `t0`, `t1`, …, drawn with equal probability; 1: all applications share one.
+    """
     sc_samples: int | None = None
     """Samples of a self-consistency vote."""
 
@@ -133,7 +135,7 @@ class SuiteOptions:
             raise ConfigError(f"arrivals must be one of {', '.join(ARRIVALS)}, got {self.arrivals}")
 
     def refuse_others(self, who: str, takes: Sequence[str]) -> None:
-        """Raise ConfigError if an option is set that is not among those that `who` goes by."""
+        """Raise ConfigError if an option is set that `who` does not support."""
         for name in (field.name for field in fields(self)):
             if name not in {"seed", "data_dir", *takes} and getattr(self, name) is not None:
                 raise ConfigError(f"{who} does not go by {name}; it does by {', '.join(takes)}")
@@ -142,13 +144,13 @@ class SuiteOptions:
 def suite_arrivals(
     options: SuiteOptions, count: int, gap_s: Seconds, *, traced: bool = True
 ) -> list[Seconds]:
-    """Return the instants of a suite's applications, as its options have them.
+    """Return the arrival times of a suite's applications by its options.
 
     Args:
-        options: `arrivals`, `window_s`, `seed` and `data_dir` count.
+        options: `arrivals`, `window_s`, `seed` and `data_dir` are used.
         count: Number of applications.
         gap_s: Mean time between arrivals, if no window is set.
-        traced: Whether arrivals are those of the Mooncake trace by default, if there are data.
+        traced: Whether to use the Mooncake trace by default, if there is a data directory.
 
     Raises:
         ConfigError: As `arrival_times`.
@@ -168,8 +170,8 @@ class Suite:
     """A kind of workload."""
 
     about: str
-    """Description and source, in a line."""
+    """Description and source, in one line."""
     build: Callable[[SuiteOptions], list[WorkloadApplication]]
-    """Returns its applications in order of arrival."""
+    """Function that returns its applications in order of arrival."""
     takes: tuple[str, ...] = ()
-    """Options that it goes by."""
+    """Names of the options that it supports."""

@@ -1,10 +1,10 @@
-"""The workloads of the Justitia paper: the mixed suite, an elephant among mice, two merges.
+"""Workloads of the Justitia paper: the mixed suite, an elephant among mice, two merges.
 
 - nine-class (v1, Sec. V-A): 300 applications of nine classes, 72 % small, 26 % medium, 2 % large,
   submitted over 18, 9 or 6 minutes (1x, 2x, 3x).
 - elephant-mice (v1, Sec. V-C and Fig. 11; v2, Fig. 9): a map-reduce summary arrives first, then a
-  small application each second, drawn from KBQAV, CC and ALFWI. Under SRJF the elephant waits for
-  as long as mice come.
+  small application each second, drawn from KBQAV, CC and ALFWI. Under SRJF the elephant waits as
+  long as mice arrive.
 - two-dm (v1, Sec. III-A and Fig. 3): two document merges that arrive together.
 """
 
@@ -29,14 +29,14 @@ MIXES: dict[str, dict[str, int]] = {
     "paper": {**_SMALL_AND_LARGE, "PE": 13, "SC": 13},
     "recorded": {**_SMALL_AND_LARGE, "PE": 13, "CG": 13},
 }
-"""Applications of each class among a hundred: those of the Hermes trace generator, whose
-classes and 72/26/2 the Justitia paper shares. `paper` has the nine classes that the paper lists, so
-SC in CG's place (the paper names CG once, among the medium ones, and nowhere else); `recorded` is
-Hermes' own, of whose classes each has recorded runs."""
+"""Applications of each class among a hundred: those of the Hermes trace generator, whose classes
+and 72/26/2 the Justitia paper shares. `paper` has the nine classes that the paper lists, so SC in
+CG's place (the paper names CG once, among the medium ones, and nowhere else); `recorded` is Hermes'
+own mix, whose classes all have recorded runs."""
 
 NINE_CLASS_COUNT = 300
 DEFAULT_GAP_S = 1.2
-"""300 applications in 6 minutes: the paper's 3x."""
+"""Mean time between arrivals: 300 applications in 6 minutes, the paper's 3x."""
 
 
 def _applications(
@@ -63,10 +63,10 @@ def _applications(
 
 
 def build_nine_class(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the applications in order of arrival.
+    """Return the nine-class applications in order of arrival.
 
-    Classes, runs, arrivals and tenants are drawn apart: a change to one leaves the others, and a
-    larger count begins with the same applications.
+    Classes, runs, arrivals and tenants are drawn independently: a change to one leaves the others,
+    and a larger count starts with the same applications.
     """
     mix, tenants = parse_mix(options.mix or "paper"), options.tenants or 1
     return _applications(
@@ -78,10 +78,10 @@ def build_nine_class(options: SuiteOptions) -> list[WorkloadApplication]:
 
 
 def parse_mix(text: str) -> dict[str, int]:
-    """Return how many of each class a deck holds: a name of MIXES, or `CLASS=NUMBER,…`.
+    """Return the number of each class in a deck, from a name of MIXES, or `CLASS=NUMBER,…`.
 
     Raises:
-        ConfigError: If it is neither, or all are 0.
+        ConfigError: If the text is neither, or all numbers are 0.
     """
     if text in MIXES:
         return MIXES[text]
@@ -123,9 +123,9 @@ MOUSE_EVERY_S = 1.0
 
 
 def build_elephant_mice(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the elephant, `a0`, and count - 1 mice; a larger count begins with the same ones.
+    """Return the elephant, `a0`, and count - 1 mice; a larger count starts with the same ones.
 
-    A window spreads the mice evenly over it; by default they come one a second.
+    A window spreads the mice evenly over it; by default one arrives per second.
     """
     mice = (options.count or ELEPHANT_MICE_COUNT) - 1
     every_s = options.window_s / max(1, mice) if options.window_s else MOUSE_EVERY_S
@@ -142,7 +142,7 @@ ELEPHANT_MICE = Suite(
 
 
 def build_two_dm(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return them; which two runs, the seed says. The paper has 459 blocks of KV, 7,344 tokens."""
+    """Return two merges drawn by the seed. The paper's replica has 459 KV blocks, 7,344 tokens."""
     return _applications(options, ["DM", "DM"], [0.0, 0.0])
 
 

@@ -1,7 +1,7 @@
-"""Runs of applications, recorded or made up: calls by stage, their lengths, and tool time.
+"""Runs of applications, recorded or generated: calls by stage, their lengths, and tool time.
 
-What an agent is to play must go through the agent's stages. The simulator and the predictor read
-runs of any stages.
+A run that an agent plays must have the agent's stages. The simulator and the predictor accept any
+stages.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ PLAYED_CLASSES = (*STAGES, *LOOPS, "PE")
 """Classes that have an agent."""
 
 _Need: TypeAlias = Annotated[int, Field(ge=-1, strict=True)]
-"""Index of a subtask; -1: the plan itself, which all need."""
+"""Index of a subtask; -1: the plan itself, which all subtasks need."""
 
 
 def _without_plan(needs: tuple[int, ...]) -> tuple[int, ...]:
@@ -43,14 +43,14 @@ def _without_plan(needs: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSubtask:
-    """A subtask of a plan: inferences one after the other, then a tool."""
+    """A subtask of a plan: consecutive inferences, then a tool."""
 
     needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
-    """Indices of the subtasks of the stage that must be done first; all are before it."""
+    """Indices of the earlier subtasks of the stage whose results it needs."""
     calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
     """Kind of each call (`choose_model` or `llm_task`), its prompt and output tokens."""
     exec_s: DurationField
-    """Time of the tool."""
+    """Duration of the tool."""
 
     @property
     def kind(self) -> str:
@@ -64,7 +64,7 @@ class RecordedStage:
 
     name: str
     calls: Annotated[tuple[tuple[TokensField, TokensField], ...], Field(min_length=1)] = ()
-    """Prompt and output tokens of each inference; all may run side by side."""
+    """Prompt and output tokens of each inference; all may run in parallel."""
     gap_s: Annotated[DurationField, Field(alias="gap_before_s")] = 0.0
     """Tool time before the stage."""
     subtasks: Annotated[tuple[RecordedSubtask, ...], Field(min_length=1)] = ()
@@ -75,7 +75,7 @@ class RecordedRun:
     """A run of an application."""
 
     item_id: str | None
-    """The input it ran on; None if that is not among the inputs."""
+    """Id of its input; None if that is not among the inputs."""
     stages: Annotated[tuple[RecordedStage, ...], Field(min_length=1)]
 
 
@@ -83,16 +83,16 @@ _RUN = TypeAdapter(RecordedRun)
 
 
 def load_runs(data_dir: Path, application_class: str, *, played: bool = False) -> list[RecordedRun]:
-    """Return the runs in `recorded/CLASS.jsonl`, none if there is no such file.
+    """Return the runs in `recorded/CLASS.jsonl`; an empty list if there is no such file.
 
     Args:
-        data_dir: Where `recorded/` lies.
-        application_class: The class. Turns of one that goes in turns (`loops.LOOPS`) are named as
-            the agent names them, whatever they were.
-        played: Whether the class's agent is to play them: stages must then be the agent's.
+        data_dir: Directory with `recorded/`.
+        application_class: The class. Turns of a class in `loops.LOOPS` are renamed to the agent's
+            names.
+        played: Whether the class's agent will play the runs: stages must then be the agent's.
 
     Raises:
-        ConfigError: If the file is wrong; file, line and field are named.
+        ConfigError: If the file is wrong; the message names file, line and field.
     """
     path = data_dir / "recorded" / f"{application_class}.jsonl"
     if not path.exists():
@@ -129,7 +129,7 @@ def _run(record: JsonRecord, application_class: str, played: bool) -> RecordedRu
 def _check_playable(
     record: JsonRecord, application_class: str, stages: Sequence[RecordedStage]
 ) -> None:
-    """Hold the stages to those that the agent of the class goes through."""
+    """Raise ConfigError unless the stages are those of the class's agent."""
     if application_class in LOOPS:
         for index, stage in enumerate(stages):
             if len(stage.calls) != 1:
@@ -164,14 +164,14 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
     """Return the inferences of a run, in the order of the record.
 
     A stage starts when the one before is done and `gap_s` seconds of tool time are over; its calls
-    run side by side. Subtasks start when those they need are done, run their calls one after the
-    other, then their tool; the next stage waits for all. Tool time after the last inference is
-    nobody's wait and left out.
+    run in parallel. Subtasks start when those they need are done, run their calls one after the
+    other, then their tool; the next stage waits for all. Tool time after the last inference delays
+    nothing and is left out.
 
     Args:
         run: The run.
-        named: Whether inferences are called `STAGE/INDEX`, those of subtasks `KIND/INDEX`, and not
-            `0`, `1`, …
+        named: Whether inferences are named `STAGE/INDEX`, those of subtasks `KIND/INDEX`, instead
+            of `0`, `1`, …
     """
     dag = _Dag(named=named)
     done = _Done((), 0)
@@ -186,7 +186,7 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An instant: so long after the last of some inferences, or after the arrival if of none."""
+    """A time: a delay after the last of some inferences, or after the arrival if there are none."""
 
     after: tuple[InferenceId, ...]
     delay_s: Seconds
@@ -198,8 +198,8 @@ class _Dag:
         self._named = named
         self._counts = Counter[str]()
         self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
-        """By inference, its ancestors and the tool time there is at least from their end to its
-        submission."""
+        """Ancestors of each inference, with the least tool time from their end to its submission.
+        """
 
     def add(
         self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Done
@@ -232,11 +232,11 @@ class _Dag:
         return leads
 
     def _latest(self, ends: list[_Done]) -> _Done:
-        """Return the last of several instants, as far as `after` and one delay can say it.
+        """Return the last of several times, as exactly as `after` and one delay can express it.
 
-        An inference that another one of them waited for is implied; what of its delay may then be
-        still to come is kept. Where delays differ, the longest counts from the last end: the format
-        has one delay for all, and an inference must not be submitted too early.
+        An inference for which another one waited is implied; the part of its delay that may still
+        remain is kept. Where delays differ, the longest counts from the last end: the format has
+        one delay for all, and an inference must not be submitted too early.
         """
         delays: dict[InferenceId, Seconds] = {}
         delay_s = max((end.delay_s for end in ends if not end.after), default=0.0)

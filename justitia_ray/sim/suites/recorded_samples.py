@@ -1,4 +1,4 @@
-"""Samples to learn from, of a data directory: recorded runs joined to the inputs they ran on."""
+"""Training samples from a data directory: recorded runs joined to their inputs."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from justitia_ray.sim.suites.recorded import inferences_of, load_runs
 
 
 def recorded_classes(data_dir: Path) -> list[str]:
-    """Return the classes of `data_dir/recorded/`, by name.
+    """Return the classes in `data_dir/recorded/`, by name.
 
     Raises:
         ConfigError: If there is no such directory or no file in it.
@@ -29,13 +29,13 @@ def load_samples(
 ) -> list[Sample]:
     """Return a class's runs as samples, with their texts, in the order of the record.
 
-    A run costs what the simulator has its inferences cost. Runs without an `item_id` have no input
-    that is known, and are left out.
+    A run's cost is what the simulator computes from its inferences. Runs without an `item_id` have
+    no known input and are left out.
 
     Args:
-        data_dir: Where the inputs are, in `apps/`.
-        application_class: The class; none of its runs need be there.
-        runs_dir: Where the runs are, in `recorded/`; None: in `data_dir` too.
+        data_dir: Directory with the inputs, in `apps/`.
+        application_class: The class; it may have no runs.
+        runs_dir: Directory with the runs, in `recorded/`; None: `data_dir`.
 
     Raises:
         ConfigError: If a file is wrong, or a run's input is not among the inputs.

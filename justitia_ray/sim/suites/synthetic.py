@@ -1,14 +1,14 @@
 """Workloads of this project's own: a tenant that splits its application, agents that call tools.
 
-- gaming: three tenants submit 100 inferences each at the same instant: two as one application,
-  `splitter` as 100 applications of one inference (`gaming`), or like the others
-  (`gaming-unsplit`). All inferences are as long. Under fairness by application the splitter's
-  last piece ends sooner than its one application would have; by tenant it must not.
-- `prefix-loops`: agents that call a tool between turns, each prompt being all that was said
-  before; the gaps are short and the prompts long, so that an engine which keeps the common prefix
-  has little left to compute.
-- `tool-gaps`: the gaps are long against a turn, so that most of an application's life nothing of
-  it waits or runs.
+- gaming: three tenants submit 100 inferences each at the same time: two as one application,
+  `splitter` as 100 applications of one inference (`gaming`), or like the others (`gaming-unsplit`).
+  All inferences have equal lengths. Under fairness by application the splitter's last piece ends
+  sooner than its one application would have; by tenant it must not.
+- `prefix-loops`: agents that call a tool between turns, with prompts that repeat all earlier turns;
+  gaps are short and prompts long, so that an engine which keeps the common prefix has little left
+  to compute.
+- `tool-gaps`: gaps are long compared with a turn, so that an application is idle for most of its
+  duration.
 """
 
 import random
@@ -24,12 +24,12 @@ HONEST_TENANTS = ("honest1", "honest2")
 SPLITTER = "splitter"
 PROMPT_TOKENS = 470
 OUTPUT_TOKENS = 161
-"""A chunk of a map-reduce summary, at its recorded medians."""
+"""Output of a chunk of a map-reduce summary; prompt and output are the recorded medians."""
 
 
 def _suite(about: str, *, split: bool) -> Suite:
     def build(options: SuiteOptions) -> list[WorkloadApplication]:
-        """Return them, `count` inferences of each; the seed says in which order they arrive."""
+        """Return the applications of the tenants; the seed sets their order of arrival."""
         inferences = tuple(
             WorkloadInference(str(number), PROMPT_TOKENS, OUTPUT_TOKENS)
             for number in range(options.count or PIECES)
@@ -58,7 +58,7 @@ GAMING_UNSPLIT = _suite("the same, but nobody splits", split=False)
 
 DEFAULT_COUNT = 100
 DEFAULT_GAP_S = 3.0
-"""Between arrivals on average."""
+"""Mean time between arrivals."""
 
 
 _PREFIX = Loop(
@@ -70,7 +70,7 @@ _PREFIX = Loop(
     observation_tokens=Spread(60, 20, 150, 400),
     gap_s=exactly(0.2),
 )
-"""An ALFWorld agent's turns and first prompt as recorded, with longer thoughts."""
+"""An ALFWorld agent's recorded turns and first prompt, with longer thoughts."""
 _GAPS = Loop(
     "turn",
     turns=Spread(5, 3, 8, 12),
@@ -80,7 +80,7 @@ _GAPS = Loop(
     observation_tokens=Spread(150, 50, 400, 800),
     gap_s=Spread(20, 8, 60, 180),
 )
-"""Made up: turns of a few seconds, tools of 8 s to a minute, as models behind a tool took in PE."""
+"""Not recorded: turns of a few seconds, tools of 8 s to a minute, as the model tools took in PE."""
 
 
 def _agent_loops_suite(about: str, application_class: str, loop: Loop) -> Suite:

@@ -1,14 +1,14 @@
-"""The workloads of the VTC paper (arXiv:2401.00588): single requests of several clients.
+"""Workloads of the VTC paper (arXiv:2401.00588): single requests of several clients.
 
-Each request is an application of one inference, its tenant the client. Instants of a stream are
-seconds from the start, sorted. Synthetic ones are those of Sec. 5.2, 5.4 and App. B; rates are
-requests a minute, as its figures state them. What they leave open is from its artifact
-(Ying1123/VTC-artifact, `fair_bench/`, commit 192c2e20): rates of Fig. 15, 16 and 19, where the
-client with the growing rate of Fig. 9 begins (12 a minute), that ON phases come first. The real
+Each request is an application of one inference, with the client as tenant. Times of a stream are
+seconds from the start, sorted. Synthetic workloads are those of Sec. 5.2, 5.4 and App. B; rates are
+requests per minute, as in its figures. Details that the paper leaves open are from its artifact
+(Ying1123/VTC-artifact, `fair_bench/`, commit 192c2e20): rates of Fig. 15, 16 and 19, the first rate
+of the client with the growing rate in Fig. 9 (12 a minute), and that ON phases come first. The real
 trace is that of Sec. 5.3: 1,500 chats in ten minutes, of 27 clients.
 
-Differs from the artifact: a Poisson client sends its expected number of requests, and clients are
-drawn apart, where the artifact draws one process for all and tosses for the client of each
+Differences from the artifact: a Poisson client sends its expected number of requests, and clients
+are drawn independently, where the artifact draws one process for all and then a client for each
 request.
 """
 
@@ -32,7 +32,7 @@ ON_OFF_S: Seconds = 60.0
 """Length of an ON phase, and of an OFF phase."""
 
 RequestStream = Callable[[random.Random], list[Seconds]]
-"""Draws the instants of one client's requests."""
+"""Function that draws the times of one client's requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def evenly(
 ) -> RequestStream:
     """Return a stream of evenly spaced requests, the first within one spacing of the start.
 
-    Where in that spacing is drawn, so that clients do not fire in step.
+    The offset within that spacing is drawn, so that clients do not send in step.
     """
 
     def stream(rng: random.Random) -> list[Seconds]:
@@ -62,12 +62,12 @@ def evenly(
 
 
 def on_off(stream: RequestStream) -> RequestStream:
-    """Return that stream without what falls into OFF phases; it begins with an ON phase."""
+    """Return a stream without the requests in OFF phases; it begins with an ON phase."""
     return lambda rng: [at for at in stream(rng) if int(at // ON_OFF_S) % 2 == 0]
 
 
 def poisson(per_minute: float) -> RequestStream:
-    """Return a Poisson process of which the number of requests is the expected one."""
+    """Return a Poisson process whose number of requests is fixed to the expected one."""
     count = round(per_minute * TEN_MINUTES / 60.0)
     return lambda rng: sorted(rng.uniform(0.0, TEN_MINUTES) for _ in range(count))
 
@@ -75,7 +75,7 @@ def poisson(per_minute: float) -> RequestStream:
 def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream:
     """Return a stream whose rate grows linearly.
 
-    By t there have been r₀·t + (r₁ − r₀)·t²/2T requests; request k comes when that is k + phase.
+    By t there have been r₀·t + (r₁ − r₀)·t²/2T requests; request k is sent when that is k + phase.
     """
     first, growth = first_per_minute / 60, (last_per_minute - first_per_minute) / 60 / TEN_MINUTES
 
@@ -91,7 +91,7 @@ def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream
 
 
 def in_turn(*streams: RequestStream) -> RequestStream:
-    """Return one stream after the other; each has its own time of the day already."""
+    """Return several streams as one; their times must already follow each other."""
     return lambda rng: [at for stream in streams for at in stream(rng)]
 
 
@@ -122,7 +122,7 @@ def _request(
     output_tokens: Tokens,
     weight: float = 1.0,
 ) -> WorkloadApplication:
-    """Return the application of one request; `number` is its place in the order of arrival."""
+    """Return the application of one request; `number` is its index in the order of arrival."""
     return WorkloadApplication(
         application_id=f"a{number}",
         application_class=APPLICATION_CLASS,
@@ -202,14 +202,14 @@ VTC_SUITES: dict[str, Suite] = {
         [RequestClient(evenly(rate)) for rate in (24,) * 3 + (36,) * 5],
     ),
 }
-"""By name."""
+"""Suites by name."""
 
 
 _TRACE = Path("arrivals") / "lmsys_vtc_arrivals.csv"
 
 
 def build_lmsys(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return its requests as they are; at the end of a window, if one is set, the last arrives.
+    """Return the trace's requests; with a window, the last arrives at its end.
 
     Raises:
         ConfigError: If there is no data directory.
