@@ -1,1 +1,1 @@
-"""Predictions of what an application will cost, made when it arrives; without Ray or Redis."""
+"""Predictions of an application's cost on its arrival; imports neither Ray nor Redis."""

@@ -1,4 +1,4 @@
-"""The life of one class's model: samples come in, errors change, trainings fall due."""
+"""State of one class's model: its samples, a test for changed errors, and its trainings."""
 
 import math
 from collections import deque
@@ -25,21 +25,21 @@ from justitia_ray.predictor.versions import NO_MODEL, VersionIndex
 from justitia_ray.units import KvTokenTime, Seconds
 
 KEPT_BEFORE_CHANGE = 3
-"""A change is seen some samples late or early; a few from before it do no harm."""
+"""Samples kept from before a detected change: the detection may be some samples late or early."""
 
 
 class ClassHistory:
     """Latest samples of a class in the order of their ends; those before a change are not used."""
 
     def __init__(self, bound: int) -> None:
-        """Start empty.
+        """Create an empty history.
 
         Args:
-            bound: Samples kept, at least 1; the oldest go first.
+            bound: Number of samples kept, at least 1; the oldest are dropped first.
         """
         self._samples: deque[Sample] = deque(maxlen=bound)
         self.valid = 0
-        """Number of the latest samples in use; the rest was before a change."""
+        """Number of the latest samples in use; older ones are from before a change."""
         self.usable_count = 0
         """Number of samples in use whose inputs are known."""
 
@@ -66,7 +66,7 @@ class ClassHistory:
         return tuple(sample for sample in latest if sample.features is not None)
 
     def restore(self, samples: Iterable[Sample], valid: int) -> None:
-        """Replace the samples by these, the latest `valid` of them in use."""
+        """Replace the samples; the latest `valid` of them are in use."""
         self._samples = deque(samples, maxlen=self._samples.maxlen)
         self._use(min(valid, len(self._samples)))
 
@@ -76,13 +76,14 @@ class ClassHistory:
 
 
 _WARM_UP = 10
-"""Errors from which mean and spread are learned before any is judged."""
+"""Errors from which mean and spread are estimated before any error is tested."""
 _CLIP = 3.0
-"""Most standard deviations that one error counts: an application that retries for ever is no change
-of its class."""
+"""Largest error that counts, in standard deviations: one application that retries for ever is no
+change of its class."""
 _PRIOR_VARIANCE = 0.25
 _PRIOR_WEIGHT = 5
-"""An error of 0.5 in ln(cost), weighted as five samples; as in `class_statistics`."""
+"""Prior of the spread: an error of 0.5 in ln(cost), weighted as five samples; as in
+`class_statistics`."""
 
 TOLERANCE = 0.5
 THRESHOLD = 10.0
@@ -117,9 +118,9 @@ class ChangeTest(Stored):
     below_since: Count = 0
 
     def add_error(self, value: float) -> int | None:
-        """Count a value; return how many values a change takes in, this one included, if any.
+        """Add an error; return the number of latest errors since a detected change, None if none.
 
-        After a change the test begins anew.
+        The count includes this error. After a change the test starts again.
         """
         if self.values >= _WARM_UP:
             squares = self.squares + _PRIOR_WEIGHT * _PRIOR_VARIANCE
@@ -140,47 +141,45 @@ class ChangeTest(Stored):
         return None
 
     def reset(self) -> None:
-        """Forget all values: another model is being judged."""
+        """Drop all errors: another model is being tested."""
         ChangeTest.__init__(self)
 
 
 RETRY_S: Seconds = 60.0
-"""Wait before a training that crashed or hung is tried again, doubled with each failure."""
+"""Wait before a training that crashed or hung is repeated, doubled with each failure."""
 _MOST_DOUBLINGS = 6
 
 
 class ClassLife:
-    """The life of one class's model: samples come in, trainings fall due, models take over."""
+    """State of one class's model: adds samples, starts trainings, changes the serving model."""
 
     def __init__(self, bound: int, minimum_samples: int) -> None:
-        """Start without samples.
+        """Create a class without samples.
 
         Args:
-            bound: Samples kept.
+            bound: Number of samples kept.
             minimum_samples: Samples with features from which on a model is trained.
         """
         self.form = InputForm()
         self.index = VersionIndex()
         self.model: TrainedModel | None = None
-        """Model that serves, of version `serving`; None if the class mean does."""
+        """Model that serves, of version `serving`; None: the class mean serves."""
         self.serving = NO_MODEL
         self.changes = 0
-        """Number of times that the errors have changed."""
+        """Number of changes detected in the errors."""
         self._history = ClassHistory(bound)
         self._minimum = minimum_samples
         self._test = ChangeTest()
         self._tested = NO_MODEL
-        """Version whose errors the test has seen."""
+        """Version whose errors the test has counted."""
         self._new = 0
         """Samples with features since the last training began."""
         self._before: int | None = None
-        """Samples that the last training had; None before the first, and after a change."""
+        """Number of samples of the last training; None before the first, and after a change."""
         self._undone: tuple[int, int | None] | None = None
-        """New and trained-on samples before the training that runs; None if none does."""
+        """New and trained-on samples before the running training; None if none runs."""
         self._failures = 0
         self._not_before: Seconds = -math.inf
-
-    # --- samples
 
     def observe_sample(
         self, sample: Sample, predicted: KvTokenTime | None
@@ -189,10 +188,10 @@ class ClassLife:
 
         Args:
             sample: Sample of the application.
-            predicted: Cost that would have been predicted, if anything of the class was known.
+            predicted: Cost that would have been predicted; None if nothing of the class was known.
 
         Returns:
-            The samples since a change of the class, if the error makes plain that there was one.
+            The samples since a change of the class, if the error reveals one; otherwise None.
         """
         self._history.add_sample(sample)
         if sample.features is not None:
@@ -212,9 +211,9 @@ class ClassLife:
         return changed
 
     def _withdraw_if_worse(self, model: TrainedModel, changed: Sequence[Sample]) -> None:
-        """Let the class mean serve, if it is now better than the model of what was before.
+        """Replace the model by the class mean if that is now better on the changed samples.
 
-        A new model takes as many samples as a first one did; the mean has a say from two on.
+        A new model takes as many samples as the first one did; the mean is usable from two on.
         """
         known = [sample for sample in changed if sample.features is not None]
         if len(known) < 2:
@@ -226,10 +225,8 @@ class ClassLife:
         ):
             self.serve(self.index.activated(NO_MODEL, pinned=False), None, NO_MODEL)
 
-    # --- training
-
     def due(self, application_class: str, seed: int, kind: str, now: Seconds) -> TrainingJob | None:
-        """Begin the training that is due, and return its job; None if none is due."""
+        """Start the training that is due, and return its job; None if none is due."""
         reason = self._reason(now)
         if reason is None:
             return None
@@ -240,7 +237,7 @@ class ClassLife:
         return TrainingJob(application_class, train, held_back, reason, seed, kind)
 
     def judged(self, job: TrainingJob, model: TrainedModel) -> Judgement:
-        """End a training; return whether its model is to take over."""
+        """End a training; return the judgement on whether its model takes over."""
         self._undone = None
         self._failures = 0
         judgement = judge(job, model, self.model)
@@ -249,7 +246,7 @@ class ClassLife:
         return judgement
 
     def failed(self, now: Seconds) -> Seconds:
-        """End a training that gave no model; return the wait before the next."""
+        """End a training that produced no model; return the wait before the next."""
         self._new, self._before = self._counts()
         self._undone = None
         wait_s: Seconds = RETRY_S * float(2 ** min(self._failures, _MOST_DOUBLINGS))
@@ -258,7 +255,7 @@ class ClassLife:
         return wait_s
 
     def serve(self, index: VersionIndex, model: TrainedModel | None, number: int) -> None:
-        """Let a model answer from now on; errors of another version are judged anew."""
+        """Set the serving model; the test restarts if its version is another."""
         if number != self._tested:
             self._test.reset()
             self._tested = number
@@ -267,15 +264,13 @@ class ClassLife:
     def take_over(
         self, index: VersionIndex, model: TrainedModel, number: int, log_errors: Iterable[float]
     ) -> None:
-        """Let a new model answer, whose errors on the latest samples are known."""
+        """Set a new serving model, and test its errors on the latest samples."""
         self.serve(index, model, number)
         for error in log_errors:
             self._test.add_error(error)
 
-    # --- stored form
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the progress of the class beside samples and models, as JSON has it."""
+        """Return the progress of the class, without samples and models, as JSON."""
         new, before = self._counts()
         return {
             "form": self.form.to_dict(),
@@ -288,11 +283,11 @@ class ClassLife:
         }
 
     def restore(self, values: object, samples: Sequence[Sample]) -> None:
-        """Go on from the progress that `to_dict` returned, and these samples, oldest first.
+        """Restore the progress that `to_dict` returned, and the samples, oldest first.
 
         Raises:
-            ValueError: If a field is missing, unknown or wrong; nothing was changed. The message
-                names it.
+            ValueError: If a field is missing, unknown or wrong, and nothing was changed; the
+                message names it.
         """
         reader = RecordReader(values, self.to_dict())
         form = InputForm.from_dict(reader.value("form"), "form")
@@ -317,5 +312,5 @@ class ClassLife:
         if self._undone is None:
             return self._new, self._before
         new, before = self._undone
-        # A change that was seen meanwhile stays seen.
+        # A change detected during the training remains.
         return self._new + new, None if self._before is None else before

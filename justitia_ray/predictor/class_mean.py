@@ -1,4 +1,4 @@
-"""The class mean: an application is expected to cost what finished ones of its class did."""
+"""The class mean: the predicted cost is the mean cost of finished applications of the class."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,33 +12,34 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.units import Tokens
 
 _PRIOR_SPREAD = 10.0
-"""p10 and p90 of a prior lie this factor away: as far off as the errors that settling was tried
-with (λ = 10). A convention; nothing is known yet."""
+"""Factor from the prior's cost to its p10 and p90: the largest error with which settling was tested
+(λ = 10). A convention, since nothing is known."""
 
 
 class ClassMeanPredictor:
-    """Estimate of an application by the mean of the finished ones of its class.
+    """Estimate of an application by the mean of the finished applications of its class.
 
-    Before one has finished, the prior stands in: one inference of the given input that uses all its
-    `max_tokens`. The mean replaces it, not blended: the prior says nothing of how many inferences
-    an application makes, and a mixture would be off by that factor for longer.
-    On recorded runs of nine classes the prior (the first prompt, 256 output tokens) was off by a
+    Before one has finished, the prior is used: one inference of the given input with all its
+    `max_tokens`. The mean then replaces it without blending: the prior does not reflect the number
+    of inferences of an application, and a mixture would be wrong by that factor for longer.
+
+    On recorded runs of nine classes the prior (the first prompt, 256 output tokens) was wrong by a
     factor of 5.5 (geometric mean; 324 for document merging), the mean of one sample by 1.84, of
-    three by 1.70, of ten by 1.69, so one sample is enough. All of `max_tokens`, because what is
-    charged too much is refunded when the application ends, and an unknown class should not get
-    ahead of the known ones.
+    three by 1.70, of ten by 1.69, so one sample is enough. The prior uses all of `max_tokens`,
+    because an overcharge is refunded when the application ends, and an unknown class should not
+    overtake the known ones.
 
     Class names come from callers, so their number is bounded: beyond `max_classes` new ones share
     the statistics of `other`, which is not counted.
     """
 
     def __init__(self, prior_output_tokens: Tokens = 256, max_classes: int = 256) -> None:
-        """Start with no knowledge.
+        """Create a predictor without statistics.
 
         Args:
             prior_output_tokens: Output of an unknown inference without `max_tokens`; about the mean
                 of chat traffic (256 in the VTC paper's sample, 211 in Azure's of 2023).
-            max_classes: Classes with statistics of their own.
+            max_classes: Largest number of classes with their own statistics.
         """
         self._prior_output_tokens = prior_output_tokens
         self._max_classes = max_classes
@@ -55,10 +56,10 @@ class ClassMeanPredictor:
         Args:
             application_class: A known or a new class.
             input_tokens: Tokens of the application's input.
-            max_tokens: Most output tokens of one of its inferences; None if not bounded.
+            max_tokens: Largest output of one of its inferences; None if not bounded.
 
         Raises:
-            RequestError: If the class name has another form or a count is below its least.
+            RequestError: If the class name is not valid or a count is below its minimum.
         """
         check_class_name(application_class)
         for name, value, least in (
@@ -81,13 +82,13 @@ class ClassMeanPredictor:
         )
 
     def observe_cost(self, application_class: str, sample: Sample) -> str:
-        """Learn from an application that finished (not from one that was cut short).
+        """Learn from a finished application; do not call it for cancelled ones.
 
         Returns:
-            The class whose statistics count it, `other` beyond the bound.
+            The class whose statistics count it: `other` beyond the bound.
 
         Raises:
-            RequestError: If the class name has another form.
+            RequestError: If the class name is not valid.
         """
         check_class_name(application_class)
         name = self.filed_under(application_class)
@@ -95,7 +96,7 @@ class ClassMeanPredictor:
         return name
 
     def relearn(self, name: str, samples: Iterable[Sample]) -> None:
-        """Replace the statistics of a class by those of these samples: it has changed.
+        """Replace the statistics of a changed class by those of its latest samples.
 
         Args:
             name: The class, as `observe_cost` returned it.
@@ -112,7 +113,7 @@ class ClassMeanPredictor:
         return None if known is None else known.log_mean
 
     def filed_under(self, application_class: str) -> str:
-        """Return whose entry a class has: its own, or that of `other` beyond the bound."""
+        """Return the class whose entry is used: the class itself, or `other` beyond the bound."""
         return entry_of_class(application_class, self._classes, self._max_classes)
 
     def statistics(self, application_class: str) -> dict[str, Any]:
@@ -128,13 +129,13 @@ class ClassMeanPredictor:
         return {name: known.to_dict() for name, known in self._classes.items()}
 
     def restore(self, classes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace all statistics by what `statistics` returned, by class.
+        """Replace all statistics by those that `statistics` returned, by class.
 
-        If there are more classes than the bound, those with the fewest samples are left out.
+        If there are more classes than the bound, those with the fewest samples are dropped.
 
         Raises:
-            StoreError: If a name or statistics have another form; nothing was changed. The message
-                names the class and the field.
+            StoreError: If a name or statistics are not valid, and nothing was changed; the message
+                names class and field.
         """
         restored: dict[str, ClassStatistics] = {}
         for name, values in classes.items():

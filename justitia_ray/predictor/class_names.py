@@ -1,6 +1,6 @@
-"""Names of application classes: their form, and the bound on how many have an entry of their own.
+"""Names of application classes: their form, and a bound on the number with their own entry.
 
-Callers make the names, which become keys and metric labels.
+Names come from callers, and become keys and metric labels.
 """
 
 import re
@@ -12,7 +12,7 @@ from pydantic import Field
 from justitia_ray.errors import RequestError
 
 OTHER = "other"
-"""The class that all classes beyond the bound share; it takes nobody's place."""
+"""Class that all classes beyond the bound share; it does not count towards the bound."""
 
 _CLASS_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ClassName: TypeAlias = Annotated[str, Field(pattern=f"^{_CLASS_NAME.pattern}$")]
@@ -20,10 +20,10 @@ _Known = TypeVar("_Known")
 
 
 def check_class_name(application_class: str) -> None:
-    """Accept 1 to 64 letters, digits, dots, underscores and hyphens.
+    """Check that a name is 1 to 64 letters, digits, dots, underscores and hyphens.
 
     Raises:
-        RequestError: Otherwise.
+        RequestError: If it is not.
     """
     if not _CLASS_NAME.fullmatch(application_class):
         raise RequestError(
@@ -34,7 +34,7 @@ def check_class_name(application_class: str) -> None:
 
 
 def entry_of_class(application_class: str, known: Collection[str], max_classes: int) -> str:
-    """Return whose entry a class has: its own, or that of `other` beyond the bound."""
+    """Return the class whose entry is used: the class itself, or `other` beyond the bound."""
     named = len(known) - (OTHER in known)
     if application_class in known or named < max_classes:
         return application_class
@@ -44,6 +44,6 @@ def entry_of_class(application_class: str, known: Collection[str], max_classes: 
 def largest_classes(
     classes: Mapping[str, _Known], samples: Callable[[_Known], int], max_classes: int
 ) -> dict[str, _Known]:
-    """Return as many classes as the bound allows: those with most samples, then by name."""
+    """Return as many classes as the bound allows: those with the most samples, then by name."""
     order = sorted(classes, key=lambda name: (name != OTHER, -samples(classes[name]), name))
     return {name: classes[name] for name in order[: max_classes + (OTHER in classes)]}

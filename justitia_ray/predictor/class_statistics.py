@@ -1,13 +1,13 @@
 """Running statistics of an application class: mean and spread of its costs, form of its inputs.
 
-An unknown class is estimated from classes whose inputs have a like form. The cost is the geometric
-mean of two guesses: the prior, which is one inference of the request's own size, and the known
-classes' costs, each weighted by how near its inputs are in form. Chosen on the eight recorded
-classes that have inputs, each left out in turn (60 runs a class known, 40 guessed): off by a factor
-of 5.8 in the geometric mean over the classes, the prior alone 7.5, the classes alone 6.3. Nearest
-by words (cosine of TF-IDF) was worse than the prior: 11.6 with one neighbour, 8.7 with three; words
-of unlike tasks meet by chance. Document merging, 700 times as dear as its neighbours, is beyond all
-of them.
+An unknown class is estimated from classes whose inputs have a similar form. The cost is the
+geometric mean of two guesses: the prior, which is one inference of the request's own size, and the
+known classes' costs, each weighted by the similarity of its inputs' form. Chosen on the eight
+recorded classes that have inputs, each left out in turn (60 runs of each known class, 40 guessed):
+wrong by a factor of 5.8 in the geometric mean over the classes, the prior alone 7.5, the classes
+alone 6.3. Similarity of words (cosine of TF-IDF) was worse than the prior: 11.6 with one neighbour,
+8.7 with three; words of different tasks coincide by chance. Document merging, which costs 700 times
+as much as its neighbours, is not predicted by any of them.
 """
 
 import math
@@ -27,15 +27,15 @@ _Z90 = 1.2815515655446004
 
 _PRIOR_LOG_VARIANCE = 0.25
 _PRIOR_WEIGHT = 2
-"""A class is taken to spread by 0.5 in ln(cost), as much as two samples more would say so.
+"""Weight, in samples, of the prior that a class spreads by 0.5 in ln(cost).
 
 Chosen on recorded runs of nine classes, whose spreads are 0.23 to 1.38 with a median of 0.49. There
-p10 to p90 held 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80 % is meant.
-Without it they held none after one sample and 63 % after three.
+p10 to p90 held 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80 % is the goal.
+Without the prior they held none after one sample and 63 % after three.
 """
 
 _LEAST_SAMPLES = 3
-"""A class of fewer samples says little of the form of its inputs."""
+"""Fewest samples from which the form of a class's inputs is used."""
 
 
 def reach_of_p90(squares: float, samples: int) -> float:
@@ -47,7 +47,7 @@ def reach_of_p90(squares: float, samples: int) -> float:
     """
     prior = _PRIOR_WEIGHT * _PRIOR_LOG_VARIANCE
     variance = (squares + prior) / (samples - 1 + _PRIOR_WEIGHT)
-    # 1/n: the mean that the next one deviates from is itself an estimate.
+    # 1/n: the mean from which the next cost deviates is itself an estimate.
     return _Z90 * math.sqrt(variance * (1 + 1 / samples))
 
 
@@ -55,22 +55,22 @@ def reach_of_p90(squares: float, samples: int) -> float:
 class ClassStatistics(Stored):
     """Cost, inferences and output of the finished applications of a class.
 
-    The mean is of the cost itself: charged to each, it adds up to what all of them are served. The
-    spread is of its logarithm: costs are positive and skewed, and close to log-normal in the
-    recorded runs. Both by Welford's recurrence (Technometrics 4, 1962), which does not cancel.
+    The mean is of the cost itself: charged to each application, it adds up to the service of all.
+    The spread is of its logarithm: costs are positive and skewed, and close to log-normal in the
+    recorded runs. Both use Welford's recurrence (Technometrics 4, 1962), which avoids cancellation.
     """
 
     samples: AtLeastOne = 0
-    """Finished applications; statistics of none are not stored."""
+    """Number of finished applications; statistics of none are not stored."""
     kv_token_time_mean: Positive = 0.0
     log_mean: Finite = 0.0
     """Mean of ln(kv_token_time)."""
     log_squares: NotNegative = 0.0
     """Sum of the squared deviations from `log_mean`."""
     inferences: Count = 0
-    """Finished inferences of all of them."""
+    """Number of finished inferences of all applications."""
     output_tokens: Count = 0
-    """Output tokens of all of them."""
+    """Output tokens of all applications."""
 
     def add_sample(self, sample: Sample) -> None:
         """Count a finished application."""
@@ -84,9 +84,9 @@ class ClassStatistics(Stored):
         self.output_tokens += sample.output_tokens
 
     def quantiles(self) -> tuple[KvTokenTime, KvTokenTime]:
-        """Return p10 and p90 of the next application, log-normal; needs one sample.
+        """Return p10 and p90 of the next application's cost, log-normal; needs one sample.
 
-        The mean stays between them, also where very skewed samples put it outside.
+        The mean stays between them, even where very skewed samples put it outside.
         """
         reach = reach_of_p90(self.log_squares, self.samples)
         return (
@@ -129,7 +129,7 @@ class InputForm(Stored):
             self.log_measures[i] += (math.log1p(measure) - self.log_measures[i]) / self.samples
 
     def distance(self, features: InputFeatures) -> float:
-        """Return how far an input is in form: the root mean square over ln(1 + measure)."""
+        """Return the distance of an input's form: the root mean square over ln(1 + measure)."""
         pairs = zip(features.measures, self.log_measures, strict=True)
         squares = sum((math.log1p(measure) - mean) ** 2 for measure, mean in pairs)
         return math.sqrt(squares / len(MEASURES))
@@ -144,7 +144,7 @@ def cost_among_neighbours(
 
     Args:
         features: Features of the input.
-        prior: Cost if it were one inference, token·iterations, > 0.
+        prior: Cost of one inference with this input, token·iterations, > 0.
         known: Form of each known class, and the mean of its ln(kv_token_time).
     """
     total = weighted = 0.0

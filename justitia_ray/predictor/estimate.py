@@ -1,4 +1,4 @@
-"""The estimate that a predictor gives of an application."""
+"""A predictor's estimate of an application's cost."""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -8,8 +8,8 @@ from justitia_ray.predictor.stored import AtLeastOne, NotNegative, Stored
 from justitia_ray.units import KvTokenTime
 
 Source: TypeAlias = Literal["model", "class", "neighbours", "prior"]
-"""Basis of an estimate: a model of the class that looked at the input, the mean of the class, the
-means of other classes with inputs of like form, or nothing but the request."""
+"""Basis of an estimate: a model of the class with the input's features, the mean of the class, the
+means of other classes with inputs of similar form, or only the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,19 @@ class Estimate(Stored):
     """
 
     kv_token_time: NotNegative
-    """Cost of the whole application, from which its charge starts; token·iterations."""
+    """Cost of the whole application, the initial charge; token·iterations."""
     p10: NotNegative
-    """Nine of ten applications like it cost more."""
+    """Cost that nine of ten similar applications exceed."""
     p90: NotNegative
-    """Nine of ten applications like it cost less."""
+    """Cost that nine of ten similar applications stay below."""
     output_tokens: AtLeastOne
-    """Mean output of one of its inferences."""
+    """Mean output of one of its inferences, in tokens."""
     source: Source
 
     def quantile(self, share: float) -> KvTokenTime:
-        """Return the cost that this share of applications like it, above a half, stay below.
+        """Return the cost that a share (above 0.5) of similar applications stay below.
 
-        Log-normal through the cost, as the median, and p90.
+        Log-normal, with the estimate as median and through p90.
         """
         if not self.kv_token_time:
             return self.p90

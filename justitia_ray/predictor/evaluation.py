@@ -1,4 +1,4 @@
-"""Evaluation of a model on applications that it has not seen: errors, spread, prediction times."""
+"""Evaluation of a model on unseen applications: errors, spread, prediction times."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from justitia_ray.predictor.training import load_packages, train
 from justitia_ray.units import KvTokenTime, Seconds
 
 TEST_SHARE = 0.2
-"""Share of the recorded runs to test on, where no others are named."""
+"""Share of the recorded runs that are tested on, unless test runs are given."""
 
 FIELDS = (
     "n_train",
@@ -31,15 +31,15 @@ FIELDS = (
 """Metrics of each class in `metrics.json`."""
 
 COVERED = 0.8
-"""Share of costs that p10 and p90 are meant to hold."""
+"""Share of costs that should lie between p10 and p90."""
 _SHARES = (0.1, 0.5, 0.9)
 _NO_LOSS = 1e-12
-"""Loss in ln(cost) that is rounding."""
+"""Loss in ln(cost) below which a loss is a rounding error."""
 _Z975 = 1.959963984540054
 """Standard normal quantile of 0.975."""
 
 _LATENCY_CALLS = 200
-"""Least number of single predictions that are timed."""
+"""Smallest number of single predictions that are timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,18 @@ class Evaluation:
     median_relative_error: float
     """Median of |predicted − true| / true."""
     baseline_median_error: float
-    """Mean relative error of the median cost of the training samples, whatever the input."""
+    """Mean relative error of a constant prediction: the median cost of the training samples."""
     covered: float
-    """Share of the tests between p10 and p90; 0.8 is meant."""
+    """Share of the tests between p10 and p90; the goal is 0.8."""
     pinball_loss: float
     """Mean pinball loss of p10, the cost and p90, in ln(cost)."""
     baseline_pinball_loss: float
-    """Mean pinball loss of the quantiles of the training samples' costs, whatever the input."""
+    """Mean pinball loss of constant predictions: the quantiles of the training samples' costs."""
     predict_ms_p50: float
-    """Milliseconds of a single prediction from a text, features included; median."""
+    """Median time of a single prediction from a text in milliseconds, features included."""
     train_s: Seconds
-    """Seconds of training, cross-validation included; imports of the first training are not."""
+    """Training time in seconds, cross-validation included; imports of the first training are not.
+    """
 
     def metrics(self) -> dict[str, float | int]:
         """Return the metrics named in FIELDS."""
@@ -112,12 +113,12 @@ def evaluate(
 
 
 def relative_errors(predicted: Sequence[KvTokenTime], true: Sequence[KvTokenTime]) -> list[float]:
-    """Return |predicted − true| / true of each."""
+    """Return |predicted − true| / true of each pair."""
     return [abs(p - t) / t for p, t in zip(predicted, true, strict=True)]
 
 
 def coverage(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTime]) -> float:
-    """Return the share of true costs from p10 to p90."""
+    """Return the share of true costs between p10 and p90."""
     inside = [p.p10 <= t <= p.p90 for p, t in zip(predictions, true, strict=True)]
     return statistics.fmean(inside)
 
@@ -127,8 +128,8 @@ def pinball_loss(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTi
 
     Quantile q of a cost y loses q·(y − a) above its answer a and (1 − q)·(a − y) below it (Koenker
     and Bassett, Econometrica 46, 1978), which is least for the true quantile: intervals that hold
-    80 % because some are huge and others empty lose more than honest ones. In ln(cost), so that a
-    class with a heavy tail is not judged by its dearest application alone.
+    80 % because some are huge and others empty lose more than calibrated ones. In ln(cost), so that
+    a class with a heavy tail is not judged by its most expensive application alone.
     """
     losses = []
     for predicted, cost in zip(predictions, true, strict=True):
@@ -140,7 +141,7 @@ def pinball_loss(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTi
 
 
 def pinball_ratio(loss: float, baseline: float) -> float:
-    """Return a loss over that of the class's own quantiles; 1 where neither loses anything."""
+    """Return a loss over that of the class's own quantiles; 1 if both are zero."""
     if baseline <= _NO_LOSS:
         return 1.0 if loss <= _NO_LOSS else math.inf
     return loss / baseline
@@ -149,23 +150,23 @@ def pinball_ratio(loss: float, baseline: float) -> float:
 def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
     """Return p10, the median and p90 of costs, linear between them in ln(cost).
 
-    Any model of the input should lose less than this.
+    A useful model of the input must lose less than this constant prediction.
     """
     p10, median, p90 = np.exp(np.quantile(np.log(costs), _SHARES)).tolist()
     return CostPrediction(median, p10, p90)
 
 
 def binomial_reach(count: int) -> float:
-    """Return how far the share of `count` tests between p10 and p90 may lie from COVERED.
+    """Return the 95 % range of the share of `count` tests between p10 and p90 around COVERED.
 
-    By 1.96 standard deviations of the binomial. A spread that was itself learned from a sample
-    lies farther somewhat more often than one time in twenty.
+    The range is 1.96 standard deviations of the binomial. A spread that was itself learned from a
+    sample lies farther off somewhat more often than one time in twenty.
     """
     return _Z975 * math.sqrt(COVERED * (1 - COVERED) / count)
 
 
 def prediction_times(model: TrainedModel, texts: Sequence[str]) -> list[Seconds]:
-    """Return the times of single predictions, features included; each text at least once."""
+    """Return the times of single predictions, features included; each text is used."""
     times = []
     for _ in range(max(1, -(-_LATENCY_CALLS // len(texts)))):
         for text in texts:
@@ -176,7 +177,7 @@ def prediction_times(model: TrainedModel, texts: Sequence[str]) -> list[Seconds]
 
 
 def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
-    """Return samples to train on and samples to test on, drawn by the seed.
+    """Return training samples and test samples, drawn by the seed.
 
     Raises:
         ValueError: If too few are left to train on, or none to test on.
@@ -190,7 +191,7 @@ def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Samp
 
 
 def metrics_of(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
-    """Return `metrics.json`: FIELDS of each class, and under `mean` the mean of each over them."""
+    """Return `metrics.json`: FIELDS of each class, and their means under `mean`."""
     by_class: dict[str, dict[str, Any]] = {
         name: evaluation.metrics() for name, evaluation in evaluations.items()
     }

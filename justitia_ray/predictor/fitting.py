@@ -1,9 +1,8 @@
 """Recipes that fit a model to samples, and the choice among them; needs scikit-learn and torch.
 
-Only training imports this module, so a process that predicts needs neither. Networks train side
-by side on one core. Everything is drawn from a generator with the seed, and one thread adds up
-in one order: the same samples and seed give the same network, bit for bit, on one kind of
-processor.
+Only training imports this module, so a process that predicts needs neither. Networks are trained in
+parallel on one core. All random numbers come from a generator with the seed, and one thread adds in
+a fixed order: equal samples and seed give the same network, bit for bit, on one kind of processor.
 """
 
 import itertools
@@ -34,15 +33,16 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _LOOK_EVERY = 10
 """Steps between two evaluations on the samples held out."""
 _PATIENCE = 60
-"""Steps without any network improving on its samples held out, after which training ends."""
+"""Steps without an improvement of any network on its held-out samples, after which training ends.
+"""
 _FURTHEST = 3.0
-"""Largest error that counts, in ln(cost): beyond e³ times too large, a gradient as large as the
-error would undo the rest of the training."""
+"""Largest error that counts, in ln(cost): beyond a factor of e³ too large, the gradient of an error
+would undo the rest of the training."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkTraining:
-    """Training of networks side by side: full-batch AdamW (Loshchilov and Hutter, ICLR 2019)."""
+    """Parallel training of networks: full-batch AdamW (Loshchilov and Hutter, ICLR 2019)."""
 
     widths: tuple[int, ...]
     """Neurons of each hidden layer."""
@@ -55,12 +55,12 @@ class NetworkTraining:
     """L2 penalty, decoupled."""
     loss: Loss
     held_out: float = 0.0
-    """Share of the samples that a network is not trained on, other ones for each; the network is
-    left as it was when it did best on them. 0: trained on all, to the end."""
+    """Share of the samples held out of a network's training, different ones for each network, which
+    keeps its best state on them. 0: trained on all, to the end."""
 
 
 class _AdamW:
-    """AdamW with its usual constants; torch's own first imports torch's compiler, for 3 s."""
+    """AdamW with its usual constants; torch's own would first import torch's compiler, for 3 s."""
 
     _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -100,8 +100,8 @@ def train_networks(
 ) -> list[tuple[Floats, Floats]]:
     """Return weights [members, from, to] and biases [members, 1, to] of each layer.
 
-    Before the first step the answer is close to 0, so targets should lie around 0: training that is
-    stopped early has gone less far from there.
+    The initial answers are close to 0, so targets should lie around 0: training that stops early
+    moves less far from there.
     """
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
@@ -135,7 +135,7 @@ def train_networks(
 def _initial(
     sizes: tuple[int, ...], members: int, generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """Return weights and biases, layer by layer (He et al., ICCV 2015; the last one small)."""
+    """Return initial weights and biases by layer (He et al., ICCV 2015; the last small)."""
     parameters: list[torch.Tensor] = []
     for before, after in itertools.pairwise(sizes):
         gain = (2.0 / before) ** 0.5 if after > 1 else 0.1 / before**0.5
@@ -167,7 +167,7 @@ Recipe = Callable[[Floats, Floats, int], Regressor]
 """Function from (rows [samples, columns], ln(cost) [samples], seed) to a trained function."""
 
 _TOPICS = 8
-"""Directions of the terms that trees look at: single words would tell them nothing."""
+"""Number of main directions of the terms that trees use, for single words carry too little."""
 _TERMS_WEIGHT = 2.0
 """Factor of the terms in a row of the network: all terms have length 1, each measure standard
 deviation 1."""
@@ -188,7 +188,7 @@ _PAPER = NetworkTraining(widths=(), members=1, steps=300, rate=1e-3, decay=1e-4,
 
 
 def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
-    """Return the design matrix of inputs like these; terms that only one of them has are left out.
+    """Return the design matrix for these inputs; terms in only one of them are left out.
 
     The inverse document frequency is scikit-learn's smooth one, ln((1 + n)/(1 + df)) + 1.
     """
@@ -206,12 +206,12 @@ def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
 
 
 def fit_median(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
-    """Return the class median."""
+    """Return the class median, a constant."""
     return Constant(np.array([np.median(log_costs)]))
 
 
 def fit_ridge(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
-    """Return linear least squares on ln(cost), with the L2 penalty that leave-one-out prefers."""
+    """Return linear least squares on ln(cost), with the L2 penalty chosen by leave-one-out."""
     model = RidgeCV(alphas=np.logspace(0, 3, 7)).fit(rows, log_costs)
     return Linear(model.coef_.astype(np.float64), np.array([model.intercept_], dtype=np.float64))
 
@@ -240,10 +240,10 @@ def fit_forest(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
 
 
 def fit_mlp(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
-    """Return small networks trained on the relative error, each stopped when it began to overfit.
+    """Return small networks trained on the relative error, each stopped when it starts to overfit.
 
-    Differs from the paper: form measures beside TF-IDF, the logarithm of the cost, the error that
-    is reported as the loss, early stopping, and the mean of several.
+    Differences from the paper: form measures besides TF-IDF, the logarithm of the cost, the
+    reported error as the loss, early stopping, and the mean of several networks.
     """
     weights = np.full(rows.shape[1], _TERMS_WEIGHT)
     weights[: len(MEASURES)] = 1.0
@@ -256,12 +256,12 @@ def fit_mlp(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
 
 
 def fit_paper(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
-    """Return the paper's network: TF-IDF of the input and nothing else, to the cost itself.
+    """Return the paper's network: from TF-IDF of the input alone to the cost itself.
 
     Source: Justitia (arXiv:2510.17015v1), Sec. IV-B: 4 layers, the first proportional to the mean
     input size, mean squared error with L2, gradient descent. Left open there and chosen here: one
-    neuron of the first layer for each term that a mean input has of those known, halved from layer
-    to layer, ReLU, 300 full-batch steps of AdamW, costs in units of their mean.
+    neuron of the first layer for each known term of a mean input, halved from layer to layer, ReLU,
+    300 full-batch steps of AdamW, costs in units of their mean.
     """
     costs = np.exp(log_costs)
     unit = float(costs.mean())
@@ -298,31 +298,31 @@ def _projection(rows: Floats, seed: int) -> Floats:
 
 
 BLEND = "blend"
-"""Kind of a model that is the mean, in ln(cost), of those trained by several recipes."""
+"""Kind of a model that is the mean, in ln(cost), of the models of several recipes."""
 MEMBERS = ("ridge", "forest", "mlp")
-"""Recipes that a blend is made of."""
+"""Recipes of a blend."""
 _MEDIAN = "median"
 _FOLDS = 5
 _SURE = 2.0
 """Standard errors by which another candidate must beat the blend.
 
-Over ten random splits of the recorded runs the blend was off by 24.7 % over the seven classes.
-Taking the best of the blend, its members and the median in cross-validation, by however little,
-gave 25.0 %: at 60 to 100 samples the noise of the choice costs more than the choice gains.
+Over ten random splits of the recorded runs the blend was wrong by 24.7 % over the seven classes.
+Taking the best of the blend, its members and the median in cross-validation, however small its
+lead, gave 25.0 %: at 60 to 100 samples the noise of the choice costs more than the choice gains.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A recipe, or a mixture."""
+    """A recipe, or a weighted mean of several."""
 
     kind: str
     weights: Mapping[str, float]
-    """Weights by recipe; they add up to 1."""
+    """Weights by recipe, with the sum 1."""
 
 
 def candidates() -> tuple[Candidate, ...]:
-    """Return the candidates of `auto`; the first is kept unless another is surely better."""
+    """Return the candidates of `auto`; the first is kept unless another is significantly better."""
     equal = dict.fromkeys(MEMBERS, 1 / len(MEMBERS))
     shrunk = {name: weight / 2 for name, weight in equal.items()} | {_MEDIAN: 0.5}
     return (
@@ -337,7 +337,7 @@ def held_out_answers(
 ) -> dict[str, Floats]:
     """Return, by recipe, the answer for each sample of a model that has not seen it.
 
-    Five folds, drawn by the seed; nothing of a fold goes into its model, its words neither.
+    Five folds, drawn by the seed; a fold contributes nothing to its own model, not even its words.
     """
     order = np.random.default_rng(seed).permutation(len(inputs))
     answers = {name: np.zeros(len(inputs)) for name in recipes}
@@ -353,15 +353,15 @@ def held_out_answers(
 
 
 def mixed(answers: Mapping[str, Floats], candidate: Candidate) -> Floats:
-    """Return a candidate's answers, from those of its recipes."""
+    """Return a candidate's answers, computed from those of its recipes."""
     terms = [weight * answers[name] for name, weight in candidate.weights.items()]
     return np.asarray(np.sum(terms, axis=0))
 
 
 def choose(answers: Mapping[str, Floats], log_costs: Floats) -> Candidate:
-    """Return the candidate of least mean relative error among those surely better than the first.
+    """Return the candidate of least mean relative error that significantly beats the first.
 
-    Surely: by _SURE standard errors of the difference, sample by sample.
+    Significant: by _SURE standard errors of the difference, sample by sample.
     """
     first, *others = candidates()
     chosen, usual = first, _relative_errors(mixed(answers, first), log_costs)
@@ -376,6 +376,6 @@ def choose(answers: Mapping[str, Floats], log_costs: Floats) -> Candidate:
 
 
 def _relative_errors(answers: Floats, log_costs: Floats) -> Floats:
-    """Return |p − t|/t of each, after the shift that calibration would give."""
+    """Return |p − t|/t of each answer, after the shift that calibration would apply."""
     shift = best_shift(log_costs - answers)
     return np.asarray(np.abs(np.expm1(answers + shift - log_costs)))

@@ -1,9 +1,9 @@
 """Trained models in a directory, as `justitia predictor train` writes them.
 
-    PATH/CLASS/000001.model     bytes of a model; `model_file` knows their form
-    PATH/CLASS/active.json      the versions kept, their checksums, the one that serves
+    PATH/CLASS/000001.model  bytes of a model, in the format of `model_file`
+    PATH/CLASS/active.json   the kept versions, their checksums, the serving one
 
-A class whose name begins with a dot has it written `%2E`. One process may write at a time; readers
+The dot that starts a class name is written `%2E`. Only one process may write at a time; readers
 never see a half-written file.
 """
 
@@ -24,11 +24,10 @@ class ModelDirectory:
     """Models of many classes in a directory, several versions of each.
 
     Every method raises `ConfigError` if the directory, or a file in it, cannot be read or written,
-    or a class's name has another form, and `StoreError`, naming the file, if an index is damaged.
+    or a class name is not valid, and `StoreError`, naming the file, if an index is damaged.
     """
 
     def __init__(self, path: Path) -> None:
-        """Name the directory; `publish` makes it."""
         self.path = Path(path)
 
     def classes(self) -> list[str]:
@@ -46,7 +45,7 @@ class ModelDirectory:
         return [name.replace(_DOT, ".", 1) for name in found]
 
     def publish(self, application_class: str, data: bytes, record: Mapping[str, Any]) -> int:
-        """Write a model, let it serve, drop the oldest versions, and return its number.
+        """Write a model as the serving version, drop the oldest ones, and return its number.
 
         Args:
             application_class: Class of the model.
@@ -63,10 +62,10 @@ class ModelDirectory:
         return index.active
 
     def active(self, application_class: str) -> tuple[int, bytes] | None:
-        """Return the version that serves, and its bytes; None if none does.
+        """Return the number and bytes of the serving version; None if there is none.
 
         Raises:
-            StoreError: If its file is missing or damaged; `candidates` has those before it.
+            StoreError: If its file is missing or damaged; `candidates` has earlier versions.
         """
         candidates = self.index(application_class).candidates()
         if not candidates:
@@ -74,7 +73,7 @@ class ModelDirectory:
         return candidates[0].number, self.read(application_class, candidates[0])
 
     def candidates(self, application_class: str) -> Iterator[tuple[Version, bytes | StoreError]]:
-        """Yield the versions that may serve, best first, each with its bytes or what is wrong."""
+        """Yield the versions that may serve, best first, each with its bytes or its error."""
         for version in self.index(application_class).candidates():
             try:
                 yield version, self.read(application_class, version)
@@ -85,7 +84,8 @@ class ModelDirectory:
         """Return the bytes of a version.
 
         Raises:
-            StoreError: If the file is missing, or other bytes are in it; names file and version.
+            StoreError: If the file is missing or its checksum differs; the message names file and
+                version.
         """
         path = self._model(application_class, version.number)
         where = f"{path}: version {version.number} of class {application_class}"
@@ -114,7 +114,7 @@ class ModelDirectory:
             raise StoreError(f"{path}: {error}") from error
 
     def save_index(self, application_class: str, index: VersionIndex) -> None:
-        """Write the index of a class: the versions kept, and the one that serves."""
+        """Write the index of a class: the kept versions, and the serving one."""
         self._write(self._folder(application_class) / _INDEX, encode_index(index))
 
     def _model(self, application_class: str, number: int) -> Path:
@@ -125,7 +125,7 @@ class ModelDirectory:
             check_class_name(application_class)
         except RequestError as error:
             raise ConfigError(str(error)) from error
-        if application_class.startswith("."):  # `..` is a class's name, and another directory's
+        if application_class.startswith("."):  # or the class `..` would be another directory
             application_class = _DOT + application_class[1:]
         return self.path / application_class
 

@@ -1,7 +1,8 @@
-"""Trained models as bytes: arrays and JSON, checksummed, never a pickle.
+"""Trained models as bytes: arrays and JSON, with a checksum, never a pickle.
 
-One line `justitia-model FORMAT SHA-256`, then a safetensors file (the checksum's subject) whose
-metadata holds one JSON object. Reading needs numpy and safetensors, not the packages of training.
+One line `justitia-model FORMAT SHA-256`, then a safetensors file (over which the checksum is
+computed) whose metadata holds one JSON object. Reading needs numpy and safetensors, not the
+packages of training.
 """
 
 import hashlib
@@ -25,19 +26,19 @@ MAX_BYTES = 64 * 1024**2
 """Largest file that is read; a model of 2,000 long documents is about 2 MB."""
 _MAGIC = b"justitia-model"
 _JSON = "justitia"
-"""Name of the metadata's entry."""
+"""Key of the JSON object in the safetensors metadata."""
 _LEAST_SCALE = 1e-9
 _MOST_REGRESSORS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Metadata(Stored):
-    """The part of a model that is no array."""
+    """The part of a model besides its arrays."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")]
     samples: AtLeastOne
     regressors: Annotated[tuple[str, ...], Field(min_length=1, max_length=_MOST_REGRESSORS)]
-    """Names of the functions."""
+    """Names of the regressors, in order."""
     weights: tuple[Annotated[float, Field(ge=0, le=1, strict=True)], ...]
     calibration: CostCalibration
     trained_with: dict[str, str]
@@ -85,7 +86,7 @@ def model_from_bytes(data: bytes, where: str) -> TrainedModel:
     """Return the model that `model_to_bytes` was called on.
 
     Args:
-        data: Bytes of a file or of a key; a damaged or hostile model is refused.
+        data: Bytes of a file or of a Redis key; a damaged or hostile model is refused.
         where: Name of the file or key, for messages.
 
     Raises:
@@ -118,7 +119,7 @@ def _model(body: bytes) -> TrainedModel:
     try:
         arrays = safetensors.load(body)
     except Exception as error:
-        # safetensors raises its own class, KeyError for types numpy lacks, and OverflowError.
+        # safetensors raises its own class, KeyError for types that numpy lacks, and OverflowError
         raise ValueError(f"its arrays cannot be read: {error}") from error
     size = int.from_bytes(body[:8], "little")
     metadata = json.loads(body[8 : 8 + size])["__metadata__"]

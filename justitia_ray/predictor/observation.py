@@ -1,7 +1,7 @@
-"""Finished applications to learn from: a sample of each, and the JSON that carries it.
+"""Observations of finished applications: a sample of each, and its JSON form.
 
-An ingress reports observations to the predictor, Redis keeps them until they are learned, and the
-process that trains reads samples.
+An ingress sends observations to the predictor, Redis stores them until they are learned, and the
+training process reads samples.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,29 +20,29 @@ from justitia_ray.predictor.stored import AtLeastOne, Count, NotNegative, Positi
 from justitia_ray.units import Tokens
 
 LEAST_TRAINED_ON = 5
-"""Samples that training takes; below, the mean of the class is as good."""
+"""Fewest samples to train on; with fewer, the mean of the class is as good."""
 LEAST_HELD_BACK = 3
 LEAST_MINIMUM_SAMPLES = LEAST_TRAINED_ON + LEAST_HELD_BACK
-"""Samples that a class must have before a model of it can be trained and judged.
+"""Fewest samples of a class for a model to be trained and judged.
 
-The configuration reads this too; without numpy it starts faster.
+Defined here because the configuration reads it too and starts faster without numpy.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Stored):
-    """An application that ran to its end."""
+    """A finished application."""
 
     kv_token_time: Positive
     """True cost."""
     inferences: AtLeastOne
-    """Inferences that it made."""
+    """Number of its inferences."""
     output_tokens: Count
-    """Output tokens of all its inferences together."""
+    """Output tokens of all its inferences."""
     features: InputFeatures | None
     """Features of its input; None if the input was not known."""
     input_text: str | None = None
-    """Kept only where the configuration says `store_inputs`, and in offline training."""
+    """Input text; stored only with the setting `store_inputs`, and in offline training."""
 
     @classmethod
     def of_calls(cls, calls: Iterable[tuple[Tokens, Tokens]], text: str) -> Self:
@@ -50,7 +50,7 @@ class Sample(Stored):
 
         Args:
             calls: Prompt and output tokens of each inference; at least one.
-            text: The input, which is kept.
+            text: Input text, which is stored in the sample.
         """
         known = tuple(calls)
         return cls(
@@ -74,7 +74,7 @@ class Sample(Stored):
 
 
 def _with_later_fields(values: object) -> object:
-    """Return the numbers of a stage, with None for what release 0.2.0 has not observed."""
+    """Return the numbers of a stage, with None for those that release 0.2.0 did not observe."""
     if isinstance(values, list | tuple) and len(values) == 5:
         return (*values, None, None)
     return values
@@ -88,7 +88,7 @@ _StageNumbers = Annotated[
 _Stage = Annotated[
     StageServed, GetPydanticSchema(lambda _, handler: handler.generate_schema(_StageNumbers))
 ]
-"""A `StageServed` of the core, each number of it with its bounds."""
+"""A `StageServed` of the core, with bounds on each of its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,17 @@ class Observation(Stored):
     application_class: ClassName
     sample: Sample
     stages: Annotated[tuple[_Stage, ...], Field(max_length=MAXIMUM_STAGES)] = ()
-    """Service that each stage received; empty if that is not known."""
+    """Service that each stage received; empty if unknown."""
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Rules of recognition whose callers know of applications, and close them."""
+"""Recognition rules whose callers close their applications."""
 
 
 def is_lesson(ended: EndApplication) -> bool:
-    """Return whether an application ran to its end: of others the true cost is not known.
+    """Return whether an application ran to its end: otherwise its true cost is not known.
 
-    A harness's session or a conversation, of whose application its caller does not know, is closed
-    by nobody: it ends by being idle.
+    A recognised session or conversation, which no caller closes, ends by being idle.
     """
     by_idling = ended.outcome is Outcome.EXPIRED and ended.recognized_by not in _CLOSED_BY_CALLERS
     ran = ended.outcome is Outcome.FINISHED or by_idling

@@ -1,11 +1,10 @@
-"""The predictor that learns in service: estimates, classes, their models, their trainings.
+"""The predictor that learns in service: estimates, and each class's models and trainings.
 
-An estimate rests on the best that is known of its class, in this order: a model of the class, if
-the input is known; the mean of the class; classes whose inputs have a like form; one inference of
-the request's own size.
+An estimate uses the first available of: a model of the class, if the input is known; the mean of
+the class; classes whose inputs have a similar form; one inference of the request's own size.
 
-Pure and synchronous: no clock, no process, no store. The service and the simulator drive the same
-class; trainings are handed out as data, and the caller has them done.
+Pure and synchronous: no clock, no process, no store. The service and the simulator use the same
+class; trainings are returned as jobs, which the caller runs.
 """
 
 from collections.abc import Sequence
@@ -35,9 +34,9 @@ class EstimateRequest:
     application_class: str
     input_tokens: Tokens
     max_tokens: Tokens | None
-    """Most output tokens of one of its inferences; None if not bounded."""
+    """Largest output of one of its inferences; None if not bounded."""
     features: InputFeatures | None = None
-    """Features of its input, if the input is known."""
+    """Features of its input; None if the input is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class LearningSettings:
     """Applications with known inputs from which on a class has a model."""
     history_per_class: int = 500
     kind: str = "auto"
-    """Kind of models."""
+    """Kind of the models, as `train` takes it."""
     seed: int = 0
 
 
@@ -60,30 +59,27 @@ class EndedTraining:
 
     judgement: Judgement
     before: VersionIndex
-    """Versions of the class until then."""
+    """Versions of the class before the training."""
     index: VersionIndex
-    """Versions of the class from now on."""
+    """Versions of the class after the training."""
     model: TrainedModel | None
-    """New model, if it takes over."""
+    """The new model, if it takes over; otherwise None."""
     outcome: dict[str, Any]
     """Record of the training, as JSON."""
 
 
 class LearningPredictor:
-    """Estimates of applications, learned from those that ended."""
+    """Estimates of applications, learned from finished ones."""
 
     def __init__(self, settings: LearningSettings | None = None) -> None:
-        """Start with no knowledge."""
         self.settings = settings or LearningSettings()
         self.means = ClassMeanPredictor(
             self.settings.prior_output_tokens, self.settings.max_classes
         )
         """Mean cost of each class."""
         self.stages = StageTable(self.settings.max_classes)
-        """Statistics of the stages of applications."""
+        """Statistics of the stages of each class."""
         self._lives: dict[str, ClassLife] = {}
-
-    # --- estimates
 
     def estimate(
         self,
@@ -97,10 +93,10 @@ class LearningPredictor:
         return self.estimate_many([request])[0]
 
     def estimate_many(self, requests: Sequence[EstimateRequest]) -> list[Estimate]:
-        """Return the estimate of each application; a model sees all inputs of its class at once.
+        """Return the estimate of each application; a model reads all inputs of its class at once.
 
         Raises:
-            RequestError: If a class's name has another form or a count is below its least.
+            RequestError: If a class name is not valid or a count is below its minimum.
         """
         estimates = [
             self.means.estimate(request.application_class, request.input_tokens, request.max_tokens)
@@ -131,30 +127,28 @@ class LearningPredictor:
         cost = cost_among_neighbours(features, prior.kv_token_time, known)
         if cost is None:
             return prior
-        # As wide as the prior's, around another middle.
+        # The spread of the prior, around the new estimate.
         spread = prior.p90 / prior.kv_token_time
         return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
-
-    # --- learning
 
     def observe_application(
         self, application_class: str, sample: Sample, stages: Sequence[StageServed] = ()
     ) -> str:
-        """Learn from an application that finished (not from one that was cut short).
+        """Learn from a finished application; do not call it for cancelled ones.
 
-        If its error makes plain that the class has changed, only later samples count from then on,
-        in the mean as in the next training; the mean stands in for a model that is worse.
+        If its error reveals that the class has changed, only later samples count from then on, in
+        the mean as in the next training; the mean replaces a model that is worse.
 
         Args:
             application_class: Class of the application.
             sample: Its input, and the service that it received.
-            stages: Service of each of its stages; empty if that is not known.
+            stages: Service of each of its stages; empty if unknown.
 
         Returns:
-            The class whose entry counts it, `other` beyond the bound.
+            The class whose entry counts it: `other` beyond the bound.
 
         Raises:
-            RequestError: If the class's name has another form.
+            RequestError: If the class name is not valid.
         """
         name = self.means.filed_under(application_class)
         predicted = self.estimate(application_class, 0, None, sample.features)
@@ -171,11 +165,11 @@ class LearningPredictor:
     def due_training(self, now: Seconds) -> TrainingJob | None:
         """Return a training that is due, or None; each is returned once.
 
-        The caller ends it with `trained` or `training_failed`. Of several classes, the one with the
-        first name comes first.
+        The caller ends it with `trained` or `training_failed`. Of several classes, the first by
+        name is returned.
 
         Args:
-            now: Time of a clock that never goes back; a failed training is not due again too soon.
+            now: Monotonic time; a failed training is due again only after a wait.
         """
         for name in sorted(self._lives):
             settings = self.settings
@@ -185,7 +179,7 @@ class LearningPredictor:
         return None
 
     def trained(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> Judgement:
-        """Let a trained model take over, if it beats the one in service on the latest samples.
+        """End a training; its model takes over if it beats the serving one on the latest samples.
 
         Args:
             job: As `due_training` returned it.
@@ -193,14 +187,14 @@ class LearningPredictor:
             at: Time of the training, for its record; seconds since 1970.
 
         Raises:
-            StoreError: If the bytes are no model; the training has still to be ended.
+            StoreError: If the bytes are no model; the training must still be ended.
         """
         ended = self.judge(job, data, at)
         self.take_over(job.application_class, ended)
         return ended.judgement
 
     def judge(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> EndedTraining:
-        """Do the first half of `trained`: end the training, decide whether its model takes over."""
+        """First half of `trained`: end the training, and decide whether its model takes over."""
         model = model_from_bytes(data, f"new model of class {job.application_class}")
         life = self._life(job.application_class)
         judgement = life.judged(job, model)
@@ -221,7 +215,7 @@ class LearningPredictor:
         return EndedTraining(judgement, before, index.published(data, outcome), model, outcome)
 
     def take_over(self, application_class: str, ended: EndedTraining) -> None:
-        """Do the second half of `trained`: serve the model that the training left."""
+        """Second half of `trained`: set the serving model after the training."""
         life = self._life(application_class)
         if ended.model is None:
             life.serve(ended.index, life.model, life.serving)
@@ -229,10 +223,8 @@ class LearningPredictor:
             life.take_over(ended.index, ended.model, ended.index.active, ended.judgement.log_errors)
 
     def training_failed(self, job: TrainingJob, now: Seconds) -> Seconds:
-        """End a training that gave no model; return the wait until it is due again."""
+        """End a training that produced no model; return the wait until it is due again."""
         return self._life(job.application_class).failed(now)
-
-    # --- models and versions
 
     def index(self, application_class: str) -> VersionIndex:
         """Return the versions of a class; an empty index if it has none."""
@@ -240,12 +232,12 @@ class LearningPredictor:
         return VersionIndex() if life is None else life.index
 
     def serving(self, application_class: str) -> int:
-        """Return the version that answers for a class, 0 if none does."""
+        """Return the version that serves a class, 0 if none does."""
         life = self._lives.get(application_class)
         return 0 if life is None else life.serving
 
     def changes(self, application_class: str) -> int:
-        """Return the number of times that the errors of a class have changed."""
+        """Return the number of changes detected in the errors of a class."""
         life = self._lives.get(application_class)
         return 0 if life is None else life.changes
 
@@ -256,7 +248,7 @@ class LearningPredictor:
         model: TrainedModel | None,
         number: int,
     ) -> None:
-        """Let a stored model answer for a class, or its mean (None, 0).
+        """Set the model that serves a class, or its mean (None, 0).
 
         The model is `index.active`, or an earlier one if that is damaged.
         """
@@ -278,19 +270,17 @@ class LearningPredictor:
             }
         return found
 
-    # --- stored form of a class's progress, beside `means`, `stages` and models
-
     def progress(self, application_class: str) -> dict[str, Any]:
-        """Return the progress of a class, which `restore_class` takes beside samples; JSON."""
+        """Return the progress of a class as JSON; `restore_class` restores it with the samples."""
         return self._life(application_class).to_dict()
 
     def restore_class(
         self, application_class: str, progress: object, samples: Sequence[Sample]
     ) -> None:
-        """Go on from the progress and the history of a class.
+        """Restore the progress and the samples of a class.
 
         Raises:
-            StoreError: If the progress has another form; nothing was changed.
+            StoreError: If the progress is not valid, and nothing was changed.
         """
         try:
             self._life(application_class).restore(progress, samples)
@@ -305,7 +295,7 @@ class LearningPredictor:
 
 
 def train_due(predictor: LearningPredictor, now: Seconds) -> list[tuple[TrainingJob, Judgement]]:
-    """Do every training that is due, here and now, and return their judgements; takes seconds.
+    """Run every training that is due in this process, and return the judgements; takes seconds.
 
     Raises:
         ConfigError: If a package that training needs is not installed.

@@ -1,7 +1,7 @@
-"""Trained functions from a row of a design matrix to ln(cost), and reading them safely; numpy only.
+"""Trained functions from a row of a design matrix to ln(cost), validated on reading; numpy only.
 
 Each gives one row the same value, bit for bit, whichever rows come with it: a matrix product of
-[rows, 1, columns] is one vector product a row.
+[rows, 1, columns] is one vector product per row.
 """
 
 from abc import ABC, abstractmethod
@@ -67,18 +67,18 @@ def _array(arrays: Arrays, name: str, dtype: np.dtype[Any], shape: tuple[int, ..
 
 
 _MOST_ABREAST = 256
-"""Most networks, trees, and features that trees look at. This and the next three bound the memory
-and the time of a prediction, whoever made the file."""
+"""Largest number of networks, trees, and features of trees. This and the next three limits bound
+the memory and the time of a prediction, even with a hostile file."""
 _MOST_NEURONS = 4096
 _MOST_LAYERS = 8
 _MOST_DEPTH = 64
 _LEAST_OUTPUT = 1e-3
-"""Least cost of a network that answers the cost: 0 or less has no logarithm."""
+"""Lower bound of a network's cost output: ln needs a value above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regressor(ABC):
-    """A trained function from rows to ln(cost), made of arrays."""
+    """A trained function from rows to ln(cost), stored as arrays."""
 
     name: ClassVar[str]
 
@@ -96,7 +96,7 @@ class Regressor(ABC):
         """Return the function that `arrays` was called on.
 
         Raises:
-            ValueError: If an array is missing or could not be computed with; the message names it.
+            ValueError: If an array is missing or not usable; the message names it.
         """
 
 
@@ -106,7 +106,7 @@ class Constant(Regressor):
 
     name: ClassVar[str] = "constant"
     log_cost: Floats
-    """[1]"""
+    """Value, [1]."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""
@@ -124,9 +124,9 @@ class Linear(Regressor):
 
     name: ClassVar[str] = "linear"
     weights: Floats
-    """[columns]"""
+    """Weights, [columns]."""
     intercept: Floats
-    """[1]"""
+    """Intercept, [1]."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""
@@ -145,9 +145,10 @@ class NetworkRegressor(Regressor):
 
     name: ClassVar[str] = "network"
     layers: tuple[tuple[Floats, Floats], ...]
-    """Weights [members, from, to] and biases [members, 1, to] of each; the last has one output."""
+    """Weights [members, from, to] and biases [members, 1, to] of each layer; the last has one
+    output."""
     log_unit: float | None = None
-    """None: the output is ln(cost). Otherwise it is the cost itself, in units of e to this."""
+    """None: the output is ln(cost). Otherwise the output is the cost in units of e^log_unit."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""
@@ -202,15 +203,15 @@ class Forest(Regressor):
     feature: Integers
     """[trees, nodes] Feature that a node compares."""
     threshold: Floats
-    """[trees, nodes] Largest value of the feature with which the way goes left."""
+    """[trees, nodes] Largest value of the feature for which the left node follows."""
     left: Integers
-    """[trees, nodes] Node to the left; at a leaf, the leaf itself."""
+    """[trees, nodes] Left child; at a leaf, the leaf itself."""
     right: Integers
-    """[trees, nodes] Node to the right; at a leaf, the leaf itself."""
+    """[trees, nodes] Right child; at a leaf, the leaf itself."""
     value: Floats
     """[trees, nodes] ln(cost) at a leaf."""
     depth: int
-    """Steps from a root to its farthest leaf."""
+    """Largest number of steps from a root to a leaf."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""
@@ -244,10 +245,10 @@ class Forest(Regressor):
 REGRESSORS: dict[str, type[Regressor]] = {
     kind.name: kind for kind in (Constant, Linear, NetworkRegressor, Forest)
 }
-"""Regressors by name."""
+"""Regressor classes by name."""
 
 
 def _each_row(rows: Floats, weights: Floats) -> Floats:
-    """Return rows @ weights, one vector product a row."""
+    """Return rows @ weights, as one vector product per row."""
     product: Floats = np.matmul(rows[:, None, :], weights)[:, 0, :]
     return product

@@ -1,9 +1,9 @@
-"""Statistics of the stages of each class: lengths, and the work still to come from each on.
+"""Statistics of the stages of each class: lengths, and the remaining work from each stage on.
 
-Running sums over finished applications, by class and stage (`core.stages` says what a stage is).
-They say how long an inference will be, given where it stands and its prompt, what its application
-still needs when it gets there, and which stages it then usually has. The input of an application
-is not looked at: models of its cost do that.
+Running sums over finished applications, by class and stage (`core.stages` defines stages). They
+predict the length of an inference from its stage and prompt, the remaining work of its application
+at that stage, and the stages that usually follow. The input of an application is not used: models
+of its cost use it.
 """
 
 import math
@@ -24,64 +24,65 @@ from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 _MEAN_WEIGHT = 1.0
 _SLOPE_WEIGHT = 8.0
-"""Weight, in applications, of the belief that a stage is like its class, and of the belief that its
+"""Weight, in applications, of the prior that a stage is like its class, and of the prior that its
 output does not depend on the prompt. On recorded runs of eight classes the mean absolute error,
 over the mean length, was 0.325 after a tenth of the runs and 0.311 after 80 %; with a mean weight
-of 2 and 4 it was 0.336 and 0.358 after a tenth; slope weights of 2 to 32 made it 0.333 to 0.347
-(at 2)."""
+of 2 and 4 it was 0.336 and 0.358 after a tenth; slope weights of 2 to 32 made it 0.333 to 0.347 (at
+2)."""
 
 _FAN_OUT_WEIGHT = 4.0
-"""Weight, in applications, of the belief that the work to come does not depend on the fan-out."""
+"""Weight, in applications, of the prior that the remaining work does not depend on the fan-out."""
 
 CHARGE_FACTOR = 2.0
 """Factor from the expected cost to the charge, the same for all applications.
 
-Errors are not alike: a charge too large is refunded and moves nobody, but an application that
-outruns its charge falls back when it is nearly done. On the nine-class suite (300 applications,
-seeds 1 to 5, models of other runs) mean completion time is then 9.1, 7.9 and 5.3 % above that with
-exact predictions at 3x, 1.5x and 1x; at a factor of 1 it is 19.9, 22.3 and 16.3 %. Three is as
-good, with larger worst cases.
+Errors are asymmetric: an overcharge is refunded and delays no other application, but an application
+that exceeds its charge falls back when it is nearly done. On the nine-class suite (300
+applications, seeds 1 to 5, models of other runs) mean completion time is then 9.1, 7.9 and 5.3 %
+above that with exact predictions at 3x, 1.5x and 1x; at a factor of 1 it is 19.9, 22.3 and 16.3 %.
+Three is as good, with larger worst cases.
 """
 
 _LARGEST = 10**30
-"""Bound of every sum, far beyond what applications add up to."""
+"""Bound of every sum, far above the sums of real applications."""
 _Sum: TypeAlias = Annotated[float, Field(ge=0, le=_LARGEST, strict=True)]
 _SignedSum: TypeAlias = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, strict=True)]
 _NO_SPREAD = 1e-9
-"""Squared deviations of whole numbers that are less than this are rounding."""
+"""Squared deviations of whole numbers below which a value is a rounding error."""
 
 _WIDEST = 3.0
-"""A prompt further from the mean than so many standard deviations counts as one that far away."""
+"""Largest deviation of a prompt from the mean that counts, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Expected length of an inference at a stage, and the work its application still needs."""
+    """Expected length of an inference at a stage, and the remaining work of its application."""
 
     output_tokens: Tokens
     """Output of one sequence of the inference, at least 1."""
     inferences_to_come: float
-    """Inferences that the application still makes, this stage's included; at least 1."""
+    """Number of inferences that the application still makes, with this stage's; at least 1."""
     remaining_kv_token_time: KvTokenTime | None
     """Work from this stage on, given the inferences submitted at it so far. None if no application
-    has got here, or no more is known than when it arrived."""
+    has reached it, or nothing is known beyond the estimate on arrival."""
 
 
 def still_needed(
     expected: Expectation | None, output_tokens: Tokens, prompt_tokens: float, sequences: int
 ) -> KvTokenTime:
-    """Return the work of an application from a stage on, at least what it has submitted at it.
+    """Return the work of an application from a stage on, at least that of its submitted inferences.
 
-    Submitted inferences will be served, whatever is known of the class: an application of a new
-    class that begins with forty inferences is not one inference large. On the nine-class suite with
-    no application known beforehand (300 at 3x, seeds 1 to 3, charged once) mean completion time is
-    28 % above that with exact predictions; without this floor 155 %, without later estimates 173 %.
+    Submitted inferences will be served, whatever the statistics of the class: an application of a
+    new class that begins with forty inferences is not one inference large. On the nine-class suite
+    with no application known beforehand (300 at 3x, seeds 1 to 3, charged once) mean completion
+    time is 28 % above that with exact predictions; without this floor 155 %, without later
+    estimates 173 %.
 
     Args:
         expected: Answer of the stage table; None if it has none.
         output_tokens: Length of one sequence of the inference.
         prompt_tokens: Prompt of one sequence.
-        sequences: Sequences submitted at the stage so far, this inference's included.
+        sequences: Sequences submitted at the stage so far, with this inference's.
     """
     submitted = sequences * kv_token_time(round(prompt_tokens), output_tokens)
     if expected is None or expected.remaining_kv_token_time is None:
@@ -94,7 +95,7 @@ class StageStatistics(Stored):
     """Running sums over the applications of one class that reached one stage.
 
     Means and sums of squared deviations by Welford's recurrence (Technometrics 4, 1962). Lengths
-    are those of an application's mean sequence in the stage, weighted by its sequences.
+    are those of an application's mean sequence in the stage, weighted by its number of sequences.
     """
 
     applications: Annotated[int, Field(ge=1, le=_LARGEST, strict=True)] = 0
@@ -103,24 +104,24 @@ class StageStatistics(Stored):
     prompt_squares: _Sum = 0.0
     output_mean: _Sum = 0.0
     products: _SignedSum = 0.0
-    """Sum of prompt times output deviations."""
+    """Sum of (prompt deviation) · (output deviation)."""
     fan_out_mean: _Sum = 0.0
     """Mean number of inferences of an application at this stage."""
     fan_out_squares: _Sum = 0.0
     inferences_to_come: _Sum = 0.0
-    """Mean over the applications; this stage's are included in it and in the next."""
+    """Mean number of inferences from this stage on, this one included, as in the next field."""
     kv_token_time_to_come: _Sum = 0.0
     fan_out_products: _SignedSum = 0.0
-    """Sum of fan-out times `kv_token_time_to_come` deviations."""
+    """Sum of (fan-out deviation) · (deviation of `kv_token_time_to_come`)."""
     longest_output_mean: _Sum | None = None
-    """Mean over the applications of their longest sequence. None in tables of release 0.2.0."""
+    """Mean of the applications' longest sequences. None in tables of release 0.2.0."""
     gaps: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] | None = None
-    """Applications that went on after a gap that is known. None: 0."""
+    """Number of applications that continued after a known gap. None: 0."""
     gap_mean_s: _Sum | None = None
-    """Mean gap of those; None: there are none."""
+    """Mean gap of those applications; None if there are none."""
 
     def add_application(self, stages: Sequence[StageServed]) -> None:
-        """Count an application by its stages from this one on."""
+        """Add an application by its stages from this one on."""
         first = stages[0]
         self.applications += 1
         inferences = sum(stage.inferences for stage in stages)
@@ -149,7 +150,7 @@ class StageStatistics(Stored):
 
     @property
     def longest_output(self) -> float:
-        """Mean output of an application's longest sequence; of release 0.2.0, of its mean one."""
+        """Mean output of an application's longest sequence, or of its mean one if unknown."""
         known = self.longest_output_mean
         return self.output_mean if known is None else known
 
@@ -165,9 +166,9 @@ class StageStatistics(Stored):
         return mean + slope * deviation
 
     def remaining(self, inferences: int) -> KvTokenTime:
-        """Return the work from this stage on of an application with so many inferences at it.
+        """Return the work from this stage on of an application with `inferences` inferences at it.
 
-        A large fan-out mostly means that later stages are large too.
+        A large fan-out usually means that later stages are large too.
         """
         if self.fan_out_squares <= _NO_SPREAD:
             return self.kv_token_time_to_come
@@ -182,7 +183,7 @@ class StageStatistics(Stored):
         return self
 
     def _add_longest(self, stage: StageServed) -> None:
-        """Count the longest sequence; one that is not known is taken to be as long as the mean."""
+        """Add the longest sequence; if unknown, the mean length is used."""
         before = self.longest_output
         longest: float | None = stage.longest_output_tokens
         if longest is None:
@@ -205,20 +206,20 @@ class StageStatistics(Stored):
 
 
 class StageTable:
-    """The stages of every class. Classes are bounded as those of the class statistics are."""
+    """Stages of every class, with the same bound on classes as the class statistics."""
 
     def __init__(self, max_classes: int = 256) -> None:
-        """Start with no knowledge; beyond `max_classes` classes share the entry of `other`."""
+        """Create an empty table; beyond `max_classes` classes share the entry of `other`."""
         self._max_classes = max_classes
         self._classes: dict[str, list[StageStatistics]] = {}
         self._usual: dict[str, tuple[ExpectedStage, ...]] = {}
-        """All stages of classes that were asked for since they were last observed."""
+        """Stages of classes requested since their last observation (a cache)."""
 
     def observe_stages(self, application_class: str, stages: Sequence[StageServed]) -> str:
-        """Learn from an application that finished; nothing if its stages are not known.
+        """Learn from a finished application; does nothing if its stages are unknown.
 
         Returns:
-            The class whose statistics count it, `other` beyond the bound.
+            The class whose statistics count it: `other` beyond the bound.
         """
         name = self._filed_under(application_class)
         if stages:
@@ -245,8 +246,8 @@ class StageTable:
             application_class: Class of the application.
             stage: Stage of the inference, from 0.
             prompt_tokens: Prompt of one of its sequences.
-            max_tokens: Most output tokens of one of its sequences; None if not bounded.
-            inferences: Inferences submitted at this stage so far, this one included.
+            max_tokens: Largest output of one of its sequences; None if not bounded.
+            inferences: Inferences submitted at this stage so far, with this one.
         """
         known = self._classes.get(self._filed_under(application_class))
         if not known:
@@ -266,16 +267,18 @@ class StageTable:
         )
 
     def expected_stages(self, application_class: str, stage: int) -> tuple[ExpectedStage, ...]:
-        """Return the stages from one on that an application which reaches it is expected to have.
+        """Return the expected stages, from `stage` on, of an application that reaches it.
 
-        They are those that at least half of the applications which reached it went on to, each
-        with the means of those that had it; none if no application of the class has got there.
+        They are those that at least half of the applications which reached it went on to, each with
+        the means of the applications that had it; empty if no application of the class has reached
+        it.
 
-        Deadlines of VTC foretold with them (`lab.foretold`) are 25 % off those by true stages when
-        an application arrives, and 17 % when a later stage begins: means over the classes of the
-        nine-class suite (300 applications in 540 and in 270 s, seeds 201 and 203, a table of 900
-        others). With every stage ever seen, weighted by the chance that it is reached, they are 33
-        and 25 % off; scaling by a fan-out that is larger than usual gains half a point.
+        Deadlines of VTC predicted with them (`lab.foretold`) differ by 25 % from those by true
+        stages when an application arrives, and by 17 % when a later stage begins: means over the
+        classes of the nine-class suite (300 applications in 540 and in 270 s, seeds 201 and 203, a
+        table of 900 others). With every stage ever seen, weighted by the chance that it is reached,
+        they differ by 33 and 25 %; scaling by a fan-out that is larger than usual gains half a
+        point.
         """
         name = self._filed_under(application_class)
         known = self._classes.get(name, ())
@@ -290,15 +293,15 @@ class StageTable:
     def stages_to_tell(
         self, application_class: str, stage: int, inferences: int
     ) -> tuple[ExpectedStage, ...]:
-        """Return the stages to tell with an inference: from its own on, if it begins a later stage.
+        """Return the stages to send with an inference: from its own on, if it starts a later stage.
 
-        The opening of its application has told those from the first on.
+        The opening of its application has sent those from the first on.
         """
         begins = stage > 0 and inferences == 1
         return self.expected_stages(application_class, stage) if begins else ()
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the statistics of every class, stage by stage, as JSON has them."""
+        """Return the statistics of every class, stage by stage, as JSON."""
         return {
             name: [statistics.to_dict() for statistics in stages]
             for name, stages in self._classes.items()
@@ -308,10 +311,10 @@ class StageTable:
     def from_dict(cls, classes: Mapping[str, Any], max_classes: int = 256) -> Self:
         """Return the table that `to_dict` was called on.
 
-        If there are more classes than the bound, those with the fewest applications are left out.
+        If there are more classes than the bound, those with the fewest applications are dropped.
 
         Raises:
-            StoreError: If statistics have another form; the message names class, stage and field.
+            StoreError: If statistics are not valid; the message names class, stage and field.
         """
         table = cls(max_classes)
         restored = {name: _restored(name, stages) for name, stages in classes.items()}
@@ -325,9 +328,9 @@ class StageTable:
 
 
 def _usual_stages(known: Sequence[StageStatistics]) -> tuple[ExpectedStage, ...]:
-    """Return what applications that reached a stage had at it, for each stage of a class.
+    """Return the means of each stage of a class, over the applications that reached it.
 
-    Whole tokens and hundredths: each digit more is stored with every change of an application.
+    Rounded to whole tokens and hundredths, since every digit is stored with each application.
     """
     to_come = [here.applications * here.kv_token_time_to_come for here in known]
     costs = map(operator.sub, to_come, [*to_come[1:], 0.0])

@@ -1,4 +1,4 @@
-"""Dataclasses that go through JSON: sent, stored, or in a file, and checked when they are read."""
+"""Base of dataclasses that are sent or stored as JSON, and validated when they are read."""
 
 from dataclasses import Field as DataclassField
 from functools import cache
@@ -17,9 +17,9 @@ Positive: TypeAlias = Annotated[float, Field(gt=0, strict=True)]
 
 
 class Stored:
-    """Base of a dataclass that goes through JSON; its annotations say what is allowed.
+    """Base of a dataclass with a JSON form; its annotations define the allowed values.
 
-    What is made in the program is trusted. What is read must have every field but those whose
+    Objects created in the program are not validated. JSON must have every field except those whose
     default is None.
     """
 
@@ -28,7 +28,7 @@ class Stored:
     __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
+        """Return the fields as JSON."""
         values: dict[str, Any] = self._adapter().dump_python(self, mode="json")
         return values
 
@@ -37,8 +37,8 @@ class Stored:
         """Return the object that `to_dict` was called on.
 
         Args:
-            values: Fields as JSON has them.
-            where: Put before what is wrong, with a colon.
+            values: Fields as JSON.
+            where: Prefix of error messages.
 
         Raises:
             ValueError: If a field is missing, unknown or wrong; the message names it.
@@ -60,10 +60,10 @@ class Stored:
 
 
 def _complaint(error: ValidationError) -> str:
-    """Return what is wrong with the first wrong field."""
+    """Return a message about the first wrong field."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
-    if first["type"] == "value_error":  # of a check of several fields, which it names
+    if first["type"] == "value_error":  # from a check of several fields
         return f"{place}: {first['ctx']['error']}".removeprefix(": ")
     if first["type"] == "missing":
         return f"{place} is missing"

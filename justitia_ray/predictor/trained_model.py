@@ -28,13 +28,13 @@ class CostPrediction:
 
 
 WIDEST_DEVIATIONS = 4.0
-"""Most standard deviations from the mean that a measure counts: a linear model must not follow an
-input of 1 MB to a cost of its own."""
+"""Largest distance from the mean at which a measure counts, in standard deviations: a linear model
+must not extrapolate to an input of 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesignMatrix:
-    """The way from inputs of a class to rows; fitted once, on the inputs of its training."""
+    """Conversion of inputs to rows, fitted once on the inputs of the training."""
 
     mean: Floats
     """[measures] Mean of ln(1 + measure)."""
@@ -51,7 +51,7 @@ class DesignMatrix:
         return len(self.mean) + len(self.buckets)
 
     def rows(self, inputs: Sequence[InputFeatures]) -> Floats:
-        """Return float64 [inputs, columns]; each row depends on its own input only."""
+        """Return float64 [inputs, columns]; each row depends only on its own input."""
         measures = len(self.mean)
         matrix = np.zeros((len(inputs), self.columns))
         for row, features in zip(matrix, inputs, strict=True):
@@ -76,26 +76,25 @@ class DesignMatrix:
 
 
 REACH = 10.0
-"""Farthest factor of an estimate outside the costs that the model was trained on."""
+"""Largest factor of an estimate above or below the costs of the training."""
 
 LARGEST_LOG_COST = 300.0
-"""Bound of logarithms of costs in a model file: far beyond any cost, and e to it is finite."""
+"""Bound of ln(cost) in a model file: far above any cost, and its exponential is finite."""
 _LogCost: TypeAlias = Annotated[
     float, Field(ge=-LARGEST_LOG_COST, le=LARGEST_LOG_COST, strict=True)
 ]
 
 _SHIFT_WEIGHT = 20
-"""Errors of zero that the shift, itself an estimate, is averaged with. On the recorded
-runs this took the mean error after 10 samples from 36.7 to 34.5 %, after 20 from 28.9 to 27.8 %,
-and changed nothing after 100.
-"""
+"""Number of zero errors with which the shift, itself an estimate, is averaged. On the recorded runs
+this reduced the mean error after 10 samples from 36.7 to 34.5 %, after 20 from 28.9 to 27.8 %, and
+changed nothing after 100."""
 _ENOUGH = 20
-"""Errors from which on p10 and p90 are their quantiles."""
+"""Number of errors from which on p10 and p90 are their quantiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostCalibration(Stored):
-    """Cost, p10 and p90 around a raw answer; all logarithms of token·iterations."""
+    """Cost, p10 and p90 relative to a raw answer; all are logarithms of token·iterations."""
 
     shift: _LogCost
     """Added to the raw answer."""
@@ -104,7 +103,7 @@ class CostCalibration(Stored):
     above: _LogCost
     """Distance from the cost to p90, >= 0."""
     least: _LogCost
-    """Bounds of every answer, `least` and `most`."""
+    """Bounds of every answer: `least` and `most`."""
     most: _LogCost
 
     def predictions(self, log_costs: Floats) -> list[CostPrediction]:
@@ -126,10 +125,10 @@ class CostCalibration(Stored):
 
 
 def calibrate(raw: Floats, log_costs: Floats, *, shifted: bool = True) -> CostCalibration:
-    """Return the calibration for a model that gave these answers on held-out applications.
+    """Return the calibration of a model from its answers on held-out applications.
 
-    The shift makes the mean relative error least: that of s·p against t is Σ (p/t)·|s − t/p|, so
-    the best factor s is the median of t/p weighted by p/t. It lies below the plain median, since an
+    The shift minimises the mean relative error: that of s·p against t is Σ (p/t)·|s − t/p|, so the
+    best factor s is the median of t/p weighted by p/t. It lies below the plain median, since an
     estimate can be too large by any factor and too small by 100 % at most.
 
     Args:
@@ -166,17 +165,17 @@ def _spread(errors: Floats) -> tuple[float, float]:
 
 
 _AT_ONCE = 64
-"""Inputs in one pass, so that many inputs take no more memory."""
+"""Inputs of one pass, which bounds the memory for many inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A trained model of an application class. Pure: the same input, the same prediction."""
+    """A trained model of an application class. Equal inputs give equal predictions."""
 
     kind: str
     """Name of the recipe: `mlp`, `paper`, `ridge`, `forest`, `median`, …."""
     samples: int
-    """Finished applications that it was trained on."""
+    """Number of finished applications that it was trained on."""
     design: DesignMatrix
     regressors: tuple[Regressor, ...]
     """Functions whose weighted mean in ln(cost) is the raw answer."""
@@ -187,7 +186,7 @@ class TrainedModel:
     """Versions of the packages that trained it."""
 
     def predict(self, inputs: Sequence[InputFeatures]) -> list[CostPrediction]:
-        """Predict the cost of each input; one input's answer does not depend on the others."""
+        """Predict the cost of each input, independently of the others."""
         answers: list[CostPrediction] = []
         for start in range(0, len(inputs), _AT_ONCE):
             rows = self.design.rows(inputs[start : start + _AT_ONCE])

@@ -1,9 +1,8 @@
-"""Training a class's model: the job, the fit, the judgement, and the process that does it.
+"""Training of a class's model: the job, the fit, the judgement, and the training process.
 
-`python -m justitia_ray.predictor.training` reads one job on stdin and writes a model's bytes to
-stdout. In a process of its own training takes no time from a prediction, and what goes wrong in
-it (a crash, a hang, memory) goes wrong for it alone. JSON in, array bytes out: nothing is
-unpickled.
+`python -m justitia_ray.predictor.training` reads one job from stdin and writes a model's bytes to
+stdout. A separate process delays no prediction, and its failures (a crash, a hang, memory) do not
+affect the predictor. JSON in, array bytes out: nothing is unpickled.
 """
 
 import json
@@ -26,28 +25,28 @@ from justitia_ray.predictor.trained_model import TrainedModel, calibrate
 from justitia_ray.units import KvTokenTime
 
 Reason: TypeAlias = Literal["first", "samples", "drift"]
-"""Reason of a training: enough samples for a first model, many more since, or changed errors."""
+"""Reason for a training: enough samples for a first model, many more since, or changed errors."""
 
 HELD_BACK_SHARE = 5
-"""The latest fifth of the samples judges the new model and the one in service."""
+"""One fifth: the latest samples, which judge the new model and the serving one."""
 GROWTH = 0.25
-"""Growth in samples that calls for another training: the work stays in proportion."""
+"""Growth in samples that makes another training due; keeps the work proportional to the samples."""
 LEAST_NEW = 10
 
 _AS_GOOD = 0.01
 """Relative error by which a first model may be worse than the class mean: where all applications
-cost the same, both are right but for the last digits."""
+cost the same, both are right up to rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob(Stored):
-    """A model to train, on samples of `application_class` alone."""
+    """A model to train, on samples of `application_class` only."""
 
     application_class: str
     samples: tuple[Sample, ...]
     """Samples to train on, oldest first; each with features."""
     held_back: tuple[Sample, ...]
-    """Latest samples, to judge by; later than all of `samples`."""
+    """Latest samples, which judge the model; later than all of `samples`."""
     reason: Reason
     seed: int
     kind: str = "auto"
@@ -55,35 +54,35 @@ class TrainingJob(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Errors of a new model on the samples held back, beside those of the model in service."""
+    """Errors of a new model on the held-back samples, and those of the serving model."""
 
     error: float
     """Mean relative error of the new model, |predicted − true| / true."""
     rival_error: float
-    """Mean relative error of the model in service, or of the class mean if none is."""
+    """Mean relative error of the serving model, or of the class mean if none serves."""
     took_over: bool
     log_errors: tuple[float, ...]
-    """ln(true / predicted) of the new model on each sample held back."""
+    """ln(true / predicted) of the new model on each held-back sample."""
 
 
 def hold_back_latest(samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return samples to train on, and the latest fifth, LEAST_HELD_BACK or more, to judge by."""
+    """Return samples to train on, and the latest fifth (at least LEAST_HELD_BACK) to judge by."""
     held = max(LEAST_HELD_BACK, len(samples) // HELD_BACK_SHARE)
     return tuple(samples[:-held]), tuple(samples[-held:])
 
 
 def is_grown(new: int, before: int) -> bool:
-    """Return whether `new` samples beside `before` older ones are worth another training."""
+    """Return whether `new` samples after `before` older ones are worth another training."""
     return new >= max(LEAST_NEW, GROWTH * before)
 
 
 def judge(job: TrainingJob, model: TrainedModel, rival: TrainedModel | None) -> Judgement:
-    """Compare a new model with the one in service on the samples held back.
+    """Compare a new model with the serving one on the held-back samples.
 
     Args:
         job: Job of the new model.
         model: The new model.
-        rival: The model in service; None is the mean of the samples trained on.
+        rival: The serving model; None: compare with the mean of the training samples.
     """
     predicted = predicted_costs(model, job.held_back)
     pairs = zip(predicted, job.held_back, strict=True)
@@ -98,7 +97,7 @@ def judge(job: TrainingJob, model: TrainedModel, rival: TrainedModel | None) -> 
 
 
 def predicted_costs(model: TrainedModel, samples: Sequence[Sample]) -> list[KvTokenTime]:
-    """Return the costs that a model predicts for samples, all of them with features."""
+    """Return the costs that a model predicts for samples, which must have features."""
     inputs = [sample.features for sample in samples if sample.features is not None]
     return [prediction.kv_token_time for prediction in model.predict(inputs)]
 
@@ -110,7 +109,7 @@ def mean_relative_error(predicted: Sequence[KvTokenTime], samples: Sequence[Samp
 
 
 def train_job(job: TrainingJob) -> bytes:
-    """Train the job's model here and now, and return its bytes; takes seconds.
+    """Train the job's model in this process, and return its bytes; takes seconds.
 
     Raises:
         ConfigError: If a package that training needs is not installed.
@@ -119,17 +118,17 @@ def train_job(job: TrainingJob) -> bytes:
 
 
 KINDS = ("auto", "mlp", "ridge", "forest", "median", "paper")
-"""Kinds of models. `auto` is the mean of ridge, forest and mlp unless cross-validation shows
-that another candidate is surely better (`fitting.choose`)."""
+"""Kinds of models. `auto` is the mean of ridge, forest and mlp unless cross-validation shows that
+another candidate is significantly better (`fitting.choose`)."""
 
 _AS_PUBLISHED = ("median", "paper")
-"""Baselines, whose answers are not shifted towards the least relative error."""
+"""Baselines, whose answers are not shifted to minimise the relative error."""
 
 
 def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> TrainedModel:
     """Return a model trained on finished applications of one class; takes seconds of one core.
 
-    The same samples in the same order, kind and seed give the same model.
+    Equal samples in the same order, kind and seed give the same model.
 
     Args:
         samples: Those without features are left out.
@@ -174,7 +173,7 @@ def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> Tr
 
 
 def load_packages() -> None:
-    """Import the packages that training needs: seconds the first time, nothing after.
+    """Import the packages that training needs, which takes seconds the first time.
 
     Raises:
         ConfigError: If scikit-learn or torch is not installed.
@@ -192,27 +191,27 @@ def load_packages() -> None:
 COMMAND = (sys.executable, "-m", "justitia_ray.predictor.training")
 
 _NICENESS = 19
-"""Ray's workers run at 15: beside one of them a process of this niceness alone would still get a
-third of a core. Hence `SCHED_IDLE`, a twelfth of theirs."""
+"""Niceness of the training process. Ray's workers run at 15: beside one of them, niceness alone
+would leave it a third of a core. Hence also `SCHED_IDLE`: a twelfth of a worker's share."""
 
 
 def job_to_bytes(job: TrainingJob) -> bytes:
-    """Return a job as its process needs it, as JSON: texts and samples held back stay here."""
+    """Return a job as JSON for the training process, without texts and held-back samples."""
     samples = tuple(sample.without_text() for sample in job.samples)
     told = replace(job, samples=samples, held_back=())
     return json.dumps(told.to_dict(), separators=(",", ":")).encode()
 
 
 def main() -> int:
-    """Train the job on stdin; return 1, with a sentence on stderr, if that cannot be done."""
+    """Train the job on stdin; return 1, with a message on stderr, if that is not possible."""
     os.nice(_NICENESS)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Only the model goes to stdout, whatever a library prints.
+    # Only the model is written to stdout, even if a library prints.
     answer, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         data = train_job(TrainingJob.from_dict(json.load(sys.stdin.buffer), "job"))
     except (JustitiaError, ValueError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201  # its only voice
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     answer.write(data)
     answer.flush()

@@ -1,7 +1,7 @@
-"""Versions of a class's model: the ones kept, the one that serves, and the way back.
+"""Versions of a class's model: the kept ones, the serving one, and rollbacks.
 
-The same rules hold for models in a directory and in Redis. Version 0 is no model at all: the class
-mean serves.
+The same rules hold for models in a directory and in Redis. Version 0 is no model: the class mean
+serves.
 """
 
 import hashlib
@@ -17,48 +17,49 @@ from justitia_ray.errors import RequestError
 from justitia_ray.predictor.stored import AtLeastOne, Count, Stored
 
 KEPT_VERSIONS = 5
-"""Versions kept: enough to go back over a bad day. A model takes some hundred kilobytes."""
+"""Number of versions kept, for rollbacks. A model takes some hundred kilobytes."""
 
 NO_MODEL = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Version(Stored):
-    """A model that has served, or does."""
+    """A model that serves or has served."""
 
     number: AtLeastOne
-    """Number in the order in which versions took over; never given twice."""
+    """Number in the order in which versions took over; never reused."""
     sha256: Annotated[str, Field(min_length=64, max_length=64)]
     """SHA-256 of the model's bytes, in hexadecimal."""
     size_bytes: Count
     record: dict[str, Any]
-    """Record of its training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`,
-    …; each may be missing."""
+    """Record of its training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`, …; each
+    may be missing."""
 
     def holds(self, data: bytes) -> bool:
-        """Return whether these are the bytes of the model, whole."""
+        """Return whether these are exactly the bytes of the model."""
         return len(data) == self.size_bytes and _digest(data) == self.sha256
 
 
 @dataclass(frozen=True, slots=True)
 class VersionIndex(Stored):
-    """Versions of a class; every change makes a new index."""
+    """Versions of a class; immutable, every change returns a new index."""
 
     active: Count = NO_MODEL
-    """Version that serves; 0 if none does."""
+    """Serving version; 0 if none."""
     pinned: StrictBool = False
-    """Whether somebody rolled back: no training replaces the active version until its release."""
+    """Whether an operator has rolled back: no training replaces the active version until its
+    release."""
     last_number: Count = 0
-    """The greatest number ever given."""
+    """Largest number ever assigned."""
     last_training: dict[str, Any] | None = None
-    """Outcome of the last training, also of one that did not take over."""
+    """Outcome of the last training, even if its model did not take over."""
     imported: str | None = None
-    """SHA-256 of the last model brought from elsewhere, so that no model is brought twice."""
+    """SHA-256 of the last imported model, so that no model is imported twice."""
     versions: Annotated[tuple[Version, ...], Field(max_length=KEPT_VERSIONS)] = ()
-    """Versions kept, ascending."""
+    """Kept versions, ascending."""
 
     def published(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Add a version and let it serve; the oldest go, and a pin is taken off."""
+        """Add a version and make it active; drop the oldest ones and remove a pin."""
         number = self.last_number + 1
         added = Version(number, _digest(data), len(data), dict(record))
         return replace(
@@ -70,12 +71,12 @@ class VersionIndex(Stored):
         )
 
     def brought(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Publish a model that was trained elsewhere."""
+        """Publish a model that was trained elsewhere, and record its checksum as imported."""
         published = self.published(data, record)
         return replace(published, imported=published.versions[-1].sha256)
 
     def activated(self, number: int, *, pinned: bool) -> Self:
-        """Let a version that is kept serve, or none (0).
+        """Make a kept version active, or none (0).
 
         Raises:
             RequestError: If that version is not kept.
@@ -87,10 +88,10 @@ class VersionIndex(Stored):
         return replace(self, active=number, pinned=pinned)
 
     def rolled_back(self) -> Self:
-        """Let the version before the active one serve, and pin it.
+        """Make the version before the active one active, and pin it.
 
         Raises:
-            RequestError: If none serves, or there is none before it.
+            RequestError: If none is active, or no earlier one is kept.
         """
         earlier = [v.number for v in self.versions if v.number < self.active]
         if not earlier:
@@ -104,8 +105,8 @@ class VersionIndex(Stored):
         """Return the index after a user's rollback.
 
         Args:
-            version: Version to go back to; None is the one before the active one, 0 the class mean.
-            release: Instead, let trainings replace the active version again.
+            version: Version to return to; None: the one before the active one; 0: the class mean.
+            release: Remove the pin instead, so that trainings replace the active version again.
 
         Raises:
             RequestError: If there is no such version.
@@ -115,7 +116,7 @@ class VersionIndex(Stored):
         return self.rolled_back() if version is None else self.activated(version, pinned=True)
 
     def describe(self) -> dict[str, Any]:
-        """Return the versions as operators see them, as JSON has them."""
+        """Return the versions as JSON for operators."""
         return {
             "active": self.active,
             "pinned": self.pinned,
@@ -128,7 +129,7 @@ class VersionIndex(Stored):
     def candidates(self) -> tuple[Version, ...]:
         """Return the versions that may serve: the active one, then earlier ones, latest first.
 
-        A version that was rolled back from is not among them.
+        Versions later than the active one, from which a user rolled back, are not included.
         """
         return tuple(v for v in reversed(self.versions) if v.number <= self.active)
 
@@ -149,9 +150,9 @@ class VersionIndex(Stored):
 
 
 def encode_index(index: VersionIndex) -> bytes:
-    """Return the index as JSON with a checksum of its own.
+    """Return the index as JSON with its own checksum.
 
-    The models have theirs in the index; a damaged index must not pass for a rollback.
+    Models have their checksums in the index; a damaged index must not look like a rollback.
     """
     content = index.to_dict()
     return json.dumps({"index": content, "sha256": _digest(_canonical(content))}).encode()
@@ -161,7 +162,7 @@ def decode_index(data: bytes | str) -> VersionIndex:
     """Return the index that `encode_index` was called on.
 
     Raises:
-        ValueError: If it is damaged or has another form; the message says how.
+        ValueError: If it is damaged or not valid; the message says how.
     """
     try:
         values = json.loads(data)
