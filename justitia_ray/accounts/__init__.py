@@ -1,1 +1,1 @@
-"""Quotas of tenants as a pure book: windows, claims, and an exchange with each scheduler."""
+"""Quotas of tenants as a pure book: windows, claims, and exchanges with each scheduler."""

@@ -1,11 +1,11 @@
-"""The quota book: what was used in each window of each node, and what is claimed beyond that.
+"""The quota book: usage in each window of each tenant node, and open claims.
 
-A claim has two sizes: what it is expected to use (`needs`), and the most that it may use (`holds`).
-It is made only where each quota above it that rejects has what it needs left, beside all that was
-used in the window and all that the other claims hold. So together they use no more than the limit,
-however exchanges are repeated and processes die, but for what the last claim uses beyond its needs,
-or any of them beyond what it holds, which is booked when it is metered. A claim that is not
-accounted for any more counts as used.
+A claim has two sizes: its expected usage (`needs`), and its largest usage (`holds`). It is granted
+only if each rejecting quota above it has its needs left, after all usage of the window and all that
+other claims hold. So all claims together use no more than the limit, even if exchanges repeat and
+processes die, except for usage of the last claim beyond its needs, or of any claim beyond what it
+holds, which is booked when it is metered. A claim whose scheduler no longer reports it counts as
+used.
 """
 
 import math
@@ -40,9 +40,9 @@ from justitia_ray.core.tenants import (
 from justitia_ray.units import ClientId, Epoch, Seconds
 
 _EXACT = (Unit.APPLICATIONS, Unit.INFERENCES)
-"""Units that are never used beyond a claim: what says so is told of a claim that was over once."""
+"""Units whose usage never exceeds a claim, so that usage of a lost claim is not booked twice."""
 MOST_NODES = 1_000
-"""Nodes whose standing is told at once."""
+"""Largest number of nodes whose standing is sent at once."""
 
 
 @dataclass(slots=True)
@@ -51,31 +51,31 @@ class _Claim:
     holds: dict[Unit, float] = field(default_factory=dict)
     used: dict[Unit, float] = field(default_factory=dict)
     needs: dict[Unit, float] = field(default_factory=dict)
-    """What it is expected to use, of units of which it holds more."""
+    """Expected usage, for units of which the claim holds more."""
 
     def rest(self, unit: Unit) -> float:
-        """Return what it holds and has not used."""
+        """Return the amount held and not used."""
         return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
 
     def due(self, unit: Unit) -> float:
-        """Return what it is expected to use yet."""
+        """Return the expected further usage."""
         holds = self.holds.get(unit, 0)
         return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
 
     def sizes(self, unit: Unit) -> tuple[float, float]:
-        """Return what counts as claimed for it, and as expected."""
+        """Return the amounts that count as claimed and as expected."""
         return self.rest(unit), self.due(unit)
 
 
 @dataclass(slots=True)
 class _Account:
-    """A quota of a node."""
+    """Account of one quota of a node."""
 
     quota: Quota
     window: UsedWindow
     claimed: float = 0
     expected: float = 0
-    """The part of what is claimed that claims are expected to use."""
+    """Part of the claimed amount that claims are expected to use."""
     exceeded: int = 0
 
     def left(self, now: Seconds) -> float:
@@ -85,7 +85,7 @@ class _Account:
         return self.quota.limit - self.window.used(now) - self.expected
 
     def resize(self, before: tuple[float, float], after: tuple[float, float]) -> None:
-        """Count a claim of another size; both are `_Claim.sizes`."""
+        """Replace a claim's sizes; both are from `_Claim.sizes`."""
         self.claimed += after[0] - before[0]
         self.expected += after[1] - before[1]
 
@@ -98,22 +98,22 @@ class _Refusal(NamedTuple):
     amount: float
     wait_s: Seconds | None
     waits: bool
-    """Whether it has enough if claims use what is expected of them."""
+    """Whether it has enough left if claims use only the expected amounts."""
 
 
 _NOTHING = (0.0, 0.0)
-"""Sizes of no claim."""
+"""Sizes of a claim that does not exist."""
 
 
 @dataclass(slots=True)
 class _Term:
-    """A scheduler as it was heard last."""
+    """The last known term of a scheduler."""
 
     epoch: Epoch = 0
     number: int = 0
     heard_at: Seconds = 0.0
     restored: tuple[Epoch, int] = (0, 0)
-    """Epoch and number as they were stored by the accounts before."""
+    """Epoch and number that earlier accounts had stored."""
     claims: dict[ClaimName, _Claim] = field(default_factory=dict)
 
 
@@ -121,35 +121,33 @@ _AccountKey = tuple[ClientId, str]
 
 
 class QuotaBook:
-    """The quotas of a tree of tenants; the only writer of what is used of them."""
+    """Usage and claims on the quotas of a tree of tenants; the only writer of usage."""
 
     def __init__(self, tree: TenantTree | None = None, epoch: Epoch = 0) -> None:
-        """Begin with nothing used.
+        """Create a book without usage.
 
         Args:
-            tree: The tree of tenants; claims are made on the quotas that it has.
-            epoch: The accounts' term.
+            tree: The tree of tenants, with its quotas.
+            epoch: Term of the accounts.
         """
         self.epoch = epoch
         self._tree = tree or TenantTree()
         self._accounts: dict[_AccountKey, _Account] = {}
         self._kept: dict[_AccountKey, tuple[str, dict[int, float]]] = {}
-        """Recorded windows of quotas that have not been looked at since."""
+        """Recorded windows of quotas that have not been accessed since."""
         self._terms: dict[str, _Term] = {}
         self._now: Seconds = 0.0
         self._changed: dict[str, None] = {}
 
-    # --- settings
-
     @property
     def tree(self) -> TenantTree:
-        """The tree of tenants in force."""
+        """The present tree of tenants."""
         return self._tree
 
     def configure(self, tree: TenantTree, now: Seconds) -> None:
-        """Put another tree in force: what was used and claimed stays, and counts where it is bound.
+        """Replace the tree; usage and claims stay, and count where the new tree has quotas.
 
-        A quota that is new counts claims from their whole rest on, and use from now on.
+        A new quota counts the rests of open claims, and usage from now on.
         """
         self._now = max(self._now, now)
         before, self._accounts, self._tree = self._accounts, {}, tree
@@ -167,13 +165,11 @@ class QuotaBook:
             if key in before:
                 account.exceeded = before[key].exceeded
 
-    # --- exchanges
-
     def exchange(self, told: Exchange, now: Seconds) -> Answer:
-        """Book what a scheduler tells, and answer what it asks.
+        """Book a scheduler's uses, and answer its asks.
 
-        An exchange that was booked before is not booked again; the asks of the last one are
-        answered as they stand, and those of earlier ones, which nobody waits for, by nothing.
+        A repeated exchange is not booked again; asks of the last exchange are answered by the
+        present state, and an exchange older than that is answered as stale.
         """
         self._now = now = max(self._now, now)
         term = self._terms.setdefault(told.scheduler, _Term())
@@ -195,7 +191,7 @@ class QuotaBook:
         return Answer(self.epoch, verdicts, nodes, began_with=began_with)
 
     def expire(self, now: Seconds, silent_s: Seconds) -> None:
-        """Count the claims of schedulers as used that were not heard of for so long."""
+        """Count the claims of schedulers that have been silent for `silent_s` as used."""
         self._now = now = max(self._now, now)
         for scheduler, term in self._terms.items():
             if now - term.heard_at >= silent_s:
@@ -212,17 +208,15 @@ class QuotaBook:
                 del self._kept[key]
                 self._changed[f"window:{key[0]}|{key[1]}"] = None
 
-    # --- standings
-
     def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
-        """Return the quotas that bind a tenant, those of the top first."""
+        """Return the quotas that apply to a tenant, from the top of the tree down."""
         return tuple(
             _limit_standing(path, account, max(self._now, now))
             for path, account in self._path(tenant)
         )
 
     def nodes(self, now: Seconds) -> dict[ClientId, tuple[NodeStanding, ...]]:
-        """Return the quotas of nodes that something was used or claimed of, up to a bound."""
+        """Return the quotas of nodes with usage or claims, for at most MOST_NODES nodes."""
         now = max(self._now, now)
         found: dict[ClientId, list[NodeStanding]] = {}
         for (path, _), account in self._accounts.items():
@@ -245,8 +239,6 @@ class QuotaBook:
             )
         return {path: tuple(standings) for path, standings in found.items()}
 
-    # --- records
-
     def take_changed(self) -> list[str]:
         """Return the names of the records that changed since the last call."""
         changed, self._changed = list(self._changed), {}
@@ -261,7 +253,7 @@ class QuotaBook:
         return list(dict.fromkeys(names))
 
     def record(self, name: str) -> Record | None:
-        """Return a record as JSON has it; None if there is nothing to keep of it."""
+        """Return a record as JSON; None if it is empty."""
         kind, _, of = name.partition(":")
         if kind == "window":
             path, _, quota = of.rpartition("|")
@@ -284,10 +276,10 @@ class QuotaBook:
         return record | {"needs": {**claim.needs}} if claim.needs else record
 
     def restore(self, records: dict[str, Record], now: Seconds) -> None:
-        """Put recorded windows and claims back into a book that has booked nothing.
+        """Restore recorded windows and claims into an unused book.
 
         Raises:
-            ValueError: If a record lacks a field, or holds something else in one than it should.
+            ValueError: If a record lacks a field or has a wrong value.
         """
         self._now = max(self._now, now)
         for name, record in records.items():
@@ -309,11 +301,9 @@ class QuotaBook:
                 term.claims[claim_name] = _read_claim(record, name)
         self.configure(self._tree, self._now)
 
-    # --- inside
-
     def _ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
         claim = term.claims.get(ask.name)
-        if claim is not None and claim.tenant != ask.tenant:  # of another application of that name
+        if claim is not None and claim.tenant != ask.tenant:  # an earlier application's
             self._lose(scheduler, term, ask.name)
             claim = None
         claim = claim or _Claim(ask.tenant)
@@ -350,7 +340,7 @@ class QuotaBook:
         return Verdict(ask.name, is_deprioritised=is_demoted, holds={**claim.holds})
 
     def _refusal(self, claim: _Claim, ask: Ask, more: Amounts) -> _Refusal | None:
-        """Return the quota that has too little left, and longest; None if all have enough."""
+        """Return the quota with too little left and the longest wait; None if all have enough."""
         found: list[tuple[bool, Seconds, _Refusal]] = []
         for path, account in self._path(claim.tenant):
             unit = account.quota.unit
@@ -391,7 +381,7 @@ class QuotaBook:
         self._changed[f"claim:{scheduler}|{use.name}"] = None
 
     def _lose(self, scheduler: str, term: _Term, name: ClaimName) -> None:
-        """Count a claim as used that nobody accounts for."""
+        """Count a claim that is no longer reported as fully used."""
         claim = term.claims[name]
         self._report(scheduler, term, Use(name, {**claim.holds}, is_over=True))
 
@@ -403,7 +393,7 @@ class QuotaBook:
         before: tuple[float, float],
         after: tuple[float, float],
     ) -> None:
-        """Book what a claim has used, and its sizes before and after."""
+        """Book usage of a claim, and its sizes before and after."""
         for path, account in self._path(tenant):
             if account.quota.unit is unit:
                 account.resize(before, after)
@@ -412,7 +402,7 @@ class QuotaBook:
                     self._changed[f"window:{path}|{account.quota.name}"] = None
 
     def _bound(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
-        """Yield the accounts that an amount of a tenant goes to."""
+        """Yield the accounts on which a tenant's amount counts."""
         return (account for _, account in self._path(tenant) if account.quota.unit is unit)
 
     def _path(self, tenant: ClientId) -> Iterator[tuple[ClientId, _Account]]:
@@ -425,7 +415,7 @@ class QuotaBook:
                 yield path, account
 
     def _window(self, key: _AccountKey, quota: Quota) -> UsedWindow:
-        """Return the window of a quota; what was kept of one of another kind counts from now on."""
+        """Return the window of a quota; usage kept from another kind counts from now on."""
         window = UsedWindow(quota)
         kind, parts = self._kept.pop(key, (window.kind, {}))
         if kind == window.kind:
@@ -448,10 +438,10 @@ def _limit_standing(path: ClientId, account: _Account, now: Seconds) -> LimitSta
 
 
 def _window_of(kind: str, parts: dict[int, float]) -> UsedWindow:
-    """Return a recorded window as it is, whatever quota it was of.
+    """Return a recorded window of any quota.
 
     Raises:
-        ValueError: If there is no such kind.
+        ValueError: If the kind is not valid.
     """
     period, _, window = kind.partition("/")
     return UsedWindow(Quota(Unit.TOKENS, 0, Period(period), Window(window)), parts)

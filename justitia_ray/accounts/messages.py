@@ -1,7 +1,7 @@
-"""Messages between a scheduler and the accounts. Totals only: repeating is harmless.
+"""Messages between a scheduler and the accounts. They carry totals, so repetition is harmless.
 
-A claim is what one application, or one inference, may use of the quotas of its tenant's nodes. It
-has a name, by which it is asked for again after a death without being counted again.
+A claim is the amount that one application, or one inference, may use of the quotas of its tenant's
+nodes. Its name identifies it after a restart, so that it is not counted twice.
 """
 
 from collections.abc import Mapping
@@ -17,52 +17,52 @@ ClaimName = str
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A claim is to be made, or raised."""
+    """Request to make a claim, or to raise one."""
 
     name: ClaimName
     tenant: ClientId
     wants: Amounts
-    """All that it is to hold, with what it has used."""
+    """Total amounts that the claim should hold, with those already used."""
     is_granted: bool = False
-    """Whether it was granted before, by accounts that may have lost it, or runs: nothing refuses
-    it."""
+    """Whether it was granted before by accounts that may have lost it, or already runs: then no
+    quota refuses it."""
     needs: Amounts = field(default_factory=dict)
-    """The part of each amount that it is expected to use: a quota refuses it that has less left.
-    Amounts that are not named are needed whole."""
+    """Expected part of each amount: a quota with less left refuses the claim. Amounts not listed
+    are needed whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An account of a claim."""
+    """Report on the usage of a claim."""
 
     name: ClaimName
     used: Amounts
-    """All that was used of it so far; may be more than it holds, for service is metered late."""
+    """Total usage so far; may exceed what the claim holds, because service is metered late."""
     is_over: bool = False
-    """Whether it is at its end: what it holds and has not used comes back."""
+    """Whether the claim has ended: the unused amount is returned."""
     is_final: bool = False
-    """Whether nothing more will be used: the rest comes back, and the claim stays until it is
-    over, for a successor may ask for it again."""
+    """Whether nothing more will be used: the unused amount is returned, but the claim stays until
+    it has ended, because a successor may ask for it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A scheduler's call: first its uses are booked, then its asks are answered, in order."""
+    """A scheduler's call: its uses are booked first, then its asks are answered, in order."""
 
     scheduler: str
     epoch: Epoch
-    """The scheduler's term."""
+    """Term of the scheduler."""
     number: int
-    """Number of the exchange in the term, from 1. One that got no answer is sent again as it is."""
+    """Number of the exchange in the term, from 1. One without an answer is sent again unchanged."""
     uses: tuple[Use, ...] = ()
     asks: tuple[Ask, ...] = ()
     accounts: Epoch = 0
-    """Term of the accounts that the scheduler takes these to be; another one books nothing."""
+    """Term of the accounts that the scheduler expects; accounts of another term book nothing."""
     wants_nodes: bool = False
-    """Whether the answer is to have the standing of the nodes."""
+    """Whether the answer must include the standing of the nodes."""
     survivors: tuple[ClaimName, ...] | None = None
-    """All claims of this scheduler that live; the others, of earlier terms, are lost. None: not
-    known yet, for what is pending may not all have been submitted again."""
+    """All live claims of this scheduler; others, of earlier terms, are lost. None: not known yet,
+    because pending inferences may not all have been submitted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +71,36 @@ class Verdict:
 
     name: ClaimName
     refused_by: LimitStanding | None = None
-    """The limit that has nothing left; None: the claim holds what it wants."""
+    """Limit with too little left; None: the claim holds what it wants."""
     retry_after_s: Seconds | None = None
-    """When the limit is expected to have enough; None: not known."""
+    """Time until the limit is expected to have enough; None: not known."""
     is_deprioritised: bool = False
     """Whether a quota that deprioritises is exhausted."""
     waits: bool = False
-    """Of a refusal: whether it fits if what is in flight uses what is expected, and no more."""
+    """For a refusal: whether the claim would fit if the claims in flight use only the expected
+    amounts."""
     holds: Amounts = field(default_factory=dict)
-    """All that the claim holds now."""
+    """Total amounts that the claim holds now."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """A quota of a node as it stands."""
+    """Present state of a quota of a node."""
 
     unit: Unit
     per: str
     limit: float
     used: float
-    """Used in the window, without what is claimed."""
+    """Usage in the window, without claims."""
     claimed: float
     remaining: float
     reset_s: Seconds
-    """Time until something that was used comes back; 0 if nothing was."""
+    """Time until part of the usage leaves the window; 0 without usage."""
     period_s: Seconds
     on_exhausted: str
     exceeded: int = 0
-    """How often something was refused, deprioritised, or would have been, since the start."""
+    """Number of times since the start that something was refused, deprioritised, or would have
+    been."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +108,15 @@ class Answer:
     """Answer to an exchange."""
 
     epoch: Epoch
-    """The accounts' term: another one may have lost what was granted."""
+    """Term of the accounts; accounts of another term may have lost earlier grants."""
     verdicts: tuple[Verdict, ...] = ()
     nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = field(default_factory=dict)
-    """Nodes with quotas that something is known of, up to a bound; empty unless asked for."""
+    """Nodes whose quotas have usage or claims, up to a bound; empty unless requested."""
     is_stale: bool = False
-    """Whether a later exchange of this scheduler is known: nothing was booked."""
+    """Whether a later exchange of this scheduler is known, so that nothing was booked."""
     is_stored: bool = True
-    """Whether all that was booked is stored; False: the store is away, and later accounts may not
-    know of it."""
+    """Whether all bookings are stored; False: the store cannot be reached, and later accounts may
+    not have them."""
     began_with: int = 0
-    """Number of the last exchange of the scheduler's term that these accounts found stored."""
+    """Number of the last exchange of the scheduler's term that these accounts found in the store.
+    """

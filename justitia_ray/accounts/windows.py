@@ -1,9 +1,9 @@
-"""Windows of quotas: how much was used in the period that ends now.
+"""Windows of quotas: the usage in the period that ends now.
 
-A rolling window is kept in sixty parts of its period. What was used in a part counts until the
-whole part is a period old: up to a sixtieth of the period too long, never too short, so that no
-stretch of time as long as the period holds more than the limit. A calendar window is a day or a
-month of UTC. Instants are seconds since 1970.
+A rolling window is stored in sixty parts of its period. Usage in a part counts until the whole part
+is a period old: up to a sixtieth of the period too long, never too short, so that no interval as
+long as the period has more usage than the limit. A calendar window is a day or a month of UTC.
+Times are seconds since 1970.
 """
 
 from collections.abc import Mapping
@@ -21,46 +21,46 @@ LENGTHS: Mapping[Period, int] = {
     Period.DAY: _DAY,
     Period.MONTH: 30 * _DAY,
 }
-"""Length of each period in seconds; a month of the calendar has its own."""
+"""Length of each period in seconds; calendar months have their own lengths."""
 
 
 class UsedWindow:
-    """Amounts used, by the part of the window that they were used in."""
+    """Usage by part of the window."""
 
     __slots__ = ("_kind", "_length", "_period", "parts")
 
     def __init__(self, quota: Quota, parts: Mapping[int, float] | None = None) -> None:
-        """Begin with nothing used, or with what was recorded of a window of this kind."""
+        """Create a window, empty or with the recorded parts of a window of the same kind."""
         self._kind, self._period = quota.window, quota.per
         self._length = LENGTHS[quota.per]
         self.parts: dict[int, float] = dict(sorted((parts or {}).items()))
-        """Amounts by part, oldest first."""
+        """Usage by part, oldest first."""
 
     @property
     def kind(self) -> str:
-        """Period and kind: what was recorded of another kind cannot be read as this one."""
+        """Period and kind of the window: parts of another kind cannot be read as this one."""
         return f"{self._period}/{self._kind}"
 
     def add(self, amount: float, now: Seconds) -> None:
-        """Add an amount that is used now."""
+        """Add usage at the present time."""
         part = self._part(now)
         if self.parts:
-            part = max(part, next(reversed(self.parts)))  # a clock that was set back
+            part = max(part, next(reversed(self.parts)))  # the clock may have been set back
         self.parts[part] = self.parts.get(part, 0) + amount
 
     def used(self, now: Seconds) -> float:
-        """Return how much counts now, and forget what counts no more."""
+        """Return the usage that counts now, and drop expired parts."""
         while self.parts and self._ends_at(next(iter(self.parts))) <= now:
             del self.parts[next(iter(self.parts))]
         return sum(self.parts.values())
 
     def reset_s(self, now: Seconds) -> Seconds:
-        """Return the time until something that was used comes back; 0 if nothing was."""
+        """Return the time until part of the usage expires; 0 without usage."""
         self.used(now)
         return self._ends_at(next(iter(self.parts))) - now if self.parts else 0.0
 
     def wait_s(self, amount: float, now: Seconds) -> Seconds | None:
-        """Return the time until so much of what was used has come back; None: it never will."""
+        """Return the time until `amount` of the usage has expired; None: never."""
         self.used(now)
         for part, used in self.parts.items():
             amount -= used
@@ -75,7 +75,7 @@ class UsedWindow:
         return day if self._period is Period.DAY else _month_of(day)
 
     def _ends_at(self, part: int) -> Seconds:
-        """Return the instant from which on a part counts no more."""
+        """Return the time from which a part no longer counts."""
         if self._kind is Window.ROLLING:
             return (part + 1) * self._length / PARTS + self._length
         return (part + 1 if self._period is Period.DAY else _first_day(part + 1)) * _DAY
@@ -83,7 +83,7 @@ class UsedWindow:
 
 def _month_of(day: int) -> int:
     """Return the number of a day's month, counted from year 0; the day is counted from 1970."""
-    # Years from March on, so that a leap day is the last day of one (Hinnant's civil_from_days).
+    # Years start in March, so that a leap day is the last day of one (Hinnant's civil_from_days).
     era, of_era = divmod(day + 719_468, 146_097)
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)

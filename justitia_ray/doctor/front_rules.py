@@ -1,7 +1,7 @@
-"""Rules of the front: the process that takes callers' connections for Serve.
+"""Rules of the front: the process that accepts callers' connections for Serve.
 
-The front follows from the environment that Ray was started with and from Serve's HTTP options,
-which may contradict each other, or the machine's limits.
+The front follows from the environment in which Ray was started and from Serve's HTTP options, which
+may contradict each other, or the machine's limits.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from justitia_ray.doctor.rule import Breach, Look, Rule, Severity, breach, breac
 
 def _replaceable_proxy(look: Look) -> Iterator[Breach]:
     front, serve = look.seen.ingress.front, look.seen.serve
-    if serve is not None and serve.tls:  # HAProxy could not take its place
+    if serve is not None and serve.tls:  # HAProxy could not replace it
         return
     if front is not None and front.kind == "serve" and front.haproxy_can_run:
         yield breach("front")
@@ -110,4 +110,4 @@ FRONT_RULES: tuple[Rule[[Look]], ...] = (
         " back; or raise `ulimit -Hn` and start Ray with what `justitia env FILE` prints then",
     ),
 )
-"""Rules of who takes callers' connections, and how many."""
+"""Rules about the process that accepts callers' connections, and their number."""

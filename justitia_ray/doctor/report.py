@@ -14,7 +14,7 @@ from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 
 _SHOWN = 3
-"""Findings of one rule in the text; the JSON has all."""
+"""Findings of one rule shown in the text; the JSON has all."""
 _WIDTH = 100
 _INDENT = 8
 _ORDER = {severity: rank for rank, severity in enumerate(Severity)}
@@ -25,8 +25,8 @@ NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration
 def find(first: Look, second: Look) -> list[Finding]:
     """Return the findings of both looks, the worst first, then in the order of the rules.
 
-    If another scheduler became leader between the looks, the two are not compared: only what the
-    second says of itself counts, and no rule of two looks.
+    If another scheduler became leader between the looks, they are not compared: rules of two looks
+    are skipped.
     """
     before = {(finding.rule, finding.subject) for finding in _findings(first)}
     found = [finding for finding in _findings(second) if (finding.rule, finding.subject) in before]
@@ -37,22 +37,22 @@ def find(first: Look, second: Look) -> list[Finding]:
 
 
 def is_wrong(findings: Sequence[Finding]) -> bool:
-    """Return whether an operator has something to do."""
+    """Return whether a finding needs an operator's action."""
     return any(finding.severity is not Severity.NOTE for finding in findings)
 
 
 def count_checks(look: Look) -> int:
-    """Return how many rules were checked."""
+    """Return the number of rules that were checked."""
     redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
     return len(SERVICE_RULES) + len(SCALING_RULES) + len(FRONT_RULES) + len(STORE_RULES) + redis
 
 
 def report_text(look: Look, findings: Sequence[Finding]) -> str:
-    """Return the findings as lines; the last line sums them up.
+    """Return the findings as lines; the last line is a summary.
 
     Args:
-        look: The second one.
-        findings: Those of both looks.
+        look: The second look.
+        findings: Findings of both looks.
     """
     lines: list[str] = []
     for _, group in groupby(findings, lambda finding: finding.rule):
@@ -69,7 +69,7 @@ def report_text(look: Look, findings: Sequence[Finding]) -> str:
 
 
 def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the findings with everything that they were found in, for JSON."""
+    """Return the findings, and the reports they are based on, for JSON."""
     return {
         "wrong": is_wrong(findings),
         "checks": count_checks(second),
@@ -97,7 +97,7 @@ def _summary(look: Look, findings: Sequence[Finding]) -> str:
 
 
 def _entry(head: str, text: str) -> str:
-    # Anybody may have written what is in Redis, and a terminal obeys what it is told.
+    # Redis may hold anything, and a terminal executes control characters.
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return textwrap.fill(
         plain,

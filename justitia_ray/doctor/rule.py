@@ -1,4 +1,4 @@
-"""The doctor's forms: a look at a service, a rule that a service keeps, and a finding."""
+"""Types of the doctor: a look at a service, a rule for it, and a finding."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,31 +17,31 @@ from justitia_ray.units import ApplicationId
 
 
 class Severity(StrEnum):
-    """How urgent a finding is."""
+    """Urgency of a finding."""
 
     WRONG = "wrong"
     """A fault: something is lost or stuck, or a scheduler does not lead."""
     RISK = "risk"
-    """Service goes on, and the next failure would cost more than it should."""
+    """Service continues, but the next failure would cost more than it should."""
     NOTE = "note"
-    """Nothing is wrong; good to know."""
+    """No fault, but worth knowing."""
 
 
 RESTART_SCHEDULER = (
     "to build its state anew, kill the scheduler's process (`pid` in `justitia status --json`): Ray"
     " starts it again, it reads the tags from Redis, and ingresses submit again what they wait for"
 )
-"""Advice against a state that cannot be; nothing is lost by it."""
+"""Advice for an impossible state; following it loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A breach of a rule, as it is reported."""
+    """A reported breach of a rule."""
 
     rule: str
     severity: Severity
     subject: str
-    """Id of what the finding is about: the same in both looks if the thing is the same."""
+    """Id of the faulty object; equal in both looks for the same object."""
     what: str
     do: str
     """Advice to the operator."""
@@ -49,41 +49,41 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A service at one time: its own words, and those of its Redis."""
+    """State of a service at one time: the service's reports, and the content of its Redis."""
 
     seen: Inspection
     predictor_trouble: str | None = None
-    """Why the predictor gave no answer."""
+    """Reason why the predictor did not answer; None: it did."""
     predictor_learns: bool = True
     """Whether the predictor that answered is the one that learns."""
     stored: StoredState | None = None
-    """None if Redis was not looked at, or could not be read."""
+    """Content of Redis; None if it was not looked at, or could not be read."""
     redis_away: str | None = None
-    """Why Redis could not be reached."""
+    """Reason why Redis could not be reached; None: it could, or was not looked at."""
     redis_damage: str | None = None
-    """Why what Redis holds could not be read."""
+    """Reason why the content of Redis could not be read; None: it could."""
     answer: Mapping[str, Any] = field(default_factory=dict)
-    """The service's own words, as it gave them."""
+    """The service's answer, unchanged."""
 
     @property
     def leader(self) -> SchedulerReport | None:
-        """The scheduler, if it answered and leads."""
+        """The scheduler's report if it answered and leads; otherwise None."""
         scheduler = self.seen.scheduler
         return scheduler if scheduler is not None and scheduler.ready else None
 
     @property
     def saw_redis(self) -> bool:
-        """Whether Redis was looked at, be it in vain."""
+        """Whether Redis was looked at, successfully or not."""
         return (self.stored, self.redis_away, self.redis_damage) != (None, None, None)
 
     @property
     def applications(self) -> dict[ApplicationId, ApplicationFacts]:
-        """Live applications; none if no scheduler leads."""
+        """Live applications; empty if no scheduler leads."""
         return {} if self.leader is None else self.leader.applications
 
     @property
     def store(self) -> StoreFacts | None:
-        """The store, as the leader describes it."""
+        """The store as the leader describes it; None without a leader."""
         return None if self.leader is None else self.leader.store
 
 
@@ -98,24 +98,24 @@ class LeaderLook:
 
 
 Breach = tuple[str, Mapping[str, object]]
-"""The subject, and the words of the rule's texts."""
+"""Subject of a breach, and the words for the rule's texts."""
 P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[P]):
-    """A row of the doctor's table: a rule, how a breach is found, what is said of it."""
+    """A rule of the doctor: how a breach is found, and how it is reported."""
 
     name: str
     severity: Severity
     holds: str
-    """The rule, as a sentence that is true of a healthy service."""
+    """The rule as a sentence that is true of a healthy service."""
     breaches: Callable[P, Iterable[Breach]]
-    """Finds the breaches in one look, or in two."""
+    """Function that returns the breaches in one look, or in two."""
     what: str
-    """The finding; `{subject}` and the breach's words are filled in."""
+    """Text of the finding; `{subject}` and the breach's words are filled in."""
     do: str
-    """The advice; filled in likewise."""
+    """Text of the advice; the same words are filled in."""
 
     def findings(self, *looks: P.args, **named: P.kwargs) -> Iterator[Finding]:
         """Yield a finding for each breach."""
@@ -128,14 +128,14 @@ def breach(subject: str, **words: object) -> Breach:
     """Return a breach of a rule.
 
     Args:
-        subject: Id of what breaks the rule.
-        words: What the rule's texts name beside `subject`.
+        subject: Id of the object that breaks the rule.
+        words: Further words for the rule's texts.
     """
     return subject, words
 
 
 def breach_if(wrong: object, subject: str, **words: object) -> Iterator[Breach]:
-    """Yield one breach if there is something wrong; for rules of a thing that exists once."""
+    """Yield one breach if `wrong` is true; for rules of a thing that exists once."""
     if wrong:
         yield breach(subject, **words)
 
@@ -143,11 +143,11 @@ def breach_if(wrong: object, subject: str, **words: object) -> Iterator[Breach]:
 def led(
     breaches: Callable[[LeaderLook], Iterable[Breach]],
 ) -> Callable[[Look], Iterable[Breach]]:
-    """Return a search that finds nothing where no scheduler leads."""
+    """Return a search that finds nothing if no scheduler leads."""
 
     def find(look: Look) -> Iterable[Breach]:
         leader = look.leader
-        if leader is None or leader.limits is None:  # a leader always says its limits
+        if leader is None or leader.limits is None:  # a leader always reports its limits
             return ()
         return breaches(LeaderLook(look.seen, look.stored, leader, leader.limits))
 

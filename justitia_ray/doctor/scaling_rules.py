@@ -1,4 +1,4 @@
-"""Rules of the number of replicas: who sizes a model, and whether its settings fit each other."""
+"""Rules of autoscaling: whether the controller polls, and whether the settings fit each other."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from justitia_ray.doctor.rule import Breach, LeaderLook, Look, Rule, Severity, b
 from justitia_ray.units import Seconds
 
 _SILENT_S: Seconds = 30.0
-"""Serve's controller asks once a second; it may be started again meanwhile."""
+"""Time without a poll that is a fault; Serve's controller polls every second, but may restart."""
 
 
 def _nobody_asks(look: LeaderLook) -> Iterator[Breach]:
@@ -64,4 +64,4 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "raise it, or accept that all that is asked takes longer than autoscaling.target_drain_s",
     ),
 )
-"""Rules of who sizes a model, and by what."""
+"""Rules of autoscaling."""

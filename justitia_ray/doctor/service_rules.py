@@ -1,6 +1,6 @@
 """Rules of a running service: scheduler, ingresses, replicas, leases, applications, predictor.
 
-Each row compares what two parts say of the same thing, or one part's age or silence with a limit.
+Each row compares two parts' reports of the same thing, or a part's age or silence with a limit.
 """
 
 from collections import Counter
@@ -21,18 +21,16 @@ from justitia_ray.protocol.inspection import ApplicationFacts, Inspection, Repli
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LATE_S: Seconds = 5.0
-"""Tolerance beyond a limit, on machines that are busy."""
+"""Tolerance beyond a limit, for busy machines."""
 _TIMER_S: Seconds = 1.0
-"""Tolerance of leases: a timer carries out what is due, and the report comes a moment later."""
+"""Tolerance of leases: a timer acts on due leases, and the report follows a moment later."""
 _UNUSED_DRAIN_S: Seconds = 30.0
-"""Serve stops a leaving replica within seconds of its last call."""
+"""Longest drain of an unused replica; Serve stops one within seconds of its last call."""
 _LONGEST_DRAIN_S: Seconds = 600.0
-"""Serve's graceful shutdown of a replica takes no longer."""
+"""Longest drain of a busy replica: Serve's graceful shutdown takes no longer."""
 _UNEXPLAINED_SHARE = 0.05
-"""Share of the KV memory: leases are reported a moment after the gauge moves."""
-
-
-# --- searches that take more than an expression
+"""Share of the KV memory by which gauge and leases may differ: leases are reported a moment later.
+"""
 
 
 def _silent_ingresses(look: LeaderLook) -> Iterator[Breach]:
@@ -187,7 +185,7 @@ def _idle_too_long(look: LeaderLook) -> Iterator[Breach]:
 
 
 def _idle_limit(look: LeaderLook, application: ApplicationFacts) -> Seconds:
-    """Return how long an application may be idle before it ends."""
+    """Return the time for which an application may be idle before it ends."""
     own = application.idle_limit_s
     return look.limits.application_s if own is None else own
 
@@ -200,15 +198,12 @@ def _lone_predictor_without_learning(look: Look) -> Iterator[Breach]:
 
 
 def _where(seen: Inspection, replica_id: ReplicaId) -> str:
-    """Return where a replica's process is, as far as Serve knows."""
+    """Return process and node of a replica, as far as Serve knows them."""
     serve = seen.serve
     replica = None if serve is None else serve.replicas.get(replica_id)
     if replica is None:
         return "process not known to Serve"
     return f"process {replica.pid} on node {replica.node_ip}"
-
-
-# --- the table
 
 
 def _failing_deployments(look: Look) -> Iterator[Breach]:
@@ -587,4 +582,4 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         " minute",
     ),
 )
-"""Rules of what the parts say of themselves and of each other."""
+"""Rules about the parts' reports of themselves and of each other."""

@@ -1,7 +1,7 @@
-"""Rules of the store: what the scheduler says of it, and what is in it.
+"""Rules of the store: the scheduler's report of it, and its content.
 
-A rule of one look compares what Redis held with what the scheduler knew a moment before. The second
-look tells apart what changed between: it finds that saved.
+A rule of one look compares the content of Redis with the state of the scheduler a moment before.
+The second look excludes changes in between, which it finds saved.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from justitia_ray.store.leader import describe_leader
 from justitia_ray.units import Seconds
 
 _SAVE_TAKES_S: Seconds = 5.0
-"""Longest answer of Redis that is tolerated."""
+"""Longest save that is tolerated."""
 _WRITE_ANEW = (
     "report it with --json; a change of the scheduler's settings writes everything anew (give the"
     " Ingress another user_config, then the old one)"
@@ -62,7 +62,7 @@ def _later_virtual_time(look: LeaderLook) -> Iterator[Breach]:
     if look.stored is None or look.stored.clock is None or look.stored.epoch != look.leader.epoch:
         return
     stored, ours = look.stored.clock.get("virtual_time"), look.leader.virtual_time
-    # The second look tells apart what was served and saved between the two questions.
+    # The second look excludes service that was charged and saved between the two requests.
     if isinstance(stored, int | float) and stored - ours > max(0.0, 1e-9 * ours):
         yield breach(f"clock {stored}", stored=stored, ours=ours)
 
@@ -88,7 +88,7 @@ def _unstored_applications(look: LeaderLook) -> Iterator[Breach]:
 
 
 def _differing_tags(first: Look, second: Look) -> Iterator[Breach]:
-    """Yield applications whose account differs in Redis, and moved in neither place meanwhile."""
+    """Yield applications whose account differs in Redis, and changed in neither place meanwhile."""
     if first.stored is None or second.stored is None:
         return
     for application_id, after in second.applications.items():
@@ -152,7 +152,7 @@ STORE_RULES: tuple[Rule[[Look]], ...] = (
         "run a Redis that all nodes reach and name it in store.redis_url",
     ),
 )
-"""Rules of what the scheduler says of its store."""
+"""Rules about the scheduler's report of its store."""
 
 REDIS_RULES: tuple[Rule[[Look]], ...] = (
     Rule(
@@ -220,7 +220,7 @@ REDIS_RULES: tuple[Rule[[Look]], ...] = (
         _WRITE_ANEW,
     ),
 )
-"""Rules of what is in Redis; nothing breaks them where Redis was not looked at."""
+"""Rules about the content of Redis; they find nothing if Redis was not looked at."""
 
 PAIR_RULES: tuple[Rule[[Look, Look]], ...] = (
     Rule(
@@ -234,4 +234,4 @@ PAIR_RULES: tuple[Rule[[Look, Look]], ...] = (
         f" save was lost; {_WRITE_ANEW}",
     ),
 )
-"""Rules of what is in Redis that need both looks at once."""
+"""Rules about the content of Redis that need both looks."""

@@ -1,4 +1,4 @@
-"""A visit of the doctor: two looks at a running service and at its Redis. Reads only."""
+"""A visit of the doctor: two looks at a running service and its Redis. Only reads."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from justitia_ray.store.scheduler_store import SchedulerStore
 from justitia_ray.units import Seconds
 
 _SAVES = 3.0
-"""Save intervals between two looks: a change before the first is in Redis by then."""
+"""Save intervals between two looks, so that changes before the first look are in Redis by the
+second."""
 
 _PREDICTOR_S: Seconds = 5.0
 
@@ -23,25 +24,25 @@ OpenStore = Callable[[Inspection], SchedulerStore | None]
 async def visit(
     transport: Transport, open_store: OpenStore, interval_s: Seconds, model: str | None = None
 ) -> list[tuple[Look, Look]]:
-    """Look at each model twice, at all of them at the same times; return its two looks.
+    """Look at each model twice, at all models at the same times; return two looks per model.
 
     Args:
-        transport: To the service.
-        open_store: Given the inspection of a model, returns a store to read, or None; the store is
-            closed here.
-        interval_s: Least time between the looks, in seconds.
+        transport: Connection to the service.
+        open_store: Returns a store to read for the inspection of a model, or None; `visit` closes
+            the store.
+        interval_s: Shortest time between the looks, in seconds.
         model: The only model to look at; None: all that are served.
 
     Raises:
         ConnectionError: If the service does not answer.
-        ResponseError: If the service answers with an error, or with what is no inspection.
-        ConfigError: If a store cannot be named.
+        ResponseError: If the service answers with an error, or with no inspection.
+        ConfigError: If a store cannot be opened.
     """
     before = await _look_at_service(transport, model)
     stores: list[SchedulerStore | None] = []
     try:
         for look in before:
-            stores.append(open_store(look.seen))  # noqa: PERF401 # those opened are closed
+            stores.append(open_store(look.seen))  # noqa: PERF401 # closed on an error
         before = await _look_into_each(stores, before)
         await asyncio.sleep(max(interval_s, *map(_saved_within_s, stores, before)))
         after = await _look_into_each(stores, await _look_at_service(transport, model))

@@ -1,4 +1,4 @@
-"""The rules by which vLLM's scheduler gives out KV blocks and iterations, without a model.
+"""The rules by which vLLM's scheduler assigns KV blocks and iterations, without a model.
 
-The fake engine of the service and the simulator run on it; a differential test holds it to vLLM.
+The service's fake engine and the simulator use it; a differential test compares it with vLLM.
 """

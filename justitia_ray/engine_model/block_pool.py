@@ -1,13 +1,13 @@
-"""KV blocks of an engine with vLLM's prefix cache: shared, counted, least recently freed first out.
+"""KV blocks of an engine with vLLM's prefix cache: shared, reference-counted, evicted in LRU order.
 
 vLLM keeps an object for each block. Blocks of one chain that were cached together have the same
-state until somebody takes only some of them, so here they are one *run*, which is cut when they
-part. The rules are those of vLLM's `BlockPool` and `FullAttentionManager`, block for block:
-
+state until a sequence takes only some of them, so here they are one *run*, which is split when
+their states differ. The rules are those of vLLM's `BlockPool` and `FullAttentionManager`, block for
+block:
 - a full block is cached as soon as it is allocated for tokens that will be computed;
 - a lookup takes the longest cached beginning; of equal blocks it takes the oldest;
-- blocks that are referred to stay; a sequence frees its blocks from the last to the first;
-- new blocks are free ones that hold nothing, then the cached ones that were freed first.
+- referenced blocks stay; a sequence frees its blocks from the last to the first;
+- new blocks are free uncached blocks first, then the cached ones that were freed first.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from justitia_ray.engine_model.contents import Content
 
 _ID_SPACING = 1 << 32
-"""Blocks that a run may grow to: ids of its blocks follow on each other."""
+"""Largest number of blocks of a run; its block ids are consecutive."""
 
 
 class _Run:
@@ -28,7 +28,7 @@ class _Run:
 
     before: "_Run"
     after: "_Run"
-    """Neighbours among the free runs; only those have any."""
+    """Neighbours in the list of free runs; unset for held runs."""
 
     def __init__(
         self, chain: Hashable, start: int, stop: int, first_id: int, refs: int, born: int
@@ -38,9 +38,9 @@ class _Run:
         self.stop = stop
         self.first_id = first_id
         self.refs = refs
-        """Sequences that hold its blocks; at 0 they are free, to be used again or evicted."""
+        """Number of sequences that hold the blocks; at 0 they are free, to be reused or evicted."""
         self.born = born
-        """Rank in which runs were cached."""
+        """Rank in the order in which runs were cached."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -54,8 +54,8 @@ class _Line:
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.overlaps = False
-        """Whether two runs may hold equal blocks: a prompt that was cached to its last block
-        computes that again."""
+        """Whether two runs may hold equal blocks: a prompt that is cached to its last block
+        computes that block again."""
 
     def add(self, run: _Run) -> None:
         index = bisect_left(self.runs, (run.start, run.born), key=lambda r: (r.start, r.born))
@@ -71,12 +71,13 @@ class Piece(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """The longest cached beginning of a content; it holds until the pool changes."""
+    """The longest cached beginning of a content; valid until the pool changes."""
 
     pieces: list[Piece]
     blocks: int
     free_blocks: int
-    """Those of them that are not held: to take them costs as many free blocks as new ones do."""
+    """Number of these blocks that are not held: taking them uses as many free blocks as new ones
+    do."""
 
 
 _NOTHING = Beginning([], 0, 0)
@@ -87,19 +88,19 @@ class Holding:
     """The blocks that a sequence holds."""
 
     pieces: list[tuple[int, int]] = field(default_factory=list)
-    """Ids of its cached blocks, from the first to before the last, in the sequence's order."""
+    """Id ranges (first, end) of its cached blocks, in the sequence's order."""
     cached: int = 0
-    """Blocks that are cached, from the first on."""
+    """Number of cached blocks, from the first on."""
     blocks: int = 0
     last: _Run | None = None
-    """The run that was made of its latest blocks."""
+    """Run of its latest blocks."""
 
 
 class BlockPool:
     """All KV blocks of an engine.
 
     Args:
-        blocks: Blocks in all; vLLM's own number is one more, for its null block.
+        blocks: Total number of blocks; vLLM's own number is one more, for its null block.
         caching: Whether full blocks are kept for prompts that begin with the same tokens.
     """
 
@@ -107,25 +108,25 @@ class BlockPool:
         self.blocks = blocks
         self.caching = caching
         self.free_blocks = blocks
-        """Blocks that no sequence holds."""
+        """Number of blocks that no sequence holds."""
         self._empty = blocks
-        """Free blocks that are not cached."""
+        """Number of free blocks that are not cached."""
         self._runs: dict[int, _Run] = {}
-        """By the id of the first block."""
+        """Runs by the id of their first block."""
         self._lines: dict[Hashable, _Line] = {}
         self._next_id = 0
         self._born = 0
         self._free = ends = _Run(None, 0, 0, -1, 0, 0)
-        """Both ends of the list of free runs; the blocks after it are evicted first."""
+        """Sentinel at both ends of the list of free runs; the runs after it are evicted first."""
         ends.before = ends.after = ends
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks that a lookup could find, held or free."""
+        """Number of blocks that a lookup could find, held or free."""
         return sum(map(len, self._runs.values()))
 
     def find(self, content: Content, most: int) -> Beginning:
-        """Return the longest cached beginning up to a number of blocks."""
+        """Return the longest cached beginning of at most `most` blocks."""
         if not self._runs or most <= 0:
             return _NOTHING
         pieces: list[Piece] = []
@@ -144,7 +145,7 @@ class BlockPool:
         return Beginning(pieces, found, free)
 
     def hold(self, holding: Holding, beginning: Beginning) -> None:
-        """Give a sequence that holds nothing the blocks that a lookup has just found."""
+        """Give an empty sequence the blocks that a lookup has just found."""
         for found, start, stop in beginning.pieces:
             run = self._cut(found, start, stop)
             if not run.refs:
@@ -179,7 +180,7 @@ class BlockPool:
         holding.cached = blocks
 
     def free(self, holding: Holding) -> None:
-        """Take back all that a sequence holds."""
+        """Free all blocks of a sequence."""
         not_cached = holding.blocks - holding.cached
         self._empty += not_cached
         self.free_blocks += not_cached
@@ -197,8 +198,6 @@ class BlockPool:
         holding.cached = holding.blocks = 0
         holding.last = None
 
-    # --- inside
-
     def _find_in(self, line: _Line, start: int, stop: int, pieces: list[Piece]) -> int:
         """Add the pieces that hold a chain's blocks from `start`; return where they end."""
         if line.overlaps:
@@ -215,7 +214,7 @@ class BlockPool:
         return start
 
     def _cut(self, run: _Run, start: int, stop: int) -> _Run:
-        """Return the run of exactly these blocks, cut out of a longer one."""
+        """Return the run of exactly these blocks, split from a longer one."""
         if start > run.start:
             run = self._split(run, start)
         if stop < run.stop:
@@ -223,7 +222,7 @@ class BlockPool:
         return run
 
     def _split(self, run: _Run, at: int) -> _Run:
-        """Cut a run in two and return the second part."""
+        """Split a run and return the second part."""
         first_id = run.first_id + at - run.start
         tail = _Run(run.chain, at, run.stop, first_id, run.refs, run.born)
         run.stop = at
@@ -260,9 +259,9 @@ class BlockPool:
         holding.last = run
 
     def _put_last(self, run: _Run) -> None:
-        """Put a run behind all free ones; join it with the next blocks of its chain, if they can.
+        """Append a run to the free runs, and join it with the next blocks of its chain if possible.
 
-        They can be one run if they were freed just before it.
+        They can be joined if they were freed just before it.
         """
         self.free_blocks += len(run)
         tail = self._free.before
@@ -289,7 +288,7 @@ class BlockPool:
 
 
 def _oldest(runs: list[_Run], start: int, stop: int) -> Piece | None:
-    """Return the oldest of the runs that hold a position, as far as none older begins."""
+    """Return the oldest run at a position, up to the start of an even older one."""
     best: _Run | None = None
     for run in runs:
         if run.start <= start < run.stop and (best is None or run.born < best.born):

@@ -1,8 +1,8 @@
 """The content of sequences, block by block, as spans of chains.
 
 vLLM names a block by a hash of its tokens and of all before them. Here a *chain* stands for a
-series of blocks of which each follows on the one before, and a block is named by its chain and its
-position in the sequence. So a context of 100,000 tokens that was only ever appended to is one span.
+series of consecutive blocks, and a block is named by its chain and its position in the sequence. So
+a context of 100,000 tokens that was only ever appended to is one span.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, MutableMapping, Sequence
@@ -16,20 +16,20 @@ class Span(NamedTuple):
     """Consecutive blocks of one chain; positions count blocks from the sequence's beginning."""
 
     chain: Hashable
-    """Two blocks hold the same tokens after the same tokens if chain and position are the same."""
+    """Chain; blocks with equal chain and position hold equal tokens after equal tokens."""
     start: int
     stop: int
 
 
 class Content(Protocol):
-    """What a sequence holds, prompt and output."""
+    """The content of a sequence, prompt and output."""
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
-        """Return the spans of the full blocks from one position to before another, in order."""
+        """Return the spans of the full blocks from `start` to before `stop`, in order."""
 
 
 class ContentTree:
-    """Names the blocks of sequences whose tokens are known: same beginnings, same chains.
+    """Names the blocks of sequences with known tokens: equal beginnings share chains.
 
     Chains are kept while a content or a cache refers to them.
     """
@@ -43,7 +43,7 @@ class ContentTree:
 
         Args:
             tokens: Its tokens so far.
-            apart: What keeps equal tokens apart: the cache's salt, the LoRA adapter.
+            apart: Key that separates equal tokens: cache salt and LoRA adapter.
         """
         root = self._roots.get(apart)
         if root is None:
@@ -58,12 +58,12 @@ class _Chain:
 
     def __init__(self, start: int, parent: "_Chain | None") -> None:
         self.start = start
-        self.parent = parent  # kept, for a new one would not be the same chain
+        self.parent = parent  # kept alive, since a new parent would not be the same chain
         self.blocks: list[Hashable] = []
         self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
 
     def child(self, position: int, block: Hashable) -> "_Chain":
-        """Return the chain of the contents that leave this one with a block at a position."""
+        """Return the chain of contents that diverge from this one with a block at a position."""
         if self.children is None:
             self.children = WeakValueDictionary()
         found = self.children.get((position, block))
@@ -74,19 +74,19 @@ class _Chain:
 
 
 class TokenContent:
-    """The content of a sequence whose tokens are known."""
+    """The content of a sequence with known tokens."""
 
     def __init__(self, block_size: Tokens, root: _Chain) -> None:
         self._block_size = block_size
         self._path: list[tuple[_Chain, int]] = []
-        """The chains that it went through, and the position at which it left each."""
+        """(chain, position at which the content left it) of each earlier chain."""
         self._chain = root
         self._stop = 0
         self._rest: list[Hashable] = []
         """Tokens after the last full block."""
 
     def append(self, tokens: Iterable[Hashable]) -> None:
-        """Add tokens at the end."""
+        """Append tokens."""
         rest, size = self._rest, self._block_size
         rest.extend(tokens)
         full = len(rest) // size * size
@@ -100,7 +100,7 @@ class TokenContent:
         self._add_blocks(blocks)
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of the full blocks from one position to before another, in order."""
+        """Return the spans of the full blocks from `start` to before `stop`, in order."""
         for chain, left_at in (*self._path, (self._chain, self._stop)):
             if start >= stop:
                 return
@@ -118,7 +118,7 @@ class TokenContent:
             blocks = blocks[same:]
             if not blocks:
                 return
-            if same == len(known):  # the chain ends here: it goes on with these
+            if same == len(known):  # the chain ends here and is extended by these blocks
                 chain.blocks += blocks
                 self._stop += len(blocks)
                 return
@@ -127,7 +127,7 @@ class TokenContent:
 
 
 def _common(known: Sequence[Hashable], blocks: Sequence[Hashable]) -> int:
-    """Return how many blocks are the same from the beginning."""
+    """Return the number of equal blocks from the beginning."""
     if known == blocks[: len(known)]:
         return len(known)
     return next(i for i, (a, b) in enumerate(zip(known, blocks, strict=False)) if a != b)

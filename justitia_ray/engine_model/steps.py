@@ -1,9 +1,9 @@
-"""Iterations of an engine as vLLM's V1 scheduler plans them: who computes how many tokens.
+"""Iterations of an engine as vLLM's V1 scheduler plans them: the tokens computed per sequence.
 
-An iteration computes at most `max_batched_tokens`. What runs goes first, in the order in which it
-was admitted: one token of each that decodes, the next chunk of each prompt. Where blocks are short,
-the running sequence last in order is preempted: it loses its blocks and waits. If none was
-preempted, waiting sequences are admitted in order, up to the first whose whole prompt does not fit.
+An iteration computes at most `max_batched_tokens`. Running sequences come first, in the order of
+admission: one token of each that decodes, the next chunk of each prompt. If blocks are short, the
+running sequence last in order is preempted: it loses its blocks and waits. If none was preempted,
+waiting sequences are admitted in order, up to the first whose whole prompt does not fit.
 """
 
 from bisect import insort
@@ -18,29 +18,29 @@ from justitia_ray.units import Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EngineSequence:
-    """A sequence of an engine: a choice of a prompt."""
+    """A sequence of an engine: one choice of a prompt."""
 
     content: Content
     arrival: int
-    """Rank of arrival; it stays through preemptions."""
+    """Rank of arrival; unchanged by preemptions."""
     prompt_tokens: Tokens
     max_tokens: Tokens
-    """Tokens that it makes in all."""
+    """Total number of tokens that it generates."""
     priority: int = 0
     reads_cache: bool = True
-    """False for a prompt whose every token has to be computed: `prompt_logprobs`."""
+    """False for a prompt whose every token must be computed (`prompt_logprobs`)."""
     generated: Tokens = 0
     computed: Tokens = 0
-    """Tokens whose KV is in its blocks, or will be after the iterations that are planned."""
+    """Number of tokens whose KV is in its blocks, or will be after the planned iterations."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens that were in the cache as it was first admitted (vLLM's `num_cached_tokens`);
-    None before."""
+    """Prompt tokens found in the cache at its first admission (vLLM's `num_cached_tokens`); None
+    before."""
     preemptions: int = 0
     holding: Holding = field(default_factory=Holding)
 
     @property
     def order(self) -> tuple[int, int]:
-        """Lower is admitted first and preempted last."""
+        """Sort key: lower is admitted first and preempted last."""
         return self.priority, self.arrival
 
     @property
@@ -50,7 +50,7 @@ class EngineSequence:
 
     @property
     def finished(self) -> bool:
-        """True once all tokens of the sequence are made."""
+        """Whether all tokens of the sequence are generated."""
         return self.generated == self.max_tokens
 
 
@@ -61,14 +61,14 @@ SequenceT = TypeVar("SequenceT", bound=EngineSequence)
 class StepScheduler(Generic[SequenceT]):
     """The running and waiting sequences of an engine.
 
-    A sequence that can never fit (prompt and output exceed all blocks) must not be added.
+    Do not add a sequence that can never fit (prompt and output exceed all blocks).
 
     Args:
         pool: The engine's blocks.
         block_size: Tokens of a block.
-        max_num_seqs: Sequences that may run at once.
-        max_batched_tokens: Tokens that an iteration computes at most.
-        policy: `priority`, or `fcfs`: what was admitted last is preempted first and comes back
+        max_num_seqs: Largest number of running sequences.
+        max_batched_tokens: Largest number of tokens computed in an iteration.
+        policy: `priority`; or `fcfs`: the sequence admitted last is preempted first and resumed
             first.
     """
 
@@ -85,17 +85,17 @@ class StepScheduler(Generic[SequenceT]):
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
         self.running: list[SequenceT] = []
-        """In the order of admission."""
+        """Running sequences in the order of admission."""
         self.waiting: list[SequenceT] = []
-        """In the order of admission to come."""
+        """Waiting sequences in the order in which they will be admitted."""
         self.preemptions = 0
         self._by_priority = policy == "priority"
         self._no_more_fit = False
-        """Whether the last plan left sequences waiting that nothing but an end lets in."""
+        """Whether the waiting sequences of the last plan fit only after a running one ends."""
 
     @property
     def has_work(self) -> bool:
-        """Whether anything runs or waits."""
+        """Whether any sequence runs or waits."""
         return bool(self.running or self.waiting)
 
     def add(self, sequence: SequenceT) -> None:
@@ -107,17 +107,17 @@ class StepScheduler(Generic[SequenceT]):
             self.waiting.append(sequence)
 
     def remove(self, sequence: SequenceT) -> None:
-        """Drop a running or waiting sequence; nothing happens if it has ended."""
+        """Drop a running or waiting sequence; does nothing if it has ended."""
         for sequences in (self.running, self.waiting):
             if sequence in sequences:
                 sequences.remove(sequence)
                 self._leave(sequence)
 
     def plan(self) -> dict[SequenceT, Tokens]:
-        """Plan the next iteration, allocate its blocks, and return what it computes of which.
+        """Plan the next iteration, allocate its blocks, and return the tokens per sequence.
 
-        The one before must have ended. Empty if nothing runs, and where the first that runs is the
-        last in order and was preempted for want of a block: the next plan goes on.
+        The iteration before must have ended. Empty if nothing runs, or if the only running sequence
+        was preempted for lack of a block; the next plan then continues.
         """
         step: dict[SequenceT, Tokens] = {}
         budget = self.max_batched_tokens
@@ -135,7 +135,7 @@ class StepScheduler(Generic[SequenceT]):
                 del self.running[place]
                 self._preempt(victim)
             if victim is sequence:
-                break  # it was the last in order itself
+                break  # it was last in order and preempted itself
             step[sequence] = tokens
             budget -= tokens
             index += 1
@@ -146,10 +146,10 @@ class StepScheduler(Generic[SequenceT]):
         return step
 
     def equal_steps(self, step: Mapping[SequenceT, Tokens]) -> int:
-        """Return how many iterations like one that was just planned would follow, it included.
+        """Return the number of equal iterations that follow a planned one, this one included.
 
-        They are equal as long as all that runs decodes, none ends before the last of them, blocks
-        suffice and nothing that waits could be admitted. Something new ends that.
+        They are equal as long as all running sequences decode, none ends before the last of them,
+        blocks suffice and no waiting sequence could be admitted. A new sequence ends them.
         """
         if (
             len(step) != len(self.running)
@@ -170,10 +170,10 @@ class StepScheduler(Generic[SequenceT]):
         return low
 
     def end(self, step: Mapping[SequenceT, Tokens], iterations: int = 1) -> list[SequenceT]:
-        """End an iteration, or several equal ones; return the sequences that made tokens.
+        """End an iteration, or several equal ones; return the sequences that generated tokens.
 
-        Those that finish leave. Contents have the tokens that were made, at the latest when the
-        next iteration is planned; those of several iterations before.
+        Finished sequences leave. Contents must have the generated tokens before the next iteration
+        is planned; of several iterations, before this call.
         """
         made = []
         for sequence in step:
@@ -190,8 +190,6 @@ class StepScheduler(Generic[SequenceT]):
                 self._leave(sequence)
         return made
 
-    # --- inside
-
     def _admit(self, step: dict[SequenceT, Tokens], budget: Tokens) -> None:
         self._no_more_fit = False
         while self.waiting and budget > 0:
@@ -207,9 +205,9 @@ class StepScheduler(Generic[SequenceT]):
             budget -= tokens
 
     def _start(self, sequence: SequenceT) -> bool:
-        """Give a sequence the cached beginning of what it has; False if all of it does not fit."""
+        """Give a sequence its cached beginning; return False if the whole sequence does not fit."""
         pool = self.pool
-        # At least the last token is computed, to have something to go on from.
+        # At least the last token is computed, so that decoding can start.
         most = (sequence.tokens - 1) // self.block_size if sequence.reads_cache else 0
         found = pool.find(sequence.content, most)
         if not sequence.preemptions:
@@ -259,7 +257,7 @@ class StepScheduler(Generic[SequenceT]):
         return -(-tokens // self.block_size)
 
     def _blocks_for(self, step: Mapping[SequenceT, Tokens], more: int) -> int:
-        """Return the blocks that a step's sequences lack for `more` tokens each."""
+        """Return the number of blocks that a step's sequences lack for `more` tokens each."""
         return sum(
             self._blocks(sequence.computed + more) - sequence.holding.blocks for sequence in step
         )

@@ -1,5 +1,5 @@
-"""Recognition: which application a call belongs to, also where its caller sends no header of ours.
+"""Recognition: finds the application of a call, even if its caller sends no header of this service.
 
-Without Ray and asyncio: rules that read a call, names of sessions and of conversations, and the
+Without Ray and asyncio: rules that read a call, names of sessions and conversations, and the
 directory in which the ingresses look them up.
 """

@@ -1,4 +1,4 @@
-"""Answers as they pass: the turn of the model in each, which a follow-up sends back."""
+"""Reads the model's turn from an answer in transit; a follow-up call sends it back."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,7 +9,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.turns import MODEL, Turn, merged, turns_of_items
 
 _LONGEST = 4 * 2**20
-"""Bytes of an event beyond which an answer is not read."""
+"""Largest event in bytes; an answer with a larger one is not read."""
 
 
 class _Function(msgspec.Struct):
@@ -75,13 +75,13 @@ _message_event = msgspec.json.Decoder(_MessageEvent).decode
 
 
 class _Saying:
-    """A turn of the model that comes in pieces."""
+    """A turn of the model that is received in pieces."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.ids: list[str] = []
         self.arguments: defaultdict[int, list[str]] = defaultdict(list)
-        """Of its calls of tools, in pieces of JSON, by the call's number."""
+        """Pieces of the JSON arguments of its tool calls, by the call's number."""
 
     def add_said(self, said: _Said | None) -> None:
         if said is None:
@@ -113,14 +113,14 @@ class _Saying:
 
 
 class AnswerReader:
-    """Reads an answer, whole or in events, and knows when the model has said all of it."""
+    """Reads an answer, whole or as events, and detects its end."""
 
     def __init__(self, path: str, *, stream: bool) -> None:
-        """Begin with nothing.
+        """Create a reader.
 
         Args:
-            path: Path of the endpoint: one that takes messages.
-            stream: Whether the answer comes in events.
+            path: Path of an endpoint that takes messages.
+            stream: Whether the answer is a stream of events.
         """
         self._stream = stream
         self._read = {
@@ -132,17 +132,17 @@ class AnswerReader:
         self._sayings: defaultdict[int, _Saying] = defaultdict(_Saying)
         self._arguments: list[str] = []
         self._turns: list[Turn] | None = None
-        """The turns of a response, which come at its end."""
+        """Turns of a Responses answer, which are complete at its end; None before."""
         self._is_whole = False
         self._given_up = False
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model has said all of it."""
+        """Whether the model's answer is complete."""
         return self._is_whole and not self._given_up
 
     def add(self, chunk: bytes) -> None:
-        """Read a piece of the answer's body; what is no answer of the endpoint is given up."""
+        """Read a chunk of the answer's body; stop reading if it is no answer of the endpoint."""
         if self._given_up:
             return
         try:
@@ -155,14 +155,14 @@ class AnswerReader:
             self._given_up = True
 
     def turns(self) -> list[Turn]:
-        """Return what the model said, once for each choice; nothing where it said nothing."""
+        """Return the model's turns, one per choice; empty turns are left out."""
         said = self._turns
         if said is None:
             said = [saying.turn() for saying in self._sayings.values()]
         return [turn for turn in said if turn.text or turn.ids]
 
     def prompts(self) -> list[str]:
-        """Return the `prompt` arguments of tool calls: the first words of sub-agents."""
+        """Return the `prompt` arguments of tool calls: the first messages of sub-agents."""
         given = [
             *(
                 "".join(pieces)
@@ -176,7 +176,7 @@ class AnswerReader:
             try:
                 prompt = _arguments(text.encode()).get("prompt")
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                continue  # the model wrote something else than a JSON object
+                continue  # the model wrote something other than a JSON object
             if isinstance(prompt, str) and prompt.strip():
                 found.append(prompt)
         return found

@@ -1,13 +1,13 @@
-"""Names of conversations: a call is put with the earlier one whose messages and answer it repeats.
+"""Names of conversations: a call belongs to the earlier one whose messages and answer it repeats.
 
 The name of an answered call is a digest of its scope, of all turns that it sent and of the answer.
-A call that goes on from there sends the same turns first. So it asks for the names of its own
-beginnings that end with a turn of the model, the longest first. The digests run over the turns
-once, and no text is kept. Two calls that send the same and are answered the same have one name: it
-is then nobody's (`Directory`).
+A call that continues it sends the same turns first. So its own beginnings that end with a turn of
+the model are looked up by name, the longest first. The turns are digested once, and no text is
+stored. Two calls with equal messages and answers have one name, which then identifies neither
+(`Directory`).
 
-A sub-agent begins with the words that its spawner's model gave to a tool. Where a harness is known,
-the answer has a second name by these, and a call that begins with them asks for it.
+A sub-agent begins with the text that its spawner's model gave to a tool. Where a harness is known,
+the answer has a second name by this text, and a call that begins with it is looked up by that name.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ import msgspec
 from justitia_ray.recognition.turns import MODEL, Turn, lasting, merged, turns_of
 
 Name = bytes
-"""A digest of 16 bytes."""
+"""Name of a conversation: a digest of 16 bytes."""
 MOST_ASKED = 16
-"""Beginnings that a call asks for at most: the longest ones. A client that cuts old turns off has
-others anyway."""
+"""Largest number of beginnings that are looked up, the longest ones. A client that cuts off old
+turns has other beginnings anyway."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -33,20 +33,21 @@ class Conversation:
     def __init__(
         self, path: str, turns: list[Turn], scope: str, *, can_be_spawned: bool = False
     ) -> None:
-        """Digest what was said.
+        """Compute the names of the beginnings.
 
         Args:
             path: Path of the endpoint.
-            turns: What was said so far.
-            scope: Whose conversations it may be one of: tenant and credential.
-            can_be_spawned: Whether it may be a sub-agent's, or one that spawns sub-agents.
+            turns: The turns so far.
+            scope: Tenant and credential, within which conversations are matched.
+            can_be_spawned: Whether the call may come from a sub-agent, or from an agent that spawns
+                some.
         """
         self.path = path
         self._scope = scope
         self.can_be_spawned = can_be_spawned
         self._running = hashlib.sha256(f"{scope}\0{path}".encode())
         self._begun = turns[-1] if turns and turns[-1].role == MODEL else None
-        """Beginning of the model's own turn, where the caller gives one."""
+        """Start of the model's answer, if the caller sends one as the last turn; otherwise None."""
         names: list[Name] = []
         unnamed = sum(turn.role == MODEL for turn in turns) - MOST_ASKED
         self._unanswered: list[Turn] = []
@@ -63,10 +64,10 @@ class Conversation:
         if can_be_spawned and len(turns) == 1 and turns[0].role != MODEL:
             names.append(self.name_of_prompt(turns[0].text))
         self.beginnings = tuple(reversed(names))
-        """Names of the answered calls that it may go on from, the longest first."""
+        """Names of the answered calls that this one may continue, the longest first."""
 
     def name_after(self, answer: Turn) -> Name:
-        """Return the name of this call, once the model has answered so."""
+        """Return the name of this call once the model has given an answer."""
         if self._begun is not None:
             [answer] = merged([self._begun, answer])
         return self._after(answer)
@@ -102,8 +103,8 @@ def read_conversation(
 
 
 def _framed(turns: list[Turn]) -> bytes:
-    """Return turns up to one of the model's as bytes that no others have."""
+    """Return an unambiguous byte encoding of turns, to be hashed."""
     try:
         return _encode(turns)
-    except UnicodeEncodeError:  # half of a surrogate pair: JSON may have it, UTF-8 may not
+    except UnicodeEncodeError:  # half of a surrogate pair: valid in JSON, not in UTF-8
         return ascii(turns).encode()

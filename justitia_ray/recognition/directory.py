@@ -1,8 +1,7 @@
-"""The directory of names: which application a session or a conversation belongs to.
+"""Directory of names: maps sessions and conversations to applications.
 
-One for all ingresses of an application, in its scheduler: whichever ingress a call comes to, the
-answer is the same. It is bounded, and not stored: a new scheduler is told by each ingress what that
-named lately.
+All ingresses of an application share one, in its scheduler, so that every ingress finds the same
+application. It is bounded and not stored: each ingress sends its recent names to a new scheduler.
 """
 
 from collections import OrderedDict
@@ -12,34 +11,34 @@ from typing import NamedTuple
 from justitia_ray.recognition.conversations import Name
 
 MOST_NAMES = 100_000
-"""Names that are kept: some 30 MB."""
+"""Largest number of names: some 30 MB."""
 DEEPEST = 32
-"""Generations of sub-agents that belong to their root. One below is a root of its own: an agent
-that spawns itself for ever does not take its place in the order for ever."""
+"""Generations of sub-agents that belong to their root. A deeper one becomes a root, so that an
+agent that spawns itself for ever does not keep its place in the order for ever."""
 
 
 class Entry(NamedTuple):
-    """The application that a name stands for."""
+    """Application of a name."""
 
     application_id: str
-    """Empty: two applications have the name, and so it is nobody's."""
+    """Id of the application; "": two applications have the name, so it identifies neither."""
     depth: int = 0
-    """Generations from the root."""
+    """Number of generations below the root."""
 
 
 class Directory:
-    """Names of sessions and of conversations, bounded.
+    """A bounded directory of the names of sessions and conversations.
 
-    Where it is full, whoever has most names loses some: those that were not asked for longest. So
-    a tenant that names ever more loses its own. Every verb is O(1) for a name, amortised; ingresses
-    call the verbs over their connections by these names.
+    When it is full, the tenant with the most names loses its least recently used ones, so that a
+    tenant that adds ever more names loses its own. Every method is O(1) per name, amortised;
+    ingresses call the methods by name over their connections.
     """
 
     def __init__(self, most: int = MOST_NAMES) -> None:
-        """Begin empty.
+        """Create an empty directory.
 
         Args:
-            most: Maximum names of all tenants.
+            most: Largest number of names of all tenants.
         """
         self._most = most
         self._of_tenants: dict[str, OrderedDict[Name, Entry]] = {}
@@ -49,9 +48,9 @@ class Directory:
         return self._total
 
     def find_conversation(self, tenant: str, names: Iterable[Name]) -> str | None:
-        """Return the application of the first known of these names.
+        """Return the application of the first known name.
 
-        Empty: it is nobody's. None: none of them is known.
+        "": the name is ambiguous. None: none of the names is known.
         """
         for name in names:
             entry = self._look(tenant, name)
@@ -60,7 +59,7 @@ class Directory:
         return None
 
     def name_conversation(self, tenant: str, names: Iterable[Name], application_id: str) -> None:
-        """Let names stand for an application; one that stands for another is nobody's then."""
+        """Map names to an application; a name of another application becomes ambiguous."""
         for name in names:
             entry = self._look(tenant, name)
             if entry is None:
@@ -76,17 +75,17 @@ class Directory:
         parent: Name | None = None,
         parents: str | None = None,
     ) -> str:
-        """Return the application of a session: that of its root, as it was first heard of.
+        """Return the application of a session: that of its root, as first registered.
 
-        A session belongs where it was put first, whatever parent it names later. Its parent belongs
-        there too: one that has not called yet is a root, and stays one. So there are no cycles.
+        A session keeps its first application, whatever parent it names later. An unknown parent is
+        registered too, as a root, and stays one. So there are no cycles.
 
         Args:
-            tenant: Whose names these are.
-            session: The session's name.
-            own: The application that it would be a root with.
-            parent: Name of the session that spawned it, if one did.
-            parents: The application that the parent would be a root with.
+            tenant: Tenant of the names.
+            session: Name of the session.
+            own: Application of the session if it is a root.
+            parent: Name of the session that spawned it; None: it names none.
+            parents: Application of the parent if that is a root.
         """
         entry = self._look(tenant, session)
         if entry is not None:
@@ -103,7 +102,7 @@ class Directory:
         return entry.application_id
 
     def restore_names(self, tenant: str, names: Iterable[tuple[Name, str]]) -> None:
-        """Put back names of an earlier directory; what is known here stays."""
+        """Add names of an earlier directory; names known here keep their entry."""
         for name, application_id in names:
             if self._look(tenant, name) is None:
                 self._keep(tenant, name, Entry(application_id))
@@ -124,7 +123,7 @@ class Directory:
             self._drop_some()
 
     def _drop_some(self) -> None:
-        """Drop a hundredth of the names of whoever has most."""
+        """Drop a hundredth of the names of the tenant with the most names."""
         tenant = max(self._of_tenants, key=lambda one: len(self._of_tenants[one]))
         names = self._of_tenants[tenant]
         for _ in range(max(1, len(names) // 100)):

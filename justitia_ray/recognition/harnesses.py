@@ -1,9 +1,9 @@
-"""Headers of agent harnesses, whose users cannot add one of ours.
+"""Headers of agent harnesses, whose users cannot add a header of this service.
 
-A harness names its run, or a session and the session that spawned it. One that names neither is
-known by its `User-Agent` or the first words of its system prompt, and its calls are put together by
-what was said. The table is that of the harnesses' own documentation and of what they were seen to
-send; an operator adds rows of its own.
+A harness sends a run id, or a session id and its parent's. A harness that sends neither is
+recognised by its `User-Agent` or the start of its system prompt, and its calls are grouped by
+conversation. The table follows the harnesses' documentation and observed calls; an operator can add
+rows.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 HeaderNames = tuple[str, ...]
 """Names of one header, newest first: harnesses have renamed theirs."""
 Marks = tuple[tuple[str, str], ...]
-"""Headers with the beginning of their value, in lower case; empty: any value."""
+"""(header, start of its value in lower case); "": any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Session:
 
     session_id: str
     parent_id: str | None = None
-    """The session that spawned it, if it is no root, or may be none."""
+    """Id of the session that spawned it; None: it is a root, or its parent is not known."""
     can_have_parent: bool = False
     """Whether sessions of the harness name parents at all."""
     is_final: bool = False
-    """Whether this is its last call."""
+    """Whether this is the session's last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +34,29 @@ class Harness:
 
     name: str
     run: HeaderNames = ()
-    """The whole run, sub-agents included."""
+    """Headers with the id of the whole run, sub-agents included."""
     session: HeaderNames = ()
-    """The session, if that is one agent of a run."""
+    """Headers with the id of the session, if that is one agent of a run."""
     parent: HeaderNames = ()
-    """The session's parent."""
+    """Headers with the id of the session's parent."""
     final: HeaderNames = ()
-    """`true` at the last call of a session."""
+    """Headers that are `true` at the last call of a session."""
     application_class: str | None = None
     marks: Marks = ()
-    """What tells it from other clients with the same headers, any of these; none: the headers."""
+    """Headers that distinguish it from other clients with the same ids; any is enough. None: the id
+    headers are enough."""
     openings: tuple[str, ...] = ()
-    """First words of its system prompt, which are a mark, too."""
+    """Possible starts of its system prompt, which identify it too."""
     converses: bool = False
-    """Whether calls without a session are put together by what was said."""
+    """Whether calls without a session are grouped by conversation."""
     counts_chunks: bool = False
-    """Whether its idle timer counts only chunks of a chat: comments do not keep it waiting."""
+    """Whether its idle timer counts only chunks of a chat: comments do not reset it."""
 
     def is_marked(self, headers: Mapping[str, str]) -> bool:
         """Return whether a call's headers have a mark of the harness.
 
         Args:
-            headers: Names in lower case, and values that are not empty.
+            headers: Non-empty values by name in lower case.
         """
         return any(
             name in headers and headers[name].lower().startswith(start)
@@ -65,11 +66,11 @@ class Harness:
     def read(self, headers: Mapping[str, str]) -> Session | None:
         """Return the session that a call's headers name, None if they name none.
 
-        A run stands for all its sessions. Where the header of the run only repeats a session that
-        has a parent, the parent leads to the run.
+        A run stands for all its sessions. Where the header of the run only repeats a session with a
+        parent, the parent leads to the run.
 
         Args:
-            headers: Names in lower case, and values that are not empty.
+            headers: Non-empty values by name in lower case.
         """
         if self.marks and not self.is_marked(headers):
             return None
@@ -93,9 +94,9 @@ def _first(headers: Mapping[str, str], names: HeaderNames) -> str | None:
 
 
 HARNESSES = (
-    # Sub-agents send the session of the whole run, with an agent id of their own.
+    # Sub-agents send the session id of the whole run, with an agent id of their own.
     Harness("claude-code", run=("x-claude-code-session-id",), application_class="claude-code"),
-    # It names a session in Responses only, or where its settings say so.
+    # pi sends a session id in Responses only, or where its settings say so.
     Harness(
         "pi",
         run=("session-id", "session_id", "x-session-id", "x-session-affinity"),
@@ -120,7 +121,7 @@ HARNESSES = (
             *(("x-codex-turn-metadata", ""), ("x-codex-window-id", "")),
         ),
     ),
-    # Any client may name a session so, and its class is its own matter.
+    # Any client may use these headers, so they imply no class.
     Harness("session-id", run=("session-id", "session_id")),
     Harness(
         "opencode",
@@ -134,7 +135,7 @@ HARNESSES = (
         marks=(("user-agent", "qwencode/"),),
         openings=("You are Qwen Code,",),
         converses=True,
-        counts_chunks=True,  # of 240 s; then it sends the turn again
+        counts_chunks=True,  # idle timer of 240 s; then it repeats the turn
     ),
     Harness(
         "dynamo",
@@ -144,13 +145,13 @@ HARNESSES = (
     ),
     Harness("litellm", run=("x-litellm-trace-id",)),
 )
-"""The harnesses that are known, in the order in which they are tried."""
+"""Known harnesses, in the order in which they are tried."""
 
 
 def counts_chunks(headers: Mapping[str, str]) -> bool:
-    """Return whether a call's client is a harness whose idle timer counts no comments.
+    """Return whether a call comes from a harness whose idle timer ignores comments.
 
     Args:
-        headers: Names in lower case, and values that are not empty.
+        headers: Non-empty values by name in lower case.
     """
     return any(one.counts_chunks and one.is_marked(headers) for one in HARNESSES)

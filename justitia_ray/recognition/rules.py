@@ -1,9 +1,9 @@
-"""The rules by which a call's application is recognised, one after the other until one does.
+"""Rules by which a call's application is recognised, tried in order until one applies.
 
-`X-Justitia-Application` is an id of ours, checked like one. `metadata.application_id` is one where
-it has the form of ids; other programs write names of their own there. Everything else is what
-somebody else made: it becomes `rule/value`, or a digest if it has another form than ids have, for a
-harness's user could not change it.
+`X-Justitia-Application` is an id of this service, and checked as one. `metadata.application_id` is
+one if it has the form of ids; other programs store their own names there. All other values come
+from other software: they become `rule/value`, or a digest if they do not have the form of ids,
+because the user of a harness could not change them.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
 
 CONVERSATION = "conversation"
-"""Rule that goes by what was said: `conversations`."""
+"""Rule that recognises by the text of the conversation: see `conversations`."""
 PERSONAL = ("user", "prompt_cache_key", "safety_identifier")
-"""Fields of a body that name a person or a cache, and a run only where the operator says so."""
+"""Body fields that name a person or a cache; they name a run only if the operator configures it."""
 RULES = ("header", "metadata", "headers", "harness", "baggage", *PERSONAL, CONVERSATION)
-"""All rules; those of a body's fields have the field's name."""
+"""All rules; rules of body fields have the field's name."""
 DEFAULT_RULES = ("header", "metadata", "headers", "harness", "baggage")
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,96}")
@@ -31,32 +31,32 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,96}")
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """An application as a rule names it."""
+    """An application as a rule recognised it."""
 
     rule: str
-    """Rule, or the harness by whose headers it was recognised."""
+    """Name of the rule, or of the harness whose headers were recognised."""
     application_id: str
-    """Id that its tenant has for it; of a session with a parent, the id that it would have."""
+    """Id within its tenant; for a session with a parent, the id that it would have as a root."""
     parent_application_id: str | None = None
-    """That of the session that spawned it."""
+    """Id of the session that spawned it; None: a root, or not known."""
     can_have_parent: bool = False
     application_class: str | None = None
     is_final: bool = False
-    """Whether it takes no more inferences."""
+    """Whether it submits no more inferences."""
 
 
 class Recognizer:
-    """Recognises applications by the rules of an operator."""
+    """Recognises applications by an operator's rules."""
 
     def __init__(
         self, rules: Sequence[str], own_headers: Sequence[Harness], baggage_key: str
     ) -> None:
-        """Prepare.
+        """Create a recognizer.
 
         Args:
-            rules: Names of `RULES`, in the order in which they are tried.
-            own_headers: The operator's headers, of the rule `headers`.
-            baggage_key: Key of W3C `baggage`, of the rule `baggage`.
+            rules: Names in `RULES`, in the order in which they are tried.
+            own_headers: The operator's headers, for the rule `headers`.
+            baggage_key: Key of W3C `baggage`, for the rule `baggage`.
         """
         self._baggage_key = baggage_key
         readers: dict[str, _Reader] = {
@@ -71,10 +71,10 @@ class Recognizer:
         self._conversing = [one for one in HARNESSES if one.converses and "harness" in rules]
 
     def recognize(self, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
-        """Return the application of a call, None if no rule knows it.
+        """Return the application of a call, None if no rule recognises it.
 
         Args:
-            headers: Names in lower case, and values that are not empty.
+            headers: Non-empty values by name in lower case.
             fields: The call's body.
         """
         for read in self._readers:
@@ -87,10 +87,10 @@ class Recognizer:
     def conversing(
         self, headers: Mapping[str, str], path: str, fields: Mapping[str, Any]
     ) -> Harness | None:
-        """Return the harness whose call names no session, None if it is none that is known.
+        """Return the harness of a call without a session, None if it comes from no known one.
 
         Args:
-            headers: Names in lower case, and values that are not empty.
+            headers: Non-empty values by name in lower case.
             path: Path of the endpoint.
             fields: The call's body, checked by the endpoint's reader.
         """
@@ -136,7 +136,7 @@ def _by_metadata(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recog
 
 
 def _opening_of(path: str, fields: Mapping[str, Any]) -> str:
-    """Return the system prompt's first text; empty if there is none, or the path has no messages.
+    """Return the system prompt's first text; "" if there is none, or the path has no messages.
 
     Args:
         path: Path of the endpoint.
@@ -192,12 +192,12 @@ class _PersonalReader:
         value = fields.get(self._field)
         if not isinstance(value, str) or not value:
             return None
-        # It may be somebody's address, which no log is to have.
+        # The value may be an e-mail address, which must not appear in logs.
         return Recognized(self._field, f"{self._field}/{_digest(value)}")
 
 
 def _id_of(rule: str, value: str) -> str:
-    """Return the id of an application that somebody else has named."""
+    """Return the application id for a value from other software."""
     return f"{rule}/{value if _PLAIN.fullmatch(value) else _digest(value)}"
 
 

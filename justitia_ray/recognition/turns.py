@@ -1,9 +1,9 @@
-"""The turns of a conversation in a form that survives its way through a client.
+"""The turns of a conversation in a form that clients do not change.
 
-A client sends a conversation again with every call, and not as it came: parts of texts are joined
-or split, marks of a prompt cache move, what the model thought is left out, arguments of tools are
-written anew. Role, text and the ids of tool calls stay, and so a turn has these. What the model
-said is one turn, in however many messages or items it comes.
+A client sends the conversation again with every call, with changes: parts of texts are joined or
+split, prompt-cache marks move, thoughts are left out, tool arguments are re-encoded. Role, text and
+tool-call ids stay, so a turn consists of these. Consecutive messages or items of the model are one
+turn.
 """
 
 import json
@@ -17,19 +17,19 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 MODEL = "assistant"
 """Role of the model's turns."""
 _UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
-"""Kinds of parts that the model keeps to itself: clients drop them, or not."""
+"""Kinds of parts with the model's thoughts, which clients may or may not send back."""
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
 _SYSTEM = ("system", "developer")
 _REMINDER = ("<system-reminder>", "</system-reminder>")
 _BILLING_LINE = re.compile(
     r"\s*x-anthropic-billing-header:(?:[ \t]*[\w.-]+=[^;\s]*;?)*[ \t]*(?:\r?\n)?"
 )
-"""Line at the very start of what Claude Code sends as system prompt. It has no meaning for a model,
-and its version and checksum (`cc_version`, `cch`) are new with each call."""
+"""First line of Claude Code's system prompt. It has no meaning for a model, and its version and
+checksum (`cc_version`, `cch`) change with every call."""
 
 
 class Turn(NamedTuple):
-    """A turn: who spoke, the text, and the ids of tool calls that it makes or answers."""
+    """A turn: the role, the text, and the ids of tool calls that it makes or answers."""
 
     role: str
     text: str
@@ -67,10 +67,10 @@ def turns_of(path: str, fields: Mapping[str, Any]) -> list[Turn] | None:
 
 
 def lasting(turns: Iterable[Turn]) -> list[Turn]:
-    """Return turns without what a harness writes anew when it goes on with a session.
+    """Return turns without the parts that a harness changes when it resumes a session.
 
-    System prompts name the day and the state of files, and reminders among the user's words move or
-    go.
+    System prompts contain the date and the state of files, and reminders in user messages move or
+    disappear.
     """
     kept: list[Turn] = []
     for turn in turns:
@@ -93,7 +93,7 @@ def _without_reminders(text: str) -> str:
 
 
 def _unbilled(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Return messages, the first without its billing line if it is the system's."""
+    """Return messages; if the first is a system message, without its billing line."""
     if not messages or messages[0].get("role") not in _SYSTEM:
         return messages
     first = messages[0]
@@ -102,7 +102,7 @@ def _unbilled(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, An
 
 
 def _without_billing_line(content: Any) -> Any:
-    """Return a system prompt without the billing line at its start: a text, or its first block."""
+    """Return a system prompt (a text, or blocks) without the billing line at its start."""
     if isinstance(content, str):
         return _BILLING_LINE.sub("", content, count=1) if _has_billing_line(content) else content
     if isinstance(content, list) and content:
@@ -119,7 +119,7 @@ def _has_billing_line(text: str) -> bool:
 
 
 def turns_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Turn]:
-    """Yield the turns of items as OpenAI's Responses have them, in a body or in an answer."""
+    """Yield the turns of OpenAI Responses items, of a body or an answer."""
     for item in items:
         kind = str(item.get("type", "message"))
         if kind in _UNSAID:
@@ -134,7 +134,7 @@ def turns_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Turn]:
 
 
 def merged(turns: Iterable[Turn]) -> list[Turn]:
-    """Return turns with each run of the model's own as one."""
+    """Return turns with consecutive turns of the model merged into one."""
     found: list[Turn] = []
     for turn in turns:
         if found and turn.role == MODEL == found[-1].role:
@@ -196,7 +196,7 @@ def _read(content: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _written(part: Any) -> str:
-    """Return what is no text, an image for one, in one way of writing it."""
+    """Return a canonical text of a part that is no text, such as an image."""
     if isinstance(part, Mapping):
         part = {name: value for name, value in part.items() if name != "cache_control"}
     return json.dumps(part, sort_keys=True)
