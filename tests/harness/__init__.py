@@ -1,1 +1,1 @@
-"""Test harnesses beyond fixtures: chaos on a real cluster, simulation of the protocol."""
+"""Test harnesses larger than fixtures: chaos on a real cluster, simulation of the protocol."""

@@ -1,4 +1,4 @@
-"""Answers as clients read them, the right answer of a fake engine, and how two answers differ."""
+"""Answers as clients read them, the correct answer of a fake engine, and their difference."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from justitia_ray.units import Tokens
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whole answer, unary or joined from a stream."""
+    """Complete answer, unary or joined from a stream."""
 
     texts: tuple[str, ...]
-    """By choice."""
+    """Text of each choice."""
     finish_reasons: tuple[str | None, ...]
-    """By choice."""
+    """Finish reason of each choice."""
     prompt_tokens: Tokens
     output_tokens: Tokens
 
@@ -35,7 +35,7 @@ def unary_answer(body: Mapping[str, Any]) -> Answer:
 
 
 def fake_answer(path: str, body: bytes, model: str, max_model_len: Tokens) -> Answer:
-    """Return a fake engine's right answer to a request body: a function of the prompt alone."""
+    """Return the fake engine's correct answer to a request body; it depends on the prompt only."""
     unary = json.dumps(json.loads(body) | {"stream": False}).encode()
     request = parse_request(path, unary, model, max_model_len)
     return unary_answer(json.loads(FakeAnswer(request, model, "expected").body()))
@@ -43,17 +43,16 @@ def fake_answer(path: str, body: bytes, model: str, max_model_len: Tokens) -> An
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """Joins the events of a stream; tells what a stream must never bring."""
+    """Accumulator of a stream's events that also records violations of the stream format."""
 
     _texts: dict[int, str] = field(default_factory=dict)
     _reasons: dict[int, str | None] = field(default_factory=dict)
     _usage: Mapping[str, Any] | None = None
     _ids: set[str] = field(default_factory=set)
     flaws: list[str] = field(default_factory=list)
-    """Faults of the stream itself, whatever its text is."""
+    """Violations of the stream format, independent of the text."""
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Join the next event of the stream."""
         self._ids.add(str(event.get("id")))
         if event.get("usage"):
             if self._usage is not None:
@@ -68,7 +67,7 @@ class StreamedAnswer:
             self._reasons[index] = choice.get("finish_reason")
 
     def whole_answer(self) -> Answer:
-        """Return the answer, after `[DONE]`."""
+        """Return the joined answer; call after `[DONE]`."""
         if self._usage is None:
             self.flaws.append("usage did not come")
         if len(self._ids) != 1:
@@ -84,9 +83,9 @@ class StreamedAnswer:
 
 
 def difference(expected: Answer, found: Answer) -> str:
-    """Return in words how an answer differs from the right one; empty if it does not.
+    """Describe how an answer differs from the correct one; empty if it does not.
 
-    Texts are not quoted, only where they part.
+    The description gives positions only and quotes no text.
     """
     for index, (right, text) in enumerate(zip(expected.texts, found.texts, strict=False)):
         if right != text:

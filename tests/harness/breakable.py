@@ -1,6 +1,6 @@
-"""A Replica and an Ingress whose connections can be cut, and their port blocked, from outside.
+"""Replica and Ingress whose connections can be cut and whose port can be blocked by a call.
 
-A fake engine inside such a replica obeys words in a prompt: it dies of them, or its process does.
+The fake engine of such a replica dies, or its process crashes, on certain words in a prompt.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from justitia_ray.units import Seconds
 from tests.harness.probe import Probed
 
 _ANSWERED_S: Seconds = 0.2
-"""By then the answer of a probe has left the process."""
+"""Time within which the answer of a probe has left the process."""
 
 KILLER = "poison"
-"""A fake engine dies of a prompt with this word."""
+"""Word in a prompt that kills a fake engine."""
 CRASHER = "segfault"
-"""The process of a replica crashes of a prompt with this word."""
+"""Word in a prompt that crashes the replica's process."""
 KILLS_AFTER_S: Seconds = 0.3
 
 
 class BreakableReplica(Probed, EngineReplica):
-    """A Replica with some calls more; `probe` reaches one."""
+    """Replica with additional methods, called by `probe`."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
     ) -> None:
-        """Start as a Replica does, with a fake engine that can be killed by a call.
+        """Start like a Replica; a fake engine can then be killed by a call.
 
         Args:
             config: `AppConfig` as a dict.
@@ -49,27 +49,25 @@ class BreakableReplica(Probed, EngineReplica):
             die_of_killers(self._engine)
 
     def block_loop(self, for_s: Seconds) -> None:
-        """Let the event loop stand still for so long, as a call does that computes on it."""
+        """Block the event loop for a time, as a call with heavy computation would."""
         asyncio.get_running_loop().call_later(_ANSWERED_S, time.sleep, for_s)
 
     def process_id(self) -> int:
-        """Return the process to stop or kill."""
         return os.getpid()
 
     def address(self) -> str:
-        """Return where it listens."""
         assert self._listener is not None
         return self._listener.address
 
     def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
-        """Cut the connection to the scheduler, and those of ingresses; return how many."""
+        """Cut the connections to the scheduler and from ingresses; return how many were cut."""
         cut = _connections_of([self._scheduler._link])
         if not to_scheduler_only:
             cut += self._served()
         return _cut(cut)
 
     async def block_port(self, for_s: Seconds) -> None:
-        """Refuse connections and cut those of ingresses for so long; the scheduler's stays."""
+        """Refuse and cut connections of ingresses for a time; keep the scheduler's connection."""
         listener = self._listener
         assert listener is not None
         assert listener._server is not None
@@ -86,10 +84,10 @@ class BreakableReplica(Probed, EngineReplica):
 
 
 class BreakableIngress(Probed, Ingress):
-    """An Ingress with a call more; `probe` reaches one."""
+    """Ingress with an additional method, called by `probe`."""
 
     def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
-        """Cut the connection to the scheduler, and those to replicas; return how many."""
+        """Cut the connections to the scheduler and to replicas; return how many were cut."""
         links: list[Link | None] = []
         for queue in self._queues:
             links.append(queue._scheduler_link._link)
@@ -101,9 +99,9 @@ class BreakableIngress(Probed, Ingress):
 
 
 def die_of_killers(engine: FakeEngine) -> None:
-    """Let an engine die of prompts with the word `KILLER`, some time after each has reached it.
+    """Make prompts with the word `KILLER` kill the engine some time after they reach it.
 
-    With `CRASHER`, its process crashes.
+    Prompts with `CRASHER` crash its process.
     """
     run = engine.call
 
@@ -124,10 +122,10 @@ def _connections_of(links: Iterable[Link | None]) -> list[Connection]:
 
 
 def _cut(connections: Iterable[Connection]) -> int:
-    """Shut sockets down for both directions: neither side has been told before."""
+    """Shut sockets down in both directions without notifying either side."""
     alive = [connection for connection in connections if not connection.is_lost]
     for connection in alive:
         number = os.dup(connection._socket.get_extra_info("socket").fileno())
-        with socket.socket(fileno=number) as opened:  # that of a transport refuses it
+        with socket.socket(fileno=number) as opened:  # the socket of a transport does not allow it
             opened.shutdown(socket.SHUT_RDWR)
     return len(alive)

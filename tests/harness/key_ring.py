@@ -1,4 +1,4 @@
-"""API keys for the tests of a guarded application."""
+"""API keys for tests of an application with access control."""
 
 import time
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ OPERATOR = "operator"
 
 @dataclass
 class KeyRing:
-    """The keys of an application: its file, and the secrets by the names that tests have."""
+    """Keys of an application: the key file, and the secrets by test name."""
 
     file: Path
     secrets: dict[str, str] = field(default_factory=dict)
     records: dict[str, KeyRecord] = field(default_factory=dict)
 
     def add(self, name: str, tenant: str | None, *scopes: str, max_weight: float = 1.0) -> None:
-        """Make a key; `write` puts it in force."""
+        """Create a key; `write` puts it in force."""
         new = create_key(
             tenant=tenant,
             scopes=scopes or ("infer", "own"),
@@ -32,12 +32,11 @@ class KeyRing:
         self.secrets[name], self.records[name] = new.secret, new.record
 
     def write(self) -> None:
-        """Write the file."""
         self.file.write_text(write_records(self.records.values()), encoding="utf-8")
 
 
 def gateway_keys(directory: Path) -> KeyRing:
-    """Return keys, in force: one may name any tenant, its own is `gateway`; one may operate."""
+    """Write and return two keys: `gateway` may name any tenant, `operator` may operate."""
     keys = KeyRing(directory / "gateway-keys.yaml")
     keys.add(GATEWAY, GATEWAY, "infer", "own", "proxy", max_weight=MAX_WEIGHT)
     keys.add(OPERATOR, None, "operate")

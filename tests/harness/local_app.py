@@ -1,4 +1,4 @@
-"""Serves an aiohttp application on this machine, for a test."""
+"""Server for an aiohttp application on this machine, for tests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +9,7 @@ from aiohttp import web
 
 @asynccontextmanager
 async def serving(app: web.Application, **options: Any) -> AsyncIterator[str]:
-    """Serve on a free port of the loopback address, and yield the URL.
+    """Serve on a free loopback port and yield the URL.
 
     Args:
         app: The application.

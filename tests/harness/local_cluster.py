@@ -1,4 +1,4 @@
-"""A Ray cluster of its own on this machine, with Serve applications on it, for one block."""
+"""Separate Ray cluster on this machine with Serve applications, for the length of a block."""
 
 import copy
 import logging
@@ -25,19 +25,19 @@ from tests.harness.local_front import free_port, local_front
 from tests.harness.ray_start import start_ray
 
 _POLL_S = 1.0
-"""Asking takes CPU here and at the controller, which engines need to load."""
+"""Interval of status requests, which take CPU that loading engines need."""
 _LEAST_CPUS = 6
-"""CPUs that Ray is told of where the machine has fewer."""
+"""Least number of CPUs declared to Ray."""
 
 
 class LocalCluster:
-    """Starts Ray, deploys `values` on a free port, and ends everything it started.
+    """Context manager that starts Ray, deploys `values` on a free port, and ends all it started.
 
-    What the applications store lies in a directory that goes with the block.
+    Applications store their state in a directory that is removed at the end of the block.
     """
 
     values: dict[str, Any]
-    """The Serve configuration, to be set by subclasses; its `http_options` are replaced."""
+    """Serve configuration, set by subclasses; its `http_options` are replaced."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LocalCluster:
         http_options: Mapping[str, Any] | None = None,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Choose a port; nothing is started before the block is entered.
+        """Choose a port; entering the block starts the cluster.
 
         Args:
             num_cpus: CPUs that Ray is told of. It places by declared CPUs, and replicas, proxy and
@@ -107,7 +107,7 @@ class LocalCluster:
     def deploy(
         self, timeout_s: Seconds = 600.0, *, on_progress: Callable[[str], None] | None = None
     ) -> None:
-        """Deploy the configuration, or what changed of it, and wait until all of it runs.
+        """Deploy the configuration or its changes, and wait until everything runs.
 
         Args:
             timeout_s: Three vLLM engines on two cores take a minute and a half.
@@ -134,8 +134,8 @@ class LocalCluster:
 
     def _end(self) -> None:
         try:
-            # Not `serve.shutdown()`: the controller would end itself in the middle of the call,
-            # which Ray reports as a failure. It goes with the cluster.
+            # Not `serve.shutdown()`: the controller would end during the call, which Ray reports as
+            # a failure. It ends with the cluster.
             for application in self.values["applications"]:
                 serve.delete(application["name"])
                 for place in AppArgs.parse(application["args"]).each_model():
@@ -149,7 +149,7 @@ class LocalCluster:
 
 
 class LocalApp(LocalCluster):
-    """The first application of a Serve configuration file, on a Ray cluster of its own."""
+    """First application of a Serve configuration file, on its own Ray cluster."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class LocalApp(LocalCluster):
         num_replicas: int | None = None,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Read the file; nothing is started before the block is entered.
+        """Read the file; entering the block starts the cluster.
 
         Args:
             file: A Serve configuration file of this project.
@@ -185,11 +185,10 @@ class LocalApp(LocalCluster):
 
     @property
     def url(self) -> str:
-        """Base URL of the application."""
         return f"http://127.0.0.1:{self.port}"
 
     def configure(self, **settings: Any) -> None:
-        """Change the Ingress's `user_config`: nothing restarts, the queue stays.
+        """Change the Ingress's `user_config`; nothing restarts and the queue is kept.
 
         Raises:
             ConfigError: If a setting is not allowed.
@@ -207,7 +206,7 @@ class LocalApp(LocalCluster):
 
 
 def read_serve_config(file: Path) -> dict[str, Any]:
-    """Return a Serve configuration file that names this project's application.
+    """Return a Serve configuration file of this project's application.
 
     Raises:
         ConfigError: If it cannot be read, is not YAML or names no application.
@@ -228,7 +227,7 @@ def _is_up(name: str) -> bool:
 
 
 def _running(name: str) -> str:
-    """Return the running and wanted replicas of an application's deployments, for people."""
+    """Return the running and wanted replicas of an application's deployments as text."""
     status = serve.status().applications.get(name)
     if status is None or not status.deployments:
         return f"{name} is being built"

@@ -1,4 +1,4 @@
-"""The front of a cluster that is not the only one on its machine: places and ports of its own."""
+"""Serve's proxy for one of several clusters on a machine, with its own directories and ports."""
 
 import os
 import random
@@ -11,15 +11,15 @@ from justitia_ray.config import IngressSection
 from justitia_ray.serve.front import plan_front
 
 _INGRESS_PORTS = 100
-"""Ports in the range of one cluster; Serve passes over one that is taken."""
+"""Number of ports of one cluster; Serve skips ports in use."""
 _FIRST_INGRESS_PORT = 20_000
 _RANGES = 110
-"""Ranges below 31,000: above it Linux gives out ports by itself."""
+"""Number of ranges below port 31,000; Linux assigns ports above it itself."""
 
 
 @contextmanager
 def local_front(extra: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Let clusters that start inside the block have the best front that this machine can run.
+    """Give clusters started inside the block the best proxy available on this machine.
 
     By default every HAProxy of a machine has the same directory and ports, so that a second cluster
     would not start.
@@ -38,7 +38,7 @@ def local_front(extra: Mapping[str, str] | None = None) -> Iterator[None]:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while the block lasts."""
+    """Set environment variables for the length of the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -52,7 +52,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback address that nobody listens on now."""
+    """Return a TCP port of the loopback address without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -72,7 +72,7 @@ def _own_places(directory: str) -> dict[str, str]:
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + _INGRESS_PORTS),
-        # What leaves goes on answering for so long, by default 30 s: HAProxies of other machines
-        # may not know yet. Here there is one.
+        # A leaving process keeps answering for this time, by default 30 s, because HAProxies of
+        # other machines may not know yet; here there is only one.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     }

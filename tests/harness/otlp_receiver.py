@@ -1,4 +1,4 @@
-"""A collector of OTLP over HTTP: takes spans as any backend does, and keeps them for tests."""
+"""OTLP collector over HTTP that accepts spans and keeps them for tests."""
 
 import threading
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ _TYPE = "application/x-protobuf"
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """A span as it came over the wire."""
+    """Span as received."""
 
     name: str
     trace_id: str
     span_id: str
     parent_id: str
-    """Empty for a root."""
+    """Id of the parent span; empty for a root."""
     links: tuple[tuple[str, str], ...]
-    """Trace and span."""
+    """Linked spans: trace id and span id."""
     attributes: dict[str, Any]
     resource: dict[str, Any]
     is_error: bool
@@ -35,16 +35,16 @@ class ReceivedSpan:
 
 @dataclass(slots=True)
 class OtlpReceiver:
-    """The requests and spans received so far."""
+    """Requests and spans received so far."""
 
     url: str
     """Endpoint for traces."""
     bodies: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
-    """Headers of each request, names in lower case."""
+    """Headers of each request, with lower-case names."""
 
     def spans(self, **attributes: Any) -> list[ReceivedSpan]:
-        """Return the spans with these attributes; `__` in a name stands for a point."""
+        """Return the spans with these attributes; `__` in a name stands for a dot."""
         wanted = {name.replace("__", "."): value for name, value in attributes.items()}
         return [
             span
@@ -54,13 +54,12 @@ class OtlpReceiver:
         ]
 
     def trace(self, trace_id: str) -> list[ReceivedSpan]:
-        """Return the spans of a trace."""
         return [span for span in self.spans() if span.trace_id == trace_id]
 
 
 @contextmanager
 def otlp_receiver() -> Iterator[OtlpReceiver]:
-    """Run a receiver on this machine inside the block."""
+    """Run a receiver on this machine for the length of the block."""
     received = OtlpReceiver("")
 
     class Handler(BaseHTTPRequestHandler):
@@ -78,7 +77,7 @@ def otlp_receiver() -> Iterator[OtlpReceiver]:
             self.wfile.write(answer)
 
         def log_message(self, *arguments: Any) -> None:
-            """Say nothing."""
+            pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         received.url = f"http://127.0.0.1:{server.server_port}/v1/traces"

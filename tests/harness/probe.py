@@ -1,4 +1,4 @@
-"""Calls to one named process of a deployment: Serve chooses who answers, so each says who it is."""
+"""Calls to one given process of a deployment, although Serve chooses the process of each call."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ _AGAIN_S: Seconds = 0.02
 
 
 class Probed:
-    """A deployment's class whose processes can be called one by one, by `probe`."""
+    """Base of deployment classes whose processes can be called individually by `probe`."""
 
     async def probe(
         self, target: ReplicaId, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> list[Any]:
-        """Return a method's answer in a list; an empty one if another process is meant."""
+        """Return a method's answer in a list; an empty list if another process is the target."""
         if target != serve.get_replica_context().replica_id.unique_id:
             return []
         answer = getattr(self, method)(*arguments, **named)
@@ -35,7 +35,7 @@ async def probe(
     within_s: Seconds = _WITHIN_S,
     **named: Any,
 ) -> Any:
-    """Return the answer of one process's method.
+    """Call a deployment until the given process answers, and return its method's answer.
 
     Args:
         handle: Of a deployment whose class is `Probed`.

@@ -1,4 +1,4 @@
-"""How Ray's processes find code that is in no wheel: `tests.harness` and `scripts.bench`."""
+"""Import path for Ray's processes: `tests.harness` and `scripts.bench` are in no wheel."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ray on a machine that is busy: it is started again, twice at most, if its node was late."""
+"""Start of Ray on a busy machine: up to three attempts if its node is late."""
 
 from typing import Any
 from unittest import mock
@@ -8,12 +8,12 @@ from ray._private.node import Node
 
 _ATTEMPTS = 3
 _LATE = "timed out during startup"
-"""Part of what Ray says when its node is late. The raylet is dead then: it has waited for the port
-of an agent, a Python program that imports for half a minute where others take the cores."""
+"""Part of Ray's message for a late node. The raylet is dead then: it has waited for the port of an
+agent, a Python program whose imports take half a minute on busy cores."""
 
 
 def start_ray(**options: Any) -> None:
-    """Call `ray.init`; where the node was late, end what was started of it and call it again.
+    """Call `ray.init`; if the node was late, end its processes and call it again.
 
     Ray has settings for other waits of its start, but none for this.
     """
@@ -29,7 +29,7 @@ def start_ray(**options: Any) -> None:
             try:
                 ray.init(**options)
                 return
-            except Exception as error:  # Ray raises no other kind for it
+            except Exception as error:  # Ray raises no more specific type
                 if _LATE not in str(error) or not attempts_left:
                     raise
                 nodes[-1].kill_all_processes(check_alive=False, wait=True)

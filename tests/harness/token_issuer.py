@@ -1,4 +1,4 @@
-"""An issuer of JSON Web Tokens over HTTPS, for tests and benchmarks."""
+"""Issuer of JSON Web Tokens over HTTPS, for tests and benchmarks."""
 
 import json
 import ssl
@@ -22,21 +22,19 @@ KEY_ID = "one"
 
 @dataclass(frozen=True)
 class TokenIssuer:
-    """An issuer of tokens."""
-
     key: ec.EllipticCurvePrivateKey
     url: str
     ca_file: Path
 
     def token(self, **claims: Any) -> str:
-        """Return a token that is good for an hour."""
+        """Return a token that is valid for an hour."""
         said = {"iss": self.url, "aud": "justitia", "exp": time.time() + 3600, "sub": "alice"}
         return jwt.encode(said | claims, self.key, "ES256", {"kid": KEY_ID})
 
 
 @contextmanager
 def running_issuer(directory: Path) -> Iterator[TokenIssuer]:
-    """Serve the discovery document and the keys of an issuer over HTTPS, on a free port."""
+    """Serve an issuer's discovery document and keys over HTTPS on a free port."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = make_certificate("idp", key, "idp", key, is_authority=True, address="127.0.0.1")
     ca_file, key_file = directory / "idp.pem", directory / "idp-key.pem"

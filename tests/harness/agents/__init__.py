@@ -1,1 +1,1 @@
-"""Agents on other people's libraries against a scripted model: traces of what real clients send."""
+"""Third-party agent libraries run against a scripted model, to record what real clients send."""

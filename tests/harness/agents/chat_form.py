@@ -1,4 +1,4 @@
-"""A turn as an answer of `/v1/chat/completions`, whole and streamed, with vLLM's fields."""
+"""A scripted turn as an answer of `/v1/chat/completions`, whole or streamed, with vLLM fields."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,6 @@ _USAGE = {"prompt_tokens": 10, "total_tokens": 20, "completion_tokens": 10}
 
 
 def chat_completion(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> Document:
-    """Return the whole answer."""
     message: Document = {
         "role": "assistant",
         "content": turn.text or None,
@@ -55,7 +54,6 @@ def chat_completion(turn: Turn, asked: Document, new_id: Callable[[str], str]) -
 
 
 def chat_chunks(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> list[bytes]:
-    """Return the events of the streamed answer."""
     deltas: list[Document] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning": piece} for piece in in_pieces(turn.reasoning)]
     deltas += [{"content": piece} for piece in in_pieces(turn.text)]

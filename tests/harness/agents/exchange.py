@@ -1,4 +1,4 @@
-"""Exchanges: calls of an agent and their answers, as they were on the connection."""
+"""Calls of agents and their answers, as sent over the connection."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A call and its answer, byte for byte, and which run made it.
+    """A call and its answer, byte for byte, with the run that made it.
 
     Attributes:
         client: Name of the kind of client, a key of `CLIENTS`.

@@ -1,4 +1,4 @@
-"""A turn as an answer of `/v1/messages`, whole and streamed, as vLLM writes it."""
+"""A scripted turn as an answer of `/v1/messages`, whole and streamed, with vLLM's fields."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,6 @@ _USAGE = {"input_tokens": 10, "output_tokens": 10}
 
 
 def whole_message(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> Document:
-    """Return the whole answer."""
     blocks: list[Document] = []
     if turn.reasoning:
         blocks.append(
@@ -41,7 +40,6 @@ def whole_message(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> 
 
 
 def message_events(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> list[bytes]:
-    """Return the events of the streamed answer."""
     whole = whole_message(turn, asked, new_id)
     started = whole | {"content": [], "stop_reason": None}
     events: list[Document] = [{"type": "message_start", "message": started}]

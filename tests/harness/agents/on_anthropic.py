@@ -1,4 +1,4 @@
-"""The official Anthropic SDK in a loop over tools, with the cache's mark on the last message."""
+"""The official Anthropic SDK in a tool loop, with the cache mark on the last message."""
 
 import json
 from copy import deepcopy
@@ -30,17 +30,17 @@ _TOOLS: Any = [
 
 
 def anthropic_client(place: Place) -> AsyncAnthropic:
-    """Return the official client for a place."""
     return AsyncAnthropic(
         base_url=place.url, api_key=place.key, http_client=place.lines.http2, max_retries=0
     )
 
 
 class MessagesTalk:
-    """Messages: what the SDK returned is put into the history.
+    """Conversation over Messages whose history holds what the SDK returned.
 
-    As command-line agents do it, the last block of the last message has the cache's mark, and a
-    message's text becomes a list of blocks to bear it; without the mark it is a plain text again.
+    As command-line agents do, the last block of the last message carries the cache mark. A
+    message's text becomes a list of blocks to carry it, and plain text again once the mark has
+    moved on.
     """
 
     def __init__(self, place: Place, *, streamed: bool) -> None:
@@ -49,7 +49,7 @@ class MessagesTalk:
         self._history: list[Any] = []
 
     async def ask(self, question: str) -> None:
-        """Ask, and call tools until the model does not want any."""
+        """Ask a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
             blocks = (await self._turn()).content
@@ -68,7 +68,6 @@ class MessagesTalk:
             self._history.append({"role": "user", "content": results})
 
     def forked(self, place: Place) -> "MessagesTalk":
-        """Return a copy at a place."""
         fork = MessagesTalk(place, streamed=self._streamed)
         fork._history = deepcopy(self._history)
         return fork

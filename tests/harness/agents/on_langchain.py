@@ -12,17 +12,14 @@ from tests.harness.agents.talk import MODEL, Place
 
 
 def chat_model(place: Place, *, streamed: bool) -> Any:
-    """Return LangChain's model on chat completions."""
     return ChatOpenAI(**_of_openai(place), streaming=streamed)
 
 
 def responses_model(place: Place, *, streamed: bool) -> Any:
-    """Return LangChain's model on responses."""
     return ChatOpenAI(**_of_openai(place), streaming=streamed, use_responses_api=True)
 
 
 def messages_model(place: Place, *, streamed: bool) -> Any:
-    """Return LangChain's model on messages."""
     options: dict[str, Any] = {"api_key": place.key, "model": MODEL, "max_tokens": 1024}
     model = ChatAnthropic(base_url=place.url, streaming=streamed, **options)
     place.lines.at_end.push_async_callback(model._async_client.close)
@@ -30,8 +27,6 @@ def messages_model(place: Place, *, streamed: bool) -> Any:
 
 
 class LangChainTalk:
-    """An agent whose state's messages are the history."""
-
     def __init__(
         self, place: Place, *, model: Callable[..., Any], streamed: bool, history: Any = ()
     ) -> None:
@@ -42,12 +37,10 @@ class LangChainTalk:
         self._history = list(history)
 
     async def ask(self, question: str) -> None:
-        """Let the agent answer."""
         asked = {"messages": [*self._history, {"role": "user", "content": question}]}
         self._history = (await self._agent.ainvoke(asked))["messages"]
 
     def forked(self, place: Place) -> "LangChainTalk":
-        """Return a copy at a place."""
         return LangChainTalk(
             place, model=self._model, streamed=self._streamed, history=self._history
         )

@@ -1,4 +1,4 @@
-"""LlamaIndex's agent that calls functions, on its model for servers that are like OpenAI's."""
+"""LlamaIndex's function-calling agent on its model for OpenAI-like servers."""
 
 from typing import Any
 
@@ -12,8 +12,6 @@ from tests.harness.agents.talk import MODEL, Place
 
 
 class LlamaIndexTalk:
-    """An agent whose memory is the history."""
-
     def __init__(self, place: Place, *, streamed: bool, history: Any = ()) -> None:
         self._streamed = streamed
         model = OpenAILike(
@@ -29,15 +27,13 @@ class LlamaIndexTalk:
         self._agent = FunctionAgent(
             llm=model, tools=tools, system_prompt=SYSTEM, streaming=streamed
         )
-        # Words are its tokens: the tokenizer that it would have is a download.
+        # Count words as tokens: the default tokenizer would be downloaded.
         self._memory = ChatMemoryBuffer.from_defaults(
             chat_history=list(history), token_limit=100_000, tokenizer_fn=str.split
         )
 
     async def ask(self, question: str) -> None:
-        """Let the agent answer."""
         await self._agent.run(user_msg=question, memory=self._memory)
 
     def forked(self, place: Place) -> "LlamaIndexTalk":
-        """Return a copy at a place."""
         return LlamaIndexTalk(place, streamed=self._streamed, history=self._memory.get_all())

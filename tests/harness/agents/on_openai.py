@@ -1,4 +1,4 @@
-"""The official OpenAI SDK in a loop over tools, as its examples write it."""
+"""The official OpenAI SDK in a tool loop, as in its examples."""
 
 from copy import deepcopy
 from typing import Any
@@ -34,21 +34,20 @@ _RESPONSES_TOOLS: Any = [
 
 
 def openai_client(place: Place) -> AsyncOpenAI:
-    """Return the official client for a place."""
     return AsyncOpenAI(
         base_url=f"{place.url}/v1", api_key=place.key, http_client=place.lines.http, max_retries=0
     )
 
 
 class ChatTalk:
-    """Chat completions, not streamed: what the SDK returned is put into the history."""
+    """Unary chat completions; the history holds the objects that the SDK returned."""
 
     def __init__(self, place: Place) -> None:
         self._client = openai_client(place)
         self._history: list[Any] = [{"role": "system", "content": SYSTEM}]
 
     async def ask(self, question: str) -> None:
-        """Ask, and call tools until the model does not want any."""
+        """Ask a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while calls := await self._turn():
             for call_id, name, arguments in calls:
@@ -56,7 +55,6 @@ class ChatTalk:
                 self._history.append({"role": "tool", "tool_call_id": call_id, "content": told})
 
     def forked(self, place: Place) -> "ChatTalk":
-        """Return a copy at a place."""
         fork = type(self)(place)
         fork._history = deepcopy(self._history)
         return fork
@@ -74,14 +72,14 @@ class ChatTalk:
 
 
 class DumpedChatTalk(ChatTalk):
-    """Chat completions, not streamed: the history holds `model_dump()` of each message."""
+    """Unary chat completions; the history holds `model_dump()` of each message."""
 
     def _kept(self, message: Any) -> Any:
         return message.model_dump()
 
 
 class HelpedChatTalk(ChatTalk):
-    """Chat completions, streamed, and joined by the SDK's own helper."""
+    """Streamed chat completions, joined by the SDK's own helper."""
 
     async def _turn(self) -> list[tuple[str, str, str]]:
         async with self._client.chat.completions.stream(
@@ -94,7 +92,7 @@ class HelpedChatTalk(ChatTalk):
 
 
 class JoinedChatTalk(ChatTalk):
-    """Chat completions, streamed, and joined by hand."""
+    """Streamed chat completions, joined by hand."""
 
     async def _turn(self) -> list[tuple[str, str, str]]:
         text = ""
@@ -125,7 +123,7 @@ class JoinedChatTalk(ChatTalk):
 
 
 class ResponsesTalk:
-    """Responses: the items of the output are put into the next input."""
+    """Responses; the items of each output become part of the next input."""
 
     def __init__(self, place: Place, *, streamed: bool) -> None:
         self._client = openai_client(place)
@@ -133,7 +131,7 @@ class ResponsesTalk:
         self._history: list[Any] = []
 
     async def ask(self, question: str) -> None:
-        """Ask, and call tools until the model does not want any."""
+        """Ask a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
             output = await self._turn()
@@ -151,7 +149,6 @@ class ResponsesTalk:
             ]
 
     def forked(self, place: Place) -> "ResponsesTalk":
-        """Return a copy at a place."""
         fork = ResponsesTalk(place, streamed=self._streamed)
         fork._history = deepcopy(self._history)
         return fork

@@ -16,13 +16,11 @@ from tests.harness.agents.on_openai import openai_client
 from tests.harness.agents.script import SYSTEM, TOOLS
 from tests.harness.agents.talk import MODEL, Place
 
-_QUIET = RunConfig(tracing_disabled=True)  # else it reports every run to OpenAI
+_QUIET = RunConfig(tracing_disabled=True)  # without this, every run is reported to OpenAI
 _Model = type[OpenAIChatCompletionsModel] | type[OpenAIResponsesModel]
 
 
 class OpenAIAgentsTalk:
-    """An agent whose results are the next input."""
-
     def __init__(
         self, place: Place, *, model: _Model, streamed: bool, history: Sequence[Any] = ()
     ) -> None:
@@ -36,7 +34,6 @@ class OpenAIAgentsTalk:
         self._history = list(history)
 
     async def ask(self, question: str) -> None:
-        """Let the agent answer."""
         asked: Any = [*self._history, {"role": "user", "content": question}]
         if self._streamed:
             streaming = Runner.run_streamed(self._agent, asked, run_config=_QUIET)
@@ -48,7 +45,6 @@ class OpenAIAgentsTalk:
             self._history = result.to_input_list()
 
     def forked(self, place: Place) -> "OpenAIAgentsTalk":
-        """Return a copy at a place."""
         return OpenAIAgentsTalk(
             place, model=self._model, streamed=self._streamed, history=self._history
         )

@@ -1,6 +1,7 @@
 """Pydantic AI's agent on its OpenAI models.
 
-Its Anthropic model is not here: 2.31, the last release for OpenAI's SDK 2, fails on Anthropic's 2.
+Its Anthropic model is left out: release 2.31, the last for OpenAI's SDK 2, fails with Anthropic's
+SDK 2.
 """
 
 from collections.abc import AsyncIterable, Callable, Sequence
@@ -17,18 +18,14 @@ from tests.harness.agents.talk import MODEL, Place
 
 
 def chat_model(place: Place) -> Model:
-    """Return Pydantic AI's model on chat completions."""
     return OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
 
 
 def responses_model(place: Place) -> Model:
-    """Return Pydantic AI's model on responses."""
     return OpenAIResponsesModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
 
 
 class PydanticAITalk:
-    """An agent whose messages are the history."""
-
     def __init__(
         self,
         place: Place,
@@ -42,7 +39,6 @@ class PydanticAITalk:
         self._history = list(history)
 
     async def ask(self, question: str) -> None:
-        """Let the agent answer."""
         result = await self._agent.run(
             question,
             message_history=self._history,
@@ -51,7 +47,6 @@ class PydanticAITalk:
         self._history = result.all_messages()
 
     def forked(self, place: Place) -> "PydanticAITalk":
-        """Return a copy at a place."""
         return PydanticAITalk(
             place, model=self._model, streamed=self._streamed, history=self._history
         )

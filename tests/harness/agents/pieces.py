@@ -1,4 +1,4 @@
-"""Pieces of streams: texts cut into pieces, and server-sent events."""
+"""Streams: texts cut into pieces, and server-sent events."""
 
 import json
 
@@ -8,15 +8,14 @@ _PIECE = 7
 
 
 def in_pieces(text: str) -> list[str]:
-    """Return a text cut as tokens would cut it: within words."""
+    """Return a text cut into pieces that end within words, as tokens do."""
     return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
 
 
 def data_event(document: Document) -> bytes:
-    """Return an event without a name."""
     return b"data: " + json.dumps(document, ensure_ascii=False).encode() + b"\n\n"
 
 
 def named_event(document: Document) -> bytes:
-    """Return an event that is named by the document's type."""
+    """Return a server-sent event named after the document's type."""
     return f"event: {document['type']}\n".encode() + data_event(document)

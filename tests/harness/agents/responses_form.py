@@ -1,4 +1,4 @@
-"""A turn as an answer of `/v1/responses`, whole and streamed, with vLLM's fields."""
+"""A scripted turn as an answer of `/v1/responses`, whole and streamed, with vLLM's fields."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,6 @@ from tests.harness.agents.script import Turn
 
 
 def whole_response(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> Document:
-    """Return the whole answer."""
     items: list[Document] = []
     if turn.reasoning:
         items.append(
@@ -84,7 +83,6 @@ def whole_response(turn: Turn, asked: Document, new_id: Callable[[str], str]) ->
 
 
 def response_events(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> list[bytes]:
-    """Return the events of the streamed answer."""
     whole = whole_response(turn, asked, new_id)
     begun = whole | {"output": [], "status": "in_progress", "usage": None}
     events: list[Document] = [

@@ -1,4 +1,4 @@
-"""The scripted model's words: turns of text, tool calls and reasoning, drawn from a seed."""
+"""The scripted model's output: turns of text, tool calls and reasoning, drawn from a seed."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from random import Random
 SYSTEM = (
     "You are a careful assistant.\n\nUse the tools where they help, and answer in one sentence."
 )
-"""System prompt of every agent, so that no conversation is known by it."""
+"""System prompt shared by all agents, so that it does not identify a conversation."""
 
 _WORDS = (
     "amber birch copper delta ember fjord granite harbour island juniper kelp lantern meadow "
@@ -19,7 +19,7 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, with its arguments as the model wrote them."""
+    """Tool call with its arguments as the model wrote them."""
 
     name: str
     arguments: str
@@ -27,12 +27,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An answer of the model."""
-
     text: str
     calls: tuple[ToolCall, ...]
     reasoning: str
-    """Empty if the model did not think aloud."""
+    """Reasoning text; empty for an answer without reasoning."""
 
 
 def look_up(words: str, count: int) -> str:
@@ -59,21 +57,21 @@ TOOLS = (look_up, measure)
 
 
 def call_tool(name: str, arguments: str) -> str:
-    """Return what a tool answers to arguments as a model wrote them."""
+    """Return a tool's result for arguments written by a model."""
     tools: dict[str, Callable[..., str]] = {"look_up": look_up, "measure": measure}
     return tools[name](**json.loads(arguments))
 
 
 def write_words(random: Random, count: int) -> str:
-    """Return some words, such as a question."""
     return " ".join(random.choices(_WORDS.split(), k=count))
 
 
 def write_turns(random: Random, count: int) -> list[Turn]:
-    """Return an agent's turns up to the answer: all but the last call tools.
+    """Return an agent's turns up to the final answer; all but the last call tools.
 
-    They have what clients are known to change: text beside calls or none, white space around text,
-    letters beyond ASCII, numbers and spaces in arguments that `json.dumps` would write otherwise.
+    The turns contain what clients are known to alter: text beside tool calls or none, surrounding
+    white space, non-ASCII letters, and arguments with numbers and spaces that `json.dumps` would
+    format differently.
     """
     turns = [_calling_turn(random) for _ in range(count - 1)]
     return [*turns, Turn(_text(random), (), _reasoning(random))]

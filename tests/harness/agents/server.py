@@ -1,4 +1,4 @@
-"""A server that answers as the model of each run's script, and records every exchange."""
+"""HTTP server that plays the model of each run's script and records every exchange."""
 
 import asyncio
 import itertools
@@ -35,22 +35,20 @@ _FORMS: _Forms = {
 
 @dataclass(slots=True)
 class _Branch:
-    """The answers that are still to come in one branch of a run."""
-
     client: str
     turns: deque[Turn]
     random: Random
-    """Draws ids: they are fresh, and yet the same for the same seed."""
+    """Source of ids, which are fresh but equal for equal seeds."""
 
     def new_id(self, prefix: str) -> str:
         return f"{prefix}{self.random.getrandbits(128):032x}"
 
 
 class ScriptedServer:
-    """Answers each branch of a run with its turns, one after the other.
+    """Server that answers each branch of a run with its planned turns, in order.
 
-    Which run a call belongs to is told by the address that its client has for the API: nothing in
-    the headers or the body is other than it would be.
+    The run is identified by the API address given to its client, so headers and bodies stay as they
+    are in production.
     """
 
     def __init__(self, seed: int) -> None:
@@ -59,24 +57,23 @@ class ScriptedServer:
         self._order = itertools.count()
         self._exchanges: list[Exchange] = []
         self.address = ""
-        """Such as `http://127.0.0.1:4711`, while it serves."""
+        """Address while the server runs, e.g. `http://127.0.0.1:4711`."""
 
     def url(self, run: int, branch: int) -> str:
-        """Return the address of the API for one branch of a run, without `/v1`."""
+        """Return the API address for one branch of a run, without `/v1`."""
         return f"{self.address}/run/{run}/{branch}"
 
     def plan(self, client: str, run: int, branch: int, turns: Sequence[Turn]) -> None:
-        """Let the next answers in a branch be these turns."""
+        """Append turns to the planned answers of a branch."""
         ids = Random(f"{self._seed}/{run}/{branch}")
         self._branches.setdefault((run, branch), _Branch(client, deque(), ids)).turns.extend(turns)
 
     def exchanges(self) -> list[Exchange]:
-        """Return what was answered in full, in the order of arrival."""
+        """Return the fully answered exchanges in the order of arrival."""
         return sorted(self._exchanges, key=lambda exchange: exchange.asked_at)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Serve on a free port of this machine."""
         app = web.Application(client_max_size=2**24)
         app.router.add_post("/run/{run:[0-9]+}/{branch:[0-9]+}{path:/.*}", self._answer)
         async with serving(app) as self.address:

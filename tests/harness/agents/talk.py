@@ -1,4 +1,4 @@
-"""Talks: what the recording asks of every kind of client, and how it forks them."""
+"""Common interface of every kind of client: ask a question, and fork the conversation."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,42 +13,40 @@ MODEL = "scripted"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Connections of all clients, closed together: their libraries leave that to the collector."""
+    """HTTP clients of all runs, closed together: the libraries leave that to the collector."""
 
     http: httpx.AsyncClient
     http2: httpx2.AsyncClient
-    """For the library that takes no other one."""
+    """HTTP/2 client, for the library that accepts no other."""
     at_end: AsyncExitStack
-    """Takes what else is to be closed."""
+    """Stack for further objects that must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a client finds its model."""
+    """Address and key of the model for one client."""
 
     url: str
-    """Without `/v1`."""
+    """Base address without `/v1`."""
     key: str
     lines: Lines
 
     def moved(self, url: str) -> "Place":
-        """Return the same with another address."""
         return replace(self, url=url)
 
 
 class Talk(Protocol):
-    """A conversation of one client with its model."""
+    """Conversation of one client with its model."""
 
     async def ask(self, question: str) -> None:
-        """Say something as the user, and go on until the model has answered in text."""
+        """Send a user message and go on until the model answers in text."""
 
     def forked(self, place: Place) -> "Talk":
-        """Return a conversation that has said the same so far, and goes its own way at a place."""
+        """Return a copy of the conversation that continues independently at another address."""
 
 
 @asynccontextmanager
 async def open_lines() -> AsyncIterator[Lines]:
-    """Open connections for all clients, and close them in the end."""
     async with (
         httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60) as http,
         httpx2.AsyncClient(limits=httpx2.Limits(max_connections=None), timeout=60) as http2,

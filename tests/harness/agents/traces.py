@@ -1,4 +1,4 @@
-"""Records what every kind of client sends in whole conversations: tools, next questions, forks."""
+"""Recording of whole conversations of every kind of client: tools, further questions, forks."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ CLIENTS: Mapping[str, Callable[[Place], Talk]] = {
     **{name: partial(talk, streamed=False) for name, talk in _BOTH_WAYS.items()},
     **{f"{name}_streamed": partial(talk, streamed=True) for name, talk in _BOTH_WAYS.items()},
 }
-"""How a conversation of each kind of client is begun; those that end in `_streamed` stream."""
+"""Constructor of a conversation by kind of client; names that end in `_streamed` stream."""
 
 
 async def record_traces(
@@ -58,7 +58,7 @@ async def record_traces(
     most_turns: int = 6,
     alike: bool = False,
 ) -> list[Exchange]:
-    """Let clients converse at the same time, and return what they sent and got.
+    """Run conversations of all clients concurrently and return their exchanges.
 
     Each run asks two questions, and then is forked: either continuation asks one more, both at the
     same time.
@@ -88,13 +88,13 @@ async def record_traces(
 
 @cache
 def short_traces() -> list[Exchange]:
-    """Return two short runs of every client, recorded once in a process."""
+    """Return two short runs of every client, recorded once per process."""
     return asyncio.run(record_traces(1, 2, most_turns=2))
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A conversation and its fork."""
+    """Conversation with its fork."""
 
     server: ScriptedServer
     client: str

@@ -1,7 +1,7 @@
 """Chaos: every part of the running service is broken under load, and the losses are counted.
 
-A plan says which faults are injected and when, a load which applications call meanwhile; both are
-functions of a seed. Callers and replicas record all that they do. From the records come the counts
-of what was lost, doubled or wrong, the order of grants, and the time to recover from each fault.
-`scripts/chaos` runs it at length, `tests/integration/test_chaos.py` in short.
+A plan lists the faults and their times; a load lists the applications that call meanwhile. Both are
+functions of a seed. Callers and replicas record everything they do. The records give the counts of
+lost, duplicated and wrong answers, the order of grants, and the recovery time of each fault.
+`scripts/chaos` runs it at length, `tests/integration/test_chaos.py` briefly.
 """

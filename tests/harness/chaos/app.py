@@ -1,6 +1,6 @@
-"""The application as it is, with a journal of its runs, and an engine and an ingress to look into.
+"""The application under test, with a journal of its runs and inspectable engine and ingress.
 
-Named by `import_path` in place of `justitia_ray.serve.app:build`.
+`import_path` names it in place of `justitia_ray.serve.app:build`.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ from tests.harness.chaos.records import JournalWriter
 
 
 def journal_file(config: AppConfig) -> Path:
-    """Return where the runs of an application are written down."""
+    """Return the path of the journal of an application's runs."""
     return Path(config.store.data_dir) / f"{config.name}-journal.jsonl"
 
 
 def loads_file(config: AppConfig) -> Path:
-    """Return where it is written down which replica of an application began and ended loading."""
+    """Return the path of the journal of replicas that began and finished loading."""
     return Path(config.store.data_dir) / f"{config.name}-loads.jsonl"
 
 
 class ChaosReplica(BreakableReplica):
-    """A Replica that writes down what it runs."""
+    """Replica that records its runs in a journal."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
     ) -> None:
-        """Start as a Replica does, and put the journal before the engine.
+        """Start like a Replica, with the journal in front of the engine.
 
         Args:
             config: `AppConfig` as a dict.
@@ -53,7 +53,7 @@ class ChaosReplica(BreakableReplica):
         self._engine.call = self._journalled  # type: ignore[method-assign]
 
     def kill_engine(self) -> None:
-        """Let the engine die, not the process around it."""
+        """Kill the engine but not the process around it."""
         if isinstance(self._engine, FakeEngine):
             self._engine.die(by_itself=False)
         elif isinstance(self._engine, VllmEngine):
@@ -62,11 +62,10 @@ class ChaosReplica(BreakableReplica):
                     os.kill(process.pid, signal.SIGKILL)
 
     def stop_engine(self) -> None:
-        """Let the engine make no steps, and live."""
+        """Stop the engine's steps without killing it."""
         self._signal_engine(signal.SIGSTOP)
 
     def let_engine_go_on(self) -> None:
-        """Let the engine make steps again."""
         self._signal_engine(signal.SIGCONT)
 
     def _signal_engine(self, number: signal.Signals) -> None:
@@ -94,16 +93,16 @@ class ChaosReplica(BreakableReplica):
 
 
 LOADS_S: Seconds = 1.5
-"""Time that the engine of a `LoadingReplica` takes to load, after its process has started."""
+"""Time that the engine of a `LoadingReplica` takes to load after the process start."""
 
 
 class LoadingReplica(ChaosReplica):
-    """A ChaosReplica that loads as an engine with a model does, and writes down when."""
+    """ChaosReplica that takes time to load, like an engine with a model, and records it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
     ) -> None:
-        """Load for a time, then start as a ChaosReplica does.
+        """Wait for the load time, then start like a ChaosReplica.
 
         Args:
             config: `AppConfig` as a dict.
@@ -117,23 +116,21 @@ class LoadingReplica(ChaosReplica):
 
 
 class ChaosIngress(BreakableIngress):
-    """An Ingress that tells what it holds."""
-
     def tickets(self) -> tuple[int, int]:
-        """Return its process, and how many inferences it holds for outstanding."""
+        """Return the process id and the number of outstanding inferences."""
         return os.getpid(), sum(len(queue.client.pending.inferences) for queue in self._queues)
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` around these.
+    """Return the application of `justitia_ray.serve.app:build` with these classes.
 
-    Serve calls this in a process of its own, so nothing else sees the exchange.
+    Serve calls this in a separate process, so the replacement affects no other code.
     """
     return _build(args, ChaosReplica)
 
 
 def build_loading(args: dict[str, Any]) -> Application:
-    """Return the same around replicas that take their time to load, for autoscaling."""
+    """Return the application with replicas that take time to load, for autoscaling."""
     return _build(args, LoadingReplica)
 
 

@@ -1,8 +1,8 @@
-"""The callers of a load: they open, call, call again when a connection breaks, and note everything.
+"""Callers of a load: they open, call, call again after a broken connection, and record everything.
 
-A call is made through this project's client, with its retries: what cannot have begun (no
-connection, 429, 503) is repeated by it. Beyond these, a caller calls again whenever a call of its
-ended without an answer, and the note says why: only the death of an ingress excuses that.
+A call uses this project's client with its retries, which repeat calls that cannot have begun (no
+connection, 429, 503). Beyond these, a caller calls again whenever a call ended without an answer,
+and records the reason: only the death of an ingress excuses it.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from tests.harness.chaos.records import Call, Ending, RunRecords
 
 AGAIN_AFTER_S: Seconds = 0.2
 ANSWER_WITHIN_S: Seconds = 600.0
-"""Inferences without an answer by then are lost."""
+"""Time after which an inference without an answer counts as lost."""
 _POLL_S: Seconds = 0.1
 _RETRIES = 6
-"""The client's own, doubling from half a second: more than a restart takes."""
+"""Retries of the client, with pauses doubling from half a second: longer than a restart."""
 
 _LATER = frozenset({408, 429})
-"""Statuses that say: not now."""
+"""HTTP statuses that mean: try again later."""
 
 
 class Callers:
-    """Plays applications, and keeps in view which calls are open."""
+    """Player of applications that tracks the open calls."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Callers:
         again_after_s: Seconds = AGAIN_AFTER_S,
         clock: Callable[[], Seconds] = time.monotonic,
     ) -> None:
-        """Begin with no call.
+        """Make callers without calls.
 
         Args:
             http: The way to the service over HTTP.
@@ -66,11 +66,11 @@ class Callers:
         self._open: dict[str, asyncio.Task[tuple[Answer, tuple[str, ...]]]] = {}
         self._leaving: set[str] = set()
         self._may_read: dict[str, asyncio.Event] = {}
-        """Whether the reader of an open stream is to read on."""
+        """Whether the reader of an open stream may continue, by call."""
 
     @property
     def open_calls(self) -> int:
-        """Calls that have no answer yet."""
+        """Number of calls without an answer so far."""
         return len(self._open)
 
     def disconnect(self, share: float, draw: float) -> int:
@@ -83,9 +83,9 @@ class Callers:
         return len(leaving)
 
     async def stall(self, draw: float, for_s: Seconds) -> str:
-        """Let one of those who read a stream stop reading for so long; return whose it was.
+        """Make one stream reader pause for `for_s` seconds; return its name.
 
-        It is nobody's if nobody reads one.
+        The name is empty if no stream is being read.
         """
         names = sorted(self._may_read)
         if not names:
@@ -98,7 +98,7 @@ class Callers:
         return name
 
     async def probe_openings(self, name: str, times: int) -> None:
-        """Open and close some applications, one after the other; their openings are noted."""
+        """Open and close applications one after the other; the openings are recorded."""
         for number in range(times):
             body = {"application_id": f"{name}-{number}", "application_class": "probe"}
             if await self._open_as(body, self._http):
@@ -106,7 +106,7 @@ class Callers:
                 await self._insist(partial(self._http.call, "POST", path))
 
     async def probe_inferences(self, name: str, count: int) -> None:
-        """Ask for some short answers side by side; what becomes of them is not noted."""
+        """Request short answers concurrently; their outcomes are not recorded."""
         bodies = [
             {"prompt": name, "max_tokens": 2, "user": f"{name}.{number}#1"}
             for number in range(count)
@@ -115,7 +115,7 @@ class Callers:
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def probe_killer(self, name: str, word: str) -> str:
-        """Make a call that kills; return what it was answered, "" if as it should be.
+        """Make a call that kills its engine; return the answer, or "" if it is as expected.
 
         Args:
             name: Of the call.
@@ -136,7 +136,7 @@ class Callers:
         return f"{name} was answered {answer}"
 
     async def play(self, applications: Sequence[PlannedApplication]) -> None:
-        """Play these side by side to their ends, each from its delay on."""
+        """Play applications concurrently to their ends, each after its delay."""
         await play_load(applications, self._play_one, arrived_at_s=lambda one: one.delay_s)
 
     async def _play_one(self, planned: PlannedApplication, _: LoadClock) -> None:
@@ -169,7 +169,7 @@ class Callers:
     async def _infer(
         self, planned: PlannedApplication, inference: PlannedInference, calls: JsonCalls
     ) -> None:
-        """Call until there is an answer."""
+        """Repeat the call until it is answered."""
         deadline = self._clock() + self._patience_s
         number = 0
         while True:
@@ -240,7 +240,7 @@ class Callers:
         )
 
     async def _close(self, planned: PlannedApplication, calls: JsonCalls) -> None:
-        """Note what the scheduler counts once nothing is left of the application; close it."""
+        """Record the scheduler's count once nothing of the application is left, then close it."""
         path = f"/v1/applications/{planned.application_id}"
         tenant = {TENANT_HEADER: planned.tenant}
         deadline = self._clock() + self._patience_s
@@ -258,14 +258,14 @@ class Callers:
             self._records.closed[planned.application_id] = (asked_at, self._clock())
 
     async def _insist(self, attempt: Callable[[], Any]) -> dict[str, Any] | None:
-        """Return the answer to a call that may be repeated as one likes; None if there is none."""
+        """Return the answer to an idempotent call, repeated if necessary; None if there is none."""
         deadline = self._clock() + self._patience_s
         while self._clock() < deadline:
             try:
                 answer: dict[str, Any] = await attempt()
             except ResponseError as error:
                 if error.status == 404:
-                    return None  # ended already, by a close whose answer was lost
+                    return None  # already ended by a close whose answer was lost
             except ConnectionError:
                 pass
             else:
@@ -275,7 +275,7 @@ class Callers:
 
 
 class _Cut(Exception):
-    """A stream that had begun did not come to its end."""
+    """A stream ended early after it had begun."""
 
 
 async def _unary(

@@ -1,4 +1,4 @@
-"""A Ray cluster to break: GCS and store on Redis servers that a run may kill, stop and empty."""
+"""Ray cluster to break: GCS and store use Redis servers that a run may kill, stop and empty."""
 
 import copy
 import os
@@ -36,10 +36,10 @@ _POLL_S: Seconds = 0.02
 
 
 class ChaosRedis:
-    """Redis server on a port of the loopback address, with its data in a directory."""
+    """Redis server on a loopback port, with its data in a directory."""
 
     def __init__(self, directory: Path, port: int) -> None:
-        """Name both; nothing is started.
+        """Set directory and port without starting the server.
 
         Args:
             directory: Made if it is missing.
@@ -51,21 +51,19 @@ class ChaosRedis:
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def url(self) -> str:
-        """URL of the server."""
         return f"redis://{self.address}/0"
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server that runs; None: none does."""
+        """Process id of the running server; None if it does not run."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers. Blocks; from the thread that lives longest.
+        """Start the server and wait until it answers; blocks. Call it in the longest-lived thread.
 
         Raises:
             StoreError: If it does not come up.
@@ -87,32 +85,31 @@ class ChaosRedis:
             time.sleep(_POLL_S)
 
     def kill(self) -> None:
-        """Kill it at once; its data stay. Nothing happens if it does not run."""
+        """Kill the server at once if it runs; its data stay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def empty(self) -> None:
-        """Remove the data of a server that was killed."""
+        """Remove the data of a killed server."""
         shutil.rmtree(self._directory)
 
     def suspend(self) -> None:
-        """Let it stand still: it takes connections and answers nothing."""
+        """Suspend the server: it accepts connections and does not answer."""
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGCONT)
 
     def demote(self) -> None:
-        """Let it be the copy of a master that is not there: it answers, and takes no writes."""
+        """Make the server a replica of a missing master: it answers reads and refuses writes."""
         self._tell(b"REPLICAOF 127.0.0.1 1\r\n")
 
     def promote(self) -> None:
-        """Let it be master again, with the data that it has."""
+        """Make the server a master again, with its data."""
         self._tell(b"REPLICAOF NO ONE\r\n")
 
     def _answers(self) -> bool:
@@ -128,17 +125,17 @@ class ChaosRedis:
 
 
 ONE_ORDER = {"policy": "justitia", "policy_options": {"fairness": "application"}}
-"""Scheduling settings of what is measured: with keys tenants would share first, and the tags of two
-tenants' applications say nothing of each other."""
+"""Scheduling settings for a global order. With API keys, tenants would share first, and the tags of
+applications of two tenants could not be compared."""
 
 _CPUS = 16
-"""That Ray is told of: to reserve, not to use."""
+"""CPUs declared to Ray, for reservations only."""
 _GCS = "gcs_server"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """How many processes each deployment has."""
+    """Number of processes of each deployment."""
 
     replicas: int
     ingresses: int = 2
@@ -146,14 +143,14 @@ class ClusterSize:
 
 
 class ChaosCluster(LocalCluster):
-    """The application of a Serve file, journalled, on a cluster whose every part can be killed.
+    """Application of a Serve file, with journals, on a cluster whose every part can be killed.
 
-    Ray's GCS is fault tolerant here: it keeps its tables in a Redis, and listens on a port that is
-    fixed, without which nobody would find the one that is started in its place.
+    Ray's GCS is fault tolerant here: it stores its tables in Redis and listens on a fixed port, so
+    that a restarted one is found.
     """
 
     def __init__(self, file: Path, size: ClusterSize, args: Mapping[str, Any]) -> None:
-        """Read the file; nothing is started before the block is entered.
+        """Read the file; entering the block starts the cluster.
 
         Args:
             file: A Serve configuration file of this project.
@@ -175,7 +172,7 @@ class ChaosCluster(LocalCluster):
         merge_values(arguments, args)
         keys = gateway_keys(home)
         self.api_key = keys.secrets[GATEWAY]
-        """A key whose calls may be for any tenant."""
+        """API key whose calls may be for any tenant."""
         arguments["access"] = {"keys_file": str(keys.file)}
         arguments["store"] = {"redis_url": self.store.url, "data_dir": self.data_dir}
         wanted = {
@@ -223,7 +220,7 @@ class ChaosCluster(LocalCluster):
         traceback: TracebackType | None,
     ) -> None:
         self.store.resume()
-        if self._gcs_is_down:  # nothing can be ended in order without it
+        if self._gcs_is_down:  # an orderly shutdown needs the GCS
             self.start_gcs()
         with ExitStack() as ending:
             ending.callback(self._end_servers)
@@ -232,17 +229,16 @@ class ChaosCluster(LocalCluster):
 
     @property
     def url(self) -> str:
-        """Where the application answers."""
         return f"http://127.0.0.1:{self.port}"
 
     def scale(self, replicas: int) -> None:
-        """Ask Serve for so many replicas; does not wait."""
+        """Request a number of replicas from Serve, without waiting."""
         self.target.wanted["Replica"] = replicas
         self._deployment("Replica")["num_replicas"] = replicas
         self._apply()
 
     def change_version(self, *, everything: bool) -> None:
-        """Ask Serve for another version, of all deployments or of the replicas; does not wait."""
+        """Request another version of all deployments or of the replicas from Serve; do not wait."""
         application = self.values["applications"][0]
         if everything:
             section = application["args"].setdefault("replica", {})
@@ -268,7 +264,7 @@ class ChaosCluster(LocalCluster):
         raise JustitiaError("this process has started no GCS")
 
     def start_gcs(self) -> None:
-        """Start the GCS again with its own command line, as whoever supervises it would."""
+        """Restart the GCS with its own command line, as a supervisor would."""
         self._gcs = subprocess.Popen(
             [*dying_with_parent(), *self._gcs_command],
             env=self._gcs_environment,
@@ -288,7 +284,7 @@ class ChaosCluster(LocalCluster):
         return found
 
     def _end_servers(self) -> None:
-        if self._gcs is not None:  # ray.shutdown ends only what ray.init has started
+        if self._gcs is not None:  # ray.shutdown ends only processes that ray.init has started
             self._gcs.kill()
             self._gcs.wait()
         self.store.kill()
@@ -296,15 +292,15 @@ class ChaosCluster(LocalCluster):
 
 
 def gcs_answers() -> bool:
-    """Return whether Ray's GCS and Serve's controller can be asked."""
-    with suppress(Exception):  # whatever it is, they do not answer
-        named = ray.util.list_named_actors(all_namespaces=True)  # only the GCS knows
+    """Return whether Ray's GCS and Serve's controller answer."""
+    with suppress(Exception):  # any error means that they do not answer
+        named = ray.util.list_named_actors(all_namespaces=True)  # only the GCS has this list
         return bool(named and serve.status().applications)
     return False
 
 
 def merge_values(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Change what is named in `changes`, at every depth, and keep the rest."""
+    """Merge `changes` into nested settings and keep all other keys."""
     for key, change in changes.items():
         if isinstance(change, Mapping):
             merge_values(into.setdefault(key, {}), change)

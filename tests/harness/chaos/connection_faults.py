@@ -1,4 +1,4 @@
-"""Faults of the connections between ingresses, scheduler and replicas, and of those to callers."""
+"""Faults of the connections between ingresses, scheduler, replicas and callers."""
 
 import asyncio
 import itertools
@@ -39,10 +39,8 @@ _PROBES = 6
 
 
 class ConnectionFaults:
-    """Cuts, blocks and stops what carries calls."""
-
     def __init__(self, target: ChaosTarget, callers: Callers, away_s: Seconds) -> None:
-        """Prepare; nothing is broken yet.
+        """Prepare the faults of a running application.
 
         Args:
             target: Running.
@@ -55,7 +53,7 @@ class ConnectionFaults:
 
     @property
     def ways(self) -> Mapping[FaultKind, InjectFault]:
-        """How each kind is carried out."""
+        """Injection of each kind of fault."""
         return {
             FaultKind.REPLICA_CUT: self._cut_replica,
             FaultKind.INGRESS_CUT: self._cut_ingress,
@@ -78,7 +76,7 @@ class ConnectionFaults:
         return await self._cut(FaultKind.INGRESS_CUT, fault_round)
 
     async def _cut(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
-        """Cut all connections of a process; of another one, if it dies meanwhile."""
+        """Cut all connections of a process; choose another if it dies meanwhile."""
         while True:
             victim = await self._victim(kind, fault_round.draw)
             with suppress(NoReplicaAnswers, RayActorError):
@@ -98,7 +96,7 @@ class ConnectionFaults:
             for members in both
             for member in members
         ]
-        answers = await asyncio.gather(*cut, return_exceptions=True)  # some may have died
+        answers = await asyncio.gather(*cut, return_exceptions=True)  # some processes may have died
         at = time.monotonic()
         gone = (NoReplicaAnswers, RayActorError)
         mistakes = [
@@ -107,7 +105,7 @@ class ConnectionFaults:
         if mistakes:
             raise mistakes[0]
         count = sum(answer for answer in answers if isinstance(answer, int))
-        # Of the load there may be nothing left to run.
+        # The load may have nothing left to run.
         await self._callers.probe_inferences(f"probe-{fault_round.number}", _PROBES)
         return injected_fault(FaultKind.SCHEDULER_CUT, fault_round, at, at, f"{count} connections")
 
@@ -147,7 +145,7 @@ class ConnectionFaults:
     async def _probed(
         self, kind: FaultKind, fault_round: FaultRound, method: str, *arguments: Any
     ) -> tuple[ServeProcess, Seconds]:
-        """Call a method of a busy replica, of another one if it dies meanwhile."""
+        """Call a method of a busy replica; choose another if it dies meanwhile."""
         while True:
             victim = await self._victim(kind, fault_round.draw)
             with suppress(NoReplicaAnswers, RayActorError):
@@ -158,7 +156,7 @@ class ConnectionFaults:
     async def _goes_on(
         self, kind: FaultKind, fault_round: FaultRound, injected_at: Seconds, victim: ServeProcess
     ) -> InjectedFault:
-        """Return what was done to a replica that goes on now, once it runs something again."""
+        """Return the fault of a replica that works again, once it runs an inference."""
         fault = injected_fault(
             kind, fault_round, injected_at, target=victim.replica_id, pid=victim.pid
         )
@@ -171,9 +169,9 @@ class ConnectionFaults:
         return await busy_replica(self._target, draw)
 
     async def _until_it_runs(self, fault: InjectedFault) -> None:
-        """Ask for short answers until a replica that was hit runs something again, if it can.
+        """Request short answers until an affected replica runs one, if it can.
 
-        Of the load there may be nothing left for it.
+        The load itself may have nothing left for it.
         """
         if fault.kind in (FaultKind.INGRESS_CUT, FaultKind.INGRESS_HALF_OPEN):
             return
@@ -209,7 +207,7 @@ class ConnectionFaults:
         done, _ = await asyncio.wait([knocking], timeout=self._away_s)
         knocking.cancel()
         if done:
-            knocking.result()  # raises: it was let in
+            knocking.result()  # raises if the connection was accepted
         return injected_fault(
             FaultKind.WRONG_SECRETS,
             fault_round,
@@ -227,7 +225,7 @@ class ConnectionFaults:
                 doors.append(Door(address, member.replica_id, offer.key.key_id))
         return doors
 
-    # --- a caller
+    # --- callers
 
     async def _let_a_reader_stall(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()

@@ -1,17 +1,21 @@
-"""Lost, doubled, wrong, cut, broken: counted from the callers' records and the replicas' journal.
+"""Counts of lost, doubled, wrong, cut and broken calls, from callers' records and the journal.
 
-- **lost**: an inference whose caller has no answer in the end.
-- **doubled**: an inference that was answered more than once; or one call of which two runs were
-  made to their end, unless the first one's answer could reach nobody: its replica or an ingress was
-  killed within the grace time after, or lost its connections then, or stood still and has not had
-  the grace time to notice that they were given up; or an inference that the
-  scheduler counts as ended more often than its caller called and its process was lost: `ended` of
-  an application, when nothing of it is left, is the number of its calls, whatever became of them.
-- **wrong**: an answer that differs from the one that the prompt decides, in text, usage or ends, or
-  a stream with a flaw (usage twice, a chunk after the end, another id).
-- **cut**: a call whose stream had begun and did not go on, though no ingress died under it.
-- **broken**: a call that failed in another way though no ingress died under it. Its caller called
-  again; but the service promises that it need not.
+- **lost**: an inference whose caller has no answer at the end.
+
+- **doubled**: an inference that was answered more than once; or a call with two complete runs,
+unless the first answer could not be delivered: its replica or an ingress was killed within the
+grace time afterwards, or lost its connections then, or was suspended and had no grace time to
+notice that they were given up; or an inference that the scheduler counts as ended more often than
+its caller called and its process was lost (`ended` of an application at its end is the number of
+its calls, whatever their outcome).
+
+- **wrong**: an answer that differs from the one that the prompt determines, in text, usage or ends,
+or a stream with a flaw (usage twice, a chunk after the end, another id).
+
+- **cut**: a call whose stream had begun and did not continue although no ingress died.
+
+- **broken**: a call that failed in another way although no ingress died. Its caller called again,
+which the service promises to be unnecessary.
 """
 
 from collections import Counter, defaultdict
@@ -25,13 +29,13 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, Ending, EngineRun, InjectedFault, RunRecords
 
 GRACE_S: Seconds = 2.0
-"""A call made so soon after a process has died may still be sent to it, and a run for a connection
-that is lost may still come to its end."""
+"""Grace time after a process has died. A call may still be sent to it, and a run for a lost
+connection may still complete."""
 NOTICED_WITHIN_S: Seconds = 30.0
-"""Serve's proxy may notice so late that the ingress behind a call is dead, on busy cores."""
+"""Time in which Serve's proxy notices, on busy cores, that the ingress behind a call is dead."""
 _DIED_UNDER_IT = ("ConnectionError", "500: Internal Server Error")
 """Errors of a caller whose ingress dies, from its connection or from Serve. Errors of the service
-itself, which say what is wrong, are never excused."""
+itself, with a message, are never excused."""
 
 _BREAKS_RUNS_THERE = frozenset(
     {
@@ -44,7 +48,7 @@ _BREAKS_RUNS_THERE = frozenset(
         FaultKind.DRAINING_KILLED,
     }
 )
-"""Faults of one replica: answers of the others come through."""
+"""Faults of one replica; answers of other replicas are not affected."""
 _BREAKS_RUNS_ANYWHERE = frozenset(
     {
         FaultKind.INGRESS_KILLED,
@@ -53,12 +57,12 @@ _BREAKS_RUNS_ANYWHERE = frozenset(
         FaultKind.ALL_REPLICAS_KILLED,
     }
 )
-"""Faults of an ingress, which may have asked any replica, and of all replicas."""
+"""Faults of an ingress, which may have called any replica, and of all replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of a run; failures in words."""
+    """Counts of a run, with failures described in words."""
 
     inferences: int
     calls: int
@@ -68,7 +72,7 @@ class Counts:
     cut: tuple[str, ...]
     broken: tuple[str, ...]
     excused: int
-    """Calls that an ingress took with it."""
+    """Number of calls that failed because their ingress died."""
 
 
 def count_calls(
@@ -106,13 +110,13 @@ def count_calls(
 
 
 def _last_words(name: str, records: RunRecords) -> str:
-    """Return what the last call for an inference ended with."""
+    """Return how the last call for an inference ended."""
     ends = [_told(call) for call in records.calls if call.inference == name]
     return ends[-1] if ends else f"{name}: never called"
 
 
 def went_with_an_ingress(faults: Sequence[InjectedFault], call: Call) -> bool:
-    """Return whether the death of an ingress excuses that a call failed."""
+    """Return whether the death of an ingress excuses a failed call."""
     return any(
         fault.kind is FaultKind.INGRESS_KILLED
         and call.called_at <= fault.injected_at + GRACE_S

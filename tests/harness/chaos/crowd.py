@@ -1,4 +1,4 @@
-"""A crowd of calls of one tenant beyond its quota, and what came of it: none passes too many."""
+"""Calls of one tenant beyond its quota: the test checks that no more than the limit pass."""
 
 import asyncio
 import time
@@ -17,22 +17,22 @@ from tests.harness.chaos.records import Call, Ending, InjectedFault
 
 CROWD = "crowd"
 LIMIT = 24
-"""Applications of the crowd a day; each call is one."""
+"""Applications per day that the quota allows; each call is one."""
 QUOTAS = {"tenants": {CROWD: {"quotas": [{"unit": "applications", "limit": LIMIT, "per": "day"}]}}}
-"""Settings with the quota; no other tenant has any."""
+"""Settings with the quota; no other tenant has one."""
 _EXHAUSTED = "insufficient_quota"
 
 
 @dataclass
 class CrowdRecord:
-    """Outcomes of the calls of a crowd."""
+    """Outcomes of the calls."""
 
     answered_at: list[Seconds] = field(default_factory=list)
-    """By this machine's monotonic clock."""
+    """Times of the answered calls (monotonic clock, seconds)."""
     refused: int = 0
-    """For the quota."""
+    """Number of calls refused by the quota."""
     unreached: int = 0
-    """For accounts that did not answer in time, or with an ingress that died."""
+    """Number of calls whose accounts did not answer in time, or whose ingress died."""
     failed: list[Call] = field(default_factory=list)
     """Calls with an error that only the death of an ingress excuses."""
 
@@ -43,17 +43,18 @@ class CrowdRecord:
         deaths_at: Sequence[Seconds],
         saved_s: Seconds,
     ) -> list[str]:
-        """Return what is wrong, in words; nothing if quota and usage are kept.
+        """Describe violations of quota and usage; empty if there are none.
 
-        Usage has each answered call, once. It may have calls that were not answered, too: their
-        ingresses died, or were not reached.
+        Usage contains each answered call once. It may also contain calls without an answer, whose
+        ingress died or was not reached.
 
         Args:
-            usage: Rows of `/v1/usage` of the crowd.
-            faults: What was broken.
-            deaths_at: When schedulers died together with who could have told their successors.
-            saved_s: How old what a dying scheduler has not saved may be; for so long around these
-                deaths something may be lost.
+            usage: Rows of `/v1/usage` of the tenant.
+            faults: Injected faults.
+            deaths_at: Times at which a scheduler died together with every process that could have
+                reported to its successor.
+            saved_s: Age of the state that a dying scheduler may not have saved; usage may be lost
+                for this long around each of these deaths.
         """
         answered = len(self.answered_at)
         found = [
@@ -78,20 +79,15 @@ class CrowdRecord:
 
 
 class Crowd:
-    """Calls as one tenant, steadily, whatever dies."""
+    """Steady calls of one tenant during all faults."""
 
     def __init__(self, http: Transport) -> None:
-        """Begin with no call.
-
-        Args:
-            http: The way to the service, with a key whose calls may be for any tenant.
-        """
         self._calls = JsonCalls(http, max_retries=0)
         self.record = CrowdRecord()
         self._made = 0
 
     async def call(self) -> None:
-        """Make a call, an application of its own, and note what became of it."""
+        """Make one call, which is its own application, and record its outcome."""
         number, self._made = self._made, self._made + 1
         name = f"{CROWD}.{number}"
         body = {"prompt": CROWD, "max_tokens": 2, "user": f"{name}#1"}
@@ -113,7 +109,7 @@ class Crowd:
             self.record.answered_at.append(time.monotonic())
 
     async def play(self, calls: int, every_s: Seconds) -> None:
-        """Make so many calls, one every so often, and wait for all answers."""
+        """Make `calls` calls at an interval of `every_s` seconds and wait for all answers."""
         async with asyncio.TaskGroup() as group:
             for _ in range(calls):
                 group.create_task(self.call())

@@ -1,4 +1,4 @@
-"""Fault injection under load: a coroutine a kind of fault, on processes and on the cluster."""
+"""Fault injection under load: one coroutine per kind of fault, on processes and the cluster."""
 
 import asyncio
 import os
@@ -26,18 +26,18 @@ from tests.harness.chaos.recovery import PROBES
 from tests.harness.chaos.target import ChaosTarget, ServeProcess, in_thread, wait_until
 
 InjectFault = Callable[[FaultRound], Awaitable[InjectedFault]]
-"""How a kind of fault is carried out."""
+"""Function that carries out one kind of fault."""
 
 _LEAVING = 0.5
-"""Share of the callers that disconnect at once."""
+"""Share of the callers that disconnect at the same time."""
 _CHOOSE_AGAIN_S: Seconds = 0.2
 _SOMETHING_RUNS_WITHIN_S: Seconds = 5.0
 _KNOWN_FOR_S: Seconds = 1.0
-"""State that a scheduler has had for so long is saved: the default saves every half second."""
+"""Age at which state of a scheduler is certainly saved: by default it saves every half second."""
 
 
 class FaultInjector:
-    """Breaks one application."""
+    """Injector of the faults of one application."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FaultInjector:
         more_ways: Mapping[FaultKind, InjectFault],
         replicas: int = 2,
     ) -> None:
-        """Prepare; nothing is broken before `inject_faults`.
+        """Prepare; `inject_faults` breaks the first thing.
 
         Args:
             target: Running.
@@ -81,10 +81,9 @@ class FaultInjector:
         }
 
     async def wait_until_ready(self, fault_round: FaultRound) -> None:
-        """Wait until there is somebody to hit, and enough of everything to go on without him.
+        """Wait until there is a victim, and enough other processes to continue without it.
 
-        Raises:
-            JustitiaError: If what was killed is not started again.
+        Raises JustitiaError if a killed process is not restarted.
         """
         needed = {"Replica": self._replicas}
         if {FaultKind.INGRESS_KILLED, FaultKind.INGRESS_HALF_OPEN} & {*fault_round.kinds}:
@@ -97,7 +96,7 @@ class FaultInjector:
         await wait_until(self._has_pulls, f"{self._replicas} replicas pull")
 
     async def inject_faults(self, fault_round: FaultRound) -> list[InjectedFault]:
-        """Carry out the faults of a round at once, and return what was done."""
+        """Inject the faults of a round at once and return them."""
         return list(
             await asyncio.gather(*(self._ways[kind](fault_round) for kind in fault_round.kinds))
         )
@@ -137,7 +136,7 @@ class FaultInjector:
         return bool(status["epoch"] > epoch)
 
     async def _waiting_tags(self) -> dict[str, float]:
-        """Return the tags of the applications that wait, have not begun, and are saved."""
+        """Return the tags of applications that wait, have not begun, and are saved."""
         views = await self._views(
             application_key(planned.tenant, planned.application_id) for planned in self._load
         )
@@ -166,7 +165,7 @@ class FaultInjector:
         await wait_until(self._target.accounts_are_ready, "other accounts lead")
         return _done(fault)
 
-    # --- what Serve starts again
+    # --- processes that Serve restarts
 
     async def _kill_replica(self, fault_round: FaultRound) -> InjectedFault:
         victim = await busy_replica(self._target, fault_round.draw)
@@ -179,7 +178,7 @@ class FaultInjector:
             try:
                 await self._target.probe(victim, "kill_engine")
                 break
-            except (NoReplicaAnswers, RayError):  # dead already
+            except (NoReplicaAnswers, RayError):  # it is dead already
                 await asyncio.sleep(_CHOOSE_AGAIN_S)
         return injected_fault(
             FaultKind.ENGINE_KILLED,
@@ -229,9 +228,9 @@ class FaultInjector:
 
 
 async def busy_replica(target: ChaosTarget, draw: float) -> ServeProcess:
-    """Return one of the replicas that run something; any, if none does for a time.
+    """Return a replica that runs an inference; after a timeout, any replica.
 
-    A lease is not enough: what a dead ingress had outstanding holds some, and never runs.
+    A lease is not sufficient: inferences of a dead ingress may hold leases that never run.
     """
     deadline = time.monotonic() + _SOMETHING_RUNS_WITHIN_S
     while True:
@@ -245,18 +244,16 @@ async def busy_replica(target: ChaosTarget, draw: float) -> ServeProcess:
 
 
 async def victim_of(target: ChaosTarget, deployment: str, draw: float) -> ServeProcess:
-    """Return one of a deployment's processes."""
     return _choose(await running_of(target, deployment), draw)
 
 
 async def running_of(target: ChaosTarget, deployment: str) -> list[ServeProcess]:
-    """Return its processes, at least one: what rounds beside this may hide them for a time."""
+    """Return a deployment's processes, at least one: concurrent faults may hide them for a time."""
     await wait_until(in_thread(has_enough, target, deployment, 1), f"one of {deployment} runs")
     return await asyncio.to_thread(target.running, deployment)
 
 
 def has_enough(target: ChaosTarget, deployment: str, count: int) -> bool:
-    """Return whether so many processes of a deployment run."""
     return len(target.running(deployment)) >= count
 
 
@@ -269,7 +266,7 @@ def injected_fault(
     pid: int | None = None,
     epoch: int = 0,
 ) -> InjectedFault:
-    """Return what was done; without `back_at`, what was stopped goes on from now."""
+    """Return the record of a fault; without `back_at`, the stopped process continues from now."""
     back = time.monotonic() if back_at is None else back_at
     return InjectedFault(kind, fault_round.number, injected_at, back, target, pid, epoch)
 
@@ -287,12 +284,12 @@ def _choose(members: Sequence[ServeProcess], draw: float) -> ServeProcess:
 
 
 class ClusterFaults:
-    """Breaks and changes one cluster."""
+    """Faults and changes of one cluster."""
 
     def __init__(
         self, cluster: ChaosCluster, away_s: Seconds, killed_s: Seconds, *, everything: bool
     ) -> None:
-        """Prepare; nothing is broken yet.
+        """Prepare the faults of a running cluster.
 
         Args:
             cluster: Running.
@@ -307,7 +304,7 @@ class ClusterFaults:
 
     @property
     def ways(self) -> Mapping[FaultKind, InjectFault]:
-        """How each kind is carried out."""
+        """Injection of each kind of fault."""
         return {
             FaultKind.REDIS_KILLED: self._kill_redis,
             FaultKind.REDIS_STOPPED: self._stop_redis,
@@ -337,7 +334,7 @@ class ClusterFaults:
         if not keep:
             store.empty()
         await asyncio.sleep(self._killed_s)
-        store.start()  # in this thread: the server ends with the thread that has started it
+        store.start()  # in this thread, because the server ends with the thread that started it
         return injected_fault(kind, fault_round, injected_at)
 
     async def _stop_redis(self, fault_round: FaultRound) -> InjectedFault:
@@ -369,7 +366,7 @@ class ClusterFaults:
         status = await self._cluster.target.status()
         return stored.clock is not None and len(stored.applications) >= status["applications"]
 
-    # --- GCS, and what Serve changes
+    # --- GCS, and changes by Serve
 
     async def _kill_gcs(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()

@@ -1,19 +1,25 @@
-"""Replicas that come and go under faults: their number over a run, and what is wrong with it.
+"""Autoscaled replicas under faults: their number over a run, and what is wrong with it.
 
-- **out of bounds**: Serve wants fewer replicas than the minimum or more than the maximum, or has
-  more than the maximum that load, run or are found again. What drains is leaving, and counts as
-  gone.
-- **cut by a scale-down**: a run that did not come to its end on a replica that was taken off and
-  that no fault had hit. A run whose caller or ingress has gone is ended on purpose.
+- **out of bounds**: Serve wants fewer replicas than the minimum or more than the maximum, or more
+than the maximum load, run or are recovered. Draining replicas count as gone.
+
+- **cut by a scale-down**: an incomplete run on a replica that was removed and that no fault had
+hit. A run whose caller or ingress has gone is cancelled on purpose.
+
 - **fell without an answer**: fewer replicas are wanted than before while the scheduler is away,
-  unless it had asked for fewer itself.
-- **controller held up**: half of what Serve's controller answered while the scheduler was away, or
-  over the whole run, took long, though nobody had killed it. One late answer is the machine's: a
-  controller that waits for the scheduler is late each time.
+unless it had requested fewer itself.
+
+- **controller held up**: half of the answers of Serve's controller while the scheduler was away, or
+over the whole run, were slow although the controller had not been killed. One slow answer is due to
+the machine; a controller that waits for the scheduler is slow each time.
+
 - **did not come down**: nothing has waited or run for longer than the delays of a scale-down, and
-  there are more replicas than the minimum.
-- **did not come back**: something waits, and for long there has been no replica to run it.
-- **wrong loading time**: the scheduler sizes by a time in which no replica can have loaded.
+there are more replicas than the minimum.
+
+- **did not come back**: an inference waits, and for a long time there has been no replica to run
+it.
+
+- **wrong loading time**: the scheduler computes with a loading time that no replica can have had.
 """
 
 import math
@@ -38,15 +44,16 @@ from tests.harness.chaos.records import (
 )
 
 ANSWERS_WITHIN_S: Seconds = 4.0
-"""Half of the answers of a controller that nothing holds up come as soon, on cores that are never
-idle. The policy gives the scheduler 5 s: a controller that waited for it would need longer."""
+"""Limit for the median answer time of a controller that nothing delays, on cores that are never
+idle. The policy gives the scheduler 5 s, so a controller that waited for it would exceed this."""
 COMES_DOWN_S: Seconds = 6.0
-"""Beyond the delays of a scale-down: a loop of Serve's controller, the end of a process, a poll."""
+"""Allowance beyond the delays of a scale-down: a loop of Serve's controller, a process exit, a
+poll."""
 COMES_BACK_S: Seconds = 60.0
-"""Longest time without a replica while something waits: Serve notices a death after some seconds,
-and to start a process takes as long again on busy cores."""
+"""Longest time without a replica while an inference waits: Serve notices a death after some
+seconds, and starting a process takes as long again on busy cores."""
 _FOUND_AGAIN_S: Seconds = 5.0
-"""After a controller's death its successor counts the replicas that it finds."""
+"""Time after a controller's death in which its successor counts the replicas that it finds."""
 
 _PRESENT = ("STARTING", "UPDATING", "RECOVERING", "RUNNING")
 _OF_THE_CONTROLLER = (FaultKind.CONTROLLER_KILLED, FaultKind.CONTROLLER_KILLED_IN_DRAIN)
@@ -57,27 +64,25 @@ _TAKES_RUNS_WITH_IT = (
     FaultKind.SCHEDULER_STOPPED,
     FaultKind.ALL_REPLICAS_KILLED,
 )
-"""Faults by which a run on a replica that is well may be given up: its ingress is gone, or its
-lease has expired with a scheduler that heard nothing of it."""
+"""Faults that may cancel a run on a healthy replica: its ingress is gone, or its lease has expired
+at a scheduler without reports of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLimits:
-    """Limits and delays of the replicas' number, from the arguments of the application."""
+    """Limits and delays of the number of replicas, from the application's arguments."""
 
     minimum: int
     maximum: int
     comes_down_s: Seconds
-    """Time after which an idle application has its minimum: an application counts for `hold_s`, and
-    each of the delays has passed."""
+    """Time after which an idle application has its minimum: `hold_s` plus each of the delays."""
     loads_s: Seconds = LOADS_S
-    """Time that a replica takes to load at the least."""
+    """Least time that a replica takes to load."""
 
     @classmethod
     def of(cls, section: AutoscalingSection) -> "FleetLimits":
-        """Return those of an `autoscaling` section."""
         delays = section.patience_s
-        if section.min_replicas == 0:  # the last one goes by a delay of its own, after the others
+        if section.min_replicas == 0:  # the last replica has an additional delay of its own
             to_zero = section.downscale_to_zero_delay_s
             delays += section.patience_s if to_zero is None else to_zero
         return cls(section.min_replicas, section.max_replicas, section.hold_s + delays)
@@ -85,22 +90,22 @@ class FleetLimits:
 
 @dataclass(frozen=True, slots=True)
 class FleetMeasure:
-    """Replicas of one run."""
+    """Figures of the replicas of one run."""
 
     fewest: int
-    """That ran at once."""
+    """Smallest number of concurrently running replicas."""
     most: int
     loaded: int
-    """Replicas that loaded to the end."""
+    """Number of replicas that finished loading."""
     taken_off: int
-    """Replicas that Serve took off, other than those that a fault hit."""
+    """Number of replicas removed by Serve, without those hit by a fault."""
     flaws: tuple[str, ...]
 
 
 def measure_fleet(
     limits: FleetLimits, records: RunRecords, runs: Sequence[EngineRun], loads: Sequence[Load]
 ) -> FleetMeasure:
-    """Return the measure, see the top of this file.
+    """Return the figures defined at the top of this module.
 
     Args:
         limits: What the application was deployed with.
@@ -136,7 +141,7 @@ def _drains(state: str) -> bool:
 def _gone(fleet: Sequence[FleetSample]) -> set[str]:
     """Return the replicas that ran once and are gone at the end.
 
-    A replica that runs nothing is taken off so fast that no sample may show it drain.
+    An idle replica is removed so fast that no sample may show it draining.
     """
     last = fleet[-1].states if fleet else {}
     ran = {name for sample in fleet for name, state in sample.states.items() if state == "RUNNING"}
@@ -144,7 +149,7 @@ def _gone(fleet: Sequence[FleetSample]) -> set[str]:
 
 
 def _hit(records: RunRecords) -> set[str]:
-    """Return the replicas that a fault has killed."""
+    """Return the replicas killed by a fault."""
     dead = {fault.pid for fault in records.faults if fault.pid is not None}
     dead |= {int(pid) for f in records.faults if f.kind in _ALL for pid in f.target.split()}
     return {name for name, pid in records.pids.items() if pid in dead}
@@ -172,7 +177,7 @@ def _cut_by_a_scale_down(
 
 
 def _was_given_up(run: EngineRun, records: RunRecords) -> bool:
-    if run.ended_at is None:  # its process was ended under it
+    if run.ended_at is None:  # its process ended during the run
         return False
     ended_at = run.ended_at
     return any(_has_left(call, run, ended_at) for call in records.calls) or any(
@@ -211,7 +216,7 @@ def _fell_without_an_answer(records: RunRecords) -> Iterator[str]:
 
 
 def _answers_again_at(fault: InjectedFault, samples: Sequence[SchedulerSample]) -> Seconds:
-    """Return when the first scheduler that knows a size had said so after a fault."""
+    """Return when the first scheduler after a fault reported a wanted size."""
     return min(
         (one.at for one in samples if one.at >= fault.back_at and one.wanted is not None),
         default=fault.back_at,
@@ -235,7 +240,7 @@ def _controller_held_up(records: RunRecords) -> Iterator[str]:
 
 
 def _is_replaced(since: Seconds, until: Seconds, records: RunRecords) -> bool:
-    """Return whether Serve's controller was away, or had just begun, at any time in between."""
+    """Return whether Serve's controller was away, or newly started, at any time in the interval."""
     return any(
         fault.kind in _OF_THE_CONTROLLER
         and fault.injected_at <= until
@@ -278,7 +283,7 @@ def _wrong_loading_time(limits: FleetLimits, records: RunRecords) -> Iterator[st
 def _spans(
     samples: Sequence[SchedulerSample], holds: Callable[[SchedulerSample], bool]
 ) -> Iterator[tuple[Seconds, Seconds]]:
-    """Yield from when to when something held in each sample."""
+    """Yield begin and end of each interval in which a condition held in every sample."""
     since: Seconds | None = None
     last = 0.0
     for sample in samples:

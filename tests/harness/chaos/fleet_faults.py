@@ -1,4 +1,4 @@
-"""Faults of replicas that come and go: of those that load or drain, of all, and of who scales."""
+"""Faults of autoscaled replicas: loading ones, draining ones, all of them, and the controller."""
 
 import asyncio
 import os
@@ -29,8 +29,8 @@ from tests.harness.chaos.target import ChaosTarget, ServeProcess, in_thread, wai
 _EVERY_S: Seconds = 0.2
 _UP_WITHIN_S: Seconds = 30.0
 _DRAINS_WITHIN_S: Seconds = 180.0
-"""Patience until the occasion for a fault: none drains before most of a round's calls are answered,
-which takes minutes where the fleet shares two cores with other engines."""
+"""Longest wait for the occasion of a fault: no replica drains before most calls of a round are
+answered, which takes minutes where the replicas share two cores with other engines."""
 _RUNS_SOMETHING_WITHIN_S: Seconds = 20.0
 _CHOOSE_AGAIN_S: Seconds = 0.05
 _WAIT_THEMSELVES = {
@@ -41,7 +41,7 @@ _WAIT_THEMSELVES = {
 
 
 async def keep_sampling_fleet(target: ChaosTarget, records: RunRecords) -> None:
-    """Ask Serve's controller for the replicas until cancelled."""
+    """Sample the replicas from Serve's controller until cancelled."""
     while True:
         asked_at = time.monotonic()
         wanted, members = await asyncio.to_thread(target.sized, "Replica")
@@ -53,19 +53,14 @@ async def keep_sampling_fleet(target: ChaosTarget, records: RunRecords) -> None:
 
 
 class FleetFaults:
-    """Breaks what autoscaling is about."""
+    """Faults that concern autoscaling."""
 
     def __init__(self, target: ChaosTarget) -> None:
-        """Prepare; nothing is broken yet.
-
-        Args:
-            target: Running, with `autoscaling`.
-        """
         self._target = target
 
     @property
     def ways(self) -> Mapping[FaultKind, InjectFault]:
-        """How each kind is carried out."""
+        """Injection of each kind of fault."""
         return {
             FaultKind.LOADING_KILLED: self._kill_loading,
             FaultKind.DRAINING_KILLED: self._kill_draining,
@@ -75,9 +70,9 @@ class FleetFaults:
         }
 
     async def until_due(self, fault_round: FaultRound) -> None:
-        """Wait until the load of a round has brought several replicas, or has had its time to.
+        """Wait until a round's load has started several replicas, or for a maximum time.
 
-        Those that hit a replica that loads or drains wait for one themselves.
+        Faults of a loading or draining replica wait for one themselves.
         """
         if _WAIT_THEMSELVES & {*fault_round.kinds}:
             return
@@ -88,11 +83,7 @@ class FleetFaults:
             await asyncio.sleep(_EVERY_S)
 
     async def until_at_minimum(self) -> None:
-        """Wait until there are as few replicas as there may be.
-
-        Raises:
-            JustitiaError: If it takes minutes.
-        """
+        """Wait until the number of replicas is minimal; raise JustitiaError after minutes."""
         await wait_until(in_thread(self._target.is_whole), "there are as few replicas as may be")
 
     async def _kill_loading(self, fault_round: FaultRound) -> InjectedFault:
@@ -113,7 +104,7 @@ class FleetFaults:
         return _killed(FaultKind.DRAINING_KILLED, fault_round, victim)
 
     async def _draining(self) -> ServeProcess:
-        """Return a replica that drains and runs something; in the end any that drains."""
+        """Return a draining replica that runs an inference; after a timeout, any draining one."""
         draining: list[ServeProcess] = []
 
         async def one_drains() -> bool:
@@ -174,7 +165,7 @@ class FleetFaults:
 
 
 def _controller_pid() -> int | None:
-    """Return the process of Serve's controller; None while there is none."""
+    """Return the process id of Serve's controller; None while there is none."""
     with suppress(RayError, ValueError):
         actor = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
         pid: int = ray.get(actor.get_pid.remote(), timeout=_UP_WITHIN_S)

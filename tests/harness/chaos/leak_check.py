@@ -1,7 +1,6 @@
-"""The leak check: processes, files, actors, leases, KV and tickets before and after a run.
+"""Leak check: processes, files, actors, leases, KV and outstanding inferences, before and after.
 
-Roles are what processes are for, so that one that was killed is compared with the one in its
-place.
+Processes are compared by role, so that a killed process corresponds to its replacement.
 """
 
 import asyncio
@@ -20,37 +19,38 @@ from justitia_ray.units import ApplicationId
 from tests.harness.chaos.target import ChaosTarget
 
 FILES_TOLERANCE = 24
-"""File descriptors that a long-lived process may have more than before: Ray keeps connections to
-the workers that it has spoken to (a few for each that was started again), httpx and uvicorn idle
-ones for seconds. A leak of one for each call would be hundreds."""
+"""File descriptors that a long-lived process may gain: Ray keeps connections to the workers it has
+talked to (a few for each restarted one), httpx and uvicorn keep idle ones for seconds. A leak of
+one per call would be hundreds."""
 IDLE_WORKERS_TOLERANCE = 4
-"""Ray keeps as many idle worker processes as the machine has cores, and starts some ahead."""
+"""Idle workers that may be added: Ray keeps as many as the machine has cores, and prestarts
+some."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceCount:
-    """Resources held at one instant, with nothing to do."""
+    """Resources held by an idle service at one instant."""
 
     processes: Mapping[str, int]
-    """How many of each role."""
+    """Number of processes of each role."""
     files: Mapping[str, int]
-    """Most file descriptors that a process of a role has open."""
+    """Largest number of file descriptors of a process, by role."""
     actors: Mapping[str, int]
-    """Living actors of each class."""
+    """Number of living actors of each class."""
     applications: int
     waiting: int
     in_flight: int
-    """Leases."""
+    """Number of leases."""
     busy_kv_tokens: int
-    """That the engines' own gauges say are held."""
+    """KV tokens in use, according to the engines' own gauges."""
     tickets: int
-    """Inferences that the ingresses hold for outstanding."""
+    """Number of inferences that the ingresses hold as outstanding."""
     stored: tuple[ApplicationId, ...]
-    """Applications in Redis."""
+    """Applications stored in Redis."""
 
 
 def leaks(before: ResourceCount, after: ResourceCount) -> list[str]:
-    """Return in words what is left that was not there before."""
+    """Describe the resources that are held afterwards and were not before."""
     found = []
     for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets"):
         left = getattr(after, name)
@@ -70,18 +70,18 @@ def leaks(before: ResourceCount, after: ResourceCount) -> list[str]:
 
 
 LOG_MONITOR = "log_monitor.py"
-"""Ray's; it keeps the logs of the latest 200 workers open, the dead ones too."""
+"""Ray's log monitor; it keeps the logs of the latest 200 workers open, including dead ones."""
 IDLE_WORKER = "idle worker"
-"""The role of Ray's workers that run nothing."""
+"""Role of Ray's workers that run nothing."""
 
 
 _REPLICA_TITLE = "ray::ServeReplica:"
 _ASKED_MOST = 60
-"""Calls until every ingress has answered one: Serve chooses who answers."""
+"""Number of calls in which every ingress answers at least once; Serve chooses the ingress."""
 
 
 async def count_resources(target: ChaosTarget) -> ResourceCount:
-    """Return what there is now."""
+    """Return the resources held now."""
     status = await target.status()
     processes, files = await asyncio.to_thread(_processes, status["pid"])
     return ResourceCount(
@@ -98,7 +98,7 @@ async def count_resources(target: ChaosTarget) -> ResourceCount:
 
 
 def _processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how many processes of each role are below this one, and the most files of one."""
+    """Return the number of child processes of each role, and the most files of one process."""
     counted: Counter[str] = Counter()
     files: dict[str, int] = defaultdict(int)
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
@@ -114,12 +114,6 @@ def _processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def role_of(process: psutil.Process, scheduler: int) -> str:
-    """Return what a process is for.
-
-    Args:
-        process: One that lives.
-        scheduler: Process id of the scheduler.
-    """
     if process == psutil.Process():
         return "this process"
     if process.pid == scheduler:
@@ -130,7 +124,7 @@ def role_of(process: psutil.Process, scheduler: int) -> str:
     if title.startswith("ray::IDLE"):
         return IDLE_WORKER
     if title.startswith("ray::"):
-        # A title that is shorter than the one before is padded.
+        # Process titles that are shorter than the previous one are padded.
         return title.removeprefix("ray::").split(".")[0].split(":")[0].strip()
     scripts = [Path(word).name for word in process.cmdline() if word.endswith(".py")]
     if scripts:
@@ -159,7 +153,7 @@ async def _busy_kv_tokens(target: ChaosTarget) -> int:
 
 
 async def _tickets(target: ChaosTarget) -> int:
-    """Return what the ingresses hold for outstanding, having asked each of them."""
+    """Return the number of outstanding inferences over all ingresses."""
     handle = target.handle("Ingress")
     held: dict[int, int] = {}
     for _ in range(_ASKED_MOST):
@@ -174,7 +168,8 @@ async def _stored(target: ChaosTarget) -> tuple[ApplicationId, ...]:
     store = scheduler_store(target.config)
     try:
         stored = (await store.load()).applications
-        # What ended while GPS still owed it leaves a session without a state, until V reaches it.
+        # An application that ended while GPS still owed it service leaves a session without a
+        # state, until V reaches its tag.
         return tuple(name for name, record in stored.items() if "state" in record)
     finally:
         await store.aclose()

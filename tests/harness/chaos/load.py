@@ -1,4 +1,4 @@
-"""The load of a chaos run: applications of several forms, a function of the seed."""
+"""Load of a chaos run: applications of several forms, determined by the seed."""
 
 import random
 from collections.abc import Iterator
@@ -18,16 +18,14 @@ _PROMPT_WORDS = (4, 40)
 _STREAMED = 0.5
 _CHATS = 0.5
 TWO_CHOICES = 0.15
-"""Share of the unary calls; a stream of several choices cannot be continued by contract."""
+"""Share of unary calls with two choices; a stream of several choices cannot be continued."""
 _OVER_HANDLE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedInference:
-    """Inference of a load, as planned."""
-
     name: str
-    """Unique in the load."""
+    """Name, unique in the load."""
     prompt: str
     max_tokens: Tokens
     stream: bool
@@ -36,13 +34,12 @@ class PlannedInference:
 
     @property
     def path(self) -> str:
-        """Where it is posted."""
         return CHAT if self.chat else COMPLETIONS
 
     def body(self, call: int) -> dict[str, Any]:
-        """Return the request body of a caller's so-many-th call for it.
+        """Return the request body for call number `call` of the inference.
 
-        The name travels as OpenAI's `user`, which engines ignore and the replicas' journal reads.
+        The name travels in OpenAI's `user`, which engines ignore and the replicas' journal records.
         """
         asked: dict[str, Any] = (
             {"messages": [{"role": "user", "content": self.prompt}]}
@@ -63,7 +60,7 @@ class PlannedInference:
 
 @dataclass(frozen=True, slots=True)
 class PlannedApplication:
-    """Application of a load, as planned; a stage begins when the one before it is answered."""
+    """Planned application of a load; a stage begins when the previous stage is answered."""
 
     application_id: ApplicationId
     application_class: str
@@ -71,15 +68,14 @@ class PlannedApplication:
     weight: float
     stages: tuple[tuple[PlannedInference, ...], ...]
     phase: int
-    """Number of the fault round in whose phase it arrives; after the last round: one more."""
+    """Number of the fault round during which it arrives; after the last round, one more."""
     delay_s: Seconds
-    """After the phase's begin."""
+    """Delay after the begin of the phase, in seconds."""
     over_handle: bool
-    """Whether it calls over a Serve handle, and not over HTTP."""
+    """Whether it calls over a Serve handle instead of HTTP."""
 
     @property
     def inferences(self) -> tuple[PlannedInference, ...]:
-        """All of them, in order."""
         return tuple(inference for stage in self.stages for inference in stage)
 
 
@@ -98,7 +94,7 @@ def draw_load(
     output_tokens: tuple[Tokens, Tokens] = (20, 100),
     two_choices: float = TWO_CHOICES,
 ) -> tuple[PlannedApplication, ...]:
-    """Return applications with so many inferences in all, spread evenly over the phases.
+    """Return applications with `inferences` inferences in total, spread evenly over the phases.
 
     Args:
         seed: The same seed and arguments give the same load.
@@ -133,7 +129,7 @@ def draw_load(
 def draw_tails(
     seed: int, phases: int, streams: int, output_tokens: tuple[Tokens, Tokens]
 ) -> tuple[PlannedApplication, ...]:
-    """Return an application for each phase whose streams outlast the rest of its load.
+    """Return an application for each phase whose streams outlast the phase's other calls.
 
     Args:
         seed: The same seed and arguments give the same applications.
@@ -164,7 +160,7 @@ def draw_tails(
 
 
 def _sizes(random_source: random.Random, applications: int, inferences: int) -> list[int]:
-    """Return how many inferences each application has: many have few, few have many."""
+    """Return the number of inferences of each application: most are small, few are large."""
     shares = [random_source.expovariate(1.0) for _ in range(applications)]
     left = inferences - applications
     total = sum(shares)

@@ -1,26 +1,26 @@
-"""Whether the order was kept, up to what was in flight: the measure.
+"""Measure of whether the order of grants was kept, apart from inferences in flight.
 
-The order that a fault-free run would keep is known without one: of all that waits, what has the
-smallest tag F goes first (DESIGN.md 2, *Order*), and every grant carries the rank of F at that
-moment. So each grant y of the run is held against every inference x of another application that
-certainly waited then:
+The order of a fault-free run is known without one: among waiting inferences the smallest tag F goes
+first (DESIGN.md 2, *Order*), and every grant carries the rank of F at that moment. Each grant y of
+the run is therefore compared with every inference x of another application that certainly waited
+then:
 
-- y was not granted before t, the latest call of anything granted as early as y or earlier: grants
-  are numbered, and nothing is granted before it is called for.
+- y was not granted before t, the latest call of any inference granted no later than y: grants are
+numbered, and nothing is granted before it is called for.
+
 - x certainly waited at t if its call was made `settle_s` before t, and no fault that keeps
-  submissions from the scheduler was being recovered from at t (or ended less than `settle_s`
-  before).
-- x was granted by the same scheduler, after y. (One that takes office is told everything again;
-  that tags outlive the old one is counted beside this, tag by tag.)
+submissions from the scheduler was being recovered from at t (or ended less than `settle_s` before).
+
+- x was granted by the same scheduler, after y. (A new leader receives everything again; tags that
+differ in it are counted separately.)
 
 The pair is *inverted* if x's tag was smaller all the same. A tag can only rise while its
-application has something waiting, so the tag at x's own grant is the largest that x had at t: an
-inversion that is found is one. It is *explained* by what was in flight if, between t and the first
-run of x that the journal shows, something died that may have held a lease of x (its first grant was
-then earlier, and lost); or if, while x waited, its ingress may have failed to reach a replica,
-which x leaves to others for as long as it waits. What nothing explains is counted, and none is
-allowed. Displacement through what already runs does not enter: nothing running is ever compared
-with what waits.
+application has something waiting, so the tag at x's own grant is the largest that x had at t, and
+every inversion found is real. It is *explained* by what was in flight if, between t and the first
+run of x in the journal, a process died that may have held a lease of x (its first grant was then
+earlier, and lost); or if, while x waited, its ingress may have failed to reach a replica, which x
+then avoids for as long as it waits. Unexplained inversions are counted, and none is allowed.
+Inferences that already run are never compared with waiting ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, EngineRun, TagAcrossRestart
 
 SETTLE_S: Seconds = 1.0
-"""From a call to its submission, on cores that are never idle."""
+"""Longest time from a call to its submission, on cores that are never idle."""
 
 HOLDS_UP = frozenset(
     {
@@ -68,7 +68,7 @@ LOSES_LEASES = frozenset(
         FaultKind.POISON,
     }
 )
-"""Faults by which a grant may be lost before its payload comes, or a run be taken away."""
+"""Faults by which a grant may be lost before its payload arrives, or a run be cancelled."""
 
 HIDES_REPLICAS: Mapping[FaultKind, Seconds] = {
     FaultKind.REPLICA_CUT: SETTLE_S,
@@ -76,16 +76,16 @@ HIDES_REPLICAS: Mapping[FaultKind, Seconds] = {
     FaultKind.REPLICA_BUSY: SETTLE_S,
     FaultKind.REPLICA_HALF_OPEN: SETTLE_S,
     FaultKind.INGRESS_HALF_OPEN: SETTLE_S,
-    # Every attempt of an ingress fails, and the pause before the next is twice as long.
+    # Every attempt of an ingress fails, and each pause is twice the one before.
     FaultKind.PORT_BLOCKED: LONGEST_PAUSE_S,
 }
-"""Faults by which an ingress may fail to reach a replica that serves others, and how long after its
-recovery one may still leave the replica alone."""
+"""Faults by which an ingress may fail to reach a replica that serves others, and the time after
+recovery in which it may still avoid the replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """A fault, from its injection to the end of its recovery."""
+    """Interval of a fault, from its injection to the end of its recovery."""
 
     kind: FaultKind
     begins_at: Seconds
@@ -94,18 +94,16 @@ class FaultWindow:
 
 @dataclass(frozen=True, slots=True)
 class OrderMeasure:
-    """The measure of one run."""
-
     pairs: int
-    """Pairs of a grant and an inference of another application that waited then."""
+    """Number of pairs of a grant and a waiting inference of another application."""
     inverted: int
-    """Pairs in which the waiting inference had the smaller tag."""
+    """Number of pairs in which the waiting inference had the smaller tag."""
     unexplained: tuple[str, ...]
     """Inverted pairs that nothing in flight explains."""
     tags: int
-    """Applications that waited when a scheduler was killed and had not begun."""
+    """Number of applications that waited when a scheduler was killed and had not begun."""
     tags_changed: tuple[str, ...]
-    """Applications whose tag the next scheduler changed."""
+    """Applications whose tag differs in the next scheduler."""
 
 
 def measure_order(
@@ -115,7 +113,7 @@ def measure_order(
     tags: Sequence[TagAcrossRestart] = (),
     settle_s: Seconds = SETTLE_S,
 ) -> OrderMeasure:
-    """Return the measure, see the top of this file."""
+    """Return the measure defined at the top of this module."""
     made = {(call.inference, call.number): call for call in calls}
     known = [run for run in runs if (run.inference, run.call) in made]
     pairs = inverted = 0
@@ -163,7 +161,7 @@ def _by_scheduler(runs: Sequence[EngineRun]) -> list[list[EngineRun]]:
 
 
 def _first_runs(granted: Sequence[EngineRun]) -> list[EngineRun]:
-    """Return of each call its first run, in the order of the grants."""
+    """Return the first run of each call, in the order of the grants."""
     firsts: dict[tuple[str, int], EngineRun] = {}
     for run in granted:
         firsts.setdefault((run.inference, run.call), run)

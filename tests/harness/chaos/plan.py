@@ -1,4 +1,4 @@
-"""The faults of a chaos run: the kinds, what counts as recovered, and a seeded plan of them."""
+"""Faults of a chaos run: their kinds, the criterion of recovery, and a seeded plan."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,6 @@ from justitia_ray.units import Seconds
 
 
 class FaultKind(StrEnum):
-    """Kinds of faults."""
-
     SCHEDULER_KILLED = "scheduler-killed"
     SCHEDULER_STOPPED = "scheduler-stopped"
     REPLICA_KILLED = "replica-killed"
@@ -56,7 +54,7 @@ OF_A_SCALED_FLEET = (
     FaultKind.CONTROLLER_KILLED,
     FaultKind.CONTROLLER_KILLED_IN_DRAIN,
 )
-"""Kinds for replicas that come and go by the load."""
+"""Kinds of faults for autoscaled replicas."""
 OF_A_FIXED_FLEET = tuple(
     kind
     for kind in FaultKind
@@ -69,28 +67,29 @@ OF_A_FIXED_FLEET = tuple(
         FaultKind.CONTROLLER_KILLED_IN_DRAIN,
     )
 )
-"""Kinds for replicas of which there are as many as were deployed."""
+"""Kinds of faults for a fixed number of replicas."""
 
 HALF_OPEN_S: Seconds = 7.0
-"""A process that stands still for so long answers none of five pings: its peers would give its
-connections up if its machine did not answer."""
+"""Time for which a process is suspended: it misses five pings, after which its peers would give up
+the connections if its machine did not answer either."""
 BUSY_S: Seconds = 15.0
-"""An event loop that stands still for so long is silent for thrice that time."""
+"""Time for which an event loop is blocked: three times the silence that peers tolerate."""
 ENGINE_STOPPED_S: Seconds = 12.0
-"""Longer than an engine without steps needs to be found stalled, with an allowance of 2 s."""
+"""Time for which an engine is stopped: longer than the detection of a stall with an allowance of 2
+s."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultInfo:
-    """Description of a kind of fault: the injection, and the event that ends recovery."""
+    """Description of a kind of fault: its injection, and the event that ends its recovery."""
 
     done: str
     recovered: str
-    """The instant at which the time to recover ends."""
+    """Event that ends the recovery."""
     target_s: Seconds | None = None
-    """DESIGN.md, 6; None: it names none."""
+    """Target of the recovery time (DESIGN.md 6), in seconds; None without a target."""
     graceful: bool = False
-    """Nothing dies: the time is how long it took, and no recovery."""
+    """Whether nothing dies: the time is then the duration of the change, not of a recovery."""
 
 
 FAULTS: Mapping[FaultKind, FaultInfo] = {
@@ -208,10 +207,12 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
 
 EARLIEST_S: Seconds = 0.8
 LATEST_S: Seconds = 1.8
-"""After the first arrival of its phase: by then every seat is taken and some wait."""
+"""Latest injection after the first arrival of a phase: by then all seats are taken and calls
+wait."""
 
 _ALONE = frozenset({FaultKind.SCALED, FaultKind.REDEPLOYED})
-"""Serve carries these out over many seconds: what rounds meanwhile is another phase's."""
+"""Kinds that Serve carries out over many seconds; a concurrent fault would fall into another
+phase."""
 _EXCLUSIVE = (
     frozenset(
         {
@@ -222,7 +223,7 @@ _EXCLUSIVE = (
         }
     ),
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.SCHEDULER_STOPPED}),
-    # The state is then gone on both sides, and nothing could keep the order.
+    # The state would be lost on both sides, and the order could not be kept.
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.REDIS_EMPTIED}),
     frozenset(
         {
@@ -233,13 +234,13 @@ _EXCLUSIVE = (
             FaultKind.REDIS_READ_ONLY,
         }
     ),
-    # It needs two engines to die of it, of three.
+    # The prompt needs two engines to die, of three.
     frozenset({FaultKind.POISON, FaultKind.REPLICA_KILLED}),
     frozenset({FaultKind.POISON, FaultKind.ENGINE_KILLED}),
-    # Its caller is not to ask again, and its count not to begin anew.
+    # Its caller must not repeat it, and its count must not restart.
     frozenset({FaultKind.POISON, FaultKind.INGRESS_KILLED}),
     frozenset({FaultKind.POISON, FaultKind.INGRESS_HALF_OPEN}),
-    # One that waits for a replica to load or to drain waits long after another of them.
+    # A fault that waits for a loading or draining replica may wait long after another such fault.
     frozenset(
         {
             FaultKind.LOADING_KILLED,
@@ -251,7 +252,7 @@ _EXCLUSIVE = (
         }
     ),
 )
-"""Kinds that are never injected at once: the same process, or everything there is of the state."""
+"""Kinds that are never injected at once: they hit the same process, or all copies of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,15 +263,15 @@ class FaultRound:
     """Phase of the load, from 0."""
     kinds: tuple[FaultKind, ...]
     after_s: Seconds
-    """After the phase's load began to arrive."""
+    """Delay after the first arrival of the phase, in seconds."""
     draw: float
-    """In [0, 1): chooses the victim among those that it could hit."""
+    """Number in [0, 1) that selects the victim."""
 
 
 def draw_plan(
     seed: int, kinds: Sequence[FaultKind], times: int = 1, pairs: int = 0
 ) -> tuple[FaultRound, ...]:
-    """Return the rounds of a run, each kind alone so many times, and so many pairs, shuffled.
+    """Return the rounds of a run: each kind alone `times` times, and `pairs` pairs, shuffled.
 
     Args:
         seed: The same seed and arguments give the same plan.
@@ -303,7 +304,7 @@ def draw_plan(
 
 
 def possible_pairs(kinds: Sequence[FaultKind]) -> list[tuple[FaultKind, FaultKind]]:
-    """Return every two of these kinds that can be injected at once."""
+    """Return every pair of kinds that can be injected at once."""
     return [
         (one, other)
         for i, one in enumerate(kinds)

@@ -1,8 +1,7 @@
-"""Records of a chaos run: callers' calls, injected faults, scheduler samples, the engines' journal.
+"""Records of a chaos run: calls, injected faults, scheduler samples, the engines' journal.
 
-Replicas append a line an event to the journal, in one write each, so that what is there when a
-process is killed stays there. Instants are of the machine's monotonic clock, which its processes
-share.
+Replicas append each event to the journal as one line in one write, so that a killed process leaves
+complete lines. Times are of the machine's monotonic clock, which its processes share.
 """
 
 import json
@@ -18,54 +17,50 @@ from tests.harness.chaos.plan import FaultKind
 
 
 class Ending(StrEnum):
-    """How a call ended."""
-
     ANSWERED = "answered"
     LEFT = "left"
     """The caller disconnected."""
     BROKEN = "broken"
-    """The connection broke, or the service said that it failed."""
+    """The connection broke, or the service reported a failure."""
     CUT = "cut"
     """A stream that had begun ended with an error event, or broke off."""
     GIVEN_UP = "given up"
-    """No answer in the time that a caller waits, or one that says that there never will be."""
+    """No answer within the caller's waiting time, or an answer that excludes a later one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call of a caller for one inference."""
-
     inference: str
     application_id: ApplicationId
     number: int
-    """Number among the calls of this inference, from 1."""
+    """Number among the calls for this inference, from 1."""
     called_at: Seconds
     ended_at: Seconds
     ending: Ending
     detail: str = ""
-    """Why it broke."""
+    """Reason of a broken call."""
     answer: Answer | None = None
     flaws: tuple[str, ...] = ()
-    """Faults of the stream that no stream may have."""
+    """Violations of the stream format."""
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """Fault, as it was carried out."""
+    """Injected fault."""
 
     kind: FaultKind
     round_number: int
     injected_at: Seconds
     back_at: Seconds
-    """When what was stopped went on; the same as `injected_at` if nothing was to be put back."""
+    """Time at which the stopped process continued; `injected_at` for a fault that is not undone."""
     target: str = ""
-    """Whom the fault hit."""
+    """Name of the victim."""
     pid: int | None = None
-    """The process that was killed or stopped, where the journal knows it."""
+    """Process id of the killed or stopped process, where the journal records it."""
     epoch: Epoch = 0
     """Epoch of the scheduler at the fault."""
     done_at: Seconds | None = None
-    """When the injector itself saw the recovery, where no note or sample shows it."""
+    """Time at which the injector saw the recovery, for faults that no record or sample shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,39 +73,38 @@ class SchedulerSample:
     degraded: bool
     saves: int
     leases: Mapping[ReplicaId, int]
-    """How many it books on each replica that it knows."""
+    """Number of leases on each known replica."""
     waiting: int = 0
     wanted: int | None = None
-    """Replicas that it asks for; None: it does not know."""
+    """Number of replicas that the scheduler requests; None if it has no size yet."""
     load_s: Seconds | None = None
-    """Time that a replica takes to load, as it takes it to be."""
+    """Loading time of a replica as the scheduler estimates it, in seconds."""
 
     @property
     def idle(self) -> bool:
-        """Whether it knows that nothing waits or runs."""
+        """Whether the scheduler is ready and nothing waits or runs."""
         return self.ready and not self.waiting and not any(self.leases.values())
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSample:
-    """Word of Serve's controller on the replicas at one instant."""
+    """State of the replicas at one instant, from Serve's controller."""
 
     at: Seconds
-    """When it answered."""
+    """Time of the controller's answer."""
     asked_at: Seconds
     target: int
-    """Replicas that Serve wants there to be."""
+    """Number of replicas that Serve wants."""
     states: Mapping[ReplicaId, str]
-    """Serve's state of each replica that it has."""
+    """Serve's state of each replica."""
 
     def count(self, *states: str) -> int:
-        """Return how many replicas are in one of these states."""
         return sum(state in states for state in self.states.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TagAcrossRestart:
-    """The place of an application that had not begun, before and after a scheduler was killed."""
+    """Tag of an application that had not begun, before and after a scheduler was killed."""
 
     application_id: ApplicationId
     before: float
@@ -119,24 +113,23 @@ class TagAcrossRestart:
 
 @dataclass(slots=True)
 class RunRecords:
-    """Records of a whole run."""
-
     calls: list[Call] = field(default_factory=list)
     opened: list[tuple[ApplicationId, Seconds, Seconds]] = field(default_factory=list)
-    """Application, when its opening was asked for, when it was open."""
+    """Application, time of the request to open it, and time at which it was open."""
     closed: dict[ApplicationId, tuple[Seconds, Seconds]] = field(default_factory=dict)
-    """When its closing was asked for, and when it was closed."""
+    """Time of the request to close each application, and time at which it was closed."""
     ended: dict[ApplicationId, int] = field(default_factory=dict)
-    """Inferences that the scheduler had ended of each when nothing was left of it."""
+    """Number of inferences that the scheduler had ended when nothing of the application was
+    left."""
     faults: list[InjectedFault] = field(default_factory=list)
     samples: list[SchedulerSample] = field(default_factory=list)
     tags: list[TagAcrossRestart] = field(default_factory=list)
     spared: list[str] = field(default_factory=list)
-    """Calls of which engines die that were answered otherwise than with that."""
+    """Calls that should have killed engines but got another answer than expected."""
     fleet: list[FleetSample] = field(default_factory=list)
-    """Samples of the replicas, where these come and go."""
+    """Samples of autoscaled replicas."""
     pids: dict[ReplicaId, int] = field(default_factory=dict)
-    """The process of each replica that was seen in these samples."""
+    """Process id of each replica in these samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +138,15 @@ class EngineRun:
 
     inference: str
     call: int
-    """Number of the call among its caller's, from 1."""
+    """Number among the caller's calls for this inference, from 1."""
     lease_id: LeaseId
     priority: int
-    """Rank of its application's tag at the grant; lower goes first."""
+    """Rank of the application's tag at the grant; lower goes first."""
     pid: int
     """Process id of the replica."""
     began_at: Seconds
     ended_at: Seconds | None
-    """None: it never did, its process died."""
+    """End of the run; None if its process died first."""
     complete: bool
     """Whether the engine made the whole answer."""
 
@@ -164,30 +157,24 @@ class EngineRun:
 
     @property
     def rank(self) -> int:
-        """Number of the grant among that scheduler's."""
+        """Number of the grant among that scheduler's grants."""
         return int(self.lease_id.rpartition("-")[2])
 
 
 class JournalWriter:
-    """Appends to the journal."""
-
     def __init__(self, file: Path) -> None:
         self._descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def began(self, at: Seconds, user: str, lease_id: LeaseId, priority: int) -> None:
-        """Note that a run begins; `user` is the body's."""
         self._write(event="began", at=at, user=user, lease_id=lease_id, priority=priority)
 
     def ended(self, at: Seconds, lease_id: LeaseId, *, complete: bool) -> None:
-        """Note that it has ended."""
         self._write(event="ended", at=at, lease_id=lease_id, complete=complete)
 
     def loading(self, at: Seconds) -> None:
-        """Note that this process begins to load."""
         self._write(event="loading", at=at)
 
     def loaded(self, at: Seconds) -> None:
-        """Note that this process has loaded."""
         self._write(event="loaded", at=at)
 
     def _write(self, **fields: object) -> None:
@@ -196,7 +183,7 @@ class JournalWriter:
 
 
 def read_journal(file: Path) -> list[EngineRun]:
-    """Return all runs in the order in which they began; calls without a known name are left out."""
+    """Return all runs in the order of their begins; calls without a known name are omitted."""
     began: dict[tuple[int, str], dict[str, object]] = {}
     ended: dict[tuple[int, str], dict[str, object]] = {}
     if not file.exists():
@@ -233,11 +220,10 @@ class Load:
     pid: int
     began_at: Seconds
     ended_at: Seconds | None
-    """None: it loads, or died before it had loaded."""
+    """End of the loading; None while it loads, or if it died first."""
 
 
 def read_loads(file: Path) -> list[Load]:
-    """Return all loadings in the order in which they began."""
     if not file.exists():
         return []
     began: dict[int, float] = {}

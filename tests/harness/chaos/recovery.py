@@ -1,4 +1,4 @@
-"""Recovery from faults: how long each took, by records, samples and the journal."""
+"""Recovery times of faults, from records, samples and the journal."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -9,20 +9,20 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Ending, EngineRun, InjectedFault, RunRecords
 
 OVER_AFTER_S: Seconds = 30.0
-"""A fault whose end nothing shows is over by then."""
+"""Time after which a fault without a visible end counts as over."""
 PROBES = 3
-"""Applications that are opened after the predictor was killed, to see how long they wait."""
+"""Number of applications opened after the predictor was killed, to measure their wait."""
 _OF_ONE_REPLICA = (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED, FaultKind.DRAINING_KILLED)
 _LEFT_WITHIN_S: Seconds = 1.0
-"""Callers that are told to leave have left by then."""
+"""Time in which callers that should disconnect have done so."""
 
 
 def recovered_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return when the service was back from a fault, as `kinds.ABOUT` says of its kind.
+    """Return when the service recovered from a fault, by the criterion of its kind.
 
-    None if nothing shows it: there was nothing to recover, or it did not come back.
+    None if nothing shows a recovery: there was nothing to recover, or it did not happen.
     """
     return _MEASURES[fault.kind](fault, records, runs)
 
@@ -30,23 +30,23 @@ def recovered_at(
 def recovery_s(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the seconds to recovery: from the fault, or from when what was stopped went on."""
+    """Return the seconds to recovery, counted from the fault or from its undoing."""
     at = recovered_at(fault, records, runs)
     return None if at is None else max(0.0, at - fault.back_at)
 
 
 def is_over(fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]) -> bool:
-    """Return whether the service is back from a fault, or had nothing to come back from."""
+    """Return whether the service has recovered from a fault, or had nothing to recover from."""
     return had_no_effect(fault, records, runs) or recovered_at(fault, records, runs) is not None
 
 
 def elsewhere_s(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return how long it was until the last that a dead replica or engine ran began elsewhere.
+    """Return the seconds until the last run of a dead replica or engine began elsewhere.
 
-    That takes as long as its turn takes to come: it goes back to the head of its application, and
-    no further. None if some of it has not, or there was nothing.
+    An inference goes back to the head of its application and no further, so it waits for its turn.
+    None if an inference has not run again, or there was none.
     """
     if fault.kind not in _OF_ONE_REPLICA:
         return None
@@ -55,7 +55,7 @@ def elsewhere_s(
 
 
 def fault_windows(records: RunRecords, runs: Sequence[EngineRun]) -> list[FaultWindow]:
-    """Return each fault with its recovery; one that nothing shows the end of is given its time."""
+    """Return each fault with its recovery; a fault without a visible end gets a fixed time."""
     found = []
     for fault in records.faults:
         took = recovery_s(fault, records, runs)
@@ -70,7 +70,7 @@ def fault_windows(records: RunRecords, runs: Sequence[EngineRun]) -> list[FaultW
 
 
 def had_no_effect(fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]) -> bool:
-    """Return whether a fault hit a process that ran nothing, or nobody: nothing is to recover."""
+    """Return whether a fault hit a process without runs, or no process: nothing is to recover."""
     if fault.kind in _OF_ONE_REPLICA:
         return not _lost_runs(fault, records, runs)
     if fault.kind is FaultKind.CALLERS_LEFT:
@@ -99,7 +99,7 @@ def _next_run_there(
 def _taken_back(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the first sample after which the scheduler books no lease on it any more."""
+    """Return the first sample in which the scheduler has no lease on the replica."""
     if had_no_effect(fault, records, runs):
         return None
     return _first(
@@ -112,7 +112,7 @@ def _taken_back(
 def _run_elsewhere(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return when the last of what the process ran began again, in a run or a call that was new."""
+    """Return when the last of the process's runs began again, in a new run or call."""
     begun = []
     for lost in _lost_runs(fault, records, runs):
         again = _first(
@@ -162,7 +162,7 @@ def _next_answer(
 def _next_opening(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return when, from the fault on, as long had passed as the slowest of the next took."""
+    """Return the time of the fault plus the slowest of the next openings."""
     after = sorted((asked, done) for _, asked, done in records.opened if asked >= fault.injected_at)
     took = [done - asked for asked, done in after[:PROBES]]
     return fault.back_at + max(took) if len(took) == PROBES else None
@@ -171,7 +171,7 @@ def _next_opening(
 def _next_save(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the first sample after which another save had succeeded and no trouble was left."""
+    """Return the first sample after which a later save had succeeded and no trouble was left."""
     since = [sample for sample in records.samples if sample.at >= fault.back_at]
     for earlier, sample in pairwise(since):
         saved = sample.saves > since[0].saves or sample.epoch > earlier.epoch
@@ -191,7 +191,7 @@ def _runs_of_those_who_left(
 def _left_runs(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> list[EngineRun]:
-    """Return the runs under way of the calls that were left at this fault."""
+    """Return the runs under way whose callers disconnected at this fault."""
     left = {
         (call.inference, call.number)
         for call in records.calls
@@ -227,7 +227,7 @@ def _after(run: EngineRun, fault: InjectedFault) -> bool:
 
 
 def _was_running(run: EngineRun, at: Seconds, records: RunRecords) -> bool:
-    """Return whether it ran at that instant; a run of a process that was killed has no end."""
+    """Return whether a run was under way at an instant; a run of a killed process has no end."""
     if run.ended_at is None and any(
         fault.pid == run.pid and fault.injected_at < at for fault in records.faults
     ):

@@ -1,4 +1,4 @@
-"""The outcome of a run: its JSON document, its table, and what was missed."""
+"""Result of a chaos run: its JSON document, its table, and its failures."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,24 +16,22 @@ from tests.harness.chaos.records import InjectedFault
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
-    """A fault, and how long it took to recover from it."""
-
     fault: InjectedFault
     recovery_s: Seconds | None
     elsewhere_s: Seconds | None = None
     """Seconds until the last run of a dead replica or engine had begun elsewhere, in its turn."""
     had_no_effect: bool = False
-    """There was nothing to recover."""
+    """Whether there was nothing to recover."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing shows that the service came back from it."""
+        """Whether nothing shows that the service recovered from the fault."""
         return self.recovery_s is None and not self.had_no_effect
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosResult:
-    """All that came of one run on one kind of engine."""
+    """Result of one run on one kind of engine."""
 
     engine: str
     counts: Counts
@@ -43,13 +41,13 @@ class ChaosResult:
     began_at: Seconds
     took_s: Seconds
     quota: tuple[str, ...] = ()
-    """Flaws of the quota and the usage of the crowd."""
+    """Violations of quota and usage."""
     fleet: FleetMeasure | None = None
-    """Measure of replicas that come and go; None: there are as many as were deployed."""
+    """Figures of autoscaled replicas; None for a fixed number."""
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """In words, everything that must not be."""
+        """Descriptions of everything that is not allowed."""
         counts, order = self.counts, self.order
         groups = {
             "lost": counts.lost,
@@ -67,7 +65,7 @@ class ChaosResult:
 
     @property
     def max_recovery_s(self) -> Seconds | None:
-        """Longest recovery from a fault; graceful changes have nothing to recover from."""
+        """Longest recovery from a fault, in seconds; graceful changes do not count."""
         return max(
             (
                 one.recovery_s
@@ -79,7 +77,6 @@ class ChaosResult:
 
 
 def document(outcome: ChaosResult) -> dict[str, Any]:
-    """Return what the JSON file holds of a run."""
     counts, order = outcome.counts, outcome.order
     return {
         "inferences": counts.inferences,
@@ -123,7 +120,7 @@ def document(outcome: ChaosResult) -> dict[str, Any]:
 
 
 def together(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums and the worst over the engines, which stand beside them in the file."""
+    """Return the sums and maxima over the engines, for the JSON file."""
     runs = list(documents.values())
     summed = ("inferences", "calls", "lost", "doubled", "wrong", "cut", "broken", "leaked")
     recoveries = [run["max_recovery_s"] for run in runs if run["max_recovery_s"] is not None]
@@ -139,7 +136,7 @@ def together(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def table(outcome: ChaosResult) -> str:
-    """Return a line for each kind of fault: how often, how long, against its target."""
+    """Return a table row for each kind of fault: count and recovery times beside the target."""
     rows = [("fault", "times", "median s", "max s", "target s", "")]
     for kind, faults, median, most in _by_kind(outcome.outcomes):
         target = FAULTS[kind].target_s
@@ -160,7 +157,6 @@ def table(outcome: ChaosResult) -> str:
 
 
 def summary(outcome: ChaosResult) -> str:
-    """Return the counts in a few lines."""
     counts, order = outcome.counts, outcome.order
     began = sorted(s.elsewhere_s for s in outcome.outcomes if s.elsewhere_s is not None)
     elsewhere = (

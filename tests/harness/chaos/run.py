@@ -1,4 +1,4 @@
-"""A chaos run on a cluster: the load, the faults under it, and the result."""
+"""A chaos run on a cluster: the load, the faults during it, and the result."""
 
 import asyncio
 import json
@@ -44,13 +44,14 @@ from tests.harness.chaos.report import ChaosResult, FaultOutcome
 from tests.harness.chaos.target import in_thread, keep_sampling, wait_until
 
 _CLEAN_WITHIN_S: Seconds = 90.0
-"""Orphans of a dead ingress are ended after 30 s, their applications by idle time after that."""
+"""Time until the cluster is idle: orphans of a dead ingress end after 30 s, their applications
+later by idle timeout."""
 
 _CROWD_A_PHASE = 8
 _CROWD_EVERY_S: Seconds = 0.25
-"""Calls of the crowd in each phase: beyond its quota after three."""
+"""Interval of the quota tenant's calls in each phase: beyond its quota after three phases."""
 _FROM_THE_MINIMUM = 0.5
-"""Share of the rounds before which replicas go down to their minimum."""
+"""Share of the rounds before which replicas shrink to their minimum."""
 _KEEPERS = frozenset(
     {
         FaultKind.INGRESS_KILLED,
@@ -63,16 +64,17 @@ _KEEPERS = frozenset(
         FaultKind.REDEPLOYED,
     }
 )
-"""Faults that, together with a scheduler's death, may lose usage: of what else knows of it."""
+"""Faults of the other processes that know of usage: together with a scheduler's death they may lose
+it."""
 _BASELINE = "baseline-"
-"""Before the names of what is asked for in the baseline."""
+"""Prefix of the names in the baseline load."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """How much of everything a run has."""
+    """Sizes of a run."""
 
     applications: int
     inferences: int
@@ -82,12 +84,12 @@ class RunSize:
     output_tokens: tuple[int, int] = (40, 160)
     two_choices: float = TWO_CHOICES
     tail_streams: int = 0
-    """Streams of each phase that outlast the rest of it: replicas drain meanwhile."""
+    """Streams of each phase that outlast its other calls, so that replicas drain meanwhile."""
     tail_tokens: tuple[int, int] = (250, 600)
 
 
 class ChaosRun:
-    """Plays a load on a running cluster while a plan rounds it."""
+    """Player of a load on a running cluster while a plan injects faults."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class ChaosRun:
         seed: int,
         say: Say,
     ) -> None:
-        """Draw the load; nothing is called before `run`.
+        """Draw the load; `run` makes the first call.
 
         Args:
             cluster: Running, and idle.
@@ -118,7 +120,7 @@ class ChaosRun:
         self.records = RunRecords()
         """Records so far."""
         self.runs: tuple[EngineRun, ...] = ()
-        """The journal, after `run`."""
+        """Journal of the runs, available after `run`."""
         self._unmended: tuple[str, ...] = ()
         self._scaled = self._target.config.autoscaling
         self._began_at = time.monotonic()
@@ -132,7 +134,7 @@ class ChaosRun:
         ) + draw_tails(seed, len(plan) + 1, shape.tail_streams, shape.tail_tokens)
 
     async def run(self) -> ChaosResult:
-        """Play and inject the faults to the end.
+        """Play the load and inject the faults to the end.
 
         Raises:
             JustitiaError: If something that was killed is not started again at all.
@@ -145,7 +147,7 @@ class ChaosRun:
         try:
             expected = await self._expected(http)
             await wait_until(self._target.accounts_are_ready, "there are accounts")
-            await count_resources(self._target)  # opens connections that it keeps
+            await count_resources(self._target)  # opens connections that stay open
             before = await self._settled(None)
             sampling = [asyncio.create_task(keep_sampling(self._target, self.records))]
             if self._scaled is not None:
@@ -217,7 +219,7 @@ class ChaosRun:
         return [planned for planned in self.load if planned.phase == phase]
 
     async def _recovered(self, fault: InjectedFault) -> None:
-        """Wait until the service is back from a fault, or long enough."""
+        """Wait until the service has recovered from a fault, or for the longest time."""
         deadline = fault.back_at + OVER_AFTER_S
         while time.monotonic() < deadline:
             runs = await asyncio.to_thread(read_journal, self._target.journal)
@@ -241,7 +243,7 @@ class ChaosRun:
             )
 
     async def _quota_flaws(self, crowd: Crowd) -> list[str]:
-        """Return what is wrong with the crowd's quota, and with its usage since yesterday."""
+        """Describe violations of the quota, and of its usage since yesterday."""
         today = int(time.time() // DAY_S)
         told = await self._target.ask_scheduler("usage", [today - 1, today])
         usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
@@ -257,7 +259,7 @@ class ChaosRun:
     # --- before and after
 
     async def _expected(self, http: HttpTransport) -> Mapping[str, Answer]:
-        """Return the right answers: computed for fake engines, else asked for before any fault."""
+        """Return the correct answers: computed for fake engines, else requested before faults."""
         if self._engine == "fake":
             return fake_answers(self.load, self._target.config)
         self._say("asking for every answer before any fault")
@@ -270,10 +272,10 @@ class ChaosRun:
         }
 
     async def _settled(self, before: ResourceCount | None) -> ResourceCount:
-        """Return what there is once nothing is to be done; of leaks, those that stay."""
+        """Return the resources of the idle service; wait until leaks are certain."""
         try:
             await wait_until(in_thread(self._target.is_whole), "Serve runs all of it again")
-        except JustitiaError as error:  # what was counted is to be told all the same
+        except JustitiaError as error:  # report the counts in any case
             self._unmended = (str(error),)
         deadline = time.monotonic() + _CLEAN_WITHIN_S
         while True:
@@ -319,7 +321,7 @@ class ChaosRun:
 
 
 def fake_answers(load: Sequence[PlannedApplication], config: AppConfig) -> dict[str, Answer]:
-    """Return the right answer of fake engines to each inference."""
+    """Return the fake engines' correct answer to each inference."""
     model, longest = config.model.name, config.engine.fake.max_model_len
     return {
         one.name: fake_answer(one.path, json.dumps(one.body(1)).encode(), model, longest)
@@ -329,7 +331,7 @@ def fake_answers(load: Sequence[PlannedApplication], config: AppConfig) -> dict[
 
 
 def _for_baseline(planned: PlannedApplication) -> PlannedApplication:
-    """Return the same inferences, all unary, under other names."""
+    """Return the same inferences as unary calls under other names."""
     return replace(
         planned,
         application_id=_BASELINE + planned.application_id,

@@ -1,4 +1,4 @@
-"""A stranger at the ports of the service: it knows no secret, and sends what it likes."""
+"""Connection attempts at the service's ports by a peer that knows no secret."""
 
 import asyncio
 import secrets
@@ -16,27 +16,26 @@ _AGAIN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """A port of the service, and what a stranger may have overheard."""
+    """Port of the service, with the data that an eavesdropper may know."""
 
     address: str
     target: str
-    """Name of the process there."""
+    """Name of the process that listens there."""
     key_id: str
-    """Name of the key that is in force."""
+    """Id of the key in force."""
 
 
 class Stranger:
-    """Tries to be let in, in every way it knows."""
+    """Peer that tries to be accepted in every way without the secret."""
 
     def __init__(self) -> None:
         self.refused = 0
-        """How often it was refused so far."""
+        """Number of refused attempts."""
 
     async def knock(self, door: Door) -> None:
-        """Try a secret of its own under the right name, a key of its own, and garbage.
+        """Try another secret under the right key id, another key, and garbage.
 
-        Raises:
-            JustitiaError: If it was let in.
+        Raises JustitiaError if it was accepted.
         """
         for key in (Key(door.key_id, secrets.token_bytes(32)), Key.new()):
             keyring = Keyring()
@@ -54,7 +53,7 @@ class Stranger:
 
     async def _send_garbage(self, door: Door, garbage: bytes) -> None:
         host, _, port = door.address.rpartition(":")
-        with suppress(OSError):  # however it is refused
+        with suppress(OSError):  # any kind of refusal
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             with closing(writer):
                 writer.write(garbage)
@@ -63,7 +62,7 @@ class Stranger:
 
 
 async def keep_knocking(stranger: Stranger, doors: Sequence[Door]) -> None:
-    """Try all doors at once, again and again, until cancelled."""
+    """Try all ports at once, repeatedly, until cancelled."""
     while True:
         await asyncio.gather(*(stranger.knock(door) for door in doors))
         await asyncio.sleep(_AGAIN_S)

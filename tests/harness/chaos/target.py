@@ -1,4 +1,4 @@
-"""The application under test: its processes, its scheduler's samples, waiting until it recovers."""
+"""Application under test: its processes, samples of its scheduler, and waits for recovery."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ import ray
 from ray import serve
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client  # `serve.status` leaves out the processes
+from ray.serve.context import _get_global_client  # `serve.status` omits the processes
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig
@@ -30,26 +30,26 @@ _PROBED_WITHIN_S: Seconds = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ServeProcess:
-    """A process of the application that Serve runs."""
+    """Process of the application, as listed by Serve."""
 
     deployment: str
     replica_id: ReplicaId
     pid: int
-    """0: it has none yet."""
+    """Process id; 0 before the process exists."""
     state: str
-    """Serve's word."""
+    """State of the process, as named by Serve."""
 
     @property
     def running(self) -> bool:
-        """Whether it takes calls."""
+        """Whether the process takes calls."""
         return self.state == "RUNNING"
 
 
 class ChaosTarget:
-    """An application of `chaos_app`, on a cluster that this process is connected to."""
+    """Application of `chaos.app` on a cluster that this process is connected to."""
 
     def __init__(self, name: str, config: AppConfig, wanted: Mapping[str, int]) -> None:
-        """Name it; nothing is asked before a method is called.
+        """Store the names; methods send the first requests.
 
         Args:
             name: Serve's name for it.
@@ -63,17 +63,17 @@ class ChaosTarget:
 
     @property
     def journal(self) -> Path:
-        """Where the replicas write down their runs."""
+        """Path of the replicas' journal."""
         return journal_file(self.config)
 
     @cached_property
     def scheduler(self) -> ActorHandle:
-        """The scheduler; the handle stays good over its restarts."""
+        """Handle of the scheduler; it stays valid over restarts."""
         section = self.config.scheduler
         return ray.get_actor(self.config.scheduler_name, namespace=section.namespace)
 
     async def ask_scheduler(self, method: str, *arguments: Any) -> Any:
-        """Return its answer, or its successor's: waits for one while there is none."""
+        """Return the answer of the scheduler or its successor; wait while there is none."""
         while True:
             try:
                 return await getattr(self.scheduler, method).remote(*arguments)
@@ -81,7 +81,7 @@ class ChaosTarget:
                 await asyncio.sleep(_AGAIN_AFTER_S)
 
     async def status(self) -> dict[str, Any]:
-        """Return the status of the scheduler in office: waits for one while there is none."""
+        """Return the status of the leading scheduler; wait while there is none."""
         while True:
             found: dict[str, Any] = await self.ask_scheduler("status")
             if found["ready"]:
@@ -90,12 +90,12 @@ class ChaosTarget:
 
     @property
     def accounts(self) -> ActorHandle:
-        """The accounts of quotas, which run while there are any."""
+        """Handle of the quota accounts, which run while quotas are configured."""
         section = self.config.scheduler
         return ray.get_actor(f"{ACCOUNTS_PREFIX}{self.config.name}", namespace=section.namespace)
 
     async def accounts_are_ready(self) -> bool:
-        """Return whether the accounts lead."""
+        """Return whether the accounts have a leader."""
         try:
             status: dict[str, Any] = await self.accounts.status.remote()
         except (RayError, ValueError):
@@ -103,18 +103,17 @@ class ChaosTarget:
         return bool(status["ready"])
 
     def handle(self, deployment: str) -> DeploymentHandle:
-        """Return the handle of a deployment."""
         if deployment not in self._handles:
             self._handles[deployment] = serve.get_deployment_handle(deployment, self.name)
         return self._handles[deployment]
 
     def close(self) -> None:
-        """End the handles: those of a scaled deployment would report to the next cluster."""
+        """Shut the handles down: those of a scaled deployment would report to the next cluster."""
         while self._handles:
             self._handles.popitem()[1].shutdown()
 
     async def probe(self, member: ServeProcess, method: str, *arguments: Any, **named: Any) -> Any:
-        """Return the answer of one process's method.
+        """Return the answer of a method of one process.
 
         Raises:
             NoReplicaAnswers: If it does not answer soon: it may be gone.
@@ -125,14 +124,14 @@ class ChaosTarget:
         )
 
     def members(self, deployment: str) -> list[ServeProcess]:
-        """Return the processes of a deployment that Serve has, in the order of their ids."""
+        """Return a deployment's processes, ordered by id."""
         return self.sized(deployment)[1]
 
     def sized(self, deployment: str) -> tuple[int | None, list[ServeProcess]]:
-        """Return how many processes of a deployment Serve wants, and those that it has by id.
+        """Return the number of processes that Serve wants, and its processes ordered by id.
 
-        None: while a version is being built, or the controller recovers, it does not say. Waits for
-        the controller while that is being started again. Blocks.
+        The number is None while a version is being built or the controller recovers. The call
+        blocks, and waits for a controller that is being restarted.
         """
         while True:
             try:
@@ -144,7 +143,7 @@ class ChaosTarget:
         application = details["applications"].get(self.name, {})
         known = application.get("deployments", {}).get(deployment, {})
         members = [
-            # One that is being started has no process yet.
+            # a starting process has no id yet
             ServeProcess(deployment, one["replica_id"], one.get("pid") or 0, one["state"])
             for one in known.get("replicas", ())
         ]
@@ -154,7 +153,7 @@ class ChaosTarget:
         )
 
     def running(self, deployment: str) -> list[ServeProcess]:
-        """Return those of them that take calls; Serve notices seconds later that one is dead."""
+        """Return the processes that take calls; Serve notices a death only seconds later."""
         return [
             member
             for member in self.members(deployment)
@@ -162,7 +161,7 @@ class ChaosTarget:
         ]
 
     def is_whole(self) -> bool:
-        """Return whether Serve runs as many processes as it should, and none besides."""
+        """Return whether exactly the wanted processes run."""
         return all(
             [member.running for member in self.members(name)] == [True] * count
             for name, count in self.wanted.items()
@@ -173,7 +172,7 @@ _EVERY_S: Seconds = 0.1
 
 
 async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
-    """Do so until cancelled; while there is no scheduler there is no sample."""
+    """Sample the scheduler's status until cancelled; without a scheduler there are no samples."""
     while True:
         status = await target.ask_scheduler("status")
         size = status.get("size") or {}
@@ -194,14 +193,14 @@ async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
 
 
 RECOVERED_WITHIN_S: Seconds = 300.0
-"""A process that was killed is started again within this: an engine on busy cores takes longest."""
+"""Time within which a killed process is restarted; an engine on busy cores takes longest."""
 _POLL_S: Seconds = 0.05
 
 
 async def wait_until(
     ask: Callable[[], Awaitable[bool]], what: str, within_s: Seconds = RECOVERED_WITHIN_S
 ) -> None:
-    """Return once `ask` answers with true.
+    """Poll `ask` until it returns true.
 
     Raises:
         JustitiaError: If it does not in time; the message says what was waited for.
@@ -214,5 +213,5 @@ async def wait_until(
 
 
 def in_thread(condition: Callable[..., bool], *arguments: Any) -> Callable[[], Awaitable[bool]]:
-    """Return how to ask for what blocks while it looks."""
+    """Return an awaitable form of a blocking condition."""
     return partial(asyncio.to_thread, condition, *arguments)

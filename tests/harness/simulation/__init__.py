@@ -1,10 +1,10 @@
-"""Deterministic simulation of the protocol: the real parts in virtual time, and all that can fail.
+"""Deterministic simulation of the protocol: the real parts in virtual time, with all failures.
 
 Scheduler service and core, ingress and gateway, puller, lease table and fake engine are those of
-the service. What stands between them is not: a network that delays, loses, repeats and reorders, a
-store that goes away, processes that die, stand still and come back. A seed decides all of it, so
-a failure can be looked at again. `run.play` plays one, `search` many, `checks` and `recorder` say
-what must hold.
+the service. The network between them is simulated: it delays, loses, repeats and reorders messages.
+The store goes away; processes die, pause and return. All of it follows from a seed, so that a
+failure can be reproduced. `run.play` plays one simulation, `search` many; `checks` and `recorder`
+hold the rules.
 
-Not a test of Ray, Redis or a machine: that is what the chaos runs are for.
+Ray, Redis and machines are not tested here but by the chaos runs.
 """

@@ -1,4 +1,4 @@
-"""The accounts of a simulation: their process, their store, and the way of schedulers to them."""
+"""Quota accounts of a simulation: their process, their store, and the schedulers' link to them."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -20,11 +20,11 @@ from tests.harness.simulation.virtual_loop import Process, unpark
 
 NAME = "accounts"
 _STORED_AGAIN_S: Seconds = 3.0
-"""Time until all is stored again that was lost there: the store is tried twice a second."""
+"""Time until lost data is stored again; the store is tried twice a second."""
 
 
 class WatchedBook(QuotaBook):
-    """Tells the recorders which claims are lost."""
+    """Quota book that reports lost claims to the recorders."""
 
     recorders: dict[str, UseRecorder]
 
@@ -37,25 +37,23 @@ class WatchedBook(QuotaBook):
 
     @property
     def claims(self) -> list[str]:
-        """The names of all claims."""
         return [name for term in self._terms.values() for name in term.claims]
 
 
 class WatchedAccounts(AccountsService):
-    """Keeps its book where the checks can see it."""
+    """Accounts service whose book is visible to the checks."""
 
     recorders: dict[str, UseRecorder]
     book_class: type[WatchedBook] = WatchedBook
 
     async def begin(self) -> None:
-        """Begin a term with a book that is watched."""
         await super().begin()
         self.book.__class__ = self.book_class
         cast(WatchedBook, self.book).recorders = self.recorders
 
 
 class AccountsWithoutRay(AccountsActor):
-    """The accounts' actor as it is, but for how it is started and ended."""
+    """The accounts' actor without Ray's start and end."""
 
     def __init__(
         self, make_service: Callable[[], AccountsService], on_end: Callable[[], None]
@@ -70,7 +68,6 @@ class AccountsWithoutRay(AccountsActor):
 
     @property
     def service(self) -> WatchedAccounts | None:
-        """The service, once it has begun its term."""
         return cast("WatchedAccounts | None", self._service)
 
     async def _make_service(self) -> AccountsService:
@@ -82,10 +79,9 @@ class AccountsWithoutRay(AccountsActor):
 
 
 class AccountsHost:
-    """A process of the accounts."""
+    """Process of the accounts."""
 
     def __init__(self, accounts: "SimulatedAccounts") -> None:
-        """Start; the first call begins the term."""
         self.process = Process(NAME)
 
         def make_service() -> AccountsService:
@@ -104,17 +100,17 @@ class AccountsHost:
 
     @property
     def in_charge(self) -> bool:
-        """Whether they live and answer."""
+        """Whether the process lives, is not paused and answers."""
         return self.process.alive and not self.process.paused and self.actor.service is not None
 
 
 class SimulatedAccounts:
-    """All processes of the accounts that there were, on one store; the last is the newest."""
+    """All processes of the accounts so far, on one store; the last is the newest."""
 
     def __init__(
         self, network: Network, wall_ahead_s: Seconds, service_class: type[WatchedAccounts]
     ) -> None:
-        """Start the first.
+        """Start the first process.
 
         Args:
             network: Its lots decide the store's delays.
@@ -126,37 +122,37 @@ class SimulatedAccounts:
         self.wall: Callable[[], Seconds] = lambda: network.now + wall_ahead_s
         self.service_class = service_class
         self.recorders: dict[str, UseRecorder] = {}
-        """By the name that a scheduler has at the accounts."""
+        """Recorders by the name that a scheduler has at the accounts."""
         self.forgot_at: list[Seconds] = []
-        """When accounts died that knew something which no store did, by the loop's time."""
+        """Times at which accounts died with unstored knowledge (loop clock)."""
         self.untold_at: list[Seconds] = []
-        """When accounts died while their store was away: schedulers tell the next ones."""
+        """Times at which accounts died while their store was away; schedulers then inform the
+        successor."""
         self.are_struck = False
-        """Whether a fault has struck them, of whichever model's plan."""
+        """Whether a fault of any model's plan has hit the accounts."""
         self.over = False
-        """Nothing that ends is replaced any more."""
+        """Whether the simulation ends: no process is replaced any more."""
         self._network = network
         self.hosts = [AccountsHost(self)]
-        """All processes that there were."""
+        """All processes so far."""
 
     @property
     def newest(self) -> AccountsHost:
-        """The newest process."""
         return self.hosts[-1]
 
     def find(self, source: Process) -> AccountsHost | None:
-        """Return whom a process reaches now; None: nobody."""
+        """Return the process that a caller reaches now; None if there is none."""
         return self.newest if self.newest.process.alive else None
 
     def replace_newest(self) -> AccountsHost:
-        """Start a process beside the one that there is, as Ray does when it takes one for dead."""
+        """Start another process beside the current one, as Ray does when it believes it dead."""
         before = self.newest
         self._note_knowledge(before)
         self.hosts.append(AccountsHost(self))
         return before
 
     def crash(self, host: AccountsHost, down_s: Seconds) -> bool:
-        """End a process; Ray starts another one in a while. Return whether it lived."""
+        """End a process, which Ray replaces after `down_s`; return whether it lived."""
         if not host.process.alive:
             return False
         if host is self.newest:
@@ -167,13 +163,13 @@ class SimulatedAccounts:
         return True
 
     def lose_store(self) -> None:
-        """Empty the store; accounts that are in charge put back all that they know."""
+        """Empty the store; accounts in charge write back everything they hold."""
         self.redis.empty()
         if not self.newest.in_charge:
             self.forgot_at.append(self._network.now)
 
     def ended(self, host: AccountsHost) -> None:
-        """A process has ended itself: others lead."""
+        """Handle the exit of a process that lost the leadership."""
 
         def end() -> None:
             self.crash(host, 0.1)
@@ -185,7 +181,7 @@ class SimulatedAccounts:
             self.hosts.append(AccountsHost(self))
 
     def _note_knowledge(self, host: AccountsHost) -> None:
-        """Note whether a process knows something that its successor will not."""
+        """Record whether a process knows something that its successor will not."""
         service, now = host.actor.service, self._network.now
         if service is None:
             return
@@ -198,12 +194,11 @@ class SimulatedAccounts:
 
 
 class WatchedAccountsLink(AccountsLink):
-    """Shows the recorder what the accounts answer."""
+    """Accounts link that shows the answers to the recorder."""
 
     recorder: Recorder
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Exchange, then show."""
         answer = await super().exchange(told)
         if not answer.is_stale and answer.epoch == told.accounts:
             self.recorder.use.decided(told, answer.verdicts)

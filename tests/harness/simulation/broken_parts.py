@@ -1,4 +1,4 @@
-"""Parts of the service with one mistake each, for simulations that have to find it."""
+"""Parts of the service with one mistake each, which simulations must find."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class _HastyLine(Outbox):
-    """Takes what it has handed over for read."""
+    """Outbox that treats delivered messages as read."""
 
     def unread(self, ack: int) -> list[tuple[int, Any]]:
         unread = super().unread(ack)
@@ -46,7 +46,7 @@ class _HastyService(WatchedService):
 
 
 class _ServiceForAnyEpoch(WatchedService):
-    """Takes calls of every epoch for calls of its own."""
+    """Service that accepts calls of every epoch."""
 
     async def submit_many(self, ingress_id: str, epoch: Epoch, ack: int, items: Any) -> IngressMail:
         mail = await super().submit_many(ingress_id, self.term.epoch, ack, items)
@@ -62,7 +62,7 @@ class _ServiceForAnyEpoch(WatchedService):
 
 
 class _ServiceThatShiftsTags(WatchedService):
-    """Puts V back a little behind where it was."""
+    """Service that restores V slightly behind its stored value."""
 
     def note_lead(self) -> None:
         for session in self.core.ledger.fair_share.sessions().values():
@@ -71,7 +71,7 @@ class _ServiceThatShiftsTags(WatchedService):
 
 
 class _LeaseTableThatTellsOnce(WatchedLeaseTable):
-    """Takes an end that was sent for one that has arrived."""
+    """Lease table that treats a sent end as delivered."""
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
         finished = super().report_ends()
@@ -80,14 +80,14 @@ class _LeaseTableThatTellsOnce(WatchedLeaseTable):
 
 
 class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
-    """Tells a new scheduler of no end that the one before has confirmed."""
+    """Lease table that does not repeat ends to a new scheduler once another confirmed them."""
 
     def report_ends_again(self) -> None:
         self._remembered.clear()
 
 
 class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
-    """Lets callers hear that the engine is dead before the scheduler knows what ran on it."""
+    """Lease table that tells callers of a dead engine before the scheduler knows its runs."""
 
     def note_engine_failed(self, cause: FailureCause) -> None:
         super().note_engine_failed(cause)
@@ -95,7 +95,7 @@ class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
 
 
 class _ServiceThatBlamesNothing(WatchedService):
-    """Counts no deaths of engines."""
+    """Service that counts no deaths of engines."""
 
     def note_lead(self) -> None:
         self.core.suspects.deaths_allowed = 0
@@ -103,14 +103,14 @@ class _ServiceThatBlamesNothing(WatchedService):
 
 
 class _ServiceThatHearsOfNoCrash(WatchedService):
-    """Takes replicas whose processes have crashed for killed ones."""
+    """Service that treats crashed replica processes as killed ones."""
 
     async def replica_crashed(self, replica_id: str) -> None:
         pass
 
 
 class _ServiceThatKeepsNothingApart(WatchedService):
-    """Leases suspects of one death to one engine again."""
+    """Service that leases suspects of one death to the same engine again."""
 
     def note_lead(self) -> None:
         self.core.suspects.keep_apart = lambda: None
@@ -118,7 +118,7 @@ class _ServiceThatKeepsNothingApart(WatchedService):
 
 
 class _PullerThatTellsEndsAlone(Puller):
-    """Says what it holds to a new scheduler only."""
+    """Puller that reports its leases only to a new scheduler."""
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
         told_before = self._progress_due_at > 0.0
@@ -127,7 +127,7 @@ class _PullerThatTellsEndsAlone(Puller):
 
 
 class _PullerForAnyEpoch(Puller):
-    """Listens to every scheduler that answers."""
+    """Puller that follows every scheduler that answers."""
 
     def _take_epoch(self, epoch: Epoch) -> None:
         if epoch != self.epoch:
@@ -136,21 +136,21 @@ class _PullerForAnyEpoch(Puller):
 
 
 class _SessionThatSendsOnce(SchedulerSession):
-    """Submits nothing again to a new scheduler."""
+    """Session that resubmits nothing to a new scheduler."""
 
     def _submit_everything(self, *, resubmitted: bool) -> None:
         self._cursor.reset()
 
 
 class _SessionWithoutReason(SchedulerSession):
-    """Does not ask why an inference has ended whose lease it gives back."""
+    """Session that does not request the reason why a lease it returns had ended."""
 
     async def _read_reason(self, asked: Any) -> None:
         return
 
 
 class _KeyringThatForgets(Keyring):
-    """Knows the first key for ever."""
+    """Keyring that uses the first key for ever."""
 
     def add(self, key: Key) -> None:
         if not self.keys:
@@ -163,7 +163,7 @@ _METHODS_WITHOUT_RUNS = {
         (str, str, dict[str, str], bytes, Resume | None), ResponseHead | Part, streams=True
     ),
 }
-"""Calls that go on though nobody waits for them."""
+"""Methods without cancellation: a call continues after its caller has gone."""
 
 
 class _ClientThatSendsOnce(WatchedQueueClient):
@@ -179,7 +179,7 @@ class _ClientWithoutReason(WatchedQueueClient):
 
 
 class _ClientThatGivesUpEarly(WatchedQueueClient):
-    """Takes every lease for the last that its call may use."""
+    """Client that treats every lease as the last that its call may use."""
 
     async def nack_lease(self, *parts: Any) -> None:
         await super().nack_lease(*parts)
@@ -187,7 +187,7 @@ class _ClientThatGivesUpEarly(WatchedQueueClient):
 
 
 def _out_of_reach(plan: Plan) -> Plan:
-    """Keep the only ingress from all replicas for a while."""
+    """Cut the only ingress off from all replicas for a while."""
     faults = (
         Fault(FaultKind.PORT_BLOCKED, at_s=2.0, for_s=3.0, party=replica, other=2, both=True)
         for replica in range(plan.replicas)
@@ -196,7 +196,7 @@ def _out_of_reach(plan: Plan) -> Plan:
 
 
 def _cut_before_a_crash(plan: Plan) -> Plan:
-    """Let answers be lost on the way, and the scheduler die before their ingress knows."""
+    """Lose answers on the way, and kill the scheduler before their ingress learns of it."""
     silent = (
         Fault(FaultKind.HALF_OPEN, at_s=2.0, for_s=0.3, party=replica, other=2, both=True)
         for replica in range(plan.replicas)
@@ -206,12 +206,12 @@ def _cut_before_a_crash(plan: Plan) -> Plan:
 
 
 def _with_killer(plan: Plan) -> Plan:
-    """Let engines die of a call, and nothing else fail."""
+    """Let engines die of a call, without other faults."""
     return with_killer(replace(plan, faults=()))
 
 
 def _cancelled_in_a_storm(plan: Plan) -> Plan:
-    """Let applications be cancelled while mail is late."""
+    """Cancel applications while messages are late."""
     kinds = (FaultKind.STORM, FaultKind.STORE_SLOW)
     return replace(
         plan,
@@ -228,18 +228,18 @@ _SEEDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A broken part, and what finds it."""
+    """Broken part, and the simulation that finds it."""
 
     parts: Parts
     seed: int
-    """Seed of a simulation that finds the mistake, or one of the next seeds' does."""
+    """First seed tried; its simulation or one of the next seeds' finds the mistake."""
     check: str
-    """The rule that it breaks there."""
+    """Name of the rule that the mistake breaks."""
     shape: Callable[[Plan], Plan] = lambda plan: plan
-    """Makes a plan one that is likely to find it."""
+    """Function that makes a plan likely to find the mistake."""
 
     def find(self) -> SimulationRun | None:
-        """Return the first simulation that finds the mistake; None if none of some does."""
+        """Return the first simulation that finds the mistake; None if no seed tried does."""
         for seed in range(self.seed, self.seed + _SEEDS):
             simulated = play(self.shape(draw_plan(seed)), self.parts)
             if simulated.failures and simulated.failures[0].check == self.check:

@@ -1,4 +1,4 @@
-"""Parts that keep quotas and usage with one mistake each, for simulations that have to find it."""
+"""Quota and usage parts with one mistake each, which simulations must find."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,10 +22,10 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class AccountsThatForgetClaims(WatchedAccounts):
-    """Put back what was used, and not what is claimed."""
+    """Accounts that restore used amounts but no claims."""
 
     async def begin(self) -> None:
-        """Begin a term without the claims that were stored."""
+        """Begin a term without the stored claims."""
         await super().begin()
         for term in self.book._terms.values():
             term.claims.clear()
@@ -33,7 +33,7 @@ class AccountsThatForgetClaims(WatchedAccounts):
 
 
 class _GateThatCountsNothing(QuotaGate):
-    """Gives all back that an application or an inference has claimed."""
+    """Gate that returns claims without counting their use."""
 
     def _settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
@@ -42,16 +42,15 @@ class _GateThatCountsNothing(QuotaGate):
 
 
 class ServiceThatCountsNothing(WatchedService):
-    """Has that gate."""
+    """Service with `_GateThatCountsNothing`."""
 
     def watch(self, *parts: Any) -> None:
-        """Put the gate in its place."""
         super().watch(*parts)
         self.term.gate.__class__ = _GateThatCountsNothing
 
 
 class _GateWithoutSurvivors(QuotaGate):
-    """Never says which claims of its predecessor live."""
+    """Gate that does not report which of its predecessor's claims are alive."""
 
     def begin(self, epoch: Epoch) -> None:
         super().begin(epoch)
@@ -59,16 +58,15 @@ class _GateWithoutSurvivors(QuotaGate):
 
 
 class ServiceWithoutSurvivors(WatchedService):
-    """Has that gate."""
+    """Service with `_GateWithoutSurvivors`."""
 
     def watch(self, *parts: Any) -> None:
-        """Put the gate in its place."""
         super().watch(*parts)
         self.term.gate.__class__ = _GateWithoutSurvivors
 
 
 class _GateThatReservesNothing(QuotaGate):
-    """Claims of an inference what it counts, and nothing of what it will use."""
+    """Gate that claims for an inference what it counts, but not what it will use."""
 
     def _make(self, claim: Claim) -> Claim:
         for unit in METERED:
@@ -79,16 +77,15 @@ class _GateThatReservesNothing(QuotaGate):
 
 
 class ServiceThatReservesNothing(WatchedService):
-    """Has that gate."""
+    """Service with `_GateThatReservesNothing`."""
 
     def watch(self, *parts: Any) -> None:
-        """Put the gate in its place."""
         super().watch(*parts)
         self.term.gate.__class__ = _GateThatReservesNothing
 
 
 class _GateThatKeepsClaims(QuotaGate):
-    """Gives nothing back of an inference that has ended."""
+    """Gate that returns nothing of an inference that has ended."""
 
     def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
         used, is_final = super()._used_of(claim)
@@ -96,19 +93,18 @@ class _GateThatKeepsClaims(QuotaGate):
 
 
 class ServiceThatKeepsClaims(WatchedService):
-    """Has that gate."""
+    """Service with `_GateThatKeepsClaims`."""
 
     def watch(self, *parts: Any) -> None:
-        """Put the gate in its place."""
         super().watch(*parts)
         self.term.gate.__class__ = _GateThatKeepsClaims
 
 
 class StoreThatSavesUsageApart(StoreClient):
-    """Saves totals before what they are the totals of, not in one step."""
+    """Store client that saves usage totals before the state they belong to, in two steps."""
 
     async def save(self, *parts: Any) -> bool:
-        """Save twice."""
+        """Save usage and state separately."""
         usage = parts[_USAGE] if len(parts) > _USAGE else None
         await self._exchange(lambda: self._write(usage or {}))
         return await super().save(*parts)
@@ -120,27 +116,26 @@ class StoreThatSavesUsageApart(StoreClient):
 
 
 _USAGE = 6
-"""Place of the totals among the arguments of a save."""
+"""Position of the totals among the arguments of `save`."""
 
 
 class _ForgetfulEnds(KeptEnds):
-    """Does not know which ends are counted."""
+    """Kept ends that do not record which ends are counted."""
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
         return False
 
 
 class ServiceThatCountsAgain(WatchedService):
-    """Has those ends."""
+    """Service with `_ForgetfulEnds`."""
 
     def note_lead(self) -> None:
-        """Put the ends in their place."""
         self.core.state.ends.__class__ = _ForgetfulEnds
         super().note_lead()
 
 
 class _HastyEnds(KeptEnds):
-    """Takes ends for stored as they happen."""
+    """Kept ends that count as stored as soon as they happen."""
 
     def take_stored(self) -> list[EndsStored]:
         self.take_changed()
@@ -148,16 +143,15 @@ class _HastyEnds(KeptEnds):
 
 
 class ServiceWithHastyEnds(WatchedService):
-    """Says that ends are stored which a save that has just ended does not have."""
+    """Service that reports ends as stored which the last save does not contain."""
 
     def note_lead(self) -> None:
-        """Put the ends in their place."""
         self.core.state.ends.__class__ = _HastyEnds
         super().note_lead()
 
 
 class ClientThatKeepsNoEnds(WatchedQueueClient):
-    """Tells a new scheduler of nothing that was answered."""
+    """Client that does not resend answered inferences to a new scheduler."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -169,7 +163,7 @@ def _keep_nothing(inference: PendingInference, outcome: Outcome) -> None:
 
 
 class ClientThatForgetsApplications(WatchedQueueClient):
-    """Does not keep applications that have ended."""
+    """Client that does not keep ended applications."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -179,28 +173,28 @@ class ClientThatForgetsApplications(WatchedQueueClient):
 
 
 class ServiceWithHastyUsage(WatchedService):
-    """A scheduler by which a day is final once it is over, saved or not."""
+    """Service that declares a day final once it is over, saved or not."""
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
-        """Return totals, those of all days before today as final ones."""
+        """Return totals; those of all days before today are final."""
         return await super().usage(days) | {"open_from": int(self.term.driver.now() // DAY_S)}
 
 
 def with_quotas(plan: Plan, *faults: Fault) -> Plan:
-    """Return a plan with quotas and these faults alone."""
+    """Return a plan with quotas and only these faults."""
     plan = plan if plan.tenants else draw_quotas(plan)
     assert plan.other is not None
     return replace(plan, faults=faults, other=replace(plan.other, faults=()))
 
 
 def accounts_die(plan: Plan) -> Plan:
-    """Let the accounts die again and again while applications come."""
+    """Kill the accounts repeatedly while applications arrive."""
     times = (2.0, 4.0, 6.0, 8.0)
     return with_quotas(plan, *(Fault(FaultKind.ACCOUNTS_CRASH, at, 0.1) for at in times))
 
 
 def everybody_dies(plan: Plan) -> Plan:
-    """Let the scheduler die with all ingresses, so that nobody submits again."""
+    """Kill the scheduler with all ingresses, so that no process resubmits."""
     kinds = [(FaultKind.INGRESS_CRASH, k) for k in range(plan.ingresses)]
     kinds.append((FaultKind.SCHEDULER_CRASH, 0))
     faults = (
@@ -210,23 +204,23 @@ def everybody_dies(plan: Plan) -> Plan:
 
 
 def scheduler_dies(plan: Plan) -> Plan:
-    """Let the scheduler die again and again, and nothing else happen."""
+    """Kill the scheduler repeatedly, without other faults."""
     times = ((1.5, 1.0), (3.6, 0.1), (5.2, 1.0), (7.7, 0.1), (9.3, 1.0))
     faults = tuple(Fault(FaultKind.SCHEDULER_CRASH, at, for_s) for at, for_s in times)
     return replace(plan, faults=faults, tenants={}, midnight_s=None, other=None)
 
 
 def scheduler_dies_as_it_saves(plan: Plan) -> Plan:
-    """Let the scheduler die again and again while its store is slow."""
+    """Kill the scheduler repeatedly while its store is slow."""
     slow = Fault(FaultKind.STORE_SLOW, 1.0, 15.0)
     deaths = (Fault(FaultKind.SCHEDULER_CRASH, at, 0.1) for at in (3.0, 5.5, 8.0, 10.5))
     return with_quotas(plan, slow, *deaths)
 
 
 def midnight_without_store(plan: Plan) -> Plan:
-    """Let a day end while its last totals cannot be stored, and the scheduler die before they are.
+    """End a day while its last totals cannot be stored, and kill the scheduler before they are.
 
-    The day begins after that for the successor, too.
+    The successor too starts its day after that.
     """
     plan = with_quotas(
         plan,

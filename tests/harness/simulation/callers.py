@@ -1,4 +1,4 @@
-"""Clients of a simulation: they open, ask, wait, leave, retry, close, and read their answers."""
+"""Clients of a simulation: they open, call, wait, leave, retry, close, and read their answers."""
 
 import asyncio
 import json
@@ -37,22 +37,22 @@ PATH = "/v1/completions"
 _QUOTA_CODES = ("rate_limit_exceeded", "insufficient_quota")
 _KILLER_CODE = "engine_killer"
 _GAVE_UP = "gave up after"
-"""In the error of a stream that was cut too often."""
+"""Part of the error of a stream that was cut too often."""
 _EVENT = "data: "
 _DONE = "[DONE]"
 
 
 class Verdict(StrEnum):
-    """How a call of a client ended, for the client."""
+    """Outcome of a client's call, as the client sees it."""
 
     OPEN = "open"
     """The call has not ended."""
     ANSWERED = "answered"
     REFUSED = "refused"
     LEFT = "left"
-    """The client went away."""
+    """The client disconnected."""
     CUT = "cut"
-    """A stream that ended with an error event."""
+    """The stream ended with an error event."""
 
 
 @dataclass(slots=True)
@@ -66,23 +66,22 @@ class CallRecord:
     verdict: Verdict = Verdict.OPEN
     detail: str = ""
     missed: bool = False
-    """Whether it was refused for its deadline."""
+    """Whether the call was refused for its deadline."""
     limited: bool = False
-    """Whether it was refused for a quota."""
+    """Whether the call was refused for a quota."""
     limited_by: str | None = None
-    """Node of that quota; None: not named, for the accounts could not be asked in time."""
+    """Node of that quota; None if the accounts could not be asked in time."""
     killed: bool = False
-    """Whether it was refused because engines died of it."""
+    """Whether the call was refused because engines died of it."""
     gave_up: bool = False
-    """Whether it ended because it had used up its leases."""
+    """Whether the call ended because it had used all its leases."""
     unusable: list[UnusableLease] = field(default_factory=list)
-    """Leases that its last try could not use."""
+    """Leases that the last try could not use."""
     tries: int = 0
     answer: Answer | None = None
 
 
 def body_of(planned: PlannedInference, model: str) -> bytes:
-    """Return the body of a call."""
     fields: dict[str, Any] = {
         "model": model,
         "prompt": planned.prompt,
@@ -95,7 +94,7 @@ def body_of(planned: PlannedInference, model: str) -> bytes:
 
 
 def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
-    """Read what a client was answered into the record of its call."""
+    """Read an answer into the record of its call."""
     if status != 200:
         record.verdict, record.detail = Verdict.REFUSED, f"{status} {raw[:200]!r}"
         return
@@ -107,7 +106,7 @@ def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
 
 
 def note_limit(record: CallRecord, error: QuotaExhausted) -> None:
-    """Note that a call was refused for a quota, and is not made again."""
+    """Record that a call was refused for a quota and is not repeated."""
     record.verdict, record.limited, record.detail = Verdict.REFUSED, True, repr(error)
     record.limited_by = None if error.limit is None else error.limit["scope"]
 
@@ -116,7 +115,7 @@ def _read_events(record: CallRecord, text: str) -> None:
     joined, done = StreamedAnswer(), 0
     for event in text.split("\n\n"):
         if not event.startswith(_EVENT):
-            continue  # a comment, or nothing
+            continue  # a comment, or empty
         if done:
             joined.flaws.append("something follows [DONE]")
         if event == _EVENT + _DONE:
@@ -137,12 +136,12 @@ def _read_events(record: CallRecord, text: str) -> None:
 
 
 _AGAIN_S: Seconds = 0.5
-"""A client waits so long before it tries again."""
+"""Pause of a client before it tries again, in seconds."""
 _CHANGES_MIND_S: Seconds = 1.5
 
 
 class Callers:
-    """All clients; they share a process."""
+    """All clients, in one process."""
 
     def __init__(
         self,
@@ -153,7 +152,7 @@ class Callers:
         ingresses: Callable[[], list[IngressHost]],
         cut_offs: CutOffs,
     ) -> None:
-        """Prepare.
+        """Prepare the clients.
 
         Args:
             model: What they ask for.
@@ -165,7 +164,7 @@ class Callers:
         """
         self.records: list[CallRecord] = []
         self.unclosed: list[str] = []
-        """Applications that nobody was able, or wished, to close."""
+        """Applications that could not be closed, or were left open on purpose."""
         self._model = model
         self._rng = rng
         self._network = network
@@ -174,7 +173,7 @@ class Callers:
         self._cut_offs = cut_offs
 
     async def play(self, application: PlannedApplication) -> None:
-        """Be the owner of one application, from its first call to its end."""
+        """Play the owner of one application, from its first call to its end."""
         await asyncio.sleep(application.at_s)
         name = application.application_id
         if application.opens and name is not None:
@@ -213,7 +212,7 @@ class Callers:
         )
 
     async def _do(self, work: Callable[[IngressHost], Any], what: str) -> None:
-        """Call an ingress until it answers."""
+        """Call ingresses until one answers."""
         while True:
             host = self._pick()
             if host is not None:
@@ -224,7 +223,7 @@ class Callers:
                     pass
                 except RayTaskError as error:
                     if isinstance(error.cause, QuotaExhausted):
-                        return  # its first inference asks again
+                        return  # its first inference opens the application instead
                     if not isinstance(error.cause, AdmissionError):
                         raise
             await asyncio.sleep(_AGAIN_S)
@@ -302,7 +301,7 @@ class Callers:
                 else:
                     status = item[0]
         except BaseException:
-            items.cancel()  # a connection that is lost is lost at both ends
+            items.cancel()  # a lost connection is lost at both ends
             raise
         read_answer(record, status, b"".join(chunks))
 
@@ -312,7 +311,7 @@ class Callers:
 
 
 async def _with_failure(items: AsyncGenerator[Any], raw: bytes) -> AsyncGenerator[Any]:
-    """Yield an answer, with the event that ends a stream which fails after its head."""
+    """Yield an answer, and an error event if the stream fails after its head."""
     has_head = False
     try:
         async with aclosing(items):
@@ -326,7 +325,7 @@ async def _with_failure(items: AsyncGenerator[Any], raw: bytes) -> AsyncGenerato
 
 
 async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerator[Any]:
-    """Yield as fast as a reader takes it: what it has not taken waits at the ingress."""
+    """Yield at the speed of a slow reader; unread items wait at the ingress."""
     async with aclosing(items):
         async for item in items:
             yield item

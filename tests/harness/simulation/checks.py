@@ -1,4 +1,4 @@
-"""Rules that a simulation must keep, looked at now and then and at the end; a function each.
+"""Rules that a simulation must keep, checked periodically and at the end; one function each.
 
 The rules that hold at every step are in `recorder`.
 """
@@ -15,20 +15,20 @@ from tests.harness.simulation.quota_checks import claims_left
 from tests.harness.simulation.world import World
 
 _STRAY_S: Seconds = 5.0
-"""Longest run of a payload after its scheduler has taken the lease back, where all are in touch:
-a pull takes its word there, and a lease whose payload never came lapses after 5 s."""
+"""Longest run of a payload after its scheduler has taken the lease back, while all are in touch:
+the next pull reports it, and a lease whose payload never came lapses after 5 s."""
 _MOST_DEATHS = 3
 _SILENT_S: Seconds = 8.0
-"""Longest time until a connection that has fallen silent is given up: 5 to 6 s."""
+"""Longest time until a silent connection is given up: 5 to 6 s."""
 
 
 class StrayWatch:
-    """A replica runs what the scheduler in office holds it to have, or not for long.
+    """A replica runs only what the leading scheduler has leased to it, except for a short time.
 
-    Two replicas may run one inference at once: where the first was taken for lost. The scheduler
-    holds one lease of it, so the other one is a stray, and is to be stopped as soon as its replica
-    can be told. A lease of an earlier scheduler that no ingress speaks for may run as long as an
-    ingress may be silent.
+    Two replicas may run one inference at once if the first was believed lost. The scheduler holds
+    one lease of it, so the other run is a stray, and stops as soon as its replica can be informed.
+    A lease of an earlier scheduler that no ingress claims may run as long as an ingress may be
+    silent.
     """
 
     def __init__(self, world: World) -> None:
@@ -36,7 +36,7 @@ class StrayWatch:
         self._since: dict[tuple[str, LeaseId], Seconds] = {}
 
     def look(self) -> None:
-        """Look at all replicas; once a second will do."""
+        """Check all replicas; call it about once a second."""
         world = self._world
         now, scheduler = world.recorder.now, world.scheduler
         strays: dict[tuple[str, LeaseId], Seconds] = {}
@@ -74,14 +74,14 @@ class StrayWatch:
 
 
 class OrphanWatch:
-    """A payload does not outlive the process that has sent it, or its connection, for long."""
+    """A payload does not run for long after its sender process or connection is gone."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._since: dict[tuple[str, LeaseId], Seconds] = {}
 
     def look(self) -> None:
-        """Look at all replicas; once a second will do."""
+        """Check all replicas; call it about once a second."""
         now = self._world.recorder.now
         orphans: dict[tuple[str, LeaseId], Seconds] = {}
         for replica in self._world.seats:
@@ -97,7 +97,7 @@ class OrphanWatch:
         self._since = orphans
 
     def _orphans_of(self, replica: ReplicaHost) -> Iterator[tuple[LeaseId, bool]]:
-        """Yield the payloads without their caller, and whether the replica knows it."""
+        """Yield the payloads without a caller, and whether the replica has noticed."""
         if not replica.pulls or not hasattr(replica.answers, "leases"):
             return
         there = {host.name for host in self._world.ingresses if host.process.alive}
@@ -108,12 +108,12 @@ class OrphanWatch:
 
 
 def every_call_has_its_answer(world: World) -> None:
-    """Each call of a client that stayed is answered, once, with the right text.
+    """Each call of a client that stayed is answered once, with the correct text.
 
-    A stream may be cut where the protocol says that it cannot go on. A call may be refused if the
-    application was cancelled, if it had a deadline, for a quota, or if engines die of it. Either
-    may be given up that has used as many leases as `ingress.attempts` says, all of them at replicas
-    out of its reach.
+    A stream may be cut where the protocol does not allow it to continue. A call may be refused if
+    the application was cancelled, for a deadline, for a quota, or if engines die of it. A call or
+    stream may be given up that has used as many leases as `ingress.attempts`, all at unreachable
+    replicas.
     """
     for record in world.callers.records:
         wrong = _wrong(world, record)
@@ -123,7 +123,7 @@ def every_call_has_its_answer(world: World) -> None:
 
 
 def _wrong(world: World, record: CallRecord) -> str:
-    """Return what is wrong with the answer to a call; nothing if it is right."""
+    """Return what is wrong with the answer to a call; empty if it is correct."""
     if record.verdict is Verdict.OPEN:
         return f"has no answer after {record.tries} tries"
     if record.verdict is Verdict.LEFT:
@@ -148,9 +148,9 @@ def _wrong(world: World, record: CallRecord) -> str:
 
 
 def killers_take_few_engines(world: World) -> None:
-    """A call that kills engines takes two with it, or three if its runs differ.
+    """A call that kills engines kills two, or three if its runs differ.
 
-    Where something else fails, too, its client may have to ask again, or the count be lost.
+    With other faults its client may have to repeat the call, or the count may be lost.
     """
     for record in world.callers.records:
         deaths = world.recorder.killed[record.planned.name]
@@ -161,15 +161,16 @@ def killers_take_few_engines(world: World) -> None:
 
 
 def _may_give_up(world: World, record: CallRecord) -> bool:
-    """Return whether a call has used all its leases, each at a replica out of its reach."""
+    """Return whether a call has used all its leases, each at an unreachable replica."""
     is_cut_off = all(lease.is_cut_off for lease in record.unusable)
     return is_cut_off and len(record.unusable) == world.config.ingress.attempts
 
 
 def _may_be_limited(world: World, record: CallRecord) -> bool:
-    """Return whether a quota that rejects is where the refusal of a call says.
+    """Return whether the quota named in a refusal exists and rejects.
 
-    None is named where the accounts were not asked in time: they, or this model, have faults.
+    No quota is named if the accounts did not answer in time, which requires a fault of theirs or of
+    this model.
     """
     if record.limited_by is None:
         accounts = world.accounts
@@ -179,7 +180,7 @@ def _may_be_limited(world: World, record: CallRecord) -> bool:
 
 
 def leftovers(world: World) -> list[str]:
-    """Return what is held though nobody wants anything any more; nothing if all is quiet."""
+    """Return what is still held after all clients are done; empty if nothing is."""
     left = []
     scheduler = world.scheduler
     if not scheduler.in_charge:
@@ -218,20 +219,20 @@ def nothing_is_left_over(world: World, left: list[str]) -> None:
 
 
 def nothing_fails_unseen(world: World, uncaught_errors: list[str]) -> None:
-    """No task and no timer has ended with an error that nobody has caught."""
+    """No task and no timer has ended with an uncaught error."""
     for error in uncaught_errors[:3]:
         world.recorder.add_failure("nothing_fails_unseen", error)
 
 
 def tasks_end(world: World, tasks: dict[str, list[str]]) -> None:
-    """Parts that were stopped, and processes that died, have no task left."""
+    """Stopped parts and dead processes have no task left."""
     for name, left in tasks.items():
         if left:
             world.recorder.add_failure("tasks_end", f"{name}: {', '.join(left[:3])}")
 
 
 def state_at_risk_is_bounded(world: World) -> None:
-    """With a store that answers, all but the last second outlives the scheduler."""
+    """With a store that answers, all state but the last second's survives the scheduler."""
     redis, limit_s = world.redis, world.config.store.save_interval_s + 1.0
     if redis.saved_at is None or not world.scheduler.in_charge:
         return
@@ -243,7 +244,7 @@ def state_at_risk_is_bounded(world: World) -> None:
 
 
 def all_happens_once(world: World) -> None:
-    """Without faults, an application ends once and an inference is leased once."""
+    """Without faults, each application ends once and each inference is leased once."""
     if not world.plan.fault_free or world.plan.has_killer:
         return
     for name, times in world.recorder.ended.items():

@@ -1,9 +1,9 @@
-"""Simulated connections: sockets between two processes, with the real transport above them.
+"""Simulated connections: sockets between two processes, below the real transport.
 
 Frames of one direction keep their order, arrive late, and are never lost alone: a connection is
-lost as a whole. It breaks, and both ends see it soon; or it falls silent, in one direction or in
-both, and its ends have to find out. A process that dies closes its sockets. The handshake, calls,
-streams, flow control and pings above are those of the service; HTTP and TLS below are not here.
+lost as a whole. Either it breaks, which both ends notice soon; or it falls silent in one or both
+directions, which its ends have to detect. A dying process closes its sockets. Handshake, calls,
+streams, flow control and pings are those of the service; HTTP and TLS are left out.
 """
 
 import asyncio
@@ -33,24 +33,23 @@ _CLOSED = WSMessage(WSMsgType.CLOSED, None, None)
 
 
 class SimulatedSocket:
-    """An end of a connection, with what the transport uses of aiohttp's WebSockets."""
+    """End of a connection, with the part of aiohttp's WebSockets that the transport uses."""
 
     def __init__(self, process: Process, connections: "Connections") -> None:
         self.process = process
         self.peer: SimulatedSocket = self
-        """The other end, once there is one."""
+        """The other end, once connected."""
         self.is_over = False
-        """Whether this end knows that the connection is lost."""
+        """Whether this end has noticed that the connection is lost."""
         self.is_mute = False
-        """Whether nothing arrives any more that is sent here."""
+        """Whether frames sent from here are lost."""
         self.arrives_at: Seconds = 0.0
-        """No later frame arrives at the peer before this instant."""
+        """Earliest arrival of the next frame at the peer."""
         self._connections = connections
         self._frames: deque[bytes] = deque()
         self._news = asyncio.Event()
 
     async def send_bytes(self, data: bytes) -> None:
-        """Send a frame."""
         if self.is_over:
             raise ClientConnectionResetError("the connection is closed")
         self._connections.carry(self, data)
@@ -74,36 +73,36 @@ class SimulatedSocket:
         return frame
 
     def get_extra_info(self, name: str) -> "SimulatedSocket":
-        """Return the socket of this end, which is itself."""
+        """Return this end as its own socket."""
         return self
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Return what this end's machine has heard of the other one, which outlives a process."""
+        """Return TCP counters of this end's machine, which outlives a process."""
         answers = self._connections.machine_answers(self)
         return tcp_counts(retransmits=0 if answers else 4, probes=0, last_ack_s=5.0)
 
     async def close(self) -> None:
-        """Close the connection; the peer hears of it after all that was sent."""
+        """Close the connection; the peer notices after all frames sent before."""
         self._connections.close(self)
 
     def put(self, data: bytes) -> None:
-        """Let a frame arrive."""
+        """Deliver a frame."""
         self._frames.append(data)
         self._news.set()
 
     def end(self) -> None:
-        """Let this end notice that the connection is lost."""
+        """Make this end notice that the connection is lost."""
         self.is_over = True
         self._news.set()
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A port that one process cannot reach until an instant."""
+    """Port that one process cannot reach until a given time."""
 
     until: Seconds
     answers: bool
-    """Whether who dials hears at once that it is refused; otherwise nothing."""
+    """Whether the dialling process is refused at once; otherwise it gets no answer."""
 
 
 class Connections:
@@ -119,15 +118,11 @@ class Connections:
     # --- ports
 
     def listen(self, address: str, process: Process, listener: Listener) -> None:
-        """Open a port; what another process had there before is gone."""
+        """Open a port in place of an earlier process's."""
         self._ports[address] = (process, listener)
 
     async def connect(self, source: Process, address: str) -> SimulatedSocket:
-        """Return this end of a new connection.
-
-        Raises:
-            OSError: If it is refused.
-        """
+        """Return this end of a new connection; raise OSError if it is refused."""
         await asyncio.sleep(self._network.delay())
         target, listener = self._ports[address]
         block = self._blocks.get((source.name, target.name))
@@ -161,13 +156,13 @@ class Connections:
 
     async def _refuse(self, *, answers: bool) -> None:
         if not answers:
-            await asyncio.Event().wait()  # who dials gives up in the end
+            await asyncio.Event().wait()  # the dialling process times out
         raise ConnectionRefusedError("nobody listens there")
 
     # --- frames
 
     def carry(self, end: SimulatedSocket, data: bytes) -> None:
-        """Let a frame arrive at the other end, or the connection break."""
+        """Deliver a frame to the other end, or break the connection."""
         if not end.process.alive:
             return
         breaks = self._network.strikes("broken")
@@ -179,7 +174,7 @@ class Connections:
             self._break(end)
 
     def close(self, end: SimulatedSocket) -> None:
-        """Close an end; the other one hears of it after all that was sent before."""
+        """Close an end; the other end notices after all frames sent before."""
         if end.is_over:
             return
         end.end()
@@ -192,10 +187,11 @@ class Connections:
         if not end.is_over:
             end.put(data)
         elif not end.peer.is_over and (at := self._arrival(end)) is not None:
-            self._network.at(at, self._end, end.peer)  # nobody reads there: the sender is told
+            # no reader is left, so the sender is notified
+            self._network.at(at, self._end, end.peer)
 
     def _arrival(self, end: SimulatedSocket) -> Seconds | None:
-        """Return when what is sent now arrives at the other end; None for never."""
+        """Return the arrival time of a frame sent now; None if it is lost."""
         at = self._loop.time() + self._network.delay()
         cut = self._network.cut_between(end.process.name, end.peer.process.name)
         if cut is not None and cut.kind is CutKind.LATE:
@@ -210,7 +206,7 @@ class Connections:
     # --- losses
 
     def cut(self, one: str, other: str, kind: CutKind) -> None:
-        """Let a cut of the link between two processes have its effect on their connections."""
+        """Apply a cut of the link between two processes to their connections."""
         for end in self._between(one, other):
             if kind is CutKind.RESET:
                 self._break(end)
@@ -218,38 +214,38 @@ class Connections:
                 end.is_mute = True
 
     def mute(self, one: str, other: str, *, both: bool) -> bool:
-        """Let open connections fall silent, in one direction or both; return whether any was."""
+        """Make open connections silent in one or both directions; return whether there were any."""
         ends = self._between(one, other)
         for end in ends:
             end.is_mute = end.is_mute or both or end.process.name == one
         return bool(ends)
 
     def block(self, source: str, target: str, block: Block) -> None:
-        """Let one process reach the other's port no more, and break what is open."""
+        """Block one process from the other's port, and break their connections."""
         self._blocks[source, target] = block
         for end in self._between(source, target):
             self._break(end)
 
     def process_ended(self, process: Process) -> None:
-        """Close all sockets of a process that dies, as its machine does."""
+        """Close all sockets of a dying process, as its machine does."""
         for end in [end for end in self._sockets if end.process is process]:
             self.close(end)
 
     def joins(self, one: Process, other: Process) -> bool:
-        """Return whether two processes have a connection that carries both ways."""
+        """Return whether two processes have a connection that works in both directions."""
         return any(
             end.process is one and end.peer.process is other and not _is_broken(end)
             for end in self._sockets
         )
 
     def machine_answers(self, end: SimulatedSocket) -> bool:
-        """Return whether what an end sends is acknowledged, by a process that stands still too."""
+        """Return whether the peer's machine acknowledges frames, even of a paused process."""
         one, other = end.process.name, end.peer.process.name
         is_cut = self._network.cut_between(one, other) is not None
         return not (is_cut or end.is_mute or end.peer.is_mute)
 
     def _break(self, end: SimulatedSocket) -> None:
-        """Lose what is sent from now on, and let both ends notice soon."""
+        """Lose all frames from now on, and let both ends notice soon."""
         for one in (end, end.peer):
             one.is_mute = True
             at = self._loop.time() + self._network.rng.uniform(*NOTICED_S)
@@ -280,7 +276,7 @@ async def _serve(listener: Listener, socket: SimulatedSocket) -> None:
 
 
 class SimulatedDialer(Dialer):
-    """Opens simulated connections of one process."""
+    """Dialer of one process that opens simulated connections."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How each kind of fault strikes, and when it is over."""
+"""Effect of each kind of fault, and its end."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ _OTHER_SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 def inject(world: World, fault: Fault) -> bool:
-    """Let a fault strike now; return whether there was anything to strike."""
+    """Inject a fault now; return whether it had a target."""
     world.recorder.add_event("fault", f"{fault.kind} for {fault.for_s} s, party {fault.party}")
     if fault.kind in OF_ACCOUNTS:
         _accounts(world).are_struck = True
@@ -42,7 +42,7 @@ def _scheduler_stall(world: World, fault: Fault) -> bool:
 
 
 def _two_schedulers(world: World, fault: Fault) -> bool:
-    """The old one stands still, is replaced, and goes on; some reach it still, or now and then."""
+    """Pause the scheduler, start another, and resume the old one, which some calls still reach."""
     old = world.scheduler
     if not old.in_charge:
         return False
@@ -136,7 +136,7 @@ def _port_blocked(world: World, fault: Fault) -> bool:
 
 
 def _link(world: World, fault: Fault) -> tuple[str, str]:
-    """Return who calls and who is called."""
+    """Return the caller and the called process of a link."""
     replica = f"replica-{fault.party}"
     ingress = f"ingress-{fault.party % world.plan.ingresses}"
     if fault.other == 0:
@@ -201,7 +201,7 @@ def _accounts_stall(world: World, fault: Fault) -> bool:
 
 
 def _two_accounts(world: World, fault: Fault) -> bool:
-    """The old ones stand still, are replaced, and go on, with calls that were on their way."""
+    """Pause the accounts, start others, and resume the old ones with the calls sent to them."""
     accounts = _accounts(world)
     old = accounts.newest
     if not old.in_charge:

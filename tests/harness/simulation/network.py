@@ -1,8 +1,8 @@
-"""The simulated network: calls that are late, lost, repeated or overtaken, behind Ray's handles.
+"""Simulated network: calls on Ray's handles that are late, lost, repeated or overtaken.
 
-The network fails as Ray does: a call whose answer will not come raises RayActorError in the end,
-and may have been executed. Streams keep the order of their items, as one connection does. The
-connections of the service itself are in `connections`.
+The network fails as Ray does: a call that gets no answer raises RayActorError eventually and may
+have been executed. Streams keep the order of their items, as one connection does. The service's own
+connections are in `connections`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.harness.simulation.virtual_loop import CURRENT, Process
 
 
 class Response:
-    """A call under way: await it for its answer."""
+    """Call under way; await it for its answer."""
 
     def __init__(self, answer: "asyncio.Future[Any]", cancel: Callable[[], None]) -> None:
         self._answer = answer
@@ -32,22 +32,22 @@ class Response:
         return self._answer.__await__()
 
     def cancel(self) -> None:
-        """Ask the other side to stop; nobody waits for the answer any more."""
+        """Cancel the call at the other side; its answer is not awaited any more."""
         self._cancel()
 
 
 class Stream:
-    """A streamed call under way."""
+    """Streamed call under way."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._items: deque[Any] = deque()
         self._news = asyncio.Event()
         self._cancel = cancel
         self.arrives_at: Seconds = 0.0
-        """No later item arrives before this instant."""
+        """Earliest arrival of the next item."""
 
     def put(self, item: Any) -> None:
-        """Let an item arrive; an exception ends the stream, None too."""
+        """Deliver an item; an exception or None ends the stream."""
         self._items.append(item)
         self._news.set()
 
@@ -66,63 +66,62 @@ class Stream:
         return item
 
     def cancel(self) -> None:
-        """Ask the other side to stop."""
         self._cancel()
 
 
 _FAST_S: tuple[Seconds, Seconds] = (0.0002, 0.003)
 GAP_S: Seconds = 1e-6
-"""Between two items of a stream: what happens at one instant may happen in any order."""
+"""Least time between two items of a stream; simultaneous events may happen in any order."""
 NOTICED_S: tuple[Seconds, Seconds] = (0.001, 0.5)
-"""How long until a caller hears that its call, or the process that had it, is lost."""
+"""Range of the time until a caller notices that its call, or the called process, is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConditions:
-    """How calls fare, as probabilities of one message."""
+    """Probabilities of each fate of a message."""
 
     slow: float = 0.02
     slow_s: Seconds = 0.2
-    """A slow message takes up to so much longer."""
+    """Largest delay of a slow message, in seconds."""
     lost: float = 0.0
     unanswered: float = 0.0
-    """The call is executed, its answer is lost."""
+    """Probability that the call is executed and its answer lost."""
     repeated: float = 0.0
-    """The call is executed twice."""
+    """Probability that the call is executed twice."""
     broken: float = 0.0
-    """A frame's connection breaks, before or after the frame has arrived."""
+    """Probability that a frame's connection breaks before or after its arrival."""
 
     @property
     def calm(self) -> bool:
-        """Whether nothing is lost."""
+        """Whether no message is lost."""
         return not self.lost and not self.unanswered and not self.broken
 
 
 class CutKind(StrEnum):
-    """Fate of connections over a link that is cut."""
+    """Effect of a cut link on its connections."""
 
     LATE = "late"
-    """Connections carry everything once the link is whole again."""
+    """Connections carry everything once the link is restored."""
     RESET = "reset"
     """Connections break at once, and new ones are refused."""
     SILENT = "silent"
-    """Connections never carry anything again, and opening new ones gets no answer."""
+    """Connections never carry anything again, and attempts to open new ones get no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A link that carries nothing until an instant."""
+    """Link that carries nothing until a given time."""
 
     until: Seconds
     kind: CutKind
-    """Calls of Ray's handles arrive late as connections do, or are lost."""
+    """Effect of the cut; calls of Ray's handles are late or lost accordingly."""
 
 
 class Network:
-    """Carries calls between processes."""
+    """Carrier of calls between processes."""
 
     def __init__(self, rng: random.Random, on_bug: Callable[[str, BaseException], None]) -> None:
-        """Start in fair conditions.
+        """Start with reliable conditions.
 
         Args:
             rng: Decides the fate of every message.
@@ -130,7 +129,7 @@ class Network:
         """
         self.conditions = NetworkConditions()
         self.struck: dict[str, int] = {"lost": 0, "unanswered": 0, "repeated": 0, "broken": 0}
-        """How many calls and frames had that fate."""
+        """Number of calls and frames by fate."""
         self.rng = rng
         self._on_bug = on_bug
         self._cuts: dict[tuple[str, str], Cut] = {}
@@ -139,15 +138,13 @@ class Network:
 
     @property
     def now(self) -> Seconds:
-        """The instant, in the loop's seconds."""
         return self._loop.time()
 
     def cut(self, one: str, other: str, cut: Cut) -> None:
-        """Cut the link between two processes, by name."""
         self._cuts[link(one, other)] = cut
 
     def cut_between(self, one: str, other: str) -> Cut | None:
-        """Return how the link between two processes is cut; None while it is whole."""
+        """Return the cut of the link between two processes; None if it is whole."""
         cut = self._cuts.get(link(one, other)) if self._cuts else None
         return None if cut is None or cut.until <= self._loop.time() else cut
 
@@ -159,7 +156,7 @@ class Network:
         what: str,
         not_before: Seconds = 0.0,
     ) -> Response:
-        """Let another process do something, and return what will be its answer."""
+        """Run a coroutine in another process, and return its future answer."""
         tasks: list[asyncio.Task[Any]] = []
         answer = self._loop.create_future()
         response = Response(answer, lambda: self._cancel(source, target, tasks))
@@ -205,7 +202,7 @@ class Network:
         what: str,
         not_before: Seconds = 0.0,
     ) -> Stream:
-        """Let another process make items, and return what they arrive in."""
+        """Run an iterator in another process, and return the stream of its items."""
         tasks: list[asyncio.Task[Any]] = []
         stream = Stream(lambda: self._cancel(source, target, tasks))
 
@@ -251,12 +248,12 @@ class Network:
         return stream
 
     def fail(self, answer: "asyncio.Future[Any]", error: BaseException) -> None:
-        """Let a caller hear of an error, soon."""
+        """Deliver an error to a caller, with a short delay."""
         at = self._loop.time() + self.rng.uniform(*NOTICED_S)
         self.at(at, _settle, answer, None, error)
 
     def later(self, delay_s: Seconds, action: Callable[[], None]) -> None:
-        """Let something happen that no process does."""
+        """Schedule an action that belongs to no process."""
         self.at(self._loop.time() + delay_s, action)
 
     def _cancel(self, source: Process, target: Process, tasks: "list[asyncio.Task[Any]]") -> None:
@@ -265,7 +262,7 @@ class Network:
             self.at(at, lambda: [task.cancel() for task in tasks])
 
     def _arrival(self, source: Process, target: Process) -> Seconds | None:
-        """Return when a message sent now arrives; None if it is lost."""
+        """Return the arrival time of a message sent now; None if it is lost."""
         delay = self.delay()
         cut = self.cut_between(source.name, target.name)
         if cut is not None:
@@ -273,7 +270,7 @@ class Network:
         return self._loop.time() + delay
 
     def delay(self) -> Seconds:
-        """Return how long a message takes over a link that is whole."""
+        """Return the delay of a message on a whole link."""
         rng, conditions = self.rng, self.conditions
         delay = rng.uniform(*_FAST_S)
         if rng.random() < conditions.slow:
@@ -281,7 +278,7 @@ class Network:
         return delay
 
     def strikes(self, fate: str) -> bool:
-        """Return whether a message has this fate; count it then."""
+        """Return whether a message has this fate, and count it."""
         probability: float = getattr(self.conditions, fate)
         struck = probability > 0 and self.rng.random() < probability
         self.struck[fate] += struck
@@ -290,7 +287,7 @@ class Network:
     def _error_of(
         self, task: "asyncio.Task[Any]", target: Process, what: str
     ) -> BaseException | None:
-        """Return what Ray would raise at the caller of a call that has ended; None if nothing."""
+        """Return what Ray would raise at the caller of an ended call; None without an error."""
         if task.cancelled():
             stopped: BaseException = TaskCancelledError() if target.alive else RayActorError()
             return stopped
@@ -304,19 +301,19 @@ class Network:
         return seen
 
     def at(self, at: Seconds, action: Callable[..., Any], *args: Any) -> None:
-        """Let something happen at an instant that no process does."""
+        """Schedule an action that belongs to no process at a given time."""
         self._loop.call_at(at, action, *args, context=self._nowhere)
 
 
 def here() -> Process:
-    """Return the process in which the running code is."""
+    """Return the process of the running code."""
     process = CURRENT.get()
     assert process is not None, "only a process calls others"
     return process
 
 
 def link(one: str, other: str) -> tuple[str, str]:
-    """Return the name of the link between two processes."""
+    """Return the name of the link between two processes, independent of direction."""
     return (one, other) if one < other else (other, one)
 
 
@@ -327,23 +324,23 @@ def _settle(answer: "asyncio.Future[Any]", result: Any, error: BaseException | N
         answer.set_result(result)
         return
     answer.set_exception(error)
-    answer.exception()  # nobody may wait for it any more
+    answer.exception()  # it may not be awaited any more
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
-    """Whatever a repeated call did, nobody hears of it."""
+    """Discard the result of a repeated call."""
     if not task.cancelled():
         task.exception()
 
 
 class Target(Protocol):
-    """A process that takes calls, and the object in it."""
+    """Process that takes calls, with its actor."""
 
     process: Process
 
     @property
     def actor(self) -> Any:
-        """The object whose methods are called."""
+        pass
 
 
 class _Method:
@@ -354,7 +351,7 @@ class _Method:
 
 
 class DetachedHandle:
-    """A detached actor's handle: of a scheduler, or of the accounts."""
+    """Handle of a detached actor: a scheduler, or the accounts."""
 
     def __init__(self, network: Network, find: Callable[[Process], Target | None]) -> None:
         """Make a handle.
@@ -382,7 +379,7 @@ class DetachedHandle:
 
 
 class NobodyHandle:
-    """The handle of a deployment that cannot be reached."""
+    """Handle of a deployment that cannot be reached."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -1,6 +1,6 @@
-"""The real parts in a simulation, each watched by the recorder, and the processes that host them.
+"""The real parts in a simulation, each observed by the recorder, and their processes.
 
-A test puts a broken part in the place of one.
+A test may replace a part by a broken one.
 """
 
 import asyncio
@@ -52,17 +52,16 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 from tests.harness.simulation.virtual_loop import Process
 
 _LOOK_AT_ONE_IN = 8
-"""Heartbeats per check of the state, which they rarely change; other events have a check each."""
+"""Heartbeats per check of the state, which they rarely change; other events are checked each."""
 
 
 class WatchedOutboxes(Outboxes):
-    """Tells the recorder what was decided."""
+    """Outboxes that report decisions to the recorder."""
 
     recorder: Recorder
     service: "WatchedService"
 
     def deliver(self, actions: Iterable[Action], state: State, quiet: Outbox | None) -> None:
-        """Show the recorder, then deliver."""
         decided = list(actions)
         if decided:
             self.recorder.add_decisions(self.service.office, self.service.core, decided)
@@ -70,7 +69,7 @@ class WatchedOutboxes(Outboxes):
 
 
 class WatchedDriver(CoreDriver):
-    """Shows the recorder every state of the core."""
+    """Core driver that shows every state of the core to the recorder."""
 
     recorder: Recorder
     claims: ClaimAssertions
@@ -79,7 +78,7 @@ class WatchedDriver(CoreDriver):
     _applied = 0
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
-        """Go on with what the last scheduler left."""
+        """Start from the state left by the previous scheduler."""
         super().begin(stored, epoch)
         self.claims = ClaimAssertions(self.recorder.finished, self._section.ingress_timeout_s)
         self.epoch, self.began_at = epoch, self.recorder.now
@@ -91,7 +90,7 @@ class WatchedDriver(CoreDriver):
         *,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Handle an event, then show what the core is like."""
+        """Handle an event, then check the core's state."""
         if isinstance(event, ev.InferenceSubmitted):
             self.claims.add_claim(event)
             self.recorder.check_submission(self.epoch, event.request_id)
@@ -110,7 +109,7 @@ class WatchedDriver(CoreDriver):
             self.recorder.check_invariants(self.core)
 
     def _absent(self, event: ev.Event) -> bool:
-        """Return whether an event is of an application, or an inference, that is not known."""
+        """Return whether an event concerns an unknown application or inference."""
         state = self.core.state
         if isinstance(event, ev.ApplicationArrived):
             return event.application_id not in state.applications
@@ -124,13 +123,13 @@ class WatchedDriver(CoreDriver):
 
 
 class WatchedService(SchedulerService):
-    """Shows the recorder what it puts back and all that it does."""
+    """Service that reports its restored state and its work to the recorder."""
 
     recorder: Recorder
     redis: RedisMemory
 
     def watch(self, config: AppConfig, recorder: Recorder, redis: RedisMemory) -> None:
-        """Begin to show."""
+        """Start reporting to the recorder."""
         self.recorder, self.redis = recorder, redis
         mail = self.make_outboxes()
         mail.recorder, mail.service = recorder, self
@@ -139,49 +138,47 @@ class WatchedService(SchedulerService):
         driver.recorder = recorder
 
     def make_outboxes(self) -> WatchedOutboxes:
-        """Return the mail room of this scheduler."""
         return WatchedOutboxes()
 
     async def submit_many(self, *call: Any) -> IngressMail:
-        """Show the recorder whether something is submitted again, then submit."""
+        """Record whether an item is resubmitted, then submit."""
         if any(getattr(item, "resubmitted", False) for item in call[3]):
             self.recorder.use.has_resubmissions = True
         return await super().submit_many(*call)
 
     @property
     def core(self) -> Any:
-        """The core; another one once this scheduler is in office."""
+        """The core; replaced when this scheduler becomes leader."""
         return self.term.driver.core
 
     @property
     def mail(self) -> Outboxes:
-        """The lines to ingresses and replicas."""
+        """Outboxes to ingresses and replicas."""
         return self.term.driver.outboxes
 
     @property
     def office(self) -> Epoch:
-        """The epoch; 0 before it is known."""
+        """Epoch of this scheduler; 0 before it is known."""
         return self.term.epoch
 
     def note_lead(self) -> None:
-        """Show that it has become the leader; the restored tags must be those that were stored."""
+        """Record the new leader; restored tags must equal the stored ones."""
         self.recorder.became_leader(self.term.epoch, self.core, self.redis.tags)
 
 
 class WatchedLeaseTable(LeaseTable):
-    """Tells the recorder what is armed and what runs."""
+    """Lease table that reports armed and running leases to the recorder."""
 
     recorder: Recorder
     puller: Puller
     _reports = 0
 
     def report_ends(self) -> tuple[ev.LeaseFinished, ...]:
-        """Count, as the puller counts its pulls."""
+        """Count reports, as the puller counts its pulls."""
         self._reports += 1
         return super().report_ends()
 
     def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
-        """Show the recorder, then take in."""
         new = list(messages)
         for message in new:
             if isinstance(message, Grant):
@@ -190,7 +187,6 @@ class WatchedLeaseTable(LeaseTable):
 
     @asynccontextmanager
     async def hold_lease(self, lease_id: LeaseId) -> AsyncGenerator[HeldLease]:
-        """Run a payload, and say so."""
         async with super().hold_lease(lease_id) as lease:
             self.recorder.payload_started(self._replica_id, lease_id, self._engine)
             yield lease
@@ -205,7 +201,7 @@ class WatchedLeaseTable(LeaseTable):
 
     @property
     def running(self) -> list[LeaseId]:
-        """The leases whose payloads run."""
+        """Leases whose payloads run."""
         return [lease_id for lease_id, lease in self.held_leases.items() if lease.task is not None]
 
 
@@ -213,15 +209,15 @@ _KILLS_AFTER_S: Seconds = 0.02
 
 
 class WatchedEngine(FakeEngine):
-    """Tells the recorder what was made under each lease."""
+    """Engine that reports its work under each lease to the recorder."""
 
     recorder: Recorder
     replica_id: str
     crash: Callable[[], None]
-    """Ends its process as SIGSEGV does."""
+    """Function that ends the process like SIGSEGV."""
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
-        """Run a call; die of one that kills, before it has made a token, or crash the process."""
+        """Run a call; a killer prompt kills the engine or the process before the first token."""
         prompt = json.loads(call.body)["prompt"]
         if prompt.endswith(KILLER):
             name = prompt.partition(" ")[0]
@@ -242,26 +238,25 @@ class WatchedEngine(FakeEngine):
             self.die()
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Forget a lease, and say what it has used."""
+        """Drop a lease and return the progress under it."""
         so_far, used = self.progress(lease_id), super().release(lease_id)
         self.recorder.payload_ended(self.replica_id, lease_id, so_far, used)
         return used
 
 
 def _says_nothing(event: ev.Event) -> bool:
-    """Return whether an event is a sign of life only."""
+    """Return whether an event is only a sign of life."""
     if isinstance(event, ev.ReplicaPulled):
         return not event.progress and not event.finished
     return isinstance(event, ev.IngressHeartbeat | ev.PullAnswered)
 
 
 class WatchedSchedulerLink(SchedulerLink):
-    """Tells the recorder which epochs a process names."""
+    """Scheduler link that reports the epochs named by its process to the recorder."""
 
     recorder: Recorder
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Show the recorder, then call."""
         if method in _EPOCHS:
             self.recorder.check_named_epoch(here(), _EPOCHS[method](arguments))
         return await super().call(method, *arguments)
@@ -272,7 +267,7 @@ _EPOCHS: dict[str, Callable[[tuple[Any, ...]], Epoch]] = {
     "poll_grants": lambda arguments: arguments[1],
     "pull": lambda arguments: arguments[0].epoch,
 }
-"""Where calls name an epoch."""
+"""Position of the epoch in the arguments of each call that names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +286,7 @@ class Parts:
 
 
 class ProcessLinks:
-    """The way out of a process: its keys, and the connections that it opens."""
+    """Outgoing connections of a process, and its keys."""
 
     def __init__(
         self,
@@ -316,7 +311,7 @@ class ProcessLinks:
 
 
 class SchedulerWithoutRay(SchedulerActor):
-    """A scheduler's actor as it is, but for how it is started and ended."""
+    """Scheduler actor without Ray's start and end."""
 
     def __init__(
         self,
@@ -341,7 +336,7 @@ class SchedulerWithoutRay(SchedulerActor):
 
     @property
     def leads(self) -> bool:
-        """Whether a service of it takes calls."""
+        """Whether its service takes calls."""
         return self._leading is not None
 
     async def _start(self, above: Epoch = 0) -> SchedulerService:
@@ -372,7 +367,7 @@ class SchedulerWithoutRay(SchedulerActor):
 
 
 class SchedulerHost:
-    """A scheduler's process."""
+    """Scheduler process."""
 
     def __init__(
         self,
@@ -387,7 +382,7 @@ class SchedulerHost:
         wall_ahead_s: Seconds,
         accounts: DetachedHandle | None,
     ) -> None:
-        """Start to take office.
+        """Start the process, which then tries to become leader.
 
         Args:
             number: Number of the process.
@@ -406,7 +401,7 @@ class SchedulerHost:
         self.is_leaving = False
         self.wall_ahead_s = wall_ahead_s
         self.answers: WatchedService
-        """The service that leads, or is about to."""
+        """Service that leads, or is about to."""
 
         def note_saved(epoch: Epoch, began_at: Seconds) -> None:
             recorder.use.saved(epoch, began_at - loop.time() + recorder.now)
@@ -449,7 +444,7 @@ class SchedulerHost:
 
     @property
     def in_charge(self) -> bool:
-        """Whether it lives and takes calls."""
+        """Whether the process lives and takes calls."""
         return self.process.alive and not self.process.paused and self.actor.leads
 
     async def stop(self) -> None:
@@ -460,7 +455,7 @@ class SchedulerHost:
 
 
 class ReplicaWithoutServe(EngineReplica):
-    """A replica as it is, but for how it is started and ended."""
+    """Replica without Serve's start and end."""
 
     def __init__(
         self,
@@ -477,7 +472,7 @@ class ReplicaWithoutServe(EngineReplica):
         self._pulling = self._listener = self._exporter = None
         self._tracer = self._spans = self._crashes = None
         self.callers: dict[LeaseId, Caller] = {}
-        """Who has sent the payload of each lease."""
+        """Sender of each lease's payload."""
 
     async def begin(
         self, parts: Parts, links: ProcessLinks, connections: Connections, recorder: Recorder
@@ -493,7 +488,7 @@ class ReplicaWithoutServe(EngineReplica):
             "stream": self.stream,
             "inspect": self.inspect,
         }
-        address = f"{here().name}:1"  # its successor's too
+        address = f"{here().name}:1"  # its successor has the same address
         self._listener = Listener(
             self._replica_id,
             links.keyring,
@@ -519,12 +514,10 @@ class ReplicaWithoutServe(EngineReplica):
         self._watching = self._watch_engine()
 
     async def unary(self, caller: Caller, lease_id: str, *arguments: Any) -> Any:
-        """Note the caller, then run a leased call."""
         self.callers[lease_id] = caller
         return await super().unary(caller, lease_id, *arguments)
 
     async def stream(self, caller: Caller, lease_id: str, *arguments: Any) -> AsyncGenerator[Any]:
-        """Note the caller, then run a leased call."""
         self.callers[lease_id] = caller
         async with aclosing(super().stream(caller, lease_id, *arguments)) as items:
             async for item in items:
@@ -532,27 +525,27 @@ class ReplicaWithoutServe(EngineReplica):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it pulls."""
+        """Whether it has begun to pull."""
         return self._pulling is not None
 
     async def leave(self) -> None:
-        """Do what Serve lets a replica do before it is gone."""
+        """Run the steps of a replica that Serve removes."""
         await super().__del__()
 
     def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
-        """Nothing: here the garbage collector calls it."""
+        """Do nothing: here the garbage collector calls it."""
 
     async def _leave_process(self) -> None:
         self._on_engine_died()
 
 
 class ReplicaHost:
-    """A replica's process."""
+    """Replica process."""
 
     def __init__(
         self, slot: int, replica_id: ReplicaId, config: AppConfig, recorder: Recorder
     ) -> None:
-        """Prepare; `begin` starts it.
+        """Prepare the process; `begin` starts it.
 
         Args:
             slot: Its place; a successor has the same.
@@ -588,7 +581,6 @@ class ReplicaHost:
         on_died: Callable[["ReplicaHost"], None],
         on_crash: Callable[["ReplicaHost"], None],
     ) -> None:
-        """Start the engine and pull."""
         self.engine.crash = lambda: on_crash(self)
         self.answers = ReplicaWithoutServe(
             self._config, self.replica_id, self.engine, lambda: on_died(self)
@@ -602,12 +594,12 @@ class ReplicaHost:
 
     @property
     def pulls(self) -> bool:
-        """Whether it lives and takes part."""
+        """Whether the process lives and is not paused."""
         return self.process.alive and not self.process.paused
 
 
 class IngressHost:
-    """An ingress's process: its side of the queue, without HTTP."""
+    """Ingress process: its side of the queue, without HTTP."""
 
     def __init__(
         self,
@@ -643,10 +635,10 @@ class IngressHost:
         )
         self.process.run(self.answers.client.session.start)
         self.is_ready = False
-        """Whether it takes connections: Serve configures an ingress before that."""
+        """Whether it takes connections; Serve configures an ingress first."""
 
     async def configure(self, settings: dict[str, Any]) -> None:
-        """Give it its settings, again until it has been able to pass them on."""
+        """Apply settings, repeatedly until the ingress could forward them."""
         while True:
             try:
                 await self.answers.reconfigure(SchedulingConfig.parse(settings))
@@ -656,7 +648,7 @@ class IngressHost:
         self.is_ready = True
 
     async def stop(self) -> None:
-        """End all talk."""
+        """Close all connections."""
         await self.answers.client.session.stop()
         await self._links.replicas.close()
         await self._links.scheduler.close()

@@ -1,4 +1,4 @@
-"""The plan of a simulation, drawn from its seed: processes, clients, faults."""
+"""Plan of a simulation, drawn from its seed: processes, clients, faults."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -17,42 +17,40 @@ _FAULTS_UNTIL_S: Seconds = 14.0
 _WITH_KILLER = 0.15
 """Share of simulations with a call that kills engines."""
 KILLER = "poison"
-"""Last word of such a call."""
+"""Last word of a prompt that kills engines."""
 _WITH_QUOTAS = 0.35
-"""Share of simulations with quotas; they take twice as long as others."""
+"""Share of simulations with quotas, which take twice as long as others."""
 
 
 class FaultKind(StrEnum):
-    """Kinds of faults in a simulation."""
-
     SCHEDULER_CRASH = "scheduler_crash"
     SCHEDULER_STALL = "scheduler_stall"
     TWO_SCHEDULERS = "two_schedulers"
-    """A scheduler that was taken for dead comes back beside its successor."""
+    """A scheduler believed dead returns beside its successor."""
     REPLICA_CRASH = "replica_crash"
     REPLICA_STALL = "replica_stall"
     REPLICA_DRAIN = "replica_drain"
     ENGINE_DEATH = "engine_death"
     ENGINE_STALL = "engine_stall"
-    """An engine that is alive makes no steps."""
+    """A living engine makes no steps."""
     INGRESS_CRASH = "ingress_crash"
     INGRESS_STALL = "ingress_stall"
     PARTITION = "partition"
     HALF_OPEN = "half_open"
     """Open connections between two processes carry nothing more, in one direction or both."""
     PORT_BLOCKED = "port_blocked"
-    """A process cannot reach the port of another one, though Ray reaches both."""
+    """A process cannot reach another one's port, although Ray reaches both."""
     STORM = "storm"
-    """Connections break; calls of handles are lost, unanswered, executed twice; all is slow."""
+    """Connections break; calls of handles are lost, unanswered or executed twice; all are slow."""
     STORE_AWAY = "store_away"
     STORE_EMPTIED = "store_emptied"
     STORE_SLOW = "store_slow"
     SETTINGS = "settings"
-    """The policy is changed; no fault, but it has to survive them."""
+    """The policy is changed; this is no fault but must survive faults."""
     ACCOUNTS_CRASH = "accounts_crash"
     ACCOUNTS_STALL = "accounts_stall"
     TWO_ACCOUNTS = "two_accounts"
-    """Accounts that were taken for dead come back beside their successors."""
+    """Accounts believed dead return beside their successors."""
     ACCOUNTS_UNREACHED = "accounts_unreached"
     """The link between a scheduler and the accounts is cut."""
     ACCOUNTS_STORE_AWAY = "accounts_store_away"
@@ -61,21 +59,21 @@ class FaultKind(StrEnum):
 
 
 OF_ACCOUNTS = tuple(kind for kind in FaultKind if "accounts" in kind.value)
-"""Kinds of faults that strike the accounts of quotas."""
+"""Kinds of faults that hit the quota accounts."""
 _DRAWN_APART = (FaultKind.ENGINE_STALL,)
-"""Kinds that are drawn from a source of their own, so that the others of a seed stay."""
+"""Kinds drawn from a separate random source, so that a seed's other faults stay the same."""
 _OF_MODELS = tuple(kind for kind in FaultKind if kind not in (*OF_ACCOUNTS, *_DRAWN_APART))
 _WITH_STALLS = 0.2
 """Share of the simulations with faults in which engines stall."""
 
 
 class Ending(StrEnum):
-    """End of an application: the owner's last act once it has its answers."""
+    """Last act of an application's owner after the answers."""
 
     CLOSE = "close"
     CANCEL = "cancel"
     LEAVE = "leave"
-    """Nothing: it ends by idle time."""
+    """No act: the application ends by idle timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,63 +82,61 @@ class Fault:
 
     kind: FaultKind
     at_s: Seconds
-    """After the beginning of the simulated."""
+    """Time since the start of the simulation, in seconds."""
     for_s: Seconds
-    """How long: until it is whole again, or until a successor starts."""
+    """Time until the fault is undone, or until a successor starts, in seconds."""
     party: int = 0
     """Number of the replica or ingress."""
     other: int = 0
-    """For a link: 0 is a replica's to the scheduler, 1 an ingress's, else an ingress's to a
+    """Kind of link: 0 replica to scheduler, 1 ingress to scheduler, otherwise ingress to
     replica."""
     cut: CutKind = CutKind.LATE
-    """Fate of connections in a partition."""
+    """Effect of a partition on connections."""
     both: bool = False
     """Whether a half-open link is silent in both directions; whether a blocked port refuses."""
     jump_s: Seconds = 0.0
-    """By how much the successor's wall clock differs."""
+    """Difference of the successor's wall clock, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedInference:
-    """Call of a client, as planned."""
-
     name: str
     prompt: str
     max_tokens: Tokens
     stream: bool
     choices: int = 1
     leaves_after_s: Seconds | None = None
-    """Seconds after which the caller disconnects."""
+    """Seconds after which the caller disconnects; None if it stays."""
     reads_every_s: Seconds = 0.0
-    """Seconds that the caller takes for each chunk of the stream."""
+    """Seconds that the caller takes to read each chunk of the stream."""
     deadline_s: Seconds | None = None
-    """Seconds that it may wait in the queue."""
+    """Longest wait in the queue, in seconds; None without a deadline."""
 
     @property
     def kills(self) -> bool:
-        """Whether engines die of it."""
+        """Whether engines die of the call."""
         return self.prompt.endswith(KILLER)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedApplication:
-    """Application, as planned: stages of calls, one stage after the other."""
+    """Planned application: stages of calls, one stage after the other."""
 
     application_id: str | None
-    """None: each call is an application of its own."""
+    """Id of the application; None if each call is a separate application."""
     tenant: str
     at_s: Seconds
     opens: bool
-    """By a call of its own; otherwise by its first inference."""
+    """Whether it is opened by a separate call; otherwise by its first inference."""
     stages: tuple[tuple[PlannedInference, ...], ...]
     gap_s: Seconds
-    """Between its stages."""
+    """Pause between its stages, in seconds."""
     ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is decided before a simulation begins."""
+    """Everything decided before a simulation begins."""
 
     seed: int
     ingresses: int
@@ -154,49 +150,48 @@ class Plan:
     heartbeat_s: Seconds
     report_s: Seconds
     shuffled: bool
-    """Whether callbacks of one instant run in an order drawn by lot."""
+    """Whether simultaneous callbacks run in random order."""
     applications: tuple[PlannedApplication, ...]
     faults: tuple[Fault, ...]
     tenants: dict[str, Any] = field(default_factory=dict)
-    """The tree of tenants, as the settings have it; empty: there are no quotas."""
+    """Tenant tree as in the settings; empty without quotas."""
     midnight_s: Seconds | None = None
-    """When a day of UTC begins; None: not during the simulated."""
+    """Time at which a UTC day begins; None if that is not during the simulation."""
     other: "Plan | None" = None
-    """The plan of a second model on the same accounts, with a queue and processes of its own."""
+    """Plan of a second model on the same accounts, with its own queue and processes."""
 
     @property
     def of_models(self) -> "tuple[Plan, ...]":
-        """The plans of all models."""
+        """Plans of all models."""
         return (self,) if self.other is None else (self, self.other)
 
     @property
     def inferences(self) -> int:
-        """Calls of clients."""
         applications = [a for plan in self.of_models for a in plan.applications]
         return sum(len(stage) for a in applications for stage in a.stages)
 
     @property
     def has_killer(self) -> bool:
-        """Whether engines die of a call of this model."""
+        """Whether a call of this model kills engines."""
         stages = (stage for application in self.applications for stage in application.stages)
         return any(inference.kills for stage in stages for inference in stage)
 
     @property
     def fault_free(self) -> bool:
-        """Whether nothing goes wrong."""
+        """Whether the plan has no faults."""
         faults = [fault for plan in self.of_models for fault in plan.faults]
         return all(fault.kind is FaultKind.SETTINGS for fault in faults)
 
 
 def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed: of one model, or of two whose tenants have quotas."""
+    """Return the plan of a seed: with one model, or with two whose tenants have quotas."""
     plan = _plan_of_one_model(seed)
     has_quotas = random.Random(f"quotas {seed}").random() < _WITH_QUOTAS
     return draw_quotas(plan) if has_quotas else plan
 
 
 def draw_quotas(plan: Plan) -> Plan:
-    """Return a plan with a second model, and with quotas that bind both."""
+    """Return a plan with a second model, and with quotas on both."""
     rng = random.Random(f"tenants {plan.seed}")
     other = _plan_of_one_model(plan.seed + 1_000_000)
     names = {"t1": "o/t1", "t2": "o/t2"} if rng.random() < 0.5 else {"t1": "t1", "t2": "t2"}
@@ -251,7 +246,7 @@ def _plan_of_one_model(seed: int) -> Plan:
 
 
 def with_killer(plan: Plan) -> Plan:
-    """Return a plan in which engines die of a call whose client waits for its end, if one does."""
+    """Return a plan with a call that kills engines and whose client waits, if one can."""
 
     def may_kill(inference: PlannedInference) -> bool:
         waits = inference.leaves_after_s is None and inference.deadline_s is None
@@ -324,13 +319,13 @@ def _inference(rng: random.Random, name: str, kv_tokens: Tokens) -> PlannedInfer
 
 
 def _deadline(drawn: str) -> Seconds | None:
-    """Return the deadline of a call, by what else was drawn of it: one in ten has one."""
+    """Return the deadline of a call, derived from its other draws: one in ten has one."""
     rng = random.Random(f"deadline {drawn}")
     return rng.choice((0.3, 1.5, 4.0)) if rng.random() < 0.1 else None
 
 
 def _faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:
-    """Return what goes wrong; in one simulation of ten nothing does."""
+    """Return the faults; one simulation in ten has none."""
     count = 0 if rng.random() < 0.1 else rng.randint(1, 6)
     faults = _faults_of(rng, _OF_MODELS, count, replicas, ingresses)
     apart = random.Random(f"apart {faults}")

@@ -1,7 +1,7 @@
-"""Rules of quotas and usage that a simulation must keep; a function each.
+"""Rules of quotas and usage that a simulation must keep, one function each.
 
-All of them hold what the service has counted against what really ran, as the recorders of use saw
-it: in schedulers and engines, whoever died meanwhile.
+They compare the service's counts with the runs that the recorders saw in schedulers and engines,
+including those that died.
 """
 
 import asyncio
@@ -28,11 +28,10 @@ from tests.harness.simulation.world import World
 
 LOOK_EVERY_S: Seconds = 1.0
 _HANDED_OVER_S: Seconds = 40.0
-"""Time until accounts that have forgotten are told what live applications hold: as long as an
+"""Time until accounts that lost claims have received those of live applications: as long as an
 ingress may be silent, and a little more."""
 _REPORTED_S: Seconds = 3.0
-"""Time until a scheduler has booked an inference that has come to its end: a replica reports once a
-second at most."""
+"""Time until a scheduler has booked an ended inference: a replica reports at most once a second."""
 _LOSING = frozenset(FaultKind) - {
     FaultKind.SETTINGS,
     FaultKind.SCHEDULER_CRASH,
@@ -47,14 +46,14 @@ _LOSING = frozenset(FaultKind) - {
     FaultKind.ACCOUNTS_STORE_EMPTIED,
     FaultKind.ACCOUNTS_STORE_SLOW,
 }
-"""Faults that may keep the end of an inference from any scheduler, or empty the store."""
+"""Faults that may keep the end of an inference from every scheduler, or empty the store."""
 
 
 def limits_hold(worlds: Sequence[World]) -> None:
-    """No window of a quota that rejects has more than its limit, over all models.
+    """No window of a rejecting quota exceeds its limit, over all models.
 
-    Metered units may go beyond it by the error of one prediction, and by what no claim held: made
-    after its inference was cancelled, a second time, or while the accounts had forgotten.
+    Metered units may exceed it by the error of one prediction, and by work without a claim: after
+    the inference was cancelled, in a second run, or while the accounts had lost claims.
     """
     first = worlds[0]
     accounts = first.accounts
@@ -77,9 +76,9 @@ def limits_hold(worlds: Sequence[World]) -> None:
 
 
 def _forgot_at(worlds: Sequence[World]) -> list[Seconds]:
-    """Return when accounts died with what their successors cannot know, by the recorders' time.
+    """Return when accounts died with data that their successors cannot have (recorders' time).
 
-    While their store is away, that is what a scheduler knew which died soon after or before.
+    While their store is away, this is the data of a scheduler that died about the same time.
     """
     first, accounts = worlds[0], worlds[0].accounts
     if accounts is None:
@@ -133,9 +132,9 @@ def _check_windows(
 
 
 def _begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
-    """Return the instant after which a window began that ends at an instant."""
+    """Return the begin of the window that ends at an instant."""
     if quota.window is Window.ROLLING:
-        # What engines produce is looked at once a second.
+        # The output of engines is sampled once a second.
         return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit in METERED)
     midnight_s = world.plan.midnight_s
     if midnight_s is None or at_s < midnight_s:
@@ -144,17 +143,17 @@ def _begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
 
 
 def use_is_counted_once(worlds: Sequence[World]) -> None:
-    """The accounts have counted all that was let in, and nothing twice.
+    """The accounts have counted everything that was admitted, and nothing twice.
 
-    A claim whose scheduler died counts as used, whether it was or not; and accounts that die while
-    their store is away may forget what a scheduler knew that died, too.
+    A claim whose scheduler died counts as used in any case. Accounts that die while their store is
+    away may lose the data of a scheduler that died as well.
     """
     first = worlds[0]
     accounts = first.accounts
     if accounts is None or _forgot_at(worlds) or not accounts.newest.in_charge:
         return
     if _fault_kinds(worlds) & {FaultKind.STORE_EMPTIED}:
-        return  # who has lost its applications may count one of them again: seed 14381
+        return  # a scheduler that lost its applications may count one of them again: seed 14381
     service = accounts.newest.actor.service
     assert service is not None
     for path, standings in service.book.nodes(accounts.wall()).items():
@@ -188,14 +187,13 @@ _EXACT = frozenset(
         FaultKind.ACCOUNTS_STORE_SLOW,
     }
 )
-"""Faults under which nothing is lost: ingresses and replicas live, and speak with each other."""
+"""Faults under which no count is lost: ingresses and replicas live and are connected."""
 
 
 def usage_is_what_ran(world: World) -> None:
-    """Totals have each application and inference that ran, once, whoever died.
+    """Totals contain each application and inference that ran, once, despite deaths of schedulers.
 
-    Something may be missing if an ingress or a replica died or was cut off, too, or the store was
-    emptied.
+    Some may be missing if an ingress or replica died or was cut off, or the store was emptied.
     """
     scheduler, use = world.scheduler, world.recorder.use
     if not scheduler.in_charge:
@@ -234,9 +232,9 @@ def usage_is_what_ran(world: World) -> None:
 
 
 def _certain(world: World) -> dict[ClientId, int]:
-    """Return how many inferences of each tenant came to their ends and must be counted.
+    """Return the number of each tenant's inferences that ended and must be counted.
 
-    Not those that a scheduler may have lost that died before it had saved them.
+    Inferences that a dying scheduler may not have saved are excluded.
     """
     use, found = world.recorder.use, dict[ClientId, int]()
     if _fault_kinds([world]) & _LOSING:
@@ -260,7 +258,7 @@ def _fault_kinds(worlds: Sequence[World]) -> set[FaultKind]:
 
 
 def claims_left(world: World) -> list[str]:
-    """Return what is claimed or held back though nobody wants anything any more."""
+    """Return the claims and held-back amounts that remain after all clients are done."""
     scheduler, accounts = world.scheduler, world.accounts
     if accounts is None:
         return []
@@ -278,7 +276,7 @@ def claims_left(world: World) -> list[str]:
 
 
 class FinalTotals:
-    """A day whose totals were said to be final has the same totals whenever it is asked for."""
+    """The totals of a day that was declared final never change."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -286,7 +284,7 @@ class FinalTotals:
         self._today = int((VirtualLoop.STARTS_AT + world.scheduler.wall_ahead_s) // DAY_S)
 
     async def keep_asking(self) -> None:
-        """Ask for the totals of the day that ends, as a meter does that waits for them."""
+        """Request the totals of the ending day repeatedly, as a meter that waits for them does."""
         while True:
             await asyncio.sleep(self._world.rng.uniform(0.1, 2.0))
             try:
@@ -298,7 +296,7 @@ class FinalTotals:
     def _compare(self, told: dict[str, Any]) -> None:
         found = dict(self._finals(told))
         if FaultKind.STORE_EMPTIED in _fault_kinds([self._world]):
-            return  # a store that has lost them, with a scheduler that dies, has no finals
+            return  # a store that lost them, with a dying scheduler, has no final totals
         for name in found.keys() | (self._final.keys() if told["open_from"] > self._today else ()):
             before, now = self._final.get(name), found.get(name)
             if name in self._final and before != now:

@@ -1,4 +1,4 @@
-"""The recorder of a simulation: its trace, and the assertions that hold at every step."""
+"""Recorder of a simulation: its trace, and the assertions that hold at every step."""
 
 import asyncio
 import re
@@ -33,10 +33,10 @@ _LONG_ID = re.compile(r"[0-9a-f]{32}\+*|ingress-[0-9a-f]{12}")
 
 
 class Trace:
-    """The events of one simulated. Ids that are new in every run get short names by appearance."""
+    """Events of one simulation; random ids are replaced by short names in order of appearance."""
 
     def __init__(self, *, traced: bool) -> None:
-        """Begin.
+        """Make an empty trace.
 
         Args:
             traced: Whether to keep it; a search has no use for it.
@@ -46,7 +46,6 @@ class Trace:
         self._names: dict[str, str] = {}
 
     def add_event(self, at: Seconds, text: str) -> None:
-        """Add an event."""
         if self.is_kept:
             self.lines.append((at, _LONG_ID.sub(self._short, text)))
 
@@ -56,29 +55,29 @@ class Trace:
         return self._names.setdefault(found, f"{kind}{len(self._names) + 1}")
 
     def text(self) -> str:
-        """Return it, one event a line."""
+        """Return the trace, one event per line."""
         return "\n".join(f"{at:10.4f}  {text}" for at, text in self.lines)
 
 
 _REMEMBERED_S: Seconds = 60.0
-"""A replica tells a new scheduler what ended so lately."""
+"""Time for which a replica repeats ended leases to a new scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedLease:
-    """A lease whose inference was made to its end."""
+    """Lease whose inference was completed."""
 
     replica_id: ReplicaId
     first_pull: int
-    """Number of the first pull of its replica that can tell of it."""
+    """Number of the replica's first pull that can report it."""
     at_s: Seconds
 
 
 class ClaimAssertions:
-    """The claims made of one scheduler that are not settled."""
+    """Unsettled claims made of one scheduler."""
 
     def __init__(self, finished: Mapping[LeaseId, FinishedLease], forgets_after_s: Seconds) -> None:
-        """Begin with none.
+        """Make a set without claims.
 
         Args:
             finished: What was made to its end, over all replicas and schedulers.
@@ -88,10 +87,10 @@ class ClaimAssertions:
         self._forgets_after_s = forgets_after_s
         self._made: set[RequestId] = set()
         self.pending: dict[RequestId, LeaseId] = {}
-        """No replica has told of these leases."""
+        """Leases that no replica has reported, by request."""
 
     def add_claim(self, submitted: ev.InferenceSubmitted) -> None:
-        """An inference is submitted; a message that is repeated later claims nothing again."""
+        """Add the claim of a submitted inference; a repeated message adds none."""
         name = submitted.request_id
         if name not in self._made and submitted.lease_id is not None:
             self.pending[name] = submitted.lease_id
@@ -104,7 +103,7 @@ class ClaimAssertions:
         leader_for_s: Seconds,
         at_s: Seconds,
     ) -> list[str]:
-        """Return who is to run again though all was made, and that was told.
+        """Return inferences that would run again although a reported lease had completed them.
 
         To be called after every event: what is settled by it is forgotten.
 
@@ -143,11 +142,11 @@ _MOST_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A rule that did not hold."""
+    """Rule that did not hold."""
 
     check: str
     at_s: Seconds
-    """Virtual seconds since the simulation began."""
+    """Virtual seconds since the start of the simulation."""
     detail: str
 
     def __str__(self) -> str:
@@ -156,7 +155,7 @@ class Failure:
 
 @dataclass(slots=True)
 class GrantedLease:
-    """Lease that some scheduler granted, and the service under it."""
+    """Lease granted by some scheduler, and the service under it."""
 
     request_id: str
     application_id: ApplicationId
@@ -164,13 +163,13 @@ class GrantedLease:
     claim: ClaimName
     """Name of the inference's claim on quotas."""
     used: KvTokenTime = 0
-    """h of what was produced under it, once it has ended."""
+    """KV token-time produced under the lease, set at its end."""
     tokens: Tokens = 0
-    """Tokens of its prompt and its output, once it has ended and something was produced."""
+    """Tokens of prompt and output, set at the end if anything was produced."""
 
 
 class Recorder:
-    """Sees every decision, every lease armed and every token made."""
+    """Observer of every decision, armed lease and token."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -178,40 +177,38 @@ class Recorder:
         self.failed = asyncio.Event()
         self.leases: dict[LeaseId, GrantedLease] = {}
         self.holders: dict[LeaseId, object] = {}
-        """Engines under which a lease runs."""
+        """Engine under which each lease runs."""
         self.grants = 0
         self.killed = Counter[str]()
-        """Engines that died of each call."""
+        """Number of engines that died of each call."""
         self.ended: dict[ApplicationId, int] = {}
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
         self._by_application: dict[ApplicationId, list[GrantedLease]] = {}
         self._leaders: dict[Epoch, object] = {}
         self.finished: dict[LeaseId, FinishedLease] = {}
-        """Made to their ends, and not aborted."""
+        """Leases that completed and were not aborted."""
         self._refused: set[tuple[Epoch, RequestId]] = set()
         self._named: dict[Process, Epoch] = {}
         self.use = UseRecorder(lambda: self.now)
 
     @property
     def now(self) -> Seconds:
-        """Virtual seconds since the simulation began."""
+        """Virtual seconds since the start of the simulation."""
         return self._loop.time() - self._began_at
 
     def add_failure(self, check: str, detail: str) -> None:
-        """Note that a rule did not hold."""
         if len(self.failures) < _MOST_FAILURES:
             self.failures.append(Failure(check, self.now, detail))
             self.add_event("!", f"{check}: {detail}")
         self.failed.set()
 
     def add_event(self, who: str, text: str) -> None:
-        """Add to the trace."""
         if self.trace.is_kept:
             self.trace.add_event(self.now, f"{who:<12} {text}")
 
     def check_named_epoch(self, process: Process, epoch: Epoch) -> None:
-        """A process calls the scheduler of an epoch: never of a lower one than before."""
+        """Check that a process never calls a scheduler of a lower epoch than before."""
         before = self._named.get(process, 0)
         if epoch < before:
             self.add_failure(
@@ -222,7 +219,7 @@ class Recorder:
     # --- the scheduler
 
     def became_leader(self, epoch: Epoch, core: SchedulerCore, stored: Tags | None) -> None:
-        """A scheduler is in office: epochs are never shared, and tags are what they were."""
+        """Check that the new leader's epoch is unused and its tags are the stored ones."""
         self.add_event(
             f"scheduler-{epoch}", f"is the leader, {len(core.state.applications)} applications"
         )
@@ -240,22 +237,22 @@ class Recorder:
             self.add_failure("tags_survive_restarts", f"(before, after): {changes}")
 
     def check_invariants(self, core: SchedulerCore) -> None:
-        """A scheduler has handled an event: its state keeps the core's rules."""
+        """Check the core's invariants after an event."""
         try:
             check(core)
         except InvariantViolation as violation:
             self.add_failure("core_invariants", str(violation))
 
     def check_submission(self, epoch: Epoch, request_id: RequestId) -> None:
-        """An inference is submitted: not one that this scheduler has refused, by another name.
+        """Check that a refused inference is not submitted again under another name.
 
-        A scheduler that does not know the application may be told of it.
+        A scheduler that does not know the application may receive it.
         """
         if request_id.endswith("+") and (epoch, request_id[:-1]) in self._refused:
             self.add_failure("what_was_refused_is_not_asked_anew", request_id)
 
     def add_decisions(self, epoch: Epoch, core: SchedulerCore, actions: Sequence[Action]) -> None:
-        """A scheduler has decided something: grants are in order, bookings explained."""
+        """Check decisions: grants are in order, and bookings are explained."""
         granted: list[tuple[Application, ReplicaId]] = []
         for action in actions:
             if isinstance(action, Grant):
@@ -295,15 +292,16 @@ class Recorder:
     def _check_order(
         self, core: SchedulerCore, granted: list[tuple[Application, ReplicaId]]
     ) -> None:
-        """Check that grants come before all that still waits, under policies that have tags.
+        """Check that grants precede all waiting inferences, under policies with tags.
 
-        What avoids the granted replica is no part of that.
+        Inferences that avoid the granted replica are excluded.
         """
         order = core.ledger
         if order.policy_name not in ("justitia", "app-fcfs"):
             return
         if order.options.fairness == "tenant":
-            return  # a grant may complete a tenant's first application, and its key changes
+            # a grant may complete a tenant's first application, which changes the tenant's key
+            return
         waiting = [a for a in core.state.applications.values() if a.waiting]
 
         def key(application: Application) -> tuple[float, int]:
@@ -323,7 +321,7 @@ class Recorder:
                 )
 
     def _application_ended(self, ended: EndApplication) -> None:
-        """No more is booked for an application than its leases have produced."""
+        """Check that no more is booked for an application than its leases have produced."""
         application_id = ended.application_id
         self.ended[application_id] = self.ended.get(application_id, 0) + 1
         produced = sum(lease.used for lease in self._by_application.get(application_id, ()))
@@ -339,7 +337,7 @@ class Recorder:
             )
 
     def look_at_engines(self) -> None:
-        """Note what has been produced so far; once a second will do."""
+        """Record the output produced so far; called about once a second."""
         of: defaultdict[tuple[ApplicationId, ClaimName], list[float]] = defaultdict(lambda: [0, 0])
         for lease_id, lease in self.leases.items():
             amounts = of[lease.application_id, lease.claim]
@@ -367,7 +365,7 @@ class Recorder:
     # --- replicas
 
     def lease_armed(self, replica: str, lease_id: LeaseId, known: Epoch) -> None:
-        """A replica has taken a lease: of no scheduler that it knows to be replaced."""
+        """Check that a replica arms no lease of a scheduler that it knows to be replaced."""
         self.add_event(replica, f"arms {lease_id}")
         if _epoch_of(lease_id) < known:
             self.add_failure(
@@ -376,14 +374,13 @@ class Recorder:
             )
 
     def payload_started(self, replica: str, lease_id: LeaseId, engine: object) -> None:
-        """A payload runs."""
         self.add_event(replica, f"runs {lease_id}")
         self.holders[lease_id] = engine
 
     def inference_completed(
         self, replica: ReplicaId, lease_id: LeaseId, first_pull: int, output_tokens: Tokens
     ) -> None:
-        """An inference was made to its end; the pulls of its replica tell of it from one on."""
+        """Record a completed inference, and the first pull of its replica that can report it."""
         self.finished[lease_id] = FinishedLease(replica, first_pull, self.now)
         lease = self.leases[lease_id]
         name = lease.application_id
@@ -392,7 +389,7 @@ class Recorder:
     def payload_ended(
         self, replica: str, lease_id: LeaseId, so_far: Progress, used: Progress
     ) -> None:
-        """A payload has ended, however it did.
+        """Record the end of a payload, successful or not.
 
         Args:
             replica: Where it ran.
@@ -410,7 +407,6 @@ class Recorder:
 
 
 def tags_of(core: SchedulerCore) -> Tags:
-    """Return the tags of all live applications."""
     return {name: core.tag(name) for name in core.state.applications}
 
 

@@ -1,4 +1,4 @@
-"""Simulation runs: one plan played to its end, many seeds searched, a failing plan made smaller."""
+"""Simulation runs: play one plan to its end, search many seeds, shrink a failing plan."""
 
 import asyncio
 import gc
@@ -20,16 +20,17 @@ from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, 
 from tests.harness.simulation.world import OTHER_MODEL, World
 
 _ANSWERED_WITHIN_S: Seconds = 210.0
-"""After the last fault: thirty inferences of up to 5 s each, one after the other on one replica,
-and three stages with a reader that takes 20 s."""
+"""Time after the last fault in which all calls are answered: thirty inferences of up to 5 s each,
+one after the other on one replica, and three stages with a reader that takes 20 s."""
 _SAVED_S: Seconds = 2.0
-"""After the last fault, everything is saved again."""
+"""Time after the last fault in which everything is saved again."""
 _GOODBYE_S: Seconds = 3.0
-"""A replica that leaves has 2 s to say so."""
+"""Time for a leaving replica to say so; it has 2 s."""
 _ENDS_WITHIN = 30
-"""Seconds in which every task ends, once all is told to stop."""
+"""Seconds in which every task ends after all parts were told to stop."""
 _QUIET_WITHIN_S: Seconds = 130.0
-"""After the last answer: an ingress may be silent for 30 s, an application idle for 60 s."""
+"""Time after the last answer in which nothing is left: an ingress may be silent for 30 s, an
+application idle for 60 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,13 @@ class SimulationRun:
     plan: Plan
     failures: tuple[Failure, ...]
     trace: str
-    """Empty if it was not wanted."""
+    """Trace of the events; empty if not requested."""
     virtual_s: Seconds
     steps: int
-    """Callbacks of the event loop."""
+    """Number of callbacks of the event loop."""
     grants: int
     struck: Counter[str] = field(default_factory=Counter)
-    """Faults by kind, as far as they found something to strike."""
+    """Faults by kind that found a target."""
 
 
 def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> SimulationRun:
@@ -60,8 +61,8 @@ def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> Sim
     struck: Counter[str] = Counter()
     loop = VirtualLoop(random.Random(f"order {plan.seed}") if plan.shuffled else None)
     disabled, collects = logging.root.manager.disable, gc.isenabled()
-    logging.disable(logging.CRITICAL)  # what goes wrong on purpose is no news
-    gc.disable()  # so that nothing is finalised at an instant that depends on what ran before
+    logging.disable(logging.CRITICAL)  # errors are intended here
+    gc.disable()  # finalisation would otherwise depend on earlier garbage
     recorders: list[Recorder] = []
 
     async def main() -> None:
@@ -91,7 +92,7 @@ def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> Sim
 def _worlds(
     plan: Plan, parts: Parts, recorders: Sequence[Recorder], loop: VirtualLoop
 ) -> list[World]:
-    """Return the worlds of all models, which share the accounts of the first."""
+    """Return the simulated worlds of all models, which share the accounts of the first."""
     worlds = [World(plan, parts, recorders[0], loop)]
     if plan.other is not None:
         accounts = worlds[0].accounts
@@ -207,28 +208,28 @@ async def _end(
 
 
 def _stop_callers(world: World) -> None:
-    """Stop ingresses and replicas, as far as they run."""
+    """Stop the running ingresses and replicas."""
     for ingress in world.ingresses:
         if ingress.process.alive:
             ingress.process.start(ingress.stop())
     for replica in world.seats:
         if replica.pulls and not replica.answers.has_begun:
-            world.crash_replica(replica)  # as Serve ends what has nothing to leave
+            world.crash_replica(replica)  # as Serve ends a replica without leases
         elif replica.pulls and not replica.draining:
             replica.process.start(replica.answers.leave())
 
 
 _BATCH = 50
-"""Simulations that one process plays before it tells of them."""
+"""Number of simulations that one process plays before it reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A seed whose simulation broke a rule."""
+    """Seed whose simulation broke a rule."""
 
     seed: int
     check: str
-    """The first rule that it broke."""
+    """First rule that it broke."""
     detail: str
 
 
@@ -247,11 +248,10 @@ class SearchResult:
 
     @property
     def per_minute(self) -> float:
-        """Simulations a minute of wall time."""
+        """Simulations per minute of wall time."""
         return 60.0 * self.simulations / self.took_s if self.took_s else 0.0
 
     def add(self, other: "SearchResult") -> None:
-        """Add the result of another process."""
         self.simulations += other.simulations
         self.inferences += other.inferences
         self.grants += other.grants
@@ -261,7 +261,7 @@ class SearchResult:
 
 
 def search(first_seed: int, count: int, jobs: int) -> Iterator[SearchResult]:
-    """Play so many simulations from a seed on; yield what was seen after each batch."""
+    """Play `count` simulations from a seed on; yield the total result after each batch."""
     total, began_at = SearchResult(), time.monotonic()
     ends = range(first_seed, first_seed + count, _BATCH)
     batches = [(start, min(start + _BATCH, first_seed + count)) for start in ends]
@@ -279,7 +279,7 @@ def search(first_seed: int, count: int, jobs: int) -> Iterator[SearchResult]:
 
 
 def play_seeds(seeds: tuple[int, int]) -> SearchResult:
-    """Play the simulations of the seeds from one to before another."""
+    """Play the simulations of a half-open range of seeds."""
     result = SearchResult()
     for seed in range(*seeds):
         simulated = play(draw_plan(seed))
@@ -295,14 +295,14 @@ def play_seeds(seeds: tuple[int, int]) -> SearchResult:
 
 
 def shrink(plan: Plan, parts: Parts | None = None) -> SimulationRun:
-    """Leave out faults and applications, one after the other, while the same rule is broken.
+    """Remove faults and applications one by one while the same rule is broken.
 
-    What is left out changes the fate of every later message, so a smaller plan may fail otherwise
-    or not at all, and what is left need not be the least.
+    Each removal changes the fate of later messages, so a smaller plan may fail differently or not
+    at all, and the result need not be minimal.
 
     Args:
         plan: A plan that fails.
-        parts: What it is made of; the real parts if None.
+        parts: Classes of the parts; the real parts if None.
     """
     smallest = play(plan, parts)
     if not smallest.failures:

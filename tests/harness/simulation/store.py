@@ -1,7 +1,7 @@
-"""The store of a simulated: what Redis keeps of one model, and a client of it that can be cut off.
+"""Store of a simulation: one model's data in Redis, and a client that can be cut off.
 
-Values are encoded as they are for Redis, so that what JSON cannot hold is found here too. The
-rules of `store.scheduler_store` are kept: one atomic step for each call, epochs that only rise.
+Values are encoded as for Redis, so that unserialisable values are found here too. The rules of
+`store.scheduler_store` hold: one atomic step for each call, and epochs that only rise.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Tags = dict[str, VirtualTime]
 
 @dataclass(slots=True)
 class RedisMemory:
-    """Contents of the simulated Redis, and whether it can be reached."""
+    """Contents of the simulated Redis, and its reachability."""
 
     epoch: int = 0
     clock: str | None = None
@@ -32,16 +32,16 @@ class RedisMemory:
     usage: dict[int, dict[str, str]] = field(default_factory=dict)
     away: bool = False
     slow_s: Seconds = 0.0
-    """Every step takes up to so much longer."""
+    """Largest additional delay of a step, in seconds."""
     emptied_at: Seconds | None = None
-    """When everything was lost last."""
+    """Time at which all data was last lost; None if never."""
     saved_at: Seconds | None = None
-    """When something was saved last."""
+    """Time of the last save; None if never."""
     tags: Tags | None = None
-    """Tags of the applications when they were saved; None before that."""
+    """Tags of the applications at the last save; None before it."""
 
     def empty(self) -> None:
-        """Lose everything, as a server without persistence does that is started again."""
+        """Lose all data, like a restarted server without persistence."""
         self.emptied_at = asyncio.get_running_loop().time()
         self.epoch, self.clock, self.settings = 0, None, None
         self.applications, self.replicas, self.usage = {}, {}, {}
@@ -49,7 +49,7 @@ class RedisMemory:
 
 
 class StoreClient:
-    """Client of the simulated store, with the methods of `SchedulerStore`, for one scheduler."""
+    """Client of the simulated store for one scheduler, with the methods of `SchedulerStore`."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class StoreClient:
         self._rng = rng
         self._tags = tags
         self._succeeded = rng.random() < 0.5
-        """Whether a later scheduler is the same actor's."""
+        """Whether a later scheduler is a restart of the same actor."""
 
     async def become_leader(self, above: int = 0) -> int:
-        """Raise the epoch, above another one too, and return it."""
+        """Raise the epoch above its stored value and above `above`, and return it."""
 
         def step() -> int:
             now_ms = int(1000 * asyncio.get_running_loop().time())
@@ -84,7 +84,6 @@ class StoreClient:
         return await self._exchange(step)
 
     async def load(self) -> StoredState:
-        """Return what is stored."""
         redis = self._redis
 
         def step() -> StoredState:
@@ -108,7 +107,7 @@ class StoreClient:
         replicas: Mapping[str, Mapping[str, Any]] | None = None,
         usage: Mapping[int, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> bool:
-        """Write what changed, if no later scheduler has taken office."""
+        """Write the changes unless a later scheduler has become leader."""
         redis = self._redis
         encoded_clock = None if clock is None else encode("clock", clock)
         encoded_settings = None if settings is None else encode("settings", settings)
@@ -124,7 +123,8 @@ class StoreClient:
         def step() -> bool:
             if redis.epoch > epoch:
                 raise StaleEpoch(epoch, redis.epoch, succeeded=self._succeeded)
-            if redis.epoch != epoch:  # it was emptied: a part of the state is worse than none
+            # after the store was emptied, a part of the state is worse than none
+            if redis.epoch != epoch:
                 redis.empty()
                 redis.epoch = epoch
                 return False
@@ -144,7 +144,7 @@ class StoreClient:
         return await self._exchange(step)
 
     async def load_usage(self, days: Iterable[int]) -> dict[int, dict[str, dict[str, Any]]]:
-        """Return the stored usage of days; for none of them nobody is asked."""
+        """Return the stored usage of days; without days no request is made."""
         wanted = list(days)
         if not wanted:
             return {}
@@ -159,7 +159,7 @@ class StoreClient:
         return await self._exchange(step)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        pass
 
     async def _exchange(self, step: Callable[[], T]) -> T:
         await self._travel()

@@ -1,4 +1,4 @@
-"""Quotas of the tenants in a simulation, drawn by lot."""
+"""Random quotas of the tenants in a simulation."""
 
 import random
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from justitia_ray.core.tenants import OnExhausted, Unit, ancestors
 
 COUNTING = 1_000_000_000
-"""Limit of quotas that nobody exhausts: they count all that is used."""
+"""Limit of quotas that are never exhausted and only count."""
 _LIMITS = {
     Unit.APPLICATIONS: (1, 2, 3, 5, 12),
     Unit.INFERENCES: (2, 5, 10, 30),
@@ -17,7 +17,7 @@ _PERIODS = ("second", "minute", "minute", "hour", "day")
 
 
 def draw_tenants(rng: random.Random, tenants: tuple[str, ...]) -> dict[str, Any]:
-    """Return settings of a tree: quotas on all nodes, and one a unit that counts at each tenant."""
+    """Return a tenant tree with random quotas on all nodes, and counting ones at each tenant."""
     paths = dict.fromkeys(path for tenant in tenants for path in ancestors(tenant))
     tree: dict[str, Any] = {}
     for path in paths:
@@ -39,7 +39,7 @@ def _quota(rng: random.Random, tree: dict[str, Any], path: str) -> dict[str, Any
     per = rng.choice(_PERIODS)
     limit = rng.choice(_LIMITS[unit])
     above = tree.get(path.rpartition("/")[0], {}).get("quotas", ())
-    for quota in above:  # a child may not have more than its parent
+    for quota in above:  # a child may not exceed its parent
         if (quota["unit"], quota["per"]) == (unit.value, per):
             limit = min(limit, quota["limit"])
     how = rng.choices([*OnExhausted], (6, 2, 1))[0]

@@ -1,4 +1,4 @@
-"""Leases that calls of clients could not use, each with whether its replica could be reached."""
+"""Leases that clients' calls could not use, with whether the replica could be reached."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -15,31 +15,30 @@ from tests.harness.simulation.network import here
 from tests.harness.simulation.virtual_loop import Process
 
 NOTE_UNUSABLE: ContextVar[Callable[[ReplicaId], None]] = ContextVar("NOTE_UNUSABLE")
-"""Told of each lease that the call under way in an ingress could not use."""
+"""Function that receives the replica of each lease that the current call could not use."""
 
 
 class WatchedQueueClient(QueueClient):
-    """Notes each lease that a call could not use."""
+    """Queue client that reports each lease that a call could not use."""
 
     async def nack_lease(
         self, inference: PendingInference, grant: Grant, reason: NackReason
     ) -> None:
-        """Note the lease, then give it back."""
         NOTE_UNUSABLE.get()(grant.replica_id)
         await super().nack_lease(inference, grant, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class UnusableLease:
-    """A lease that a call could not use."""
+    """Lease that a call could not use."""
 
     replica_id: ReplicaId
     is_cut_off: bool
-    """Whether the ingress had no way to the replica, then or just before."""
+    """Whether the ingress could not reach the replica, then or just before."""
 
 
 class CutOffs:
-    """When ingresses were last seen to have no way to replicas."""
+    """Times at which ingresses were last unable to reach replicas."""
 
     def __init__(
         self, connections: Connections, process_of: Callable[[ReplicaId], Process]
@@ -49,9 +48,9 @@ class CutOffs:
         self._seen_at: dict[tuple[str, ReplicaId], Seconds] = {}
 
     def unusable_lease(self, replica_id: ReplicaId, now: Seconds) -> UnusableLease:
-        """Return a lease that this process, an ingress, could not use just now.
+        """Return the record of a lease that this ingress could not use just now.
 
-        After the way is open again an ingress does not try it before its pause is over.
+        After the connection is possible again, an ingress does not try it before its pause is over.
         """
         ingress, link = here(), (here().name, replica_id)
         if not self._connections.may_open(ingress, self._process_of(replica_id)):

@@ -1,8 +1,8 @@
-"""Recorder of real use in a simulation, by tenant: quotas and usage are held against it.
+"""Recorder of real use by tenant in a simulation, against which quotas and usage are checked.
 
-Applications count as they are opened and inferences as they are let in, whichever scheduler does
-it, and once over its death; tokens and KV token-time count as engines produce them, by the
-inference, looked at once a second.
+Applications count when opened and inferences when admitted, by whichever scheduler, and once over
+its death. Tokens and KV token-time count as engines produce them, per inference, sampled once a
+second.
 """
 
 from collections import Counter, defaultdict
@@ -27,23 +27,23 @@ from justitia_ray.units import (
 
 METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
 _TWO = 2
-"""Terms, of which one has ended with a death."""
+"""Least number of leaders, of which one has died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """An amount of a unit that was really used."""
+    """Amount of a unit that was really used."""
 
     at_s: Seconds
     tenant: ClientId
     unit: Unit
     amount: float
     claim: ClaimName
-    """The claim on it: the application's, or the inference's."""
+    """Claim for it: the application's, or the inference's."""
 
 
 class FinishedInference(NamedTuple):
-    """An inference that came to its end."""
+    """Inference that was completed."""
 
     at_s: Seconds
     tenant: ClientId
@@ -53,18 +53,18 @@ class FinishedInference(NamedTuple):
 
 @dataclass(slots=True)
 class Term:
-    """A scheduler's time as the leader."""
+    """Interval in which one scheduler leads."""
 
     began_at: Seconds
     saved_at: Seconds | None = None
-    """Beginning of its last save that succeeded."""
+    """Start of its last successful save; None without one."""
 
 
 class UseRecorder:
-    """Sees what each scheduler of one model opens and lets in, and what its engines produce."""
+    """Observer of the schedulers and engines of one model."""
 
     def __init__(self, now: Callable[[], Seconds]) -> None:
-        """Begin with nothing.
+        """Make an empty recorder.
 
         Args:
             now: Returns the seconds since the simulation began.
@@ -72,64 +72,64 @@ class UseRecorder:
         self.amounts: list[Amount] = []
         self.terms: dict[Epoch, Term] = {}
         self._covered: dict[tuple[ClaimName, Unit], list[tuple[Seconds, float]]] = {}
-        """What a claim holds of a metered unit, or has used if it is over, from instants on."""
+        """Amount of a metered unit that a claim holds, or has used if it is over, with the start of
+        each value."""
         self._needs: dict[tuple[ClaimName, Unit], float] = {}
-        """What a claim was expected to use as it was made."""
+        """Expected use of a claim when it was made."""
         self.tenants: dict[ApplicationId, ClientId] = {}
         self.lost_claims: Counter[tuple[ClientId, Unit]] = Counter()
-        """Claims of this model that counted as used because nobody accounted for them."""
+        """Claims of this model that counted as used because no scheduler settled them."""
         self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
-        """Inferences of which something was produced, with the schedulers that leased them."""
+        """Inferences with output, with the schedulers that leased them."""
         self.finished: dict[RequestId, FinishedInference] = {}
-        """Inferences that came to their ends, and when they did first."""
+        """First end of each completed inference."""
         self.aborted: set[RequestId] = set()
-        """Inferences that a scheduler stopped, before it heard of their ends perhaps."""
+        """Inferences that a scheduler aborted, perhaps before it received their ends."""
         self._now = now
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
-        """Claims on exact units that the accounts have granted."""
+        """Granted claims on exact units."""
         self.let_in: set[ClaimName] = set()
-        """Claims of what some scheduler has let in."""
+        """Claims of everything that some scheduler admitted."""
         self.has_resubmissions = False
-        """Whether an ingress has submitted something again."""
+        """Whether an ingress has submitted anything again."""
         self._open: set[ApplicationId] = set()
         self.reopened: Counter[ClientId] = Counter()
-        """Applications that were opened again for what may have been missing of their ends. An
-        ingress that was cut off from the scheduler that ended one may bring it as another."""
+        """Number of applications opened again although their ends may have been missed. An ingress
+        cut off from the scheduler that ended one may submit it as a new one."""
         self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
         self._brought: set[tuple[Epoch, ApplicationId]] = set()
-        """Applications that were submitted again, and to which schedulers."""
+        """Applications that were resubmitted, with the scheduler's epoch."""
         self._submitted: set[tuple[Epoch, IngressId]] = set()
-        """Ingresses that have submitted again all that they had, and to which schedulers."""
+        """Ingresses that have resubmitted everything, with the scheduler's epoch."""
         self.again: Counter[ClientId] = Counter()
-        """Inferences that a scheduler let in again after they had ended there."""
+        """Number of inferences that a scheduler admitted again after they had ended there."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
         self._kept_claims: Counter[ClientId] = Counter()
-        """Applications that came again as others, and may have the claims that they had."""
+        """Number of applications that returned as new ones and may hold their earlier claims."""
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
-        """Inferences whose claims were made again after they had been over."""
+        """Number of inferences claimed again after their claims were over."""
         self._produced: defaultdict[tuple[ClaimName, Unit], float] = defaultdict(float)
 
     # --- schedulers
 
     def became_leader(self, epoch: Epoch) -> None:
-        """A scheduler leads."""
         self.terms[epoch] = Term(self._now())
 
     def saved(self, epoch: Epoch, began_at: Seconds) -> None:
-        """All that a scheduler had booked when a save began is stored."""
+        """Record that everything booked before a save began is stored."""
         if epoch in self.terms:
             self.terms[epoch].saved_at = began_at
 
     def leads(self, epoch: Epoch) -> bool:
-        """Return whether no later scheduler leads: what an earlier one lets in is not run."""
+        """Return whether no later scheduler leads; work admitted by an earlier one is not run."""
         return epoch >= max(self.terms, default=epoch)
 
     def opened(self, core: SchedulerCore, epoch: Epoch, arrival: ev.ApplicationArrived) -> None:
-        """A scheduler has an application that it did not have before this event.
+        """Record an application that is new to a scheduler.
 
-        It is another one if a caller has opened it, or if this very scheduler has ended it, unless
-        ingresses bring what they have of one that an earlier scheduler had.
+        It counts as another application if a caller has opened it, or if this scheduler had ended
+        it, unless ingresses resubmit one that an earlier scheduler had.
         """
         name = arrival.application_id
         tenant = core.state.applications[name].tenant
@@ -149,16 +149,14 @@ class UseRecorder:
         self.tenants[name] = tenant
 
     def resubmitted(self, ingress_id: IngressId, epoch: Epoch) -> None:
-        """An ingress has submitted again all that it had."""
+        """Record that an ingress has resubmitted everything."""
         self._submitted.add((epoch, ingress_id))
 
     def ended(self, application_id: ApplicationId, epoch: Epoch) -> None:
-        """A scheduler has ended an application."""
         self._ended_by.add((epoch, application_id))
         self._open.discard(application_id)
 
     def admitted(self, core: SchedulerCore, epoch: Epoch, item: ev.InferenceSubmitted) -> None:
-        """A scheduler has let an inference in."""
         name = item.application_id
         claim, tenant = claim_of(item), core.state.applications[name].tenant
         if claim not in self.let_in:
@@ -169,7 +167,7 @@ class UseRecorder:
         self._let_in_by.add((epoch, item.request_id))
 
     def decided(self, told: Exchange, verdicts: tuple[Verdict, ...]) -> None:
-        """A scheduler hears what the accounts have decided."""
+        """Record the accounts' verdicts that a scheduler receives."""
         for use in told.uses:
             if use.is_over:
                 self._over.add(use.name)
@@ -192,9 +190,9 @@ class UseRecorder:
                     self.granted_names[ask.name] = (ask.tenant, unit)
 
     def claim_lost(self, name: ClaimName, tenant: ClientId, unused: Mapping[Unit, float]) -> None:
-        """The accounts count a claim as used that nobody accounts for, with what was unused of it.
+        """Record a claim that the accounts count as used because no scheduler settled it.
 
-        All of it may have been used. Whoever asks for it again asks for another one.
+        All of it may have been used. A later request for it makes another claim.
         """
         if not unused:
             self._over.add(name)
@@ -204,14 +202,14 @@ class UseRecorder:
     # --- engines
 
     def produced(self, tenant: ClientId, claim: ClaimName, unit: Unit, so_far: float) -> None:
-        """Note what was produced in all for an inference, by leases that run or are over."""
+        """Record the total output of an inference, over running and ended leases."""
         more = so_far - self._produced[claim, unit]
         if more > 0:
             self._add(tenant, unit, more, claim)
             self._produced[claim, unit] = so_far
 
     def began(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
-        """Something of an inference was produced."""
+        """Record that an inference has output."""
         self.begun.setdefault((request_id, epoch), self.tenants[application_id])
 
     def completed(
@@ -221,7 +219,6 @@ class UseRecorder:
         application_id: ApplicationId,
         output_tokens: Tokens,
     ) -> None:
-        """An engine has brought an inference to its end."""
         self.began(request_id, epoch, application_id)
         end = FinishedInference(
             self._now(), self.tenants[application_id], application_id, output_tokens
@@ -231,7 +228,7 @@ class UseRecorder:
     # --- totals
 
     def total(self, unit: Unit) -> defaultdict[ClientId, float]:
-        """Return what was used of a unit by each tenant."""
+        """Return each tenant's use of a unit."""
         totals: defaultdict[ClientId, float] = defaultdict(float)
         for used in self.amounts:
             if used.unit is unit:
@@ -239,10 +236,10 @@ class UseRecorder:
         return totals
 
     def maybe_counted(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much may be counted of a unit beyond what was let in, over deaths.
+        """Return how much more of a unit may be counted than was admitted, because of deaths.
 
-        Claims that were lost, claims that were granted for what an earlier scheduler may have let
-        in, and inferences that are claimed again, for their ends were not heard of.
+        Included are lost claims, claims granted for work that an earlier scheduler may have
+        admitted, and inferences claimed again because their ends were not received.
         """
         count = self.lost_claims[tenant, unit]
         if unit is Unit.INFERENCES:
@@ -253,9 +250,10 @@ class UseRecorder:
         return count
 
     def maybe_missed(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much may be missed that was let in while the accounts did not answer.
+        """Return how much admitted work may not be counted because the accounts did not answer.
 
-        By schedulers that died before they did; and applications that came again after such deaths.
+        Included are schedulers that died before the answer, and applications that returned after
+        such deaths.
         """
         if len(self.terms) < _TWO:
             return 0
@@ -267,10 +265,10 @@ class UseRecorder:
         )
 
     def beyond(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
-        """Return what was produced under a claim until then beyond what it needed, and held.
+        """Return the output of a claim up to a time beyond its expected need, and beyond its hold.
 
-        It was mispredicted; and what was made of it after it was cancelled, or twice over, or while
-        the accounts did not answer, no claim has held.
+        The first is misprediction. The second is work that no claim covered: after cancellation, in
+        a second run, or while the accounts did not answer.
         """
         produced = sum(
             one.amount
@@ -290,5 +288,4 @@ class UseRecorder:
 
 
 def claim_of(inference: ev.InferenceSubmitted | Inference) -> ClaimName:
-    """Return the name of an inference's claim."""
     return f"{inference.application_id}#{inference.inference_id}"

@@ -1,8 +1,9 @@
-"""An event loop whose time jumps to the next deadline, and simulated processes that run on it.
+"""Event loop whose time jumps to the next deadline, and simulated processes on it.
 
-Minutes pass in milliseconds, in one order. Built on public methods of asyncio's base loop, without
-sockets and threads. A process is a mark in the context of its tasks and timers: the loop looks at
-the mark before it runs anything, so that what runs in one process stands still and dies together.
+Minutes pass in milliseconds, in one deterministic order. The loop uses public methods of asyncio's
+base loop, without sockets and threads. A process is a marker in the context of its tasks and
+timers: the loop checks it before each callback, so that everything in one process pauses and dies
+together.
 """
 
 import asyncio
@@ -20,14 +21,14 @@ from justitia_ray.units import Seconds
 T = TypeVar("T")
 
 CURRENT: ContextVar["Process | None"] = ContextVar("process", default=None)
-"""The process in which the running code is."""
+"""Process of the running code."""
 
 
 class Process:
     """Simulated process of the service."""
 
     def __init__(self, name: str) -> None:
-        """Start a process that runs nothing yet.
+        """Start a process without tasks.
 
         Args:
             name: For the trace, and for links: `scheduler`, `ingress-0`, `replica-1`, `store`.
@@ -43,15 +44,13 @@ class Process:
         self._prune_at = 64
 
     def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Run a coroutine in this process."""
         return asyncio.get_running_loop().create_task(work, context=self._context.copy())
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function in this process."""
         return self._context.copy().run(function, *args)
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
-        """Note a task of this process; a dead one runs nothing any more."""
+        """Register a task of this process; cancel it if the process is dead."""
         self._tasks.append(task)
         if not self.alive:
             task.cancel()
@@ -65,7 +64,7 @@ class Process:
         return [task for task in self._tasks if not task.done()]
 
     def die(self) -> None:
-        """End at this instant: nothing it does from now on is seen by others."""
+        """End the process now; none of its later actions has an effect."""
         self.alive = False
         self.paused = False
         for task in self.tasks:
@@ -73,15 +72,15 @@ class Process:
 
 
 _MOST_TURNS = 400_000
-"""A simulation takes some ten thousand; one that takes so many goes round in a circle."""
+"""Limit that detects endless loops; a simulation takes some ten thousand callbacks."""
 
 
 class NothingLeftToDo(RuntimeError):
-    """Everything waits for something that will never happen, or nothing comes to an end."""
+    """Everything waits for an event that will never happen, or the loop never ends."""
 
 
 class _Turn(asyncio.TimerHandle):
-    """A callback to run, and the process that it is of."""
+    """Callback with the process that it belongs to."""
 
     __slots__ = ("is_timer", "process")
 
@@ -101,7 +100,7 @@ class _Turn(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A loop that runs each process only while it lives and is not paused."""
+    """Event loop that runs each process only while it lives and is not paused."""
 
     STARTS_AT: ClassVar[Seconds] = 1_000.0
 
@@ -121,18 +120,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._halted = False
         self._generators: weakref.WeakSet[AsyncGenerator[Any]] = weakref.WeakSet()
         self.taken = 0
-        """Callbacks run so far."""
+        """Number of callbacks run so far."""
         self.uncaught_errors: list[str] = []
-        """Errors that nobody has caught."""
+        """Uncaught errors."""
 
     def time(self) -> Seconds:
-        """Return the instant, in virtual seconds."""
         return self._now
 
     def call_soon(  # type: ignore[override]  # Unpack is not needed here
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback at this instant, after what is ready now."""
+        """Run a callback at the current time, after those that are ready now."""
         turn = _Turn(self._now, callback, args, self, context, is_timer=False)
         self._turns.append(turn)
         return turn
@@ -144,7 +142,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback at an instant."""
         turn = _Turn(when, callback, args, self, context, is_timer=True)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, turn))
@@ -153,7 +150,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_task(  # type: ignore[override]  # the base's signature differs by version
         self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
     ) -> "asyncio.Task[T]":
-        """Run a coroutine in the process that starts it, in a fresh context too."""
+        """Run a coroutine in the process that starts it, even with a new context."""
         process = CURRENT.get() if context is None else context.get(CURRENT)
         if process is None and context is not None:
             process = CURRENT.get()
@@ -166,7 +163,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]  # as above
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
-        """Do at once, in this thread, what is meant for another."""
+        """Run a function for another thread at once, in this thread."""
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
@@ -175,11 +172,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return done
 
     def run_forever(self) -> None:
-        """Run until `stop` is called.
-
-        Raises:
-            NothingLeftToDo: If that will never happen.
-        """
+        """Run until `stop` is called; raise NothingLeftToDo if it can never be."""
         before = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._generators.add, self._finish)
         asyncio._set_running_loop(self)
@@ -192,16 +185,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
             sys.set_asyncgen_hooks(*before)
 
     def stop(self) -> None:
-        """Let `run_forever` return after what is ready now."""
+        """Make `run_forever` return after the callbacks that are ready now."""
         self._halted = True
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note an error that nobody has caught."""
+        """Record an uncaught error."""
         error = context.get("exception")
         self.uncaught_errors.append(f"{context.get('message')}: {error!r}")
 
     async def close_generators(self) -> None:
-        """Close what was left open of asynchronous generators."""
+        """Close asynchronous generators that were left open."""
         for generator in list(self._generators):
             await generator.aclose()
 
@@ -233,16 +226,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
             elif process.paused:
                 process.parked.append(turn)
             elif not turn.is_timer:
-                turn._run()  # its tasks come to their ends, unseen by others
+                turn._run()  # its tasks end without effects outside
 
     def unpark(self, process: Process) -> None:
-        """Let what a paused process should have done follow now."""
+        """Schedule the held-back callbacks of a process that continues."""
         self._turns.extend(turn for turn in process.parked if isinstance(turn, _Turn))
         process.parked.clear()
 
 
 def unpark(process: Process) -> None:
-    """Let what a paused process should have done follow now, on the loop that runs."""
+    """Schedule the held-back callbacks of a process that continues, on the running loop."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.unpark(process)
@@ -253,7 +246,7 @@ async def _close(generator: AsyncGenerator[Any]) -> None:
 
 
 def run_virtually(main: Coroutine[Any, Any, T], loop: VirtualLoop | None = None) -> T:
-    """Run to the end on a loop of virtual time, and close the loop.
+    """Run a coroutine to its end on a loop of virtual time, and close the loop.
 
     Raises:
         NothingLeftToDo: If it waits for what never happens.

@@ -1,4 +1,4 @@
-"""Everybody who takes part in a simulation, who has taken whose place, and who can reach whom."""
+"""All processes of a simulation, their replacements, and which of them can reach each other."""
 
 import asyncio
 import itertools
@@ -23,17 +23,17 @@ MODEL, OTHER_MODEL = "m", "n"
 APPLICATION_IDLE_S: Seconds = 60.0
 _WALL_S: Seconds = 1_000_000.0
 _MIDNIGHT_S: Seconds = 20 * 86_400.0
-"""A midnight of UTC, in seconds since 1970."""
+"""A UTC midnight, in seconds since 1970."""
 _ENGINE_LAST_WORDS_S: Seconds = 2.0
 _REPLACED_S: Seconds = 3.0
 _CRASHING_S: Seconds = 0.05
-"""From the fault of a process to its end; the scheduler is told in twice as long at most."""
+"""Time from a process's fault to its end; the scheduler is informed within twice that time."""
 _ENDED_S: Seconds = 2.0
-"""Serve ends a replica that is to leave after so long at most; it counts none of our calls."""
+"""Longest time until Serve ends a leaving replica; it does not count the service's own calls."""
 
 
 class World:
-    """All processes of one model in a simulation, and the accounts that it shares with others."""
+    """Processes of one model in a simulation, and the accounts that it shares with other models."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class World:
         model: str = MODEL,
         accounts: SimulatedAccounts | None = None,
     ) -> None:
-        """Prepare; `begin` starts everybody.
+        """Prepare the processes; `begin` starts them.
 
         Args:
             plan: The model's plan.
@@ -80,14 +80,14 @@ class World:
         if self.accounts is not None:
             self.accounts.recorders[model] = recorder.use
         self.schedulers: list[SchedulerHost] = []
-        """All that there were; the last is the newest."""
+        """All schedulers so far; the last is the newest."""
         self.replicas: dict[ReplicaId, ReplicaHost] = {}
         self.seats: list[ReplicaHost] = []
-        """The replica in each slot."""
+        """Current replica of each slot."""
         self.ingresses: list[IngressHost] = []
-        """The ingress in each slot."""
+        """Current ingress of each slot."""
         self.left: list[Process] = []
-        """Processes that have ended, to be looked at in the end."""
+        """Ended processes, for the checks at the end."""
         self._reached: dict[str, SchedulerHost] = {}
         self.scheduler_handle = DetachedHandle(self.network, self._find_scheduler)
         self._ingress_names = itertools.count()
@@ -102,10 +102,10 @@ class World:
         )
         self.storms = 0
         self.over = False
-        """Nothing that ends is replaced any more."""
+        """Whether the simulation ends: no process is replaced any more."""
 
     def begin(self) -> None:
-        """Start everybody."""
+        """Start all processes."""
         self.start_scheduler()
         for slot in range(self.plan.replicas):
             self.seats.append(self._new_replica(slot))
@@ -116,11 +116,11 @@ class World:
 
     @property
     def scheduler(self) -> SchedulerHost:
-        """The newest."""
+        """The newest scheduler."""
         return self.schedulers[-1]
 
     def start_scheduler(self, wall_ahead_s: Seconds | None = None) -> None:
-        """Start a scheduler on the store as it is."""
+        """Start a scheduler on the current store."""
         accounts = self.accounts
         host = SchedulerHost(
             len(self.schedulers),
@@ -138,7 +138,7 @@ class World:
         self.recorder.add_event("scheduler", f"process {len(self.schedulers)} starts")
 
     def crash_scheduler(self, host: SchedulerHost, down_s: Seconds, jump_s: Seconds) -> None:
-        """End a scheduler's process; Ray starts another one in a while."""
+        """End a scheduler's process; Ray starts another after `down_s`."""
         if not host.process.alive:
             return
         self._end_process(host.process)
@@ -150,7 +150,7 @@ class World:
             self.start_scheduler(wall_ahead_s)
 
     def keep_reaching(self, name: str, host: SchedulerHost | None) -> None:
-        """Let a process reach this scheduler whoever is the newest; None: the newest again."""
+        """Make a process reach this scheduler, newest or not; None: the newest again."""
         if host is None:
             self._reached.pop(name, None)
         else:
@@ -186,7 +186,7 @@ class World:
         self._replace_replica(host, down_s)
 
     def drain_replica(self, host: ReplicaHost) -> None:
-        """Let Serve end a replica: it runs what it has to its end."""
+        """Make Serve remove a replica, which completes its inferences."""
         if host.draining or not host.process.alive:
             return
         host.draining = True
@@ -199,14 +199,14 @@ class World:
         self.network.later(0.0, lambda: self.crash_replica(host))
 
     def engine_died(self, host: ReplicaHost) -> None:
-        """The replica has noticed that its engine is dead: its process leaves soon."""
+        """Handle a dead engine: the replica's process ends soon."""
         self.recorder.add_event(host.process.name, "engine is dead")
         self.network.later(_ENGINE_LAST_WORDS_S, lambda: self.crash_replica(host))
 
     def process_crashed(self, host: ReplicaHost) -> None:
-        """The process of a replica ends by a fault of its own; another one tells the scheduler."""
+        """Crash a replica's process by its own fault; another process informs the scheduler."""
         self.recorder.add_event(host.process.name, "crashes")
-        host.process.paused = True  # what handles the signal runs, and nothing else
+        host.process.paused = True  # only the signal handler runs
         told_s = random.Random(f"crash {host.replica_id}").uniform(0.0, 2 * _CRASHING_S)
 
         def tell() -> None:
@@ -253,7 +253,7 @@ class World:
         self.network.later(down_s, start)
 
     def configure(self, settings: dict[str, Any]) -> None:
-        """Let every ingress know other settings, as Serve does; the tenants stay as they are."""
+        """Send other settings to every ingress, as Serve does; the tenants stay as they are."""
         self.settings = settings | {"tenants": self.plan.tenants}
         for host in self.ingresses:
             if host.process.alive:
@@ -280,19 +280,19 @@ class World:
     # --- processes
 
     def processes(self) -> list[Process]:
-        """Return all processes that there were, but for the accounts'."""
+        """Return all processes so far, without the accounts'."""
         processes = [self.callers_process, *self.left]
         processes += [host.process for host in self.ingresses]
         processes += [host.process for host in self.seats]
         return processes + [host.process for host in self.schedulers]
 
     def cut(self, one: str, other: str, cut: Cut) -> None:
-        """Cut the link between two processes, by name, with all connections over it."""
+        """Cut the link between two processes, with all connections over it."""
         self.network.cut(one, other, cut)
         self.connections.cut(one, other, cut.kind)
 
     def pause(self, process: Process, for_s: Seconds) -> None:
-        """Let a process stand still."""
+        """Pause a process."""
         if not process.alive or process.paused:
             return
         self.recorder.add_event(process.name, f"stands still for {for_s} s")
