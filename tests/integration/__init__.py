@@ -1,1 +1,1 @@
-"""The serving path on a real Ray cluster and on a real Redis."""
+"""Integration tests of the serving path on a real Ray cluster and a real Redis."""

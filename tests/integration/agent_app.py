@@ -1,4 +1,4 @@
-"""An agent that lives inside Serve and reaches the service over a handle, as a product's would."""
+"""Agent application inside Serve that calls the service over a handle."""
 
 import asyncio
 from typing import Any
@@ -10,13 +10,12 @@ from justitia_ray.client import JustitiaClient, fan_out
 
 
 class Agent:
-    """Serve deployment: each method is one parent request with many calls under it."""
+    """Serve deployment; each method is one parent request with many calls under it."""
 
     def __init__(self, service: str) -> None:
         self._client = JustitiaClient.from_handle(serve.get_deployment_handle("Ingress", service))
 
     async def ask_all(self, count: int) -> list[str]:
-        """Ask `count` times at once in one application and return the texts."""
         async with self._client.application("fan-out", input="") as app:
             answers = await fan_out(app.complete(f"part {i}", max_tokens=8) for i in range(count))
         return [answer.text for answer in answers]
@@ -35,5 +34,4 @@ class Agent:
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the agent of the service that `args` names."""
     return serve.deployment(Agent, max_ongoing_requests=100).bind(args["service"])

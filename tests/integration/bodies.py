@@ -11,15 +11,13 @@ Json = dict[str, Any]
 
 
 def chat(words: str = "how are you", max_tokens: int = 4, **fields: Any) -> Json:
-    """Return a chat of one message."""
     return {"messages": [{"role": "user", "content": words}], "max_tokens": max_tokens, **fields}
 
 
 def completion(prompt: str = "one two three", max_tokens: int = 4, **fields: Any) -> Json:
-    """Return a completion whose length is known, as a replayed workload's is."""
+    """Return a completion body with a fixed output length, as in a replayed workload."""
     return {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
 
 
 def encoded(body: Json) -> bytes:
-    """Return a body as bytes, for calls over a handle."""
     return json.dumps(body).encode()

@@ -1,4 +1,4 @@
-"""Applications that tests of the serving path share; a module may have a `service` of its own."""
+"""Applications shared by tests of the serving path; a module may define its own `service`."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ MOST_OUTSTANDING = 100
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(serving: "Serving") -> "Service":
-    """The application that all tests share; each leaves it idle, and kills nothing in it."""
+    """Application shared by all tests; each test leaves it idle and kills nothing in it."""
     from tests.integration.service import PROBED
 
     service = serving.service("shared", import_path=PROBED, ingress={"keepalive_s": 0.2})
@@ -25,7 +25,7 @@ async def service(serving: "Serving") -> "Service":
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def limited(serving: "Serving") -> "Service":
-    """An application with one fast engine, and limits that a test can reach."""
+    """Application with one fast engine, and limits low enough for a test to reach."""
     from tests.integration.service import PROBED
 
     service = serving.service(
@@ -42,7 +42,7 @@ async def limited(serving: "Serving") -> "Service":
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of the module's application, which is idle again after the test."""
+    """HTTP client of the module's application, which must be idle again after the test."""
     async with service.http() as client:
         yield client
     await service.until_idle()

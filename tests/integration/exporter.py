@@ -1,4 +1,4 @@
-"""Ray's exporter, read as Prometheus does."""
+"""Metrics of Ray's exporter, read as Prometheus does."""
 
 import httpx
 import ray
@@ -7,7 +7,7 @@ from prometheus_client.samples import Sample
 
 
 async def scraped() -> list[Sample]:
-    """Return what every node's exporter says now."""
+    """Return the current samples of every node's exporter."""
     samples: list[Sample] = []
     async with httpx.AsyncClient(timeout=60) as http:
         for node in ray.nodes():

@@ -1,7 +1,8 @@
-"""A cluster with a front of its own in a process of its own, beside the one that the tests share.
+"""Cluster with its own proxy in a separate process, beside the cluster that the tests share.
 
-As a program it serves until its input ends: it says its port, and for each number of ingress
-processes that it reads, that they run. If an application does not come up it says why, and ends.
+As a program it serves until its input ends: it prints its port, and after each number of ingress
+processes that it reads, that they run. If an application fails to start it prints the reason and
+ends.
 """
 
 import json
@@ -26,22 +27,21 @@ _ENDS_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class FrontCluster:
-    """A running cluster with one application, `fake-7b`, and one engine."""
+    """Running cluster with one application, `fake-7b`, and one engine."""
 
     url: str
     _process: "subprocess.Popen[str]"
 
     def scale(self, ingresses: int) -> None:
-        """Let so many ingress processes serve, and wait until they do."""
+        """Set the number of ingress processes, and wait until they serve."""
         _say(self._process.stdin, ingresses)
         _hear(self._process.stdout)
 
     def processes(self) -> list[int]:
-        """Return the process ids of the cluster."""
         return [child.pid for child in psutil.Process(self._process.pid).children(recursive=True)]
 
     def ingress_ports(self) -> list[int]:
-        """Return the ports that the ingress processes listen at, for HTTP or for Ray."""
+        """Return the ports that the ingress processes listen on, for HTTP or for Ray."""
         ports = []
         for child in psutil.Process(self._process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
@@ -51,7 +51,7 @@ class FrontCluster:
         return ports
 
     def haproxies(self) -> set[int]:
-        """Return the process ids of the cluster's HAProxies; an old one may have work to end."""
+        """Return the cluster's HAProxy processes; old ones may still finish their connections."""
         return {pid for pid in self.processes() if _is_haproxy(pid)}
 
 
@@ -61,7 +61,7 @@ def front_cluster(
     args: Mapping[str, Any],
     http_options: Mapping[str, Any] | None = None,
 ) -> Iterator[FrontCluster]:
-    """Run a cluster while the block lasts, behind HAProxy unless the environment says otherwise.
+    """Run a cluster while the block lasts, behind HAProxy unless `environment` differs.
 
     Args:
         environment: On top of that of a local front.
@@ -115,11 +115,10 @@ def _hear(pipe: IO[str] | None) -> int:
 def serve_until_told(
     environment: Mapping[str, str], args: Mapping[str, Any], http_options: Mapping[str, Any]
 ) -> None:
-    """Run the cluster in this process."""
     from tests.harness.local_cluster import LocalCluster, read_serve_config
     from tests.harness.local_front import local_front
 
-    # What Ray prints is not for whoever reads the answers.
+    # Ray's own output must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     cluster = LocalCluster(_CPUS, haproxy=False, http_options=http_options)

@@ -1,4 +1,4 @@
-"""Callers of a guarded application."""
+"""Callers of an application with access control."""
 
 import httpx
 

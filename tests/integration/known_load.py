@@ -1,7 +1,7 @@
-"""Callers that go on calling while a test changes what is under them, and know what they must get.
+"""Steady callers with known answers, used while a test changes the service under them.
 
-The fake engine's text depends on the prompt alone, so every answer can be compared with the one
-that the same call got while nothing happened.
+The fake engine's text depends only on the prompt, so every answer can be compared with the one the
+same call got on an undisturbed service.
 """
 
 import asyncio
@@ -24,20 +24,21 @@ _TOKENS = 60
 
 @dataclass
 class KnownLoad:
-    """What was asked, and what came of it."""
+    """Prompts of the callers and the answers they got."""
 
     http: httpx.AsyncClient
     expected: dict[str, str]
-    """The text of each prompt."""
+    """Correct text of each prompt."""
     right: int = 0
     wrong: list[str] = field(default_factory=list)
-    """What is wrong with each other answer."""
+    """Descriptions of the wrong answers."""
     leases: Counter[str] = field(default_factory=Counter)
-    """The fake engine names its answers by their leases: each must be seen once."""
+    """Number of answers by lease, which the fake engine uses as the answer's id; each must occur
+    once."""
     calling: bool = True
 
     async def call_on(self, lots: random.Random) -> None:
-        """Call until told to stop, unary and streamed."""
+        """Repeat unary and streamed calls until told to stop."""
         while self.calling:
             prompt = lots.choice(PROMPTS)
             try:
@@ -73,12 +74,12 @@ class KnownLoad:
             self.wrong.append(f"{prompt!r}: {len(text)} characters of another text")
 
     async def until_more(self, calls: int, within_s: float = 120.0) -> None:
-        """Wait for that many more right answers."""
+        """Wait for `calls` more correct answers."""
         enough = self.right + calls
         await eventually(lambda: self.right >= enough, f"{calls} more calls", within_s)
 
     def check(self) -> None:
-        """Check that every call had its answer, the right one, and one of its own."""
+        """Check that every call had a correct answer under its own lease."""
         assert [] == self.wrong
         assert self.leases
         assert 1 == max(self.leases.values())
@@ -88,7 +89,7 @@ class KnownLoad:
 async def known_load(
     http: httpx.AsyncClient, callers: int = 4, seed: int = 1
 ) -> AsyncIterator[KnownLoad]:
-    """Let callers call inside the block; at its end each has the answer to its last call."""
+    """Run callers inside the block; at its end each has the answer to its last call."""
     expected = {}
     for prompt in PROMPTS:
         answer = await http.post(COMPLETIONS, json=completion(prompt, _TOKENS))

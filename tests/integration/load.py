@@ -1,4 +1,4 @@
-"""Load that a test holds open while it looks at something else, or breaks it."""
+"""Calls that a test keeps open while it inspects or breaks the service."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ from tests.integration.service import ENDLESS, SEATS, Json, Service
 
 
 class OpenStream:
-    """A stream of completions that is read in the background from the start."""
+    """Streamed completion that is read in the background from the start."""
 
     def __init__(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
         self.events: list[str] = []
-        """Data of its events, as far as it has come."""
+        """Data of the events received so far."""
         self._task = asyncio.create_task(self._read(http, body | {"stream": True}))
 
     async def _read(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
@@ -28,21 +28,20 @@ class OpenStream:
                     self.events.append(line.removeprefix("data: "))
 
     def has_begun(self) -> bool:
-        """Return whether a token has come."""
+        """Return whether a token has arrived."""
         return bool(self.events)
 
     def has_ended(self) -> bool:
-        """Return whether it has come to its end, or broken off."""
+        """Return whether the stream has ended or broken off."""
         return self._task.done()
 
     @property
     def lease_id(self) -> str:
-        """The lease that it runs under: the fake engine names its answers so."""
+        """The stream's lease, which the fake engine uses as the answer's id."""
         identifier: str = json.loads(self.events[0])["id"]
         return identifier.removeprefix("cmpl-")
 
     async def leave(self) -> None:
-        """Disconnect."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -56,7 +55,7 @@ class OpenStream:
 async def every_seat_taken(
     service: Service, http: httpx.AsyncClient, seats: int = SEATS
 ) -> AsyncIterator[None]:
-    """Let nothing else run inside the block: one call with many choices holds each replica."""
+    """Occupy every replica inside the block by one call with many choices."""
     await service.until(lambda s: s["in_flight"] == 0, "every seat is free")
     body = completion(max_tokens=ENDLESS, n=seats, model=service.config.model.name)
     calls = [
@@ -71,9 +70,9 @@ async def every_seat_taken(
 
 
 async def when_served(http: httpx.AsyncClient, application: str) -> Json:
-    """Return what is known of an application once nothing of it waits or runs.
+    """Return the application's state once nothing of it waits or runs.
 
-    A caller may have its answer before the scheduler hears of the end, in the next pull.
+    A caller may get its answer before the scheduler learns of the end, which is in the next pull.
     """
     known: Json = {}
 
@@ -93,8 +92,7 @@ async def tags_of(http: httpx.AsyncClient, names: Iterable[str]) -> dict[str, fl
 
 
 async def leave(calls: list["asyncio.Task[httpx.Response]"]) -> None:
-    """Disconnect these calls."""
     for call in calls:
         call.cancel()
-    # A connection that is closed while it is read ends with an error of httpx.
+    # Closing a connection during a read raises an httpx error.
     await asyncio.gather(*calls, return_exceptions=True)

@@ -1,6 +1,6 @@
-"""The application as it is, with a Replica and an Ingress that let a test look inside.
+"""The application with a Replica and an Ingress that tests can inspect.
 
-Named by `import_path` in place of `justitia_ray.serve.app:build`.
+`import_path` names it in place of `justitia_ray.serve.app:build`.
 """
 
 import asyncio
@@ -15,30 +15,27 @@ from tests.harness.breakable import BreakableIngress, BreakableReplica
 
 
 class ProbedReplica(BreakableReplica):
-    """A Replica with some calls more; `probe` reaches one."""
+    """Replica with additional methods, called by `probe`."""
 
     def admitted(self) -> list[LeaseId]:
-        """Return the leases that its engine has started, in order."""
         return list(self._fake_engine().admitted)
 
     def running(self) -> int:
-        """Return how many sequences its engine runs."""
         return len(self._fake_engine()._scheduler.running)
 
     def kill_engine(self) -> None:
-        """Crash the engine, not the process around it."""
+        """Kill the engine but not the process around it."""
         self._fake_engine().die()
 
     def stall_engine(self) -> None:
-        """Let the engine make no steps."""
+        """Stop the engine's steps."""
         self._fake_engine().stall()
 
     def let_engine_go_on(self) -> None:
-        """Let the engine make steps again."""
         self._fake_engine().go_on()
 
     def set_pace(self, iteration_s: Seconds) -> None:
-        """Let the engine's next iterations take so long."""
+        """Set the length of the engine's next iterations."""
         self._fake_engine()._iteration_s = iteration_s
 
     def _fake_engine(self) -> FakeEngine:
@@ -47,10 +44,8 @@ class ProbedReplica(BreakableReplica):
 
 
 class ProbedIngress(BreakableIngress):
-    """An Ingress with one call more."""
-
     async def left(self) -> dict[str, int]:
-        """Return how many inferences, applications and tasks it has."""
+        """Return its numbers of outstanding inferences, applications and tasks."""
         pending = [queue.client.pending for queue in self._queues]
         return {
             "inferences": sum(len(p.inferences) for p in pending),
@@ -60,9 +55,9 @@ class ProbedIngress(BreakableIngress):
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` around the two.
+    """Return the application of `justitia_ray.serve.app:build` with these two classes.
 
-    Serve calls this in a process of its own, so nothing else sees the exchange.
+    Serve calls this in a separate process, so the replacement affects no other code.
     """
     app.EngineReplica = ProbedReplica  # type: ignore[attr-defined]
     app.Ingress = ProbedIngress  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""An ingress of a test's own, which speaks to scheduler and replicas over real connections."""
+"""Minimal ingress that calls scheduler and replicas over real connections."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,22 +23,21 @@ from tests.integration.service import Service
 
 @dataclass
 class RawIngress:
-    """Calls the scheduler as an ingress does; its inferences are of one application."""
+    """Client of the scheduler's ingress protocol; its inferences belong to one application."""
 
     scheduler: SocketLink
     replicas: Dialer
     epoch: int
     name: str = field(default_factory=lambda: f"raw-{uuid4().hex[:8]}")
-    """The id of the ingress, of its application and of its first request."""
+    """Id of the ingress, of its application and of its first request."""
     addresses: dict[ReplicaId, str] = field(default_factory=dict)
-    """Where the replicas of its grants listen."""
+    """Addresses of the replicas in its grants."""
     requests: list[str] = field(default_factory=list)
-    """Requests that were submitted."""
+    """Ids of the submitted requests."""
     links: list[SocketLink] = field(default_factory=list)
-    """Connections to replicas that were opened."""
+    """Connections opened to replicas."""
 
     async def submit(self, output_tokens: int = 4) -> Grant:
-        """Submit an inference and return its grant."""
         request = self.name if not self.requests else f"{self.name}-{len(self.requests)}"
         self.requests.append(request)
         mail = await self.tell(
@@ -50,7 +49,7 @@ class RawIngress:
     async def next_grant(
         self, request: str, mail: IngressMail | None = None, *, after: Grant | None = None
     ) -> Grant:
-        """Return the first grant of a request, of this mail or of those to come.
+        """Return the first grant of a request, from this mail or later mail.
 
         Args:
             request: The request.
@@ -85,16 +84,15 @@ class RawIngress:
         return still_waits
 
     async def link_to(self, grant: Grant) -> SocketLink:
-        """Open a connection to a leased replica."""
         address = self.addresses[grant.replica_id]
         self.links.append(await self.replicas.dial(address, grant.replica_id))
         return self.links[-1]
 
 
 async def until_asked(service: Service) -> None:
-    """Wait until a replica asks for work.
+    """Wait until a replica has an open pull.
 
-    A pull of an idle replica stays open for a second; between two of them it is leased nothing.
+    An idle replica's pull stays open for a second; between two pulls nothing is leased to it.
     """
     before = (await service.until_idle())["replicas"]
     await service.until(
@@ -108,7 +106,7 @@ async def until_asked(service: Service) -> None:
 
 @asynccontextmanager
 async def raw_ingress(service: Service) -> AsyncIterator[RawIngress]:
-    """An ingress that is connected to a service's scheduler; at the end it leaves nothing there."""
+    """Yield an ingress connected to a service's scheduler; remove its application at the end."""
     actor = service.scheduler()
     offer: Offer = await actor.link.remote()
     keyring, me = Keyring(), Peer("ingress", "raw")
@@ -126,5 +124,4 @@ async def raw_ingress(service: Service) -> AsyncIterator[RawIngress]:
 
 
 def grants(mail: IngressMail) -> list[Grant]:
-    """Return the grants in a mail, without their numbers."""
     return [message for _, message in mail.messages if isinstance(message, Grant)]

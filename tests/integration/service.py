@@ -1,4 +1,4 @@
-"""Applications deployed on the test cluster, as operators do: by configuration."""
+"""Applications deployed on the test cluster by configuration, as operators do."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,16 +27,16 @@ PRODUCT = "justitia_ray.serve.app:build"
 PROBED = "tests.integration.probe_app:build"
 _SERVE_NAMESPACE = "serve"
 DEPLOYED_WITHIN_S = 600.0
-"""Starting the processes of one takes a minute and a half on two busy cores."""
+"""Longest time of a deployment: starting its processes takes 90 s on two busy cores."""
 _POLLED_S = 1.0
-"""Asking takes Serve's controller and this process CPU that the deployment wants to start with."""
+"""Interval of status requests, which take CPU that the deployment needs for its start."""
 
 Json = dict[str, Any]
 
 SEATS = 8
 MAX_MODEL_LEN = 65_536
 ENDLESS = 60_000
-"""Output tokens of a call that outlasts what a test does meanwhile: it runs for five minutes."""
+"""Output tokens of a call that outlasts any test: it runs for five minutes."""
 ITERATION_S = 0.005
 _FAKE: Json = {
     "iteration_s": ITERATION_S,
@@ -44,34 +44,34 @@ _FAKE: Json = {
     "kv_tokens": SEATS * MAX_MODEL_LEN,
     "max_model_len": MAX_MODEL_LEN,
 }
-"""A fast engine with so few seats that one call can take all of them."""
+"""Settings of a fast engine with so few seats that one call can take all of them."""
 _SCHEDULER: Json = {
     "replica_timeout_s": 15.0,
     "lease_timeout_s": 30.0,
     "ingress_timeout_s": 300.0,
 }
-"""Silence of seconds is nothing unusual where everything shares two cores."""
+"""Long timeouts: processes that share two cores may be silent for seconds."""
 _REPLICA: Json = {"lease_grace_s": 5.0}
-"""Nor is a pull's answer that comes a second after the payload."""
+"""Long grace time: a pull's answer may arrive a second after the payload."""
 
 
 @dataclass
 class Serving:
-    """Serve on the test cluster, with what is deployed on it."""
+    """Serve on the test cluster, with its deployed applications."""
 
     client: Any
-    """Serve's controller client."""
+    """Client of Serve's controller."""
     base_url: str
     directory: Path
-    """Everything that the applications write is under it."""
+    """Directory of all files that the applications write."""
     namespace: str
-    """Of the schedulers."""
+    """Ray namespace of the schedulers."""
     services: dict[str, "Service"] = field(default_factory=dict)
-    """What was ever described, by name: each has left a scheduler if it was deployed."""
+    """All described applications by name; each leaves a scheduler behind if it was deployed."""
     deployed: dict[str, Json] = field(default_factory=dict)
-    """Serve's configuration of what is to be there."""
+    """Serve configuration of each application to be deployed."""
     retired: set[str] = field(default_factory=set)
-    """Names of applications that were taken off for good, and whose schedulers may run on."""
+    """Names of removed applications whose schedulers may still run."""
 
     def service(
         self,
@@ -84,7 +84,7 @@ class Serving:
         fake: Json | None = None,
         **sections: Json,
     ) -> "Service":
-        """Describe an application; `deploy` it to have it.
+        """Describe an application; `deploy` starts it.
 
         Args:
             name: Of the Serve application, and its route.
@@ -113,7 +113,7 @@ class Serving:
 
     @asynccontextmanager
     async def deployed_service(self, name: str, **settings: Any) -> AsyncIterator["Service"]:
-        """An application that is there inside the block, described as by `service`."""
+        """Yield a deployed application, described as by `service`; remove it afterwards."""
         service = self.service(name, **settings)
         await service.deploy()
         yield service
@@ -121,10 +121,10 @@ class Serving:
 
     @asynccontextmanager
     async def deployed_applications(self, *applications: Json) -> AsyncIterator[None]:
-        """Applications that run inside the block, by Serve's own configuration.
+        """Deploy applications inside the block, given in Serve's own configuration.
 
-        They are started one after the other: fifty processes that start at once on two cores hold
-        each other up, and everything else on the machine.
+        They start one after the other: fifty processes that start at once on two cores block each
+        other and everything else on the machine.
         """
         await asyncio.to_thread(self.end_retired)
         for application in applications:
@@ -142,32 +142,32 @@ class Serving:
         return application is not None and application["status"] == "RUNNING"
 
     def applications(self) -> dict[str, Json]:
-        """Return what Serve says of its applications, by name.
+        """Return Serve's status of its applications, by name.
 
-        `serve.status` makes models of it, which looks at every imported module, again and again.
+        `serve.status` builds models from it and inspects every imported module each time.
         """
         found: dict[str, Json] = self.client.get_serve_details()["applications"]
         return found
 
     def remove(self, *names: str) -> None:
-        """Take applications off Serve that may be there; their processes end meanwhile."""
+        """Remove applications from Serve without waiting for the end of their processes."""
         for name in names:
             self.deployed.pop(name, None)
         self.apply()
 
     def retire(self, *names: str) -> None:
-        """Take applications off Serve for good.
+        """Remove applications from Serve for good.
 
-        Their schedulers are ended when the next application is deployed: as long as replicas and
-        ingresses end, they look for them.
+        Their schedulers end when the next application is deployed, because ending replicas and
+        ingresses still look for them.
         """
         self.remove(*names)
         self.retired |= {*names}
 
     def end_retired(self) -> None:
-        """End the schedulers of applications that have gone for good.
+        """End the schedulers of removed applications.
 
-        Each takes 2 % of a core while it is idle, and there are thirty until the tests are over.
+        Each idle one takes 2 % of a core, and a test run has thirty.
         """
         gone = self.retired - self.applications().keys()
         self.retired -= gone
@@ -175,11 +175,10 @@ class Serving:
             self.services[name].end_detached()
 
     def add(self, service: "Service") -> "Service":
-        """Take note of an application, to end its scheduler when the tests are over.
+        """Register an application, so that its scheduler ends after the tests.
 
-        Raises:
-            ValueError: If there was one of that name: it would begin with the queue, the settings
-                and the predictions that the other has left.
+        Raises ValueError for a repeated name: the application would start with the queue, settings
+        and predictions that the first one left.
         """
         if service.name in self.services:
             raise ValueError(f"name: {service.name!r} was an application's; each has its own here")
@@ -187,14 +186,14 @@ class Serving:
         return service
 
     def apply(self) -> None:
-        """Deploy what is to be there, and delete the rest."""
+        """Deploy the wanted applications, and delete all others."""
         config = ServeDeploySchema.model_validate({"applications": list(self.deployed.values())})
         self.client.deploy_apps(config)
 
 
 @dataclass
 class Service:
-    """One deployed application, and the ways into it."""
+    """One deployed application, with its clients and handles."""
 
     serving: Serving
     name: str
@@ -203,13 +202,13 @@ class Service:
     user_config: Json
     args: Json
     ingresses: int = 1
-    """Processes of it."""
+    """Number of ingress processes."""
     rollout: Json = field(default_factory=dict)
-    """Options of the engines' deployments that say how a new version replaces the old one."""
+    """Options of the engines' deployments for the replacement of an old version."""
     code: Path | None = None
-    """Directory of the package that its processes import; None: the one under test."""
+    """Directory of the package that its processes import; None for the one under test."""
     api_key: str | None = None
-    """What `http` calls it with, and clients of a test; None: it asks for none."""
+    """API key of `http` and of a test's clients; None if the application asks for none."""
 
     @property
     def placed(self) -> tuple[PlacedModel, ...]:
@@ -218,16 +217,16 @@ class Service:
 
     @property
     def config(self) -> AppConfig:
-        """The configuration of its model; of the first, if it has several."""
+        """Configuration of its model, or of the first of several."""
         return self.placed[0].config
 
     @property
     def url(self) -> str:
-        """Where it is mounted."""
+        """Base URL of the application."""
         return f"{self.serving.base_url}/{self.name}"
 
     async def deploy(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
-        """Deploy it, or what changed of it, and wait until all its replicas pull."""
+        """Deploy the application or its changes, and wait until all replicas pull."""
 
         def of(deployment: str, **more: Any) -> Json:
             return {"name": deployment, "ray_actor_options": {"num_cpus": 0.1}, **more}
@@ -252,11 +251,11 @@ class Service:
         await self.until_whole(within_s)
 
     def _sized(self, place: PlacedModel) -> Json:
-        """Return how many engines a model has; nothing where `autoscaling` says it."""
+        """Return the number of engines as an option; empty if `autoscaling` sets it."""
         return {} if place.config.autoscaling else {"num_replicas": self.replicas}
 
     async def until_whole(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
-        """Wait until it is whole; a failure says what Serve knows of each part."""
+        """Wait until the application is complete; on failure show Serve's status of each part."""
         try:
             await eventually(self.is_whole, f"{self.name} runs", within_s, every_s=_POLLED_S)
         except AssertionError as failure:
@@ -275,9 +274,9 @@ class Service:
         }
 
     async def is_whole(self) -> bool:
-        """Return whether Serve has all its replicas and no other, and all of them live and pull.
+        """Return whether Serve has exactly the wanted replicas, and all of them live and pull.
 
-        For some seconds Serve and the scheduler take a dead one for one that runs and pulls.
+        For some seconds Serve and the scheduler still count a dead replica.
         """
         application = self.serving.applications().get(self.name)
         if application is not None and application["status"] == "DEPLOY_FAILED":
@@ -303,7 +302,7 @@ class Service:
         return True
 
     async def delete(self) -> None:
-        """Take it off Serve; its scheduler stays."""
+        """Remove the application from Serve; its scheduler stays."""
         self.serving.remove(self.name)
         await eventually(
             lambda: self.name not in self.serving.applications(),
@@ -313,21 +312,20 @@ class Service:
         )
 
     def end_detached(self) -> None:
-        """End its schedulers and its accounts, with their Redis servers; there may be none."""
+        """End its schedulers and its quota accounts, with their Redis servers, if there are any."""
         for place in self.placed:
             end_scheduler(place.config.scheduler_name, place.config.scheduler.namespace)
             end_accounts(place.config.name, place.config.scheduler.namespace)
 
-    # --- ways in
+    # --- clients and handles
 
     def handle(self, deployment: str = "Ingress") -> DeploymentHandle:
-        """Return a handle of one of its deployments."""
         return serve.get_deployment_handle(deployment, self.name)
 
     def http(self) -> httpx.AsyncClient:
-        """Return an HTTP client of it, to be entered; it opens as many connections as it takes.
+        """Return an HTTP client with an unlimited number of connections, to be entered.
 
-        It is patient: while the only ingress is replaced, Serve's proxy holds back what comes.
+        Its timeout is long: while the only ingress is replaced, Serve's proxy holds calls back.
         """
         return httpx.AsyncClient(
             base_url=self.url,
@@ -347,30 +345,28 @@ class Service:
         return status
 
     async def pulling(self, config: AppConfig | None = None) -> list[str]:
-        """Return the replicas that a model's scheduler hears of and leases to."""
+        """Return the replicas that report to a model's scheduler and take leases."""
         try:
             status = await self.status(config)
         except (ValueError, ray.exceptions.RayActorError):
-            return []  # no scheduler yet, or not yet again
+            return []  # the scheduler is not there yet, or not again
         replicas: Json = status.get("replicas", {})
         return sorted(name for name, replica in replicas.items() if not replica["draining"])
 
     async def probe(self, replica_id: str, method: str, *args: Any) -> Any:
-        """Call a method of one probed replica."""
         return await probe(self.handle("Replica"), replica_id, method, *args)
 
     def actors(self, deployment: str | None = None) -> list[str]:
-        """Return the names of a deployment's actors, by default of all that it has."""
+        """Return the names of a deployment's actors, by default of all deployments."""
         prefix = f"SERVE_REPLICA::{self.name}#" + (f"{deployment}#" if deployment else "")
         everywhere = ray.util.list_named_actors(all_namespaces=True)
         return sorted(a["name"] for a in everywhere if a["name"].startswith(prefix))
 
     def kill(self, actor: str) -> None:
-        """Kill a process at once, as a machine that loses power does; `actor` is its name."""
+        """Kill a process at once, like a power failure; `actor` is its name."""
         ray.kill(ray.get_actor(actor, namespace=_SERVE_NAMESPACE))
 
     def kill_replica(self, replica_id: str) -> None:
-        """Kill a replica's process at once."""
         self.kill(f"SERVE_REPLICA::{self.name}#Replica#{replica_id}")
 
     # --- waiting
@@ -382,7 +378,7 @@ class Service:
         within_s: float = 60.0,
         config: AppConfig | None = None,
     ) -> Json:
-        """Return the first status for which the condition holds, of the first model or this one."""
+        """Return the first status for which the condition holds, by default of the first model."""
         last: Json = {}
 
         async def holds() -> bool:
@@ -390,7 +386,7 @@ class Service:
             try:
                 last = await self.status(config)
             except ray.exceptions.RayActorError:
-                return False  # it is being started again
+                return False  # the scheduler is being restarted
             return condition(last)
 
         try:
@@ -400,7 +396,7 @@ class Service:
         return last
 
     async def until_idle(self, within_s: float = 60.0) -> Json:
-        """Return the first model's status once nothing of any waits, runs or holds KV any more."""
+        """Return the first model's status once no model has work or holds KV."""
         what = "nothing waits, runs or holds KV"
         statuses = [
             await self.until(is_idle, what, within_s, place.config) for place in self.placed
@@ -409,13 +405,12 @@ class Service:
 
 
 def is_idle(status: Json) -> bool:
-    """Return whether a status says that nothing of any inference is left."""
+    """Return whether a status shows no inference and no application."""
     left = ("waiting", "in_flight", "applications")
     return all(status.get(name) == 0 for name in left)
 
 
 def redis_processes(directory: Path) -> list[int]:
-    """Return the Redis servers that keep their data under this directory."""
     return [
         process.pid
         for process in psutil.process_iter(["name", "cwd"])
@@ -426,10 +421,10 @@ def redis_processes(directory: Path) -> list[int]:
 
 
 def processes_in(directory: Path) -> list[int]:
-    """Return the processes that must be gone once everything is ended.
+    """Return the processes that must be gone once everything has ended.
 
-    They are the Redis servers there, and vLLM's below the cluster that this process has started.
-    An engine that tests run in this very process is its child and not among them.
+    They are the Redis servers there, and vLLM's processes below the cluster that this process has
+    started. An engine that tests run in this process is its child and is excluded.
     """
     clusters = [child for child in psutil.Process().children() if not _is_engine(child)]
     return redis_processes(directory) + [

@@ -1,4 +1,4 @@
-"""Two tenants whose calls all wait, and the order in which they are answered."""
+"""Two tenants whose calls all wait, and the order in which the calls are answered."""
 
 import asyncio
 from collections import Counter
@@ -14,18 +14,18 @@ from tests.integration.service import ENDLESS, Service
 SEATS = 4
 """Seats of the one engine."""
 FEW, MANY = 5, 50
-"""Calls of the two tenants, each an application of its own."""
+"""Numbers of calls of the two tenants; each call is one application."""
 AHEAD = 3 * SEATS
-"""Most by which a tenant is ahead of another of equal weight while both wait: the calls that run,
-and more for those that came a moment earlier. Shared by application, the tenant of many calls has
-45 more when the other has its last answer."""
+"""Largest lead of a tenant over another of equal weight while both wait: the running calls, and
+more for calls that arrived slightly earlier. Without sharing by tenant, the tenant with many calls
+has 45 more when the other has its last answer."""
 _OUTPUT = 100
-"""Output tokens of a call, which takes half a second: longer than all calls take to come. One that
-comes later has no part in what was served before."""
+"""Output tokens of a call, which takes half a second: longer than the arrival of all calls. A later
+call would have no share in earlier service."""
 _BLOCKER = "blocker"
 
 Steps = list[tuple[int, int]]
-"""Answers to both tenants, after each answer."""
+"""Numbers of answers of both tenants, after each answer."""
 
 
 async def race(
@@ -34,7 +34,7 @@ async def race(
     many: Sequence[httpx.AsyncClient],
     few: Sequence[httpx.AsyncClient],
 ) -> Steps:
-    """Let the calls of two tenants wait, all of them before the first one runs, then run.
+    """Queue the calls of two tenants before the first one runs, then serve them.
 
     Args:
         service: With one engine of `SEATS` seats.
@@ -67,8 +67,8 @@ async def race(
 
 @asynccontextmanager
 async def _full(service: Service, blocker: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Every seat of the engine is taken."""
-    name = f"{_BLOCKER}-{uuid4().hex}"  # the id of one that was cancelled takes no calls
+    """Occupy every seat of the engine."""
+    name = f"{_BLOCKER}-{uuid4().hex}"  # a cancelled application's id takes no calls
     headers = {"x-justitia-application": name}
     body = completion("w", ENDLESS)
     calls = [

@@ -1,6 +1,6 @@
-"""HAProxy as this project starts it notices a caller that leaves, also between two segments.
+"""HAProxy with this project's options notices a caller that leaves, even between segments.
 
-HAProxy runs alone here, with the options that Ray's template sets; `test_haproxy.py` has all of it.
+HAProxy runs alone here with the options of Ray's template; `test_haproxy.py` tests the whole.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ backend ingress
 
 
 class SilentServer:
-    """Reads one request and answers nothing; notes when its connection is closed."""
+    """Server that reads one request, never answers, and records the end of its connection."""
 
     def __init__(self) -> None:
         self.has_head = asyncio.Event()
@@ -62,14 +62,13 @@ class SilentServer:
 
 
 def rays_options() -> str:
-    """Return the options of Ray's template that decide how a caller is heard."""
+    """Return the options of Ray's template that affect the detection of closed connections."""
     names = re.findall(r"^ +(option (?:abortonclose|splice-\S+))$", HAPROXY_CONFIG_TEMPLATE, re.M)
     return "\n  ".join(names)
 
 
 @asynccontextmanager
 async def haproxy(directory: Path, server: int, binary: str | Path) -> AsyncIterator[int]:
-    """Run an HAProxy in front of a server; yield its port."""
     port, file = free_port(), directory / "haproxy.cfg"
     file.write_text(_CONFIGURATION.format(options=rays_options(), port=port, server=server))
     environment = os.environ | plan_front(100, 20_000).environment
@@ -121,7 +120,7 @@ async def test_haproxy_without_splicing_notices_that_a_caller_left(
 
 
 async def test_haproxy_as_ray_starts_it_does_not_notice(tmp_path: Path) -> None:
-    """As soon as this fails, `serve/haproxy_without_splicing` is not needed any more."""
+    """Once this test fails, `serve/haproxy_without_splicing` is not needed any more."""
     silent = SilentServer()
     binary = plan_front(100, 20_000).environment["JUSTITIA_HAPROXY_BINARY"]
     async with await asyncio.start_server(silent.serve, "127.0.0.1", 0) as listening:

@@ -1,4 +1,4 @@
-"""Callers that take more than their part, send what makes no sense, read slowly, or just leave."""
+"""Callers that exceed limits, send invalid data, read slowly, or disconnect."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ _PLACES = ("at once", "waiting", "running", "in mid-stream", "after the last tok
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(limited: Service) -> AsyncIterator[Service]:
-    """An application with limits; whatever a test did to it has left nothing."""
+    """Application with limits; after each test it must be idle."""
     yield limited
     await limited.until_idle()
     await eventually(lambda: kv_is_free(limited), "KV is free")
@@ -41,7 +41,7 @@ async def service(limited: Service) -> AsyncIterator[Service]:
 async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Of 100 one tenant gets 80; the 81st is told when to come back and which limit it has met."""
+    """One tenant gets 80 of 100; the 81st call is refused with the limit and a retry time."""
     body = {"application_class": "c", "tenant": "greedy"}
     opened = []
     while (answer := await http.post("/v1/applications", json=body)).status_code == 200:
@@ -74,7 +74,7 @@ async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
 async def test_full_queue_asks_to_come_back_later(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """An ingress without a bound would take what its memory cannot hold."""
+    """Without a bound the queue would exceed the memory of the ingress."""
     headers = {"x-justitia-application": "crowd"}
     body = completion(max_tokens=ENDLESS)
     calls = [
@@ -98,7 +98,7 @@ async def test_full_queue_asks_to_come_back_later(
 
 
 class Raw:
-    """A connection on which a test writes and reads what it likes."""
+    """Raw connection on which a test writes and reads bytes."""
 
     def __init__(self, service: Service) -> None:
         self._address = urlsplit(service.url)
@@ -106,7 +106,6 @@ class Raw:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
 
     async def send_head(self, *headers: str) -> None:
-        """Connect, and begin a completion with these headers."""
         loop = asyncio.get_running_loop()
         self._socket.setblocking(False)
         await loop.sock_connect(self._socket, (self._address.hostname, self._address.port))
@@ -119,31 +118,28 @@ class Raw:
         await self.send("\r\n".join(lines).encode() + b"\r\n\r\n")
 
     async def send(self, data: bytes) -> None:
-        """Write all of it."""
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def read_to(self, mark: bytes) -> bytes:
-        """Return what comes until this has come, or to the end of the connection."""
+        """Read until a mark has arrived or the connection has ended."""
         loop, read = asyncio.get_running_loop(), b""
         while mark not in read and (more := await loop.sock_recv(self._socket, 65_536)):
             read += more
         return read
 
     def close(self) -> None:
-        """Leave."""
         self._socket.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(service: Service) -> AsyncIterator[Raw]:
-    """One connection."""
     raw = Raw(service)
     yield raw
     raw.close()
 
 
 async def test_body_that_declares_too_much_is_answered_before_it_is_sent(raw: Raw) -> None:
-    """A caller that waits for the answer before it uploads gigabytes is spared them, and we too."""
+    """A caller that waits for the answer before it uploads gigabytes saves the upload."""
     await raw.send_head(f"Content-Length: {10 * 2**30}")
     answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), 30.0)
 
@@ -151,7 +147,7 @@ async def test_body_that_declares_too_much_is_answered_before_it_is_sent(raw: Ra
 
 
 async def test_endless_body_in_chunks_is_answered_while_it_is_sent(raw: Raw) -> None:
-    """Nobody knows how long it will be; it is read as far as is allowed."""
+    """The length is unknown in advance; the body is read up to the limit."""
     await raw.send_head("Transfer-Encoding: chunked")
     piece = b" " * 10_000
 
@@ -176,7 +172,7 @@ async def test_endless_body_in_chunks_is_answered_while_it_is_sent(raw: Raw) -> 
 async def test_enormous_header_is_no_trouble_to_others(
     http: httpx.AsyncClient, header: str
 ) -> None:
-    """Refused in a sentence, or taken where it costs nothing; never a failure of the service."""
+    """A large header is refused, or accepted at no cost; it never breaks the service."""
     answer = await http.post(COMPLETIONS, json=completion(), headers={header: "a" * 30_000})
     after = await http.post(COMPLETIONS, json=completion())
 
@@ -189,11 +185,11 @@ async def test_enormous_header_is_no_trouble_to_others(
 async def test_reader_that_stops_reading_holds_no_seat_and_little_memory(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Its generation runs to its end, at most `max_tokens`, and what nobody reads is kept for it.
+    """The generation runs to its end, at most `max_tokens`, and unread output is kept.
 
-    As many stalled readers as there are seats: others are served as soon as those are done. What a
-    lot of them costs is the least growth over a few lots: the processes also grow for reasons of
-    their own, as by what came before them, and only what readers hold comes again with each lot.
+    As many stalled readers as seats: other calls run as soon as their generations end. The memory
+    is the least growth over a few rounds, because processes also grow for other reasons, and only
+    the readers' part repeats in each round.
     """
     lots, memory = [await stalled_readers(service, http)], [memory_of(service)]
     for _ in range(_LOTS):
@@ -211,7 +207,7 @@ async def test_reader_that_stops_reading_holds_no_seat_and_little_memory(
 
 
 async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[Raw]:
-    """Return as many callers as there are seats, whose streams have ended and are not read."""
+    """Return as many callers as seats; their streams have ended and are not read."""
     stalled = [Raw(service) for _ in range(SEATS)]
     for i, raw in enumerate(stalled):
         body = json.dumps(completion(f"stalled {i}", 4_000, stream=True)).encode()
@@ -227,7 +223,7 @@ async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[Raw
 
 
 def memory_of(service: Service) -> dict[int, int]:
-    """Return the memory, in bytes, of each process of this cluster that answers calls."""
+    """Return the resident memory in bytes of each process of this cluster that answers calls."""
     names = ("ray::ProxyActor", f"ray::ServeReplica:{service.name}:")
     memory = {
         process.pid: process.memory_info().rss
@@ -241,9 +237,9 @@ def memory_of(service: Service) -> dict[int, int]:
 async def test_callers_that_leave_at_random_leave_nothing_behind(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """At once, while they wait, while they run, in mid-stream, after the last token, or never.
+    """Callers leave at once, waiting, running, in mid-stream, after the last token, or never.
 
-    What is left of any of them would add up until the service stands still.
+    Anything left of them would accumulate until the service stops.
     """
     lots = random.Random(_SEED)
 
@@ -270,9 +266,10 @@ async def test_callers_that_leave_at_random_leave_nothing_behind(
 
 
 async def leaver(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
-    """Call and leave somewhere; return where.
+    """Call and disconnect somewhere; return where.
 
-    Who leaves while it waits or runs is alone in application `own`: that says when it does.
+    A caller that leaves while it waits or runs has its own application `own`, whose state shows
+    when.
     """
     body = completion(f"leaver {lots.randrange(1_000)}", lots.randrange(20, 300))
     headers = {}
@@ -294,7 +291,7 @@ async def leaver(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
             headers["x-justitia-application"] = own
         call = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=headers))
         if where == "at once":
-            await asyncio.sleep(0)  # it has begun
+            await asyncio.sleep(0)  # the call has begun
         elif where != "never":
             await eventually(lambda: has_come_to(http, own, where), f"{own} is {where}", 60.0)
         if where != "never":
@@ -305,7 +302,7 @@ async def leaver(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
 
 
 async def has_come_to(http: httpx.AsyncClient, application_id: str, where: str) -> bool:
-    """Return whether the scheduler has an application; for `running`, whether it has begun it."""
+    """Return whether the scheduler has an application; for `running`, whether it runs."""
     answer = await http.get(f"/v1/applications/{application_id}")
     if answer.status_code == 404:
         return False
@@ -314,6 +311,6 @@ async def has_come_to(http: httpx.AsyncClient, application_id: str, where: str) 
 
 
 async def left_at_ingress(service: Service) -> dict[str, int]:
-    """Return what its ingress has: inferences, applications, tasks."""
+    """Return the numbers of inferences, applications and tasks in the ingress."""
     left: dict[str, int] = await service.handle().left.remote()
     return left

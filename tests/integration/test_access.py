@@ -1,4 +1,4 @@
-"""Access in service: credentials of every kind, changes of keys, fair shares between tenants."""
+"""Access control in service: credentials of every kind, key changes, fair shares of tenants."""
 
 import asyncio
 import runpy
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Guarded:
-    """A guarded application and what opens it."""
+    """Application with access control, and its keys."""
 
     service: Service
     keys: KeyRing
@@ -43,7 +43,7 @@ class Guarded:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def guarded(serving: Serving) -> AsyncIterator[Guarded]:
-    """An application that asks for keys, on one engine with few seats."""
+    """Application with API keys, on one engine with few seats."""
     keys = KeyRing(serving.directory / "keys.yaml")
     keys.add("acme", "acme", max_weight=2.0)
     keys.add("beta", "beta")
@@ -69,14 +69,13 @@ async def guarded(serving: Serving) -> AsyncIterator[Guarded]:
 
 
 async def answer_to(service: Service, secret: str | None, **headers: str) -> tuple[int, Json]:
-    """Return status and body of the answer to a completion."""
     async with http_as(service, secret, **headers) as http:
         answer = await http.post(COMPLETIONS, json=_ANSWER)
     return answer.status_code, answer.json()
 
 
 async def served_tenant(service: Service, secret: str, **headers: str) -> str:
-    """Return the tenant that a credential's applications are of."""
+    """Return the tenant of a credential's applications."""
     async with http_as(service, secret, **headers) as http:
         opened = (await http.post("/v1/applications", json={"application_class": "c"})).json()
         path = f"/v1/applications/{opened['application_id']}"
@@ -99,7 +98,7 @@ async def test_credential_gives_the_tenant(guarded: Guarded) -> None:
 
 
 async def test_narrowed_tenant_is_served_as_itself_and_seen_from_above(guarded: Guarded) -> None:
-    """Whoever has the key of the tenant above sees what is below; its other children do not."""
+    """The key of the tenant above sees the application; keys of other children do not."""
     service, secrets = guarded.service, guarded.keys.secrets
     opening = {"application_class": "c", "application_id": "a", "tenant": "acme/x"}
     async with http_as(service, secrets["acme"], x_justitia_tenant="acme/x") as http:
@@ -141,7 +140,7 @@ _TOO_DEEP = "acme/2/3/4/5/6/7/8/9"
 async def test_refusal_says_what_is_missing(
     guarded: Guarded, name: str | None, headers: dict[str, str], status: int, code: str | None
 ) -> None:
-    """In OpenAI's form, and with a hint how to authenticate."""
+    """Errors have OpenAI's form and tell how to authenticate."""
     secret = None if name is None else guarded.keys.secrets.get(name, "jk-" + "0" * 43)
     found, body = await answer_to(guarded.service, secret, **headers)
 
@@ -150,7 +149,7 @@ async def test_refusal_says_what_is_missing(
 
 
 async def test_anthropics_callers_get_anthropics_errors(guarded: Guarded) -> None:
-    """Its key comes in `x-api-key`."""
+    """Anthropic's clients send the key in `x-api-key`."""
     async with http_as(guarded.service, None) as http:
         body = {"model": "fake-7b", "messages": [], "max_tokens": 1}
         keys = [{}, {"x-api-key": "nonsense"}, {"x-api-key": guarded.keys.secrets["looks"]}]
@@ -164,9 +163,9 @@ async def test_anthropics_callers_get_anthropics_errors(guarded: Guarded) -> Non
 
 
 async def test_official_clients_take_a_key_and_know_a_wrong_one(guarded: Guarded) -> None:
-    """OpenAI's sends it as a bearer token, Anthropic's in a header of its own.
+    """OpenAI's client sends the key as a bearer token, Anthropic's in its own header.
 
-    The engine is a fake that answers OpenAI's chats only: Anthropic's right key lists the models.
+    The fake engine answers only OpenAI's chats, so Anthropic's right key lists the models.
     """
     url, right, wrong = guarded.service.url, guarded.keys.secrets["acme"], "jk-" + "0" * 43
     asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
@@ -193,7 +192,7 @@ async def test_official_clients_take_a_key_and_know_a_wrong_one(guarded: Guarded
 async def test_example_takes_its_key_from_the_environment(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key says the tenant whose application it opens and closes; without one it is refused."""
+    """The key determines the tenant whose application is opened; without one it is refused."""
     monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
     example = runpy.run_path(str(EXAMPLE))["main"]
     with pytest.raises(openai.AuthenticationError):
@@ -205,7 +204,7 @@ async def test_example_takes_its_key_from_the_environment(
 
 
 async def test_paths_of_operators_are_theirs_alone(guarded: Guarded) -> None:
-    """And an operator ends what belongs to others."""
+    """An operator can also end applications of other tenants."""
     paths = ("/v1/status", "/v1/examination", "/v1/predictor")
     async with http_as(guarded.service, guarded.keys.secrets["acme"]) as http:
         assert [403] * 3 == [(await http.get(path)).status_code for path in paths]
@@ -220,7 +219,6 @@ async def test_paths_of_operators_are_theirs_alone(guarded: Guarded) -> None:
 
 
 async def test_project_s_client_takes_a_key(guarded: Guarded) -> None:
-    """It goes with every call."""
     http = HttpTransport(guarded.service.url, api_key=guarded.keys.secrets["acme"])
     async with (
         JustitiaClient(http, tenant="acme/team") as client,
@@ -234,7 +232,7 @@ async def test_project_s_client_takes_a_key(guarded: Guarded) -> None:
 
 
 async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guarded) -> None:
-    """It comes from inside the cluster; there is no default where strangers are refused."""
+    """Such a call comes from inside the cluster; it must name a tenant where access is closed."""
     transport = HandleTransport(guarded.service.handle())
     async with (
         JustitiaClient(transport, tenant="inside") as client,
@@ -248,7 +246,7 @@ async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guard
 
 
 async def test_changed_keys_are_in_force_soon(guarded: Guarded) -> None:
-    """A new key works and a revoked one does not; a file with a mistake changes nothing."""
+    """A file with a mistake changes nothing."""
     keys = guarded.keys
     keys.add("new", "acme")
     keys.write()
@@ -270,7 +268,7 @@ async def test_changed_keys_are_in_force_soon(guarded: Guarded) -> None:
 
 
 async def test_asking_for_keys_from_now_on_loses_nothing_that_waits(serving: Serving) -> None:
-    """What was let in before is answered; what comes later needs a key."""
+    """Calls admitted earlier are answered; later calls need a key."""
     keys = KeyRing(serving.directory / "later.yaml")
     keys.add("team", "team")
     keys.write()
@@ -294,7 +292,7 @@ async def test_asking_for_keys_from_now_on_loses_nothing_that_waits(serving: Ser
 async def test_tenants_share_equally_however_many_applications_they_have(
     guarded: Guarded,
 ) -> None:
-    """With real keys: ten times as many applications as the other tenant."""
+    """One tenant has ten times as many applications as the other."""
     service, secrets = guarded.service, guarded.keys.secrets
     async with (
         http_as(service, secrets["acme"]) as acme,

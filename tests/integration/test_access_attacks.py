@@ -1,4 +1,4 @@
-"""What a tenant may try to gain by its calls: a table of attempts, each of which gains nothing."""
+"""Attempts of a tenant to gain access or share by its calls; each must gain nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Rivals:
-    """A victim with an open application `report`, and somebody who wants it."""
+    """Victim with an open application `report`, and an attacker."""
 
     service: Service
     keys: KeyRing
@@ -37,7 +37,6 @@ class Rivals:
     attacker: httpx.AsyncClient
 
     async def report(self) -> Json:
-        """Return the victim's application."""
         answer = await self.victim.get("/v1/applications/report")
         assert 200 == answer.status_code
         state: Json = answer.json()
@@ -46,7 +45,6 @@ class Rivals:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def keys_and_service(serving: Serving) -> AsyncIterator[tuple[KeyRing, Service]]:
-    """An application that asks for keys."""
     keys = KeyRing(serving.directory / "attacked.yaml")
     keys.add("victim", "acme/search")
     keys.add("attacker", "beta")
@@ -69,7 +67,7 @@ async def keys_and_service(serving: Serving) -> AsyncIterator[tuple[KeyRing, Ser
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def rivals(keys_and_service: tuple[KeyRing, Service]) -> AsyncIterator[Rivals]:
-    """The victim's application is open; afterwards nothing is left."""
+    """Open the victim's application; afterwards nothing is left."""
     keys, service = keys_and_service
     async with (
         http_as(service, keys.secrets["victim"]) as victim,
@@ -87,14 +85,14 @@ Attempt = Callable[[Rivals], Awaitable[list[int]]]
 
 
 async def look(rivals: Rivals) -> list[int]:
-    """Look at it: by its id, by the key that operators see, with the owner's name."""
+    """Read the victim's application: by id, by the operators' key, with the owner's name."""
     paths = ("report", "acme/search|report", "acme%2Fsearch%7Creport")
     found = [await rivals.attacker.get(f"/v1/applications/{path}") for path in paths]
     return [answer.status_code for answer in found]
 
 
 async def close_or_cancel(rivals: Rivals) -> list[int]:
-    """End it."""
+    """Close or cancel the victim's application."""
     found = []
     for path in ("report", "acme/search|report"):
         found.append(await rivals.attacker.post(f"/v1/applications/{path}/close"))
@@ -103,7 +101,7 @@ async def close_or_cancel(rivals: Rivals) -> list[int]:
 
 
 async def name_the_owner(rivals: Rivals) -> list[int]:
-    """Name the owner as its own tenant: in the header, in the body, by a path that leads there."""
+    """Name the owner as the tenant: in the header, in the body, by a path that leads there."""
     calls = []
     for tenant in ("acme/search", "acme", "beta/../acme/search", "beta//acme", "beta|acme/search"):
         header = {"x-justitia-tenant": tenant}
@@ -117,7 +115,7 @@ async def name_the_owner(rivals: Rivals) -> list[int]:
 
 
 async def smuggle_headers(rivals: Rivals) -> list[int]:
-    """Send the header twice, with another spelling, with both credentials."""
+    """Send the header twice, in another spelling, with both credentials."""
     twice = [("x-justitia-tenant", "beta"), ("X-Justitia-Tenant", "acme/search")]
     keys = [("authorization", "Bearer jk-wrong"), ("x-api-key", rivals.keys.secrets["attacker"])]
     statuses = []
@@ -133,7 +131,7 @@ async def smuggle_headers(rivals: Rivals) -> list[int]:
 
 
 async def weigh_more(rivals: Rivals) -> list[int]:
-    """Ask for a weight above the cap."""
+    """Request a weight above the cap."""
     weights = [1.0001, 1e6]
     calls = [
         rivals.attacker.post("/v1/applications", json=_OPENING | {"weight": weight})
@@ -145,7 +143,7 @@ async def weigh_more(rivals: Rivals) -> list[int]:
 
 
 async def operate(rivals: Rivals) -> list[int]:
-    """Look at the whole service, and roll the predictor back."""
+    """Read the status of the whole service, and roll the predictor back."""
     calls = [
         rivals.attacker.get("/v1/status?applications=10"),
         rivals.attacker.get("/v1/examination"),
@@ -170,7 +168,7 @@ async def operate(rivals: Rivals) -> list[int]:
 async def test_attempt_on_what_belongs_to_others_gains_nothing(
     rivals: Rivals, attempt: Attempt, allowed: set[int]
 ) -> None:
-    """The victim's application is as it was."""
+    """The victim's application is unchanged."""
     before = await rivals.report()
     statuses = await attempt(rivals)
     after = await rivals.report()
@@ -180,7 +178,7 @@ async def test_attempt_on_what_belongs_to_others_gains_nothing(
 
 
 async def test_same_id_is_another_application(rivals: Rivals) -> None:
-    """Joining by id serves nobody else on the victim's account."""
+    """Joining by id never uses another tenant's account."""
     joined = {"x-justitia-application": "report"}
     answer = await rivals.attacker.post(COMPLETIONS, json=completion(), headers=joined)
     its_own = (await rivals.attacker.get("/v1/applications/report")).json()
@@ -191,7 +189,7 @@ async def test_same_id_is_another_application(rivals: Rivals) -> None:
 
 
 async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
-    """An answer that is kept for a tenant's retry is read by nobody else."""
+    """An answer kept for a tenant's retry is not returned to another tenant."""
     key = {"idempotency-key": "retry-1", "x-justitia-application": "report"}
     body = completion("secret words of acme")
     opened = await rivals.attacker.post("/v1/applications", json=_OPENING)  # its own was cancelled
@@ -206,7 +204,7 @@ async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
 
 
 async def test_same_session_and_the_same_words_are_another_application(rivals: Rivals) -> None:
-    """A harness's session, or a conversation that was overheard, leads nobody to its owner's."""
+    """Another tenant's session id or conversation does not lead to its application."""
     said = chat("secret words of acme")
     answer = (await rivals.victim.post(CHAT, json=said)).json()["choices"][0]["message"]
     overheard = said | {"messages": [*said["messages"], answer, *said["messages"]]}
@@ -228,13 +226,13 @@ async def test_same_session_and_the_same_words_are_another_application(rivals: R
 
 
 async def race_of(rivals: Rivals, attackers: Sequence[httpx.AsyncClient]) -> Steps:
-    """Race these clients of the attacker against the victim's fewer calls."""
+    """Race the attacker's clients against the victim's fewer calls."""
     async with http_as(rivals.service, rivals.keys.secrets["third"]) as third:
         return await race(rivals.service, third, attackers, [rivals.victim] * FEW)
 
 
 async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
-    """Five keys of one tenant, with ten times as many applications as the other's one key."""
+    """Five keys of one tenant have ten times as many applications as the other's one key."""
     async with AsyncExitStack() as stack:
         keys = [
             await stack.enter_async_context(
@@ -248,7 +246,7 @@ async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
 
 
 async def test_more_names_are_no_more_share(rivals: Rivals) -> None:
-    """A key that narrows its tenant to ten names below it, in turns, has one share."""
+    """A key that alternates between ten tenants below its own has one share."""
     async with AsyncExitStack() as stack:
         names = [
             await stack.enter_async_context(
@@ -266,7 +264,7 @@ async def test_more_names_are_no_more_share(rivals: Rivals) -> None:
 
 
 async def test_stranger_s_body_is_not_read(rivals: Rivals) -> None:
-    """Without a credential the answer comes before the body, however long or slow that is."""
+    """Without a credential the answer precedes the body, however long or slow that is."""
     raw = Raw(rivals.service)
     await raw.send_head("Content-Length: 1000000000")
     answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), _WITHIN_S)
@@ -277,7 +275,7 @@ async def test_stranger_s_body_is_not_read(rivals: Rivals) -> None:
 
 @pytest.mark.parametrize("name", ["attacker", "nobody"])
 async def test_slow_bodies_hold_nobody_up(rivals: Rivals, name: str) -> None:
-    """Callers that connect, begin a request, send a part of its body and say no more."""
+    """The callers connect, send a part of a body and then nothing."""
     secret = rivals.keys.secrets.get(name, "jk-wrong")
     slow = [Raw(rivals.service) for _ in range(_IDLE_CONNECTIONS)]
     for raw in slow:
@@ -291,7 +289,7 @@ async def test_slow_bodies_hold_nobody_up(rivals: Rivals, name: str) -> None:
 
 
 async def test_flood_of_wrong_keys_slows_nobody_else(rivals: Rivals) -> None:
-    """They are held back; a right key is not."""
+    """Wrong keys are delayed; a right key is not."""
     async with http_as(rivals.service, None) as http:
 
         async def guess(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Engines that come and go by the queue's demand, while callers call."""
+"""Engines that autoscale with the queue's demand under load."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ from tests.integration.service import Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _SCALED_WITHIN_S = 240.0
-"""Starting an engine's process takes seconds, and many where all of them share two cores."""
+"""Time to scale: an engine's process starts in seconds, or in many where all share two cores."""
 _RULES: dict[str, Any] = {
     "max_replicas": 4,
     "target_drain_s": 1.5,
@@ -39,9 +39,9 @@ _RULES: dict[str, Any] = {
     "downscale_delay_s": 4.0,
     "poll_s": 0.2,
 }
-"""Delays of an operator who does not wait for minutes."""
+"""Autoscaling rules with short delays."""
 _FAKE = {"iteration_s": 0.02, "max_num_seqs": 2, "kv_tokens": 2 * 65_536}
-"""A call of 60 tokens takes 1.2 seconds: 16 callers keep eight such engines busy."""
+"""Engine on which a call of 60 tokens takes 1.2 s: 16 callers keep eight such engines busy."""
 _SEED = 1
 _PLAN = (
     FaultRound(0, (FaultKind.LOADING_KILLED, FaultKind.SCHEDULER_KILLED), 0.0, 0.5),
@@ -50,7 +50,7 @@ _PLAN = (
 
 
 async def until_replicas(service: Service, number: int) -> list[str]:
-    """Return the replicas that take work once there are so many."""
+    """Return the replicas that take work once there are `number` of them."""
     found: list[str] = []
 
     async def are_there() -> bool:
@@ -69,7 +69,7 @@ async def until_replicas(service: Service, number: int) -> list[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
-    """An application with at least so many engines as the tests say."""
+    """Application whose minimum number of engines is the fixture's parameter."""
     least = request.param
     async with serving.deployed_service(
         f"scaled-{least}",
@@ -85,10 +85,10 @@ async def service(serving: Serving, request: pytest.FixtureRequest) -> AsyncIter
 async def test_one_four_one_under_load_loses_nothing(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Each caller has its answers, each once; a stream on an engine that leaves runs to its end.
+    """Each caller gets each answer once; a stream on a leaving engine runs to its end.
 
-    A stream with a penalty goes on nowhere else: one that was cut would end with an error. Four of
-    them would fit on two engines, so that two are to leave.
+    A stream with a penalty cannot continue elsewhere, so a cut one would end with an error. Four of
+    them would fit on two engines, so that two engines are removed.
     """
     async with known_load(http, callers=1) as few:
         async with known_load(http, callers=16, seed=2) as many:
@@ -108,9 +108,9 @@ async def test_one_four_one_under_load_loses_nothing(
 
 @pytest.mark.parametrize("service", [1], indirect=True)
 async def test_deaths_while_replicas_come_and_go_lose_nothing(service: Service) -> None:
-    """Three kinds of fault of `scripts/chaos --autoscaling` lose nothing of a fleet that scales.
+    """Three kinds of fault of `scripts/chaos --autoscaling` run on an autoscaled application.
 
-    The scheduler is who says how many are wanted; Serve's controller is who starts and ends them.
+    The scheduler determines the number of replicas, and Serve's controller starts and ends them.
     """
     assert service.config.autoscaling is not None
     target = ChaosTarget(service.name, service.config, {"Replica": 1, "Ingress": 1, "Predictor": 1})

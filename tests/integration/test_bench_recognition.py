@@ -1,4 +1,4 @@
-"""Every live arm of scripts/bench_recognition answers, and is recognised as it is meant to be."""
+"""Every live arm of scripts/bench_recognition answers and is recognised as intended."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ _FEW = LiveSize({"FV": 2, "KBQAV": 1})
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(serving: Serving) -> AsyncIterator[RunningArms]:
-    """The arms with one fast engine each."""
+    """Arms with one fast engine each."""
     application = read_serve_config(_FILE)["applications"][0]
     application["args"]["scheduler"] = {"namespace": serving.namespace}
     redis = str(serving.directory / "redis")
@@ -42,9 +42,9 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
 async def test_every_arm_is_recognised_as_it_is_meant_to_be(
     running: RunningArms, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is called alike: nothing is put wrong, and only our header puts right what says nothing.
+    """No call is assigned wrongly, and only the header identifies calls without other signs.
 
-    The answers say what the service has counted.
+    The answers state what the service has counted.
     """
     plays = await asyncio.to_thread(bench_recognition.measure, running, _FEW, (1,), None)
     plain, conversation, header = (plays.placed[arm.name] for arm in ARMS)

@@ -1,4 +1,4 @@
-"""Every arm of scripts/bench_serve answers every kind of call, and its report has every figure."""
+"""Every arm of scripts/bench_serve answers every kind of call, and its report is complete."""
 
 import asyncio
 import json
@@ -38,10 +38,10 @@ _CODE = Path(__file__).parents[2]
 _FILE = _CODE / "deployments" / "local-fake.yaml"
 _FAKE = SETTINGS["path"].fake
 _RELEASE = release_arm(_CODE)
-"""This release, in place of another one."""
+"""This release in the place of an earlier one."""
 _PATH_LOADS = SETTINGS["path"].choose_loads(None, quick=True, release=_RELEASE)
 _VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
-"""Stands for every variant of the service."""
+"""Arm that stands for every variant of the service."""
 _QUEUE_LOADS = queue_loads(
     quick=True, ours=JUSTITIA, theirs=DIRECT, joined=JUSTITIA, unjoined=_VARIANT
 )
@@ -66,7 +66,7 @@ _ALL_ARMS = (
 
 
 def shortened(loads: Sequence[Load]) -> list[Load]:
-    """Return the loads with some calls each."""
+    """Return the loads with a few calls each."""
     return [
         replace(load, callers=1, calls=1)
         if load.callers == 1
@@ -77,7 +77,7 @@ def shortened(loads: Sequence[Load]) -> list[Load]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(serving: Serving) -> AsyncIterator[RunningArms]:
-    """The arms with one engine each: on the cluster of the tests, or servers of their own."""
+    """Arms with one engine each, on the test cluster or as separate servers."""
     application = read_serve_config(_FILE)["applications"][0]
     application["args"]["scheduler"] = {"namespace": serving.namespace}
     beside = (LITELLM, _RELEASE)
@@ -123,7 +123,7 @@ async def test_every_arm_answers_every_kind_of_call(
     setting: str,
     loads: tuple[Load, ...],
 ) -> None:
-    """The benchmark is rarely run: an arm whose calls fail would be found out months later."""
+    """The benchmark runs rarely; a failing arm would otherwise be noticed months later."""
     said: list[str] = []
     short = replace(SETTINGS[setting], warm_up_calls=2)
     found = await asyncio.to_thread(
@@ -140,7 +140,7 @@ async def test_every_arm_answers_every_kind_of_call(
 
 
 async def test_agents_of_bench_agents_are_served(running: RunningArms) -> None:
-    """Turns have the lengths that were meant, also where answers bear no token ids."""
+    """Turns have the intended lengths even where answers contain no token ids."""
     turns = (Turn(0.0, 0, 40, 4), Turn(0.01, 44, 6, 3))
     sessions = [AgentSession(f"s{i}", 0.0, 16, turns) for i in range(3)]
     target = running.targets[JUSTITIA.name]

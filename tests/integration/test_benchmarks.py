@@ -1,6 +1,6 @@
 """Every benchmark without a cluster runs once, with every arm and a plan of seconds.
 
-Benchmarks are run by hand, months apart. What they import, call and print changes meanwhile.
+Benchmarks are run by hand, months apart, while the code that they use changes.
 """
 
 import json
@@ -33,7 +33,6 @@ Main = Callable[[Sequence[str]], int]
 
 
 def run(main: Main, tmp_path: Path, *arguments: str) -> dict[str, object]:
-    """Run a benchmark, and return what it writes."""
     file = tmp_path / "found.json"
     assert 0 == main([*arguments, "--json", str(file)])
     found: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
@@ -41,7 +40,6 @@ def run(main: Main, tmp_path: Path, *arguments: str) -> dict[str, object]:
 
 
 def samples(_: Path, application_class: str) -> list[Sample]:
-    """Return made-up samples of a class."""
     texts = [f"{application_class} {'word ' * (3 + n % 7)}" for n in range(24)]
     return [Sample(1e4 + 1e3 * len(text), 2, 40, features_of(text), text) for text in texts]
 
@@ -49,7 +47,6 @@ def samples(_: Path, application_class: str) -> list[Sample]:
 def test_bench_core_times_policies_and_the_linear_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two sizes, so that a slope is printed."""
     tiny = Plan((5, 10), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
     monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
     monkeypatch.setattr(bench_core, "MEMORY_OF_OTHERS", 5)
@@ -61,7 +58,7 @@ def test_bench_core_times_policies_and_the_linear_scan(
 def test_bench_core_times_a_tree_of_tenants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The arm of `--leaves`: tenants at depth four, fair at each level."""
+    """`--leaves` adds tenants at depth four, fair at each level."""
     tiny = Plan((20,), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
     monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
     tree = ("--leaves", "16", "--option", "fairness=tenant", "--option", "order=finish")
@@ -93,7 +90,6 @@ def test_bench_scheduler_counts_what_one_scheduler_serves(
 def test_bench_store_compares_both_durabilities(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Openings and batches, strict and batched."""
     found = run(bench_store.main, tmp_path, "--repeats", "1", "--calls", "2", "--live", "2")
 
     assert {"repeats", "machine", "options"} <= set(found)
@@ -105,7 +101,6 @@ def test_bench_store_compares_both_durabilities(
 def test_bench_memory_measures_scheduler_and_ingress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Applications that wait, and idle ones; each side in a process of its own."""
     monkeypatch.setattr(bench_memory, "SCHEDULER", (Case(3, 2),))
     monkeypatch.setattr(bench_memory, "INGRESS", (Case(3, 0),))
     found = run(bench_memory.main, tmp_path)
@@ -116,7 +111,6 @@ def test_bench_memory_measures_scheduler_and_ingress(
 def test_bench_predictor_measures_every_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training, latency, learning curve and drift, on two classes of made-up texts."""
     for module in (bench_predictor, predictor):
         monkeypatch.setattr(module, "SEVEN", ("KBQAV", "CC"))
     monkeypatch.setattr(predictor, "BATCH", 2)
@@ -147,7 +141,7 @@ def test_bench_predictor_measures_every_kind(
 def test_bench_s3_measures_a_model_of_the_papers_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tiny here: the one of the papers has 66 M parameters."""
+    """The model is tiny; that of the papers has 66 M parameters."""
     monkeypatch.setattr(bench_s3, "S3Config", partial(replace, TINY))
     found = run(bench_s3.main, tmp_path, "--quick")
 
@@ -157,7 +151,7 @@ def test_bench_s3_measures_a_model_of_the_papers_form(
 def test_bench_recognition_simulates_every_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ten applications of each mix; the live arms are called in `test_bench_recognition`."""
+    """Ten applications of each mix; `test_bench_recognition` calls the live arms."""
     monkeypatch.setattr(bench_recognition, "QUICK_COUNT", 10)
     found = run(bench_recognition.main, tmp_path, "--quick", "--only", "simulated")
 

@@ -1,4 +1,4 @@
-"""The short form of `scripts/chaos`: a seeded load, some kinds of fault, nothing lost."""
+"""Short form of `scripts/chaos`: a seeded load, some kinds of fault, nothing lost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,18 +49,18 @@ _KINDS = (
     FaultKind.WRONG_SECRETS,
 )
 _BACK_WITHIN_S = 20.0
-"""The target is 5 s on a machine with nothing else to do."""
+"""Longest recovery on a busy machine; the target on an idle one is 5 s."""
 
 
 @pytest.fixture(scope="module")
 def keys(serving: Serving) -> KeyRing:
-    """A key whose calls may be for any tenant."""
+    """Keys of which one may call for any tenant."""
     return gateway_keys(serving.directory)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
-    """An application to break, with a journal of its runs, that asks for keys."""
+    """Application with a run journal and access control, which the test breaks."""
     async with serving.deployed_service(
         "chaotic",
         access={"keys_file": str(keys.file)},
@@ -70,7 +70,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
         scheduler={
             "replica_timeout_s": 4.0,
             "lease_timeout_s": 5.0,
-            # What was ended and not saved when the scheduler died ends by idle time.
+            # Inferences that ended unsaved when the scheduler died end by idle timeout.
             "application_idle_s": 15.0,
         },
         replica={"stall_allowance_s": 2.0},
@@ -81,7 +81,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
 async def test_faults_under_load_lose_double_and_disorder_nothing(
     service: Service, keys: KeyRing
 ) -> None:
-    """What `scripts/chaos` shows at length, small enough to be run with every change."""
+    """A small version of `scripts/chaos` that runs with every change."""
     target = ChaosTarget(service.name, service.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
     plan = draw_plan(_SEED, _KINDS)
     load = draw_load(_SEED, 36, _INFERENCES, len(plan) + 1)
@@ -123,13 +123,13 @@ async def test_faults_under_load_lose_double_and_disorder_nothing(
     assert ((),) * 5 == (counts.lost, counts.doubled, counts.wrong, counts.cut, counts.broken)
     assert ((), ()) == (order.unexplained, order.tags_changed)
     assert order.pairs > 0
-    assert 2 < len({run.pid for run in runs})  # what was started in place of the dead ran too
+    assert 2 < len({run.pid for run in runs})  # replacements of dead replicas ran too
 
 
 async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
     service: Service, keys: KeyRing
 ) -> None:
-    """A thousand answers more than a quota are a bill; so is usage that nobody has had."""
+    """Calls beyond a quota, and usage that no tenant had, would both be billed."""
     target = ChaosTarget(service.name, service.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
     http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
     records = RunRecords()
@@ -151,7 +151,7 @@ async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
     usage = (await JsonCalls(operator).call("GET", f"/v1/usage?tenant={CROWD}"))["data"]
     await operator.aclose()
 
-    # Nothing is excused: the scheduler dies alone.
+    # No loss is excused, because the scheduler dies alone.
     assert [] == crowd.record.flaws(usage, records.faults, deaths_at=(), saved_s=0.0)
     assert LIMIT == len(crowd.record.answered_at)
     assert 120 == LIMIT + crowd.record.refused + crowd.record.unreached

@@ -1,4 +1,4 @@
-"""The Redis that a chaos run breaks does what the faults' names say."""
+"""The Redis server of a chaos run does what the faults' names say."""
 
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _PATIENCE_S = 0.2
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ChaosRedis]:
-    """A server that holds one value."""
+    """Server that holds one value."""
     server = ChaosRedis(tmp_path / "data", free_port())
     server.start()
     told(server, "SET kept 1")
@@ -26,7 +26,7 @@ def server(tmp_path: Path) -> Iterator[ChaosRedis]:
 
 
 def told(server: ChaosRedis, command: str, within_s: float = 5.0) -> bytes:
-    """Send a command and return what comes back."""
+    """Send a command and return the answer."""
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port)), timeout=within_s) as connection:
         connection.sendall(command.encode() + b"\r\n")
@@ -34,7 +34,6 @@ def told(server: ChaosRedis, command: str, within_s: float = 5.0) -> bytes:
 
 
 def test_killed_server_comes_back_with_its_data_unless_it_is_emptied(server: ChaosRedis) -> None:
-    """Else a fault of one kind would be one of the other."""
     before = server.pid
     server.kill()
     with pytest.raises(OSError):  # noqa: PT011  # which one is the kernel's to choose
@@ -50,7 +49,7 @@ def test_killed_server_comes_back_with_its_data_unless_it_is_emptied(server: Cha
 
 
 def test_suspended_server_answers_nothing_until_it_goes_on(server: ChaosRedis) -> None:
-    """It takes connections: a caller has to notice by the time."""
+    """It accepts connections, so a caller only notices by a timeout."""
     server.suspend()
     with pytest.raises(TimeoutError):
         told(server, "GET kept", _PATIENCE_S)
@@ -60,7 +59,7 @@ def test_suspended_server_answers_nothing_until_it_goes_on(server: ChaosRedis) -
 
 
 def test_demoted_server_refuses_writes_until_it_is_promoted(server: ChaosRedis) -> None:
-    """It answers reads over the connections that it has, as a master after a failover does."""
+    """It answers reads over existing connections, like a master after a failover."""
     server.demote()
     read, written = told(server, "GET kept"), told(server, "SET kept 2")
     server.promote()

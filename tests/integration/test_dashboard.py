@@ -1,4 +1,4 @@
-"""The dashboard's queries, asked of a real Prometheus that scrapes a service under load."""
+"""The dashboard's queries on a real Prometheus that scrapes a service under load."""
 
 import asyncio
 import json
@@ -25,22 +25,22 @@ from tests.integration.service import SEATS, Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 CONFIG = Path(__file__).parents[2] / "deployments/monitoring/prometheus.yml"
-"""As users run it. A shorter interval would shorten the time that a scrape may take with it, and a
+"""Configuration as users run it. A shorter interval would also shorten the scrape timeout, and a
 busy machine with a long page needs seconds."""
 KINDS = (("vote", "team-a", 60), ("report", "team-b", 150))
-"""Class, tenant and output tokens of the applications that run meanwhile."""
+"""Class, tenant and output tokens of the applications of the load."""
 HAS_DATA_WITHIN_S = 240.0
-"""A quantile needs values of two scrapes, and busy cores are late with each."""
+"""Longest wait for data: a quantile needs two scrapes, and busy cores delay each."""
 
 
 class Prometheus:
-    """A Prometheus that runs; asked over its HTTP API, as Grafana does."""
+    """Running Prometheus, queried over its HTTP API as by Grafana."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
     async def series(self, expression: str) -> list[dict[str, Any]]:
-        """Return what an expression gives now: labels (`metric`) and `value` of each series.
+        """Return the current series of an expression: labels (`metric`) and `value` of each.
 
         Raises:
             AssertionError: With Prometheus' words, if it cannot be evaluated.
@@ -52,12 +52,12 @@ class Prometheus:
         return result
 
     async def alert_rules(self) -> dict[str, dict[str, Any]]:
-        """Return the alerts that it evaluates by name: `health`, `lastError`, `state`."""
+        """Return the evaluated alerts by name: `health`, `lastError`, `state`."""
         told = (await self._http.get("/api/v1/rules")).json()
         return {rule["name"]: rule for group in told["data"]["groups"] for rule in group["rules"]}
 
     async def is_scraping(self) -> bool:
-        """Return whether it runs, is ready and has scraped all its targets."""
+        """Return whether Prometheus is ready and has scraped all its targets."""
         try:
             if not (await self._http.get("/-/ready")).is_success:
                 return False
@@ -67,7 +67,7 @@ class Prometheus:
         return bool(targets) and all(target["health"] == "up" for target in targets)
 
     async def scrapes(self) -> list[str]:
-        """Return how the last scrape of each target went, for a failure."""
+        """Return the outcome of each target's last scrape, for failure messages."""
         return [
             f"{target['scrapeUrl']}: {target['health']} after"
             f" {target['lastScrapeDuration']:.2f} s {target['lastError']}".rstrip()
@@ -82,7 +82,7 @@ class Prometheus:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application with a queue, a tenant with a quota, and an autoscaler that has no choice."""
+    """Application with a queue, a tenant with a quota, and an autoscaler fixed at one replica."""
     one_replica = {"min_replicas": 1, "max_replicas": 1, "target_drain_s": 600.0}
     quota = {"unit": "tokens", "limit": 1_000_000_000, "per": "day"}
     async with serving.deployed_service(
@@ -96,7 +96,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Prometheus]:
-    """Prometheus, as `deployments/monitoring` has it, on Ray's discovery file of targets."""
+    """Prometheus with the settings of `deployments/monitoring` and Ray's file of targets."""
     binary = debian_program("prometheus", "prometheus")
     targets = [
         f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
@@ -139,9 +139,9 @@ async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Promethe
 async def _one_after_another(
     http: httpx.AsyncClient, kind: str, tenant: str, tokens: int, over: asyncio.Event
 ) -> None:
-    """Open applications, serve as many inferences of each as there are seats, until it is over.
+    """Open applications one after the other, each with as many inferences as seats.
 
-    So some wait, and the scheduler foretells when they start.
+    Some therefore wait, and the scheduler predicts their starts.
     """
     number = 0
     while not over.is_set():
@@ -163,7 +163,7 @@ async def _one_after_another(
 
 @asynccontextmanager
 async def load(http: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Applications of two classes and tenants come and finish inside the block."""
+    """Keep applications of two classes and tenants coming and finishing inside the block."""
     over = asyncio.Event()
     callers = [asyncio.create_task(_one_after_another(http, *kind, over)) for kind in KINDS]
     try:
@@ -174,19 +174,19 @@ async def load(http: httpx.AsyncClient) -> AsyncIterator[None]:
 
 
 def has_data(series: list[dict[str, Any]]) -> bool:
-    """Return whether there is a number; a quantile of nothing is none."""
+    """Return whether a series has a number; the quantile of no data has none."""
     return any(math.isfinite(float(one["value"][1])) for one in series)
 
 
 def asked_for_data(asked: Asked) -> str:
-    """Return the expression, of an annotation that of what it marks: nothing may be to mark."""
+    """Return the expression; for an annotation that of its condition, which may have no marks."""
     return asked.expression().removesuffix(" > 0")
 
 
 async def test_every_query_of_the_dashboard_returns_data(
     http: httpx.AsyncClient, prometheus: Prometheus
 ) -> None:
-    """A panel that is empty on a healthy service is trusted by nobody when it matters."""
+    """A panel that is empty on a healthy service is not trusted in an incident."""
     async with load(http):
         empty = {asked.expression(): asked for asked in queries()}
 
@@ -208,7 +208,7 @@ async def test_every_query_of_the_dashboard_returns_data(
 
 
 async def _tenants(prometheus: Prometheus) -> set[str]:
-    """Return the tenants of the panel that shows who received how much."""
+    """Return the tenants of the panel that shows service by tenant."""
     (asked,) = [asked for asked in queries() if asked.panel == "Service by tenant"]
     return {one["metric"]["tenant"] for one in await prometheus.series(asked.expression())}
 
@@ -216,9 +216,9 @@ async def _tenants(prometheus: Prometheus) -> set[str]:
 async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
     prometheus: Prometheus, service: Service
 ) -> None:
-    """Alerts select what is there as they select it, and none of them is a false alarm.
+    """Alerts select existing series, and none of them is a false alarm.
 
-    Services of other tests, which the cluster has as well, may have used up their quotas.
+    Services of other tests on the cluster may have used up their quotas.
     """
     wanted = {rule["alert"] for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
 

@@ -1,4 +1,4 @@
-"""A caller that leaves frees what was set aside for it, within a second."""
+"""A disconnected caller's resources are freed within a second."""
 
 import asyncio
 
@@ -17,12 +17,12 @@ pytestmark = [
 ]
 
 _SOON_S = 2.0
-"""The protocol promises one second; the other one is for asking, on a busy machine."""
+"""Limit of the wait: the protocol promises one second; another is for the query."""
 _LONG = completion(max_tokens=ENDLESS)
 
 
 async def busy_kv_tokens(service: Service) -> float:
-    """Return what the engines' own gauges say is held."""
+    """Return the KV tokens in use according to the engines' own gauges."""
     busy = 0.0
     for replica_id in await service.pulling():
         busy += (await service.probe(replica_id, "record_autoscaling_stats"))["busy_kv_tokens"]
@@ -30,14 +30,14 @@ async def busy_kv_tokens(service: Service) -> float:
 
 
 async def kv_is_free(service: Service) -> bool:
-    """Return whether no engine holds anything."""
+    """Return whether all engines' KV memory is free."""
     return await busy_kv_tokens(service) == 0
 
 
 async def test_disconnected_unary_call_frees_its_kv(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Engines go on generating for a unary caller that has gone, unless they are told."""
+    """Engines continue to generate for a disconnected unary caller unless they are told."""
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG))
     await eventually(lambda: busy_kv_tokens(service), "it holds KV")
     await leave([call])
@@ -47,7 +47,7 @@ async def test_disconnected_unary_call_frees_its_kv(
 
 
 async def test_disconnected_stream_frees_its_kv(http: httpx.AsyncClient, service: Service) -> None:
-    """Dropping the generator of a Serve handle alone would not stop it."""
+    """Dropping the generator of a Serve handle alone would not stop the generation."""
     async with http.stream("POST", COMPLETIONS, json=_LONG | {"stream": True}) as stream:
         await anext(stream.aiter_raw())
 

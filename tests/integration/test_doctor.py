@@ -1,4 +1,4 @@
-"""`justitia doctor` on a real service: quiet while it is well, under load too, right if not."""
+"""`justitia doctor` on a real service: silent on a healthy one, under load too; else right."""
 
 import asyncio
 import json
@@ -30,9 +30,9 @@ pytestmark = [
 async def doctor(
     service: Service, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, Any]]:
-    """Examine the service and its Redis; return exit status and what was said.
+    """Examine the service and its Redis; return the exit status and the report.
 
-    That Serve's own proxy is the front of this cluster is known, and left out.
+    The expected finding that Serve's own proxy is in use is removed.
     """
     file = directory / "serve.yaml"
     application = {"name": service.name, "import_path": PRODUCT, "args": service.args}
@@ -46,7 +46,7 @@ async def doctor(
 
 
 def named(told: dict[str, Any]) -> set[tuple[str, str]]:
-    """Return the rules that found something, and in what."""
+    """Return the rules with findings, and their subjects."""
     return {(finding["rule"], finding["subject"]) for finding in told["findings"]}
 
 
@@ -56,7 +56,7 @@ async def test_service_under_load_has_nothing_wrong(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Everything moves while it is looked at: what is only on its way is no finding."""
+    """Everything moves during the examination; transient states are no findings."""
     examined = asyncio.Event()
 
     async def caller(number: int) -> list[int]:
@@ -89,10 +89,10 @@ async def test_service_under_load_has_nothing_wrong(
 async def test_replica_that_stands_still_is_named_with_its_process(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The operator gets the process to look at, before Serve's health checks notice anything."""
+    """The operator gets the process id before Serve's health checks notice anything."""
     _, healthy = await doctor(service, tmp_path, capsys)
     replica_id, seen = next(iter(healthy["examinations"][0]["serve"]["replicas"].items()))
-    os.kill(seen["pid"], signal.SIGSTOP)  # it stands still, as on a node that swaps
+    os.kill(seen["pid"], signal.SIGSTOP)  # the process pauses, as on a swapping node
     try:
         status, told = await doctor(service, tmp_path, capsys)
     finally:
@@ -115,7 +115,7 @@ async def test_redis_that_somebody_wrote_to_is_told_by_application(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A tag that differs is another order after a restart, and nothing else would show it."""
+    """A changed tag means another order after a restart, which nothing else would show."""
     keys = Keys(service.config.store_name)
     tampered, removed = "default|tampered", "default|removed"
     for name in ("tampered", "removed"):

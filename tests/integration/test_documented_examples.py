@@ -1,4 +1,4 @@
-"""The documentation's examples, as they stand, against an application on fake engines."""
+"""The documentation's examples, unchanged, against an application on fake engines."""
 
 import asyncio
 import json
@@ -18,21 +18,20 @@ from tests.pages import examples
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 URL, SERVED_MODEL, NAME = "http://127.0.0.1:8000", '"tiny-llama"', '"justitia"'
-"""Port, model and name on the pages, in whose place the test has its own."""
+"""URL, model and name on the pages, which the test replaces by its own."""
 _APPLICATION, _TENANT = (
     re.compile(rf'"X-Justitia-{name}": "(.+?)"') for name in ("Application", "Tenant")
 )
 
 
 def examples_of(kind: str) -> list[str]:
-    """Return the examples that run in one way."""
+    """Return the examples of one kind."""
     found = [text for how, text in examples() if how == kind]
     assert found
     return found
 
 
 def adapted(text: str, service: Service) -> str:
-    """Return an example that calls the test's application in place of the page's."""
     assert URL in text or NAME in text
     return (
         text.replace(URL, service.url)
@@ -43,7 +42,7 @@ def adapted(text: str, service: Service) -> str:
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="session")
 async def ended(text: str, service: Service) -> AsyncIterator[None]:
-    """Close what an example leaves to the service, which would wait for ten minutes."""
+    """Close the applications that an example leaves open; they would wait for ten minutes."""
     yield
     async with service.http() as http:
         for name, tenant in zip(_APPLICATION.findall(text), _TENANT.findall(text), strict=True):
@@ -53,7 +52,7 @@ async def ended(text: str, service: Service) -> AsyncIterator[None]:
 
 
 async def output_of(*command: str) -> str:
-    """Run a command and return what it printed; a test fails with its words if it fails."""
+    """Run a command and return its output; a failing test shows its error output."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -65,7 +64,6 @@ async def output_of(*command: str) -> str:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 @pytest.mark.parametrize("text", examples_of("sh"))
 async def test_shell_example_is_answered(text: str, service: Service) -> None:
-    """It is the first thing that a newcomer pastes."""
     printed = await output_of("bash", "-ec", adapted(text, service))
     decoder, answers, rest = json.JSONDecoder(), [], printed.strip()
     while rest:
@@ -79,13 +77,13 @@ async def test_shell_example_is_answered(text: str, service: Service) -> None:
 
 @pytest.mark.parametrize("text", examples_of("python"), ids=lambda text: text.splitlines()[0])
 async def test_python_example_prints_an_answer(text: str, service: Service) -> None:
-    """It runs in a process of its own, as the reader's does."""
+    """The example runs in its own process, as the reader's does."""
     assert (await output_of(sys.executable, "-c", adapted(text, service))).strip()
 
 
 @pytest.mark.parametrize("text", examples_of("agent"))
 async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
-    """The example is a Serve application of its own, beside the service."""
+    """The example is a separate Serve application beside the service."""
     names: dict[str, Any] = {"__name__": "readme_example"}
     exec(compile(adapted(text, service), "README.md", "exec"), names)
     agent = names["agent"]

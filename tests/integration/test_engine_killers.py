@@ -1,4 +1,4 @@
-"""A call that kills its engine takes two engines with it, and no other call."""
+"""A call that kills its engine kills two engines at most and breaks no other call."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ _WHOLE_WITHIN_S = 240.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """Four engines that take twelve seconds for a stream."""
+    """Application with four engines on which a stream takes twelve seconds."""
     async with serving.deployed_service(
         "killers", import_path=PROBED, replicas=4, fake={"iteration_s": 0.03}
     ) as service:
@@ -37,7 +37,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def streams(service: Service, http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
-    """Ten streams on four engines; afterwards each has ended whole."""
+    """Ten streams on four engines, which must all end whole."""
     await service.until_whole(_WHOLE_WITHIN_S)
     body = completion(max_tokens=_TOKENS, stream_options={"include_usage": True})
     streams = [OpenStream(http, body) for _ in range(_STREAMS)]
@@ -62,7 +62,7 @@ async def _deaths(service: Service) -> int:
 async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """OpenAI's client sends a 502 again by itself, unless it is told not to."""
+    """OpenAI's client repeats a 502 by itself unless a header forbids it."""
     before = await _deaths(service)
     answer = await http.post(COMPLETIONS, json=_KILLER)
 
@@ -78,7 +78,7 @@ async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
 async def test_stream_that_kills_engines_ends_with_an_error_event(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """It goes on where it was cut, on the second engine, until that dies of it too."""
+    """The stream continues on the second engine until the call kills that too."""
     before = await _deaths(service)
     killer = OpenStream(http, _KILLER)
     error = json.loads(await killer.end())["error"]
@@ -91,7 +91,7 @@ async def test_stream_that_kills_engines_ends_with_an_error_event(
 async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """A process that is killed from outside afterwards makes no suspects of what it ran."""
+    """A process killed from outside afterwards makes no suspects of its runs."""
     before = await _deaths(service)
     answer = await http.post(COMPLETIONS, json=_CRASHER)
 
@@ -114,7 +114,7 @@ async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
 async def test_new_scheduler_goes_on_with_the_count(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """It would lease the call to two engines more."""
+    """Without the count, the new scheduler would lease the call to two more engines."""
     config = service.config
     scheduler = ray.get_actor(config.scheduler_name, namespace=config.scheduler.namespace)
     call = asyncio.create_task(http.post(COMPLETIONS, json=_KILLER))
@@ -127,4 +127,4 @@ async def test_new_scheduler_goes_on_with_the_count(
     answer = await call
 
     assert (502, "engine_killer") == (answer.status_code, answer.json()["error"]["code"])
-    assert 1 >= await _deaths(service)  # of those that this scheduler knows
+    assert 1 >= await _deaths(service)  # only those that this scheduler has seen

@@ -1,4 +1,4 @@
-"""The readiness probe k8s/image/engine-ready, beside Ray's own exporter and Serve's own proxy."""
+"""Readiness probe k8s/image/engine-ready beside Ray's own exporter and Serve's own proxy."""
 
 import asyncio
 
@@ -14,11 +14,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 PROBE = ROOT / "k8s" / "image" / "engine-ready"
 EXPORTED_WITHIN_S = 60.0
-"""Ray's workers report every few seconds, late on busy cores."""
+"""Time until metrics appear: Ray's workers report every few seconds, later on busy cores."""
 
 
 async def says(serve_port: int, metrics_port: int) -> str | None:
-    """Return what the probe finds wrong, None if nothing."""
+    """Return the probe's error output; None if it succeeds."""
     probe = await asyncio.create_subprocess_exec(
         PROBE, str(serve_port), str(metrics_port), stderr=asyncio.subprocess.PIPE
     )
@@ -27,7 +27,7 @@ async def says(serve_port: int, metrics_port: int) -> str | None:
 
 
 async def test_node_with_an_engine_is_ready(service: Service, http: httpx.AsyncClient) -> None:
-    """If Ray exported the metric otherwise, no pod with an engine would ever be ready."""
+    """If Ray exported the metric under another name, no engine pod would ever become ready."""
     assert http.base_url.port is not None
     (node,) = [node for node in ray.nodes() if node["Alive"]]
     ports = http.base_url.port, int(node["MetricsExportPort"])
@@ -37,5 +37,5 @@ async def test_node_with_an_engine_is_ready(service: Service, http: httpx.AsyncC
 
     await eventually(ready, "an engine is seen to be loaded", EXPORTED_WITHIN_S)
 
-    # A port that answers HTTP and exports nothing.
+    # This port answers HTTP and exports no metrics.
     assert "engine-ready: no engine has loaded\n" == await says(ports[0], ports[0])

@@ -1,4 +1,4 @@
-"""Every script in deployments/examples/ against the service, with fake engines."""
+"""Every script in deployments/examples/ against the service with fake engines."""
 
 import asyncio
 import runpy
@@ -26,7 +26,7 @@ CLASSES = {
     "merge_documents": ("DM", 13),
     "code_feedback": ("CG", 3),
 }
-"""By script, its class, and how many inferences it has on answers that mean nothing."""
+"""Class of each script, and its number of inferences with meaningless answers."""
 MAX_TOKENS = 8
 
 
@@ -34,7 +34,7 @@ MAX_TOKENS = 8
 async def test_openai_script_is_one_application_of_its_class(
     script: str, service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Two headers are all that the official client needs; when it is closed nothing is left."""
+    """Two headers suffice for the official client; after its end nothing is left."""
     application_class, inferences = CLASSES[script]
     before = await service.until_idle()
     samples = await samples_of(http, application_class)
@@ -53,7 +53,7 @@ async def test_openai_script_is_one_application_of_its_class(
 
 
 async def samples_of(http: httpx.AsyncClient, application_class: str) -> int:
-    """Return how many applications of a class the predictor knows."""
+    """Return how many samples of a class the predictor has."""
     classes = (await http.get("/v1/predictor")).json()["classes"]
     return int(classes.get(application_class, {"samples": 0})["samples"])
 
@@ -61,14 +61,14 @@ async def samples_of(http: httpx.AsyncClient, application_class: str) -> int:
 @pytest.mark.parametrize(
     ("script", "inferences"),
     [
-        # Tasks on any node are one application by its id.
+        # Tasks on any node belong to one application by its id.
         ("one_application", 5),
-        # Four questions of three votes each, over handles that the tasks got by name.
+        # Four questions with three votes each, over handles that the tasks found by name.
         ("application_a_task", 12),
     ],
 )
 async def test_ray_tasks_are_served(script: str, inferences: int, service: Service) -> None:
-    """Whether they share an application or are one each; nothing is left open."""
+    """Tasks share an application or have one each; none is left open."""
     before = await service.until_idle()
     module = runpy.run_path(str(EXAMPLES / "ray_tasks" / f"{script}.py"))
 

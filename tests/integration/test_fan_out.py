@@ -1,4 +1,4 @@
-"""Many calls at once: under one parent request, and more than Ray's defaults would hold."""
+"""Many calls at once: under one parent request, and above Ray's default limits."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ from tests.integration.service import ENDLESS, Service
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _CROWD = 1_200
-"""Above the 1,000 calls at which an actor of Ray's default concurrency locks up for good."""
+"""Number of calls above 1,000, at which an actor with Ray's default concurrency blocks for good."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
-    """A handle of an agent inside Serve."""
+    """Handle of an agent inside Serve."""
     application = {
         "name": "agent",
         "route_prefix": "/agent",
@@ -42,7 +42,7 @@ async def test_fan_out_under_one_parent_reaches_its_replicas(
     texts = await agent.ask_all.remote(50)
     after = await service.until_idle()
 
-    # A call that reached another replica than its lease's would have been refused and leased again.
+    # A call that reached another replica than its lease's would be refused and leased again.
     assert 50 == len(set(texts))
     assert 50 == after["grants"] - before["grants"]
 
@@ -50,7 +50,7 @@ async def test_fan_out_under_one_parent_reaches_its_replicas(
 async def test_cancelled_sibling_leaves_the_others_alone(
     agent: DeploymentHandle, service: Service
 ) -> None:
-    """Cancelling one call of a parent must not cancel what shares the parent."""
+    """Cancelling one call of a parent must not cancel the parent's other calls."""
     finished = await agent.ask_and_cancel_one.remote(20, ENDLESS)
 
     assert [False] + [True] * 19 == finished
@@ -60,7 +60,7 @@ async def test_cancelled_sibling_leaves_the_others_alone(
 async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """One lost long-poll or one call too many would hang all of them."""
+    """One lost long-poll, or one call above a limit, would block all of them."""
     before = await service.until_idle()
     handle = service.handle()
     headers = {"x-justitia-application": "crowd"}

@@ -1,4 +1,4 @@
-"""What dies under load takes nothing with it: nothing lost, nothing doubled, order kept."""
+"""Deaths of processes under load: nothing is lost or duplicated, and the order is kept."""
 
 import asyncio
 import json
@@ -22,25 +22,29 @@ from tests.integration.service import ITERATION_S, PROBED, SEATS, Json, Service,
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _BACK_WITHIN_S = 60.0
-"""The target, 5 s, is measured by `scripts/chaos`: on busy cores starting a process takes ten."""
+"""Longest recovery on busy cores, where a process start takes ten seconds; `scripts/chaos` measures
+the target of 5 s."""
 _REPLACED_WITHIN_S = 180.0
-"""Serve notices by its health checks, and starting a process takes many seconds on busy cores."""
+"""Time to replace a replica: health checks must fail, and its start takes many seconds on busy
+cores."""
 _HEARTBEAT_S = 4.0
-"""So long is the pull of an idle replica open. Between two pulls it is leased nothing."""
+"""Time for which the pull of an idle replica stays open; between two pulls nothing is leased to
+it."""
 _BLOCKED_S = 3.0
 _BUSY_S = 16.0
-"""Longer than connections that are given up are silent, and than `replica_timeout_s`."""
+"""Time for which a replica is blocked: longer than `replica_timeout_s`, and than connections are
+kept while silent."""
 _STALLED_S = 20.0
-"""An engine that has made no steps for so long is replaced."""
+"""Time without steps after which an engine is replaced."""
 _SLOW_S = 0.2
-"""An iteration so long that what runs makes tokens, but does not end before a test wants it to."""
+"""Iteration time with which running calls produce tokens but do not end before a test wants it."""
 
 _STREAMED = completion(max_tokens=1_500, stream_options={"include_usage": True})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def fragile(serving: Serving) -> AsyncIterator[Service]:
-    """An application to break things in."""
+    """Application with processes that the tests kill."""
     async with serving.deployed_service(
         "fragile",
         import_path=PROBED,
@@ -56,10 +60,10 @@ async def fragile(serving: Serving) -> AsyncIterator[Service]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(fragile: Service) -> Service:
-    """The module's application, whole before each test."""
+    """The module's application, with all replicas alive before each test."""
 
     async def is_whole() -> bool:
-        known = (await fragile.status())["replicas"]  # the dead too, for some seconds
+        known = (await fragile.status())["replicas"]  # dead ones too, for some seconds
         return len(known) == fragile.replicas and await fragile.is_whole()
 
     await eventually(is_whole, "all replicas pull", _REPLACED_WITHIN_S, every_s=0.2)
@@ -70,7 +74,7 @@ async def service(fragile: Service) -> Service:
 def unary_calls(
     http: httpx.AsyncClient, application: str, count: int, max_tokens: int
 ) -> list["asyncio.Task[httpx.Response]"]:
-    """Begin that many calls in one application, each with a text of its own."""
+    """Start `count` calls in one application, each with a different text."""
     return [
         asyncio.create_task(
             http.post(
@@ -97,7 +101,6 @@ async def check_each_ran_once(
 
 
 async def replica_of(service: Service, stream: OpenStream) -> str:
-    """Return the replica that runs a stream."""
     for replica_id in await service.pulling():
         if stream.lease_id in await service.probe(replica_id, "admitted"):
             return replica_id
@@ -107,9 +110,9 @@ async def replica_of(service: Service, stream: OpenStream) -> str:
 async def one_stream_on_each(
     service: Service, http: httpx.AsyncClient, **fields: Any
 ) -> dict[str, OpenStream]:
-    """Begin two streams; the emptier replica is leased first, so that each has one.
+    """Start two streams, one on each replica: the emptier replica is leased first.
 
-    With a salt of their own they have no beginning in common that would draw them together.
+    Different salts prevent a common prefix that would draw both to one replica.
     """
     streams = {}
     for salt in ("one", "other"):
@@ -125,7 +128,7 @@ async def one_stream_on_each(
 
 
 async def set_pace(service: Service, iteration_s: float) -> None:
-    """Let every engine take so long for an iteration."""
+    """Set the iteration time of every engine."""
     for replica_id in await service.pulling():
         await service.probe(replica_id, "set_pace", iteration_s)
 
@@ -133,7 +136,7 @@ async def set_pace(service: Service, iteration_s: float) -> None:
 async def slow_load(
     service: Service, http: httpx.AsyncClient, application: str
 ) -> list["asyncio.Task[httpx.Response]"]:
-    """Begin more calls than there are seats on engines made slow; wait until many run."""
+    """Start more calls than there are seats on slow engines; wait until many run."""
     await set_pace(service, _SLOW_S)
     calls = unary_calls(http, application, 40, max_tokens=100)
     await service.until(lambda s: s["in_flight"] > 10, "many are leased")
@@ -147,7 +150,7 @@ async def slow_load(
 
 
 async def check_is_undisturbed(http: httpx.AsyncClient, streams: Iterable[OpenStream]) -> None:
-    """Check that each stream brought every token once, under one id, and its usage."""
+    """Check that each stream had every token once, under one id, and its usage."""
     unary = {name: value for name, value in _STREAMED.items() if name != "stream_options"}
     whole = (await http.post(COMPLETIONS, json=unary)).json()
     for stream in streams:
@@ -163,7 +166,7 @@ async def check_is_undisturbed(http: httpx.AsyncClient, streams: Iterable[OpenSt
 async def test_killed_replica_loses_no_unary_call_and_no_stream(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Unary calls run again elsewhere; a stream goes on where it was cut, token by token."""
+    """Unary calls run again elsewhere; a stream continues where it was cut, token by token."""
     streams = await one_stream_on_each(service, http)
     calls = await slow_load(service, http, "killed")
     killed, surviving = sorted(streams)
@@ -177,7 +180,7 @@ async def test_killed_replica_loses_no_unary_call_and_no_stream(
 async def test_replica_killed_between_grant_and_payload_loses_nothing(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A stopped process still holds its pull and its leases; its payloads reach nobody."""
+    """A stopped process still holds its pull and its leases, but no payload reaches it."""
     victim = (await service.pulling())[0]
     process_id = await service.probe(victim, "process_id")
     await service.until(lambda s: s["replicas"][victim]["silent_s"] < 1.0, "it has just pulled")
@@ -194,7 +197,6 @@ async def test_replica_killed_between_grant_and_payload_loses_nothing(
 async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """It is the one process that everything waits for."""
     names = []
     for weight in (3, 1, 4, 2):
         body = {"application_class": "c", "application_id": f"w{weight}", "weight": weight}
@@ -202,7 +204,7 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     async with every_seat_taken(service, http):
         calls = {name: unary_calls(http, name, 50, max_tokens=20) for name in names}
         before = await service.until(lambda s: s["waiting"] == 200, "the rest waits")
-        # Saving trails the decisions by its interval. One save may have begun before all waited.
+        # Saves trail decisions by an interval, and one save may have begun before all calls waited.
         await service.until(lambda s: s["saves"] > before["saves"] + 1, "what waits is saved")
         tags = await tags_of(http, names)
         ray.kill(service.scheduler(), no_restart=False)
@@ -235,9 +237,9 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
 async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """An engine that dies may end its streams with [DONE]: that must never be passed on.
+    """A dying engine may end its streams with [DONE], which must never be forwarded.
 
-    Streams go on elsewhere. One of two choices cannot: it ends with an error that says so.
+    Streams continue elsewhere. A stream of two choices cannot, so it ends with an error event.
     """
     streams = await one_stream_on_each(service, http)
     choices = OpenStream(http, _STREAMED | {"n": 2})
@@ -261,7 +263,7 @@ async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
 async def test_stalled_engine_is_given_nothing_until_it_makes_steps_or_is_replaced(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """It is alive, so that nothing else would notice: callers would wait without end."""
+    """The engine is alive, so that no other check notices: callers would wait without end."""
     streams = await one_stream_on_each(service, http)
     stalled, other = sorted(streams)
 
@@ -291,9 +293,9 @@ async def test_stalled_engine_is_given_nothing_until_it_makes_steps_or_is_replac
 async def test_replica_that_is_busy_keeps_what_it_runs_and_is_given_nothing_more(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A silent connection of a process that lives is no lost lease.
+    """A silent connection of a living process does not mean a lost lease.
 
-    Streams of two choices go on nowhere else: one that was given up would end with an error.
+    Streams of two choices cannot continue elsewhere, so a given-up one would end with an error.
     """
     streams = await one_stream_on_each(service, http, n=2, max_tokens=1_000)
     busy, other = sorted(streams)
@@ -319,7 +321,7 @@ async def test_replica_that_is_busy_keeps_what_it_runs_and_is_given_nothing_more
 async def test_replica_whose_port_is_blocked_is_not_given_up(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Other replicas run its inferences; the scheduler, which still hears it, does not drain it."""
+    """Other replicas run its inferences; the scheduler gets its pulls and does not drain it."""
     replicas = await service.pulling()
     blocked = replicas[0]
     async with known_load(http) as load:
@@ -343,9 +345,9 @@ async def test_replica_whose_port_is_blocked_is_not_given_up(
 async def test_replica_that_leaves_finishes_its_stream_and_is_leased_nothing_more(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Scaling down must not be felt by anybody, nor scaling up again.
+    """Callers must notice neither a scale-down nor the following scale-up.
 
-    Streams of two choices go on nowhere else: one that was cut would end with an error.
+    Streams of two choices cannot continue elsewhere, so a cut one would end with an error.
     """
     streams = await one_stream_on_each(service, http, n=2, max_tokens=4_000)
     service.replicas = 1
@@ -371,7 +373,7 @@ async def test_replica_that_leaves_finishes_its_stream_and_is_leased_nothing_mor
 
 
 async def left_out(service: Service, http: httpx.AsyncClient, replica_ids: list[str]) -> str | None:
-    """Ask for more than one replica can run at once; return the one that is leased no more.
+    """Send more calls than one replica can run; return the replica that gets no lease.
 
     Serve tells it to leave, and it tells the scheduler.
     """

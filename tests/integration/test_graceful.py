@@ -1,4 +1,4 @@
-"""Deployments and shutdowns while callers call, and the deaths of small parts."""
+"""Deployments and shutdowns under load, and the deaths of ingress and predictor."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,14 +32,13 @@ pytestmark = [
 
 _REPLACED_WITHIN_S = 240.0
 _ORPHANS_END_WITHIN_S = 10.0
-"""Far less than the streams of that test take, 30 s, and than `_INGRESS_TIMEOUT_S`."""
+"""Limit far below the 30 s that the streams of that test take, and below `_INGRESS_TIMEOUT_S`."""
 _INGRESS_TIMEOUT_S = 25.0
-"""Above the 20 s of a long-poll."""
+"""Ingress timeout, longer than a long-poll of 20 s."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def graceful(serving: Serving) -> AsyncIterator[Service]:
-    """An application to operate."""
     async with serving.deployed_service(
         "graceful",
         import_path=PROBED,
@@ -50,7 +49,7 @@ async def graceful(serving: Serving) -> AsyncIterator[Service]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(graceful: Service) -> Service:
-    """The module's application, whole before each test."""
+    """The module's application, with all replicas alive before each test."""
     await graceful.until_whole(_REPLACED_WITHIN_S)
     return graceful
 
@@ -58,9 +57,9 @@ async def service(graceful: Service) -> Service:
 async def test_new_version_under_load_loses_nothing(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Replicas, ingress and predictor are all replaced; callers and open streams notice nothing.
+    """Replicas, ingress and predictor are replaced; callers and open streams do not notice.
 
-    One engine more than usual may run meanwhile, so that two are always there to take work.
+    One additional engine may run meanwhile, so that two always take work.
     """
     old = set(service.actors())
     service.args["replica"] |= {"chunk_interval_s": 0.02}
@@ -93,7 +92,7 @@ async def test_new_version_under_load_loses_nothing(
 async def test_killed_ingress_takes_only_its_own_callers_with_it(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The other ingress's streams go on, and no engine generates for the dead one any longer."""
+    """The other ingress's streams continue, and no engine keeps generating for the dead one."""
     service.ingresses = 2
     await service.deploy()
     streams: list[OpenStream] = []
@@ -115,7 +114,7 @@ async def test_killed_ingress_takes_only_its_own_callers_with_it(
     ends = await asyncio.gather(*(stream.end() for stream in streams), return_exceptions=True)
     broken = [end for end in ends if end != "[DONE]"]
 
-    assert 0 < len(broken) < len(streams)  # none had ended when the orphans had
+    assert 0 < len(broken) < len(streams)  # no stream had ended before the orphans
     assert all(isinstance(end, httpx.HTTPError) for end in broken)
     left = await service.until_idle(_INGRESS_TIMEOUT_S + 30.0)
     assert 2 == len(left["replicas"])
@@ -128,7 +127,7 @@ async def test_killed_ingress_takes_only_its_own_callers_with_it(
 async def test_killed_predictor_under_load_is_not_noticed(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Estimates fall back on what the ingress knows; an application must never wait for it."""
+    """Estimates fall back on the ingress's own data; applications never wait for a predictor."""
     async with known_load(http, seed=3) as load:
         (killed,) = service.actors("Predictor")
         service.kill(killed)
@@ -146,10 +145,10 @@ async def test_killed_predictor_under_load_is_not_noticed(
 async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """V, tags and settings are what fairness is made of, and a planned end is no accident.
+    """V, tags and settings determine fairness and must survive a planned shutdown.
 
-    `serve delete` knows nothing of the scheduler: without the command it would live on for ten
-    minutes, and its Redis with it.
+    `serve delete` does not reach the scheduler: without the command it would run for ten more
+    minutes, with its Redis.
     """
     config, service.ingresses = service.config, 1
     service.user_config = {"policy": "justitia", "policy_options": {"backfill": 3}}
@@ -158,8 +157,8 @@ async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
         await load.until_more(5)
     kept = {f"kept-{weight}": {"application_class": "c", "weight": weight} for weight in (1, 2, 3)}
     async with applications(http, kept):
-        # The next report of a replica withdraws them, which may move V by a rounding: that of the
-        # refund of one goes as service to another.
+        # The next report of a replica withdraws them, which may move V by a rounding error: the
+        # refund of one is charged to another.
         await eventually(
             lambda: are_withdrawn(service, [f"default|{name}" for name in kept]),
             "only these are left, idle",
@@ -188,7 +187,7 @@ async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
 
 
 async def running(service: Service) -> int:
-    """Return how many sequences the engines run."""
+    """Return the number of sequences that the engines run."""
     return sum([await service.probe(name, "running") for name in await service.pulling()])
 
 
@@ -196,7 +195,7 @@ async def running(service: Service) -> int:
 async def applications(
     http: httpx.AsyncClient, bodies: dict[str, dict[str, Any]]
 ) -> AsyncIterator[dict[str, float]]:
-    """Open applications by id, cancel them at the end; the value is the tag that each was given."""
+    """Open applications and cancel them at the end; yield each one's tag by id."""
     try:
         tags = {}
         for name, body in bodies.items():
@@ -209,7 +208,7 @@ async def applications(
 
 
 async def are_withdrawn(service: Service, names: list[str]) -> bool:
-    """Return whether there is nothing but these applications, and GPS serves none of them."""
+    """Return whether only these applications exist, and GPS serves none of them."""
     seen = (await service.scheduler().inspect.remote())["applications"]
     return names == sorted(seen) and all(one["withdrawn"] for one in seen.values())
 
@@ -219,7 +218,7 @@ async def test_application_that_is_deleted_runs_its_streams_to_their_ends(
 ) -> None:
     """Serve counts no leased calls: a replica leaves when it holds none, not when Serve asks.
 
-    Streams of two choices go on nowhere else: one that was cut would end with an error.
+    Streams of two choices cannot continue elsewhere, so a cut one would end with an error.
     """
     streams = [OpenStream(http, completion(f"s {i}", max_tokens=1_500, n=2)) for i in range(4)]
     await eventually(lambda: all(stream.has_begun() for stream in streams), "all streams run")

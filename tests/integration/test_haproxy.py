@@ -1,4 +1,4 @@
-"""Serve behind HAProxy: its limit of connections, and its changes while streams are open."""
+"""Serve behind HAProxy: its connection limit, and its restarts while streams are open."""
 
 import asyncio
 import socket
@@ -30,16 +30,16 @@ _MAX_MODEL_LEN = 65_536
 _LONGEST = 60_000
 _ENDLESS = completion(max_tokens=_LONGEST)
 _TOKENS = 60
-"""Length of a stream that outlasts a change of HAProxy, and ends long before it is cut."""
+"""Length of a stream that outlasts a restart of HAProxy and ends long before it is cut."""
 _CALLERS = 4
 _SOON_S = 2.0
-"""A second, and one for asking on a busy machine; by itself the call runs for 50 minutes."""
+"""Limit of the wait: one second, and one for the query on a busy machine; without a disconnect the
+call runs for 50 minutes."""
 _CHANGED_WITHIN_S = 120.0
 
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A file with a key for everything, and the key."""
     keys = KeyRing(tmp_path_factory.mktemp("front") / "keys.yaml")
     keys.add("caller", "team", "infer", "own", "operate")
     keys.write()
@@ -48,7 +48,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
-    """A cluster that asks for keys; HAProxy holds few connections, and cuts old streams early."""
+    """Cluster with API keys; HAProxy holds few connections and cuts old streams early."""
     environment = {
         "RAY_SERVE_HAPROXY_MAXCONN": str(_CONNECTIONS),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_HARD_STOP_S),
@@ -65,7 +65,7 @@ async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
         },
         "ingress": {"max_outstanding": _OUTSTANDING},
         "access": {"keys_file": str(key[0])},
-        # Everything shares two cores.
+        # All processes share two cores.
         "scheduler": {"replica_timeout_s": 15.0, "lease_timeout_s": 30.0},
         "replica": {"lease_grace_s": 5.0},
     }
@@ -76,7 +76,7 @@ async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(cluster: FrontCluster, key: tuple[Path, str]) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client that opens as many connections as it takes; all its calls end with it."""
+    """HTTP client with an unlimited number of connections; its calls end with it."""
     limits, headers = httpx.Limits(max_connections=None), {"authorization": f"Bearer {key[1]}"}
     async with httpx.AsyncClient(
         base_url=cluster.url, timeout=120.0, limits=limits, headers=headers
@@ -95,11 +95,11 @@ async def http(cluster: FrontCluster, key: tuple[Path, str]) -> AsyncIterator[ht
 
 @asynccontextmanager
 async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
-    """Some callers stream without a pause inside the block; yield the streams, of which all end."""
+    """Keep some callers streaming inside the block; yield the streams, all of which end."""
     streams: list[OpenStream] = []
     over = asyncio.Event()
-    # An HAProxy that is replaced ends the connections that are kept alive: a call that is sent over
-    # one in that moment is its client's to repeat.
+    # A replaced HAProxy closes idle connections: a call sent on one at that moment must be repeated
+    # by its client.
     fresh = httpx.AsyncClient(
         base_url=http.base_url,
         timeout=120.0,
@@ -125,19 +125,17 @@ async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[
 
 
 def are_whole(streams: list[OpenStream]) -> bool:
-    """Return whether every stream has all its tokens and its end."""
     return all(stream.events[-1] == "[DONE]" for stream in streams)
 
 
 def more_than(streams: list[OpenStream], count: int) -> Callable[[], bool]:
-    """Return a condition: there are more streams than that."""
     return lambda: len(streams) > count
 
 
 async def test_service_says_that_it_is_behind_haproxy(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """An operator who set the environment wants to know whether it took."""
+    """An operator who set the environment variables can check that they took effect."""
     answer = await http.post(COMPLETIONS, json=completion())
     status = (await http.get("/v1/status")).json()
     seen = (await http.get("/v1/examination")).json()
@@ -152,12 +150,12 @@ async def test_service_says_that_it_is_behind_haproxy(
 async def test_port_of_an_ingress_asks_for_the_same_credential(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """Whoever reaches it passes HAProxy by, and nothing else."""
+    """A caller that reaches this port bypasses HAProxy but not the access control."""
     statuses = []
     async with httpx.AsyncClient(timeout=10.0) as stranger:
         for port in cluster.ingress_ports():
             url = f"http://127.0.0.1:{port}/v1/models"
-            with suppress(httpx.HTTPError):  # of those that speak something else
+            with suppress(httpx.HTTPError):  # ports of other protocols
                 headers = http.headers
                 answers = [await stranger.get(url), await stranger.get(url, headers=headers)]
                 statuses.append([answer.status_code for answer in answers])
@@ -168,14 +166,14 @@ async def test_port_of_an_ingress_asks_for_the_same_credential(
 async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """HAProxy neither refuses nor answers whom it cannot hold: the ingress has to, before."""
+    """HAProxy holds connections above its limit unanswered, so the ingress must refuse first."""
     (before,) = cluster.haproxies()
     streams = [OpenStream(http, _ENDLESS) for _ in range(_OUTSTANDING)]
     await eventually(lambda: all(s.has_begun() for s in streams), "all seats are taken", 60.0)
     told = await http.post(COMPLETIONS, json=_ENDLESS)
     address = (http.base_url.host, http.base_url.port)
     with ExitStack() as idle:
-        for _ in range(_CONNECTIONS):  # some of them in the kernel's queue already
+        for _ in range(_CONNECTIONS):  # some are still in the kernel's queue
             idle.enter_context(socket.create_connection(address))
         async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0) as later:
             beyond = asyncio.create_task(later.get("/healthz"))
@@ -195,7 +193,7 @@ async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(
 async def test_unary_call_whose_caller_left_is_given_up(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """All official Python clients send the body in a TCP segment of its own, after the head."""
+    """All official Python clients send the body in a separate TCP segment after the head."""
     url, body = http.base_url, encoded(_ENDLESS)
     head = (
         f"POST {COMPLETIONS} HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\n"
@@ -211,7 +209,7 @@ async def test_unary_call_whose_caller_left_is_given_up(
     _, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(head.encode())
     await writer.drain()
-    await http.get("/healthz")  # meanwhile HAProxy has passed the head on
+    await http.get("/healthz")  # HAProxy has forwarded the head by now
     writer.write(body)
     await eventually(in_flight, "it runs", 60.0)
     writer.close()
@@ -222,7 +220,7 @@ async def test_unary_call_whose_caller_left_is_given_up(
 async def test_ingresses_that_come_and_go_leave_open_streams_whole(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """Each change starts another HAProxy; the old one ends its streams, and so does the ingress."""
+    """Each change starts another HAProxy; the old one and the ingress complete their streams."""
     (before,) = cluster.haproxies()
     async with streams_one_after_the_other(http) as streams:
         for ingresses in (2, 1):
@@ -242,7 +240,7 @@ async def test_ingresses_that_come_and_go_leave_open_streams_whole(
 async def test_stream_that_outlasts_the_hard_stop_is_cut(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """Whoever streams for longer than an old HAProxy may live sees a broken connection, no end."""
+    """A stream longer than an old HAProxy may live breaks off instead of ending."""
     stream = OpenStream(http, _ENDLESS)
     await eventually(stream.has_begun, "a stream runs", 60.0)
     await asyncio.to_thread(cluster.scale, 2)
@@ -256,7 +254,7 @@ async def test_stream_that_outlasts_the_hard_stop_is_cut(
 async def test_waiting_callers_outlive_an_ingress_and_leave_nothing(
     cluster: FrontCluster, key: tuple[Path, str]
 ) -> None:
-    """As `scripts/bench_connections` measures it with thousands."""
+    """`scripts/bench_connections` measures the same with thousands of callers."""
     await asyncio.to_thread(cluster.scale, 2)
     port = int(cluster.url.rpartition(":")[2])
     load = WaitingLoad(Target(port, "", credential=key[1]), "fake-7b", _SEATS, _LONGEST)

@@ -1,4 +1,4 @@
-"""What a caller over HTTP gets: answers, streams, applications, and an error for every mistake."""
+"""HTTP surface: answers, streams, applications, and an error for every mistake of a caller."""
 
 import asyncio
 import json
@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_model_is_listed(http: httpx.AsyncClient) -> None:
-    """Clients ask for the model before anything else."""
     answer = await http.get("/v1/models")
 
     assert 200 == answer.status_code
@@ -27,7 +26,7 @@ async def test_model_is_listed(http: httpx.AsyncClient) -> None:
 
 
 async def test_health_is_the_ingress_and_readiness_the_whole_path(http: httpx.AsyncClient) -> None:
-    """A probe that restarts the ingress must not depend on replicas; one for traffic must."""
+    """A probe that restarts the ingress must not depend on replicas; a readiness probe must."""
     healthy, ready = await http.get("/healthz"), await http.get("/readyz")
 
     assert (200, {"status": "ok"}) == (healthy.status_code, healthy.json())
@@ -37,7 +36,6 @@ async def test_health_is_the_ingress_and_readiness_the_whole_path(http: httpx.As
 async def test_status_names_model_policy_and_replicas(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """It is what an operator looks at first."""
     status = (await http.get("/v1/status")).json()
 
     assert (MODEL, "justitia", True) == (status["model"], status["policy"], status["ready"])
@@ -56,7 +54,7 @@ async def test_request_without_an_application_is_one_of_its_own(
 
 
 async def test_stream_brings_the_text_of_the_unary_answer_and_done(http: httpx.AsyncClient) -> None:
-    """Chunks are joined on their way: nothing may be lost or doubled by that."""
+    """Chunks are joined on their way, which must not lose or duplicate text."""
     body = completion(max_tokens=50)
     unary = (await http.post(COMPLETIONS, json=body)).json()["choices"][0]["text"]
     async with http.stream("POST", COMPLETIONS, json=body | {"stream": True}) as stream:
@@ -67,7 +65,7 @@ async def test_stream_brings_the_text_of_the_unary_answer_and_done(http: httpx.A
 
 
 async def test_batch_of_prompts_with_choices_is_answered_whole(http: httpx.AsyncClient) -> None:
-    """A batch and n are one lease, and every choice of every prompt comes back."""
+    """A batch with n > 1 is one lease, and every choice of every prompt is returned."""
     answer = await http.post(COMPLETIONS, json=completion(n=2) | {"prompt": ["a b", "c"]})
 
     assert 4 == len(answer.json()["choices"])
@@ -96,7 +94,7 @@ async def test_mistake_is_refused_at_once_with_the_field(
     param: str | None,
     code: str | None,
 ) -> None:
-    """A request that can never succeed must not wait its turn first, and must say what is wrong."""
+    """A request that cannot succeed must not wait in the queue; its error names the field."""
     answer = await http.post(CHAT, json=body)
 
     error = answer.json()["error"]
@@ -125,7 +123,6 @@ async def test_mistake_of_any_kind_is_answered_in_openai_form(
     status: int,
     kind: str,
 ) -> None:
-    """Clients parse errors; it is the caller's mistake, not a fault of the service."""
     headers = {name.encode(): value.encode() for name, value in header.items()}
     answer = await http.post(path, content=content, headers=headers)
 
@@ -135,7 +132,7 @@ async def test_mistake_of_any_kind_is_answered_in_openai_form(
 async def test_endpoint_that_the_engine_has_not_is_refused_in_the_form_of_its_clients(
     http: httpx.AsyncClient,
 ) -> None:
-    """Anthropic's client reads another form than OpenAI's, and the fake engine has no messages."""
+    """Anthropic's clients read another error form than OpenAI's."""
     body = chat(max_tokens=3)
     answer = await http.post("/v1/messages", json=body)
 
@@ -146,7 +143,7 @@ async def test_endpoint_that_the_engine_has_not_is_refused_in_the_form_of_its_cl
 async def test_tokens_are_counted_by_any_replica_while_all_of_them_are_full(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """It takes no seat and no memory, so it need not wait for either."""
+    """Counting takes no seat and no memory, so it waits for neither."""
     async with every_seat_taken(service, http):
         answer = await http.post("/tokenize", json={"prompt": "one two three"})
 
@@ -159,7 +156,6 @@ async def test_tokens_are_counted_by_any_replica_while_all_of_them_are_full(
 async def test_application_lives_from_opening_to_closing(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """The four calls of an application's life, and what each says."""
     opened = await http.post(
         "/v1/applications", json={"application_class": "MRS", "input": "a b", "weight": 2.0}
     )
@@ -179,7 +175,7 @@ async def test_application_lives_from_opening_to_closing(
 
 
 async def test_application_named_only_by_a_header_is_opened_by_it(http: httpx.AsyncClient) -> None:
-    """Agents that know only the OpenAI client join their calls this way."""
+    """Agents that use only the OpenAI client join their calls this way."""
     headers = {"x-justitia-application": "by/header:1", "x-justitia-tenant": "t1"}
     for _ in range(2):
         assert 200 == (await http.post(CHAT, json=chat(), headers=headers)).status_code
@@ -194,7 +190,7 @@ async def test_application_named_only_by_a_header_is_opened_by_it(http: httpx.As
 async def test_cancelled_application_takes_its_waiting_and_running_calls_with_it(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """A user who gives up must free what the whole application holds, with one call."""
+    """A user who gives up frees everything of an application with one call."""
     headers = {"x-justitia-application": "to-cancel"}
     body = completion(max_tokens=ENDLESS, n=SEATS)
     calls = [
@@ -231,7 +227,7 @@ async def test_unknown_application_is_not_found(
 async def test_application_that_cannot_be_opened_names_the_field(
     http: httpx.AsyncClient, body: dict[str, Any], param: str
 ) -> None:
-    """A weight of 0 would never be served, an unknown key is a misspelt one."""
+    """A weight of 0 would never be served; an unknown key is a misspelt one."""
     answer = await http.post("/v1/applications", json=body)
 
     assert (400, param) == (answer.status_code, answer.json()["error"]["param"])
@@ -243,7 +239,7 @@ async def test_application_that_cannot_be_opened_names_the_field(
 async def test_waiting_stream_is_kept_alive_by_comments(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Proxies and clients give up silent connections; a place in the queue would be lost."""
+    """Proxies and clients close silent connections, which would lose the place in the queue."""
     body = completion(stream=True)
     async with AsyncExitStack() as stack:
         async with every_seat_taken(service, http):
@@ -253,7 +249,7 @@ async def test_waiting_stream_is_kept_alive_by_comments(
         rest = b"".join([chunk async for chunk in chunks])
 
     assert 200 == stream.status_code
-    assert first.startswith((b": justitia position=", b": waiting"))  # where it stands, if known
+    assert first.startswith((b": justitia position=", b": waiting"))  # its position, if known
     assert first.endswith(b"\n\n")
     assert rest.endswith(b"data: [DONE]\n\n")
 
@@ -264,7 +260,7 @@ async def test_waiting_stream_is_kept_alive_by_comments(
 async def test_openai_client_talks_to_it_unchanged(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """It is the client that agents have; a header is all that is ours."""
+    """Agents use this client; they only add a header."""
 
     def talk() -> tuple[str, str, str | None]:
         with openai.OpenAI(

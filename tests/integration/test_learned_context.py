@@ -1,4 +1,4 @@
-"""The model's context is that of its engines, once one has started, and so is their cache."""
+"""The served context and prefix cache are those of the engines, once one has started."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,19 +16,19 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _DECLARED, _KV_TOKENS = 4_096, 512
 _PROMPT, _OUTPUT, _ITERATION_S = 300, 60, 0.05
-"""Two calls of this length fit the memory only if their common beginning is counted once."""
+"""Lengths of two calls that fit the memory only if their common prefix is counted once."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """A replica whose memory holds less than the declared context."""
+    """Application whose replica has less KV memory than the declared context."""
     fake = {"kv_tokens": _KV_TOKENS, "max_model_len": _DECLARED, "iteration_s": _ITERATION_S}
     async with serving.deployed_service("learned", replicas=1, fake=fake) as service:
         yield service
 
 
 async def test_context_is_learned_from_the_replicas(service: Service) -> None:
-    """What vLLM derives, or fits into its memory, only an engine knows."""
+    """Only the engine knows the context that vLLM derives or fits into its memory."""
     async with service.http() as http:
 
         async def is_learned() -> bool:
@@ -45,7 +45,7 @@ async def test_context_is_learned_from_the_replicas(service: Service) -> None:
 
 
 async def test_memory_of_a_common_beginning_is_counted_once(service: Service) -> None:
-    """By the names that the ingress gives beginnings; prompts of other words wait for memory."""
+    """The ingress identifies the common prefix; prompts of other words wait for memory."""
     beginning = "word " * (_PROMPT - 1)
     async with service.http() as http:
 
@@ -55,7 +55,7 @@ async def test_memory_of_a_common_beginning_is_counted_once(service: Service) ->
             waited_s = [float(answer.headers[WAITED_HEADER]) for answer in answers]
             return max(waited_s) < _OUTPUT * _ITERATION_S / 2
 
-        # The ingress asks for the cache of the engines once they answer.
+        # The ingress requests the engines' cache settings once they answer.
         both = partial(ran_at_once, beginning + "a", beginning + "b")
         await eventually(both, "two that begin alike run at once", 90.0)
 

@@ -1,4 +1,4 @@
-"""The rules between ingress, scheduler and replica, spoken to directly."""
+"""Rules of the protocol between ingress, scheduler and replica, tested by direct calls."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ from tests.integration.service import MAX_MODEL_LEN, MODEL, Json, Service
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _MOST_HELD = 100
-"""Items of a stream that its reader has not taken: 64, and what was on its way when it paused."""
+"""Most items of a stream that its reader has not taken: 64, and those under way at the pause."""
 _LONG, _SHORT = 8_000, 4_000
-"""Output tokens of a stream that is not read, and of one beside it."""
+"""Output tokens of a stream that is not read, and of another beside it."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(service: Service) -> AsyncIterator[RawIngress]:
-    """An ingress of the test's own, without an inference, while a replica asks for work."""
+    """Raw ingress without an inference, once a replica has an open pull."""
     await until_asked(service)
     async with raw_ingress(service) as raw:
         yield raw
@@ -37,7 +37,7 @@ async def raw(service: Service) -> AsyncIterator[RawIngress]:
 
 
 async def test_abandoned_long_poll_does_not_eat_grants(raw: RawIngress) -> None:
-    """The call of a caller that has gone still ends in the actor, with the messages in its hand."""
+    """A call whose caller has gone still ends in the actor, holding messages."""
     abandoned = asyncio.create_task(raw.poll())
     granted = await raw.submit()
     polled = await raw.poll()
@@ -60,7 +60,7 @@ async def test_replica_that_an_ingress_cannot_reach_is_leased_to_as_before(
 
 
 async def test_payload_without_a_lease_is_refused_after_its_grace(raw: RawIngress) -> None:
-    """A lease that expired runs elsewhere: running its payload here too would double it."""
+    """The inference of an expired lease runs elsewhere; running its payload would repeat it."""
     link = await raw.link_to(await raw.submit())
     with pytest.raises(UnknownLease):
         await link.call("unary", "1-0", COMPLETIONS, {}, encoded(completion()))
@@ -74,12 +74,11 @@ async def test_ingress_with_the_wrong_target_is_refused(raw: RawIngress) -> None
 
 
 def stream(link: SocketLink, grant: Grant, body: Json) -> AsyncGenerator[list[ResponseHead | Part]]:
-    """Begin a leased stream."""
     return link.stream("stream", grant.lease_id, COMPLETIONS, {}, encoded(body), None)
 
 
 def check_is_whole(batches: list[list[ResponseHead | Part]], body: Json) -> None:
-    """Check that a stream brought what the fake engine says to its body."""
+    """Check that a stream has the fake engine's answer to its body."""
     read = b"".join(item.body for batch in batches for item in batch if isinstance(item, Part))
     joined = StreamedAnswer()
     *events, last = read.decode().strip().split("\n\n")
@@ -92,7 +91,7 @@ def check_is_whole(batches: list[list[ResponseHead | Part]], body: Json) -> None
 
 
 async def test_slow_reader_holds_up_only_itself(limited: Service) -> None:
-    """Streams share a connection: one that nobody reads must not fill it, nor the memory here."""
+    """Streams share a connection: an unread one must fill neither it nor the memory."""
     slow_body, fast_body = (
         completion(f"of {n}", n, stream=True, stream_options={"include_usage": True})
         for n in (_LONG, _SHORT)

@@ -1,4 +1,4 @@
-"""What operators see of a running service: metrics in Ray's own exporter, and log lines."""
+"""Operators' view of a running service: metrics in Ray's own exporter, and log lines."""
 
 import asyncio
 import json
@@ -36,29 +36,30 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 KV_TOKENS = 2_000
 LONG = 1_500
-"""Two of these outputs do not fit the memory, so that the engine preempts."""
+"""Output length of which two do not fit the memory, so that the engine preempts."""
 _QUOTAS = [
     {"unit": "tokens", "limit": 1_000_000, "per": "day"},
     {"unit": "applications", "limit": 1, "per": "day", "on_exhausted": "shadow"},
 ]
 WITHIN_S = 90.0
-"""Ray's workers export every few seconds, late on busy cores."""
+"""Time until metrics appear: Ray's workers export every few seconds, later on busy cores."""
 
 STILL = {
     m.BOUND_VIOLATIONS_TOTAL,  # would be a defect of the core
-    m.TRAININGS_TOTAL,  # a training takes many more applications
-    m.MODEL_VERSION,  # so there is no version but 0, the mean
-    m.ENGINE_FAILURES_TOTAL,  # no engine fails here, and with the next none stands still
+    m.TRAININGS_TOTAL,  # a training needs many more applications
+    m.MODEL_VERSION,  # the only version is 0, the mean
+    m.ENGINE_FAILURES_TOTAL,  # no engine fails here or, for the next, stalls
     m.STALLED_SECONDS,
     m.WAITING_CLAIMS,  # each waits for some milliseconds
-    m.PREDICTOR_MISSED_TOTAL,  # it answers as a rule, and on a busy machine not always
+    m.PREDICTOR_MISSED_TOTAL,  # it usually answers, but on a busy machine not always
 }
-"""What has no reason to rise here: it has to be there, and unit tests show that it rises."""
+"""Metrics without a reason to rise in this test: only their presence is checked, and unit tests
+show that they rise."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """One replica with little memory, which the scheduler fills as vLLM would."""
+    """Application with one replica of little memory, which the scheduler fills as vLLM would."""
     async with serving.deployed_service(
         "measured",
         replicas=1,
@@ -72,7 +73,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 def values(samples: list[Sample], metric: Metric, **labels: str) -> list[float]:
-    """Return the values of a metric's series with these labels; of a histogram, its counts."""
+    """Return the values of a metric's series with these labels; for a histogram, its counts."""
     name = metric.exported[-1]
     return [
         sample.value
@@ -82,7 +83,7 @@ def values(samples: list[Sample], metric: Metric, **labels: str) -> list[float]:
 
 
 def _check_buckets(samples: list[Sample], metric: Metric, count: int, **labels: str) -> None:
-    """Check that a histogram's series are those of Prometheus, for all buckets."""
+    """Check that a histogram's series have Prometheus's form for all buckets."""
     bucket, total, _ = metric.exported
     ours = [one for one in samples if labels.items() <= one.labels.items()]
     upper_ends = {float(one.labels["le"]): one.value for one in ours if one.name == bucket}
@@ -93,12 +94,11 @@ def _check_buckets(samples: list[Sample], metric: Metric, count: int, **labels: 
 
 
 async def _scraped(application: str) -> list[Sample]:
-    """Return what every node's exporter says of one Serve application now."""
+    """Return the current samples of one Serve application from every node's exporter."""
     return [one for one in await scraped() if one.labels.get("application") == application]
 
 
 async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
-    """Open an application, serve one inference of it and close it."""
     opening = {
         "application_id": name,
         "application_class": "vote",
@@ -113,13 +113,13 @@ async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
 
 
 async def _ask_for_little(http: httpx.AsyncClient) -> httpx.Response:
-    """Ask for ever for what GPS would serve at once: it lags until what runs makes room."""
+    """Repeat calls that GPS would serve at once: they lag until running calls make room."""
     while True:
         (await http.post(COMPLETIONS, json=completion())).raise_for_status()
 
 
 async def _miss_a_deadline(http: httpx.AsyncClient) -> None:
-    """Ask for a start within a tenth of a second until one is missed, then until one is made."""
+    """Send calls with a deadline of 0.1 s until one misses it, then with a long one."""
     statuses = set[int]()
     while statuses < {200, 504}:
         deadline_s = "0.1" if 504 not in statuses else "600"
@@ -129,7 +129,7 @@ async def _miss_a_deadline(http: httpx.AsyncClient) -> None:
 
 
 async def _fail_a_stream(http: httpx.AsyncClient) -> None:
-    """Cancel the application of a stream that runs; its next call is refused, and not to return."""
+    """Cancel the application of a running stream; its next call is refused for good."""
     head, said = {"x-justitia-application": "cancelled"}, ""
     body = completion(max_tokens=LONG, stream=True)
     async with http.stream("POST", COMPLETIONS, json=body, headers=head) as answer:
@@ -146,7 +146,7 @@ async def _fail_a_stream(http: httpx.AsyncClient) -> None:
 
 
 def _failed_for_serve(samples: list[Sample], error: str) -> float:
-    """Return how many calls have failed for Serve with an error of that class."""
+    """Return the number of calls that failed for Serve with an error of that class."""
     return sum(
         sample.value
         for sample in samples
@@ -156,7 +156,7 @@ def _failed_for_serve(samples: list[Sample], error: str) -> float:
 
 
 async def _leave_lease_unused(service: Service) -> None:
-    """Take a lease as an ingress does, give it back, and let the next one lapse."""
+    """Take a lease like an ingress, give it back, and let the next one expire."""
     async with raw_ingress(service) as raw:
         application, request = f"{raw.name}-b", f"{raw.name}-q"
         items = (
@@ -183,7 +183,7 @@ async def _leave_lease_unused(service: Service) -> None:
 
 
 async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
-    """Scrape until each of these has been above 0; return the last scrape."""
+    """Scrape until each of these metrics has been above 0; return the last scrape."""
     left, last = set(wanted), list[Sample]()
 
     async def none_is_left() -> bool:
@@ -202,7 +202,7 @@ async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
 async def test_every_metric_is_exported_and_moves(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """An operator sees what the table says: no name is mistyped, and nothing stays at 0."""
+    """The exported metrics match the table: names are right, and nothing stays at 0."""
     by_restart = {m.EPOCH_CHANGES_TOTAL}
     of_autoscaling = {m.TARGET_DRAIN_SECONDS}
     for number in range(3):
@@ -226,7 +226,7 @@ async def test_every_metric_is_exported_and_moves(
     _check_buckets(seen, m.QUEUE_WAIT_SECONDS, 3, **vote)
     assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
     assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
-    # It is leased again at once; that one lapses too, if it is seen late that the first did.
+    # It is leased again at once; that lease expires too if the first expiry is noticed late.
     assert 1 <= values(seen, m.LEASES_TOTAL, event="expired")[0]
     assert [1] == values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
     assert 1 <= values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
@@ -249,7 +249,7 @@ async def test_every_metric_is_exported_and_moves(
 
 
 def _logged(files: str, event: str) -> list[dict[str, Any]]:
-    """Return the lines of an event in files of this session's log directory."""
+    """Return the lines of a log event in files of this session's log directory."""
     session = Path(ray._private.worker._global_node.get_session_dir_path())
     found = []
     for file in (session / "logs").glob(files):
@@ -259,7 +259,7 @@ def _logged(files: str, event: str) -> list[dict[str, Any]]:
 
 
 async def test_application_that_is_over_is_one_line_of_json(http: httpx.AsyncClient) -> None:
-    """The scheduler's worker log has it, though the scheduler is none of Serve's replicas."""
+    """The line is in the scheduler's worker log, although the scheduler is no Serve replica."""
     name = f"logged-{uuid4().hex[:8]}"
     await _finish_one(http, name)
 
@@ -279,7 +279,7 @@ async def test_application_that_is_over_is_one_line_of_json(http: httpx.AsyncCli
 async def test_strangers_are_refused_and_counted_and_harm_nobody(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Whoever reaches the ports and knows no secret is not let in, and stops nobody."""
+    """Peers without the secret are refused and disturb no one else."""
     stranger = Stranger()
     offer: Offer = await service.scheduler().link.remote()
     await until_asked(service)
@@ -309,7 +309,7 @@ async def test_strangers_are_refused_and_counted_and_harm_nobody(
 async def test_fields_of_an_ingress_stand_beside_those_of_serve(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """So that the lines of one request are found together, whoever wrote them."""
+    """The fields let an operator find the lines of one request across processes."""
     stream = OpenStream(http, completion(max_tokens=LONG))
     await eventually(stream.has_begun, "the stream has begun", 60.0)
     (replica_id,) = (await service.status())["replicas"]

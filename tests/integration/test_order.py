@@ -1,4 +1,4 @@
-"""The order that the core decides is the order in which engines start, under either policy."""
+"""Engines start inferences in the order that the core decides, under either policy."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ _WAVES = 10
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """Two engines that run one sequence at a time, so that one order can be seen."""
+    """Application with two engines of one seat each, so that the order is visible."""
     async with serving.deployed_service(
         "order", import_path=PROBED, fake={"max_num_seqs": 1}
     ) as service:
@@ -33,17 +33,17 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of every inference, in the order of the leases."""
+    """Leases and applications of all inferences, in the order of the leases."""
 
     applications: list[str]
     waves: list[int]
     leases: list[str]
     by_tag: list[str]
-    """The applications in the order of their tags, when all inferences waited."""
+    """Applications in the order of their tags while all inferences waited."""
 
 
 async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> Run:
-    """Let every application submit once a wave, behind blockers; then let them go."""
+    """Submit one inference of every application per wave behind blockers; then release them."""
     weights = random.Random(1).sample(range(1, 1 + _APPLICATIONS), _APPLICATIONS)
     names = []
     for i, weight in enumerate(weights):
@@ -71,7 +71,7 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
 
 
 async def submit_wave(service: Service, names: list[str], wave: int) -> dict[tuple[str, int], Any]:
-    """Let each application submit one inference, and wait until all of them are in the queue."""
+    """Submit one inference of each application, and wait until all are queued."""
     handle = service.handle()
     body = encoded(completion(max_tokens=1))
     calls = {
@@ -86,12 +86,12 @@ async def submit_wave(service: Service, names: list[str], wave: int) -> dict[tup
 
 
 def grant_number(lease_id: str) -> int:
-    """Return the rank of a lease among all that its scheduler granted."""
+    """Return the number of a lease among its scheduler's grants."""
     return int(lease_id.rpartition("-")[2])
 
 
 async def started(service: Service, leases: list[str]) -> list[list[str]]:
-    """Return which of these leases each engine has started, in its own order."""
+    """Return the given leases that each engine has started, in its order."""
     ours = set(leases)
     return [
         [lease for lease in await service.probe(replica_id, "admitted") if lease in ours]
@@ -102,10 +102,10 @@ async def started(service: Service, leases: list[str]) -> list[list[str]]:
 async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_running_application(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The order is what the whole system is for, and changing it must not cost a restart.
+    """The order can be changed without a restart.
 
-    Under justitia applications go one after the other, by tag; under fcfs their inferences are
-    interleaved as they came, wave by wave.
+    Under justitia applications run one after the other, by tag; under fcfs their inferences are
+    interleaved as they arrived, wave by wave.
     """
     before = await service.status()
     replicas = await service.pulling()
@@ -129,7 +129,7 @@ async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_runn
 async def test_setting_that_is_not_allowed_leaves_the_application_as_it_is(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A typing mistake in a file must not stop a service that runs."""
+    """A typing mistake in a settings file must not stop a running service."""
     settings = (await service.status())["settings"]
     with pytest.raises(Exception, match="policy: 'random' is not one of"):
         await service.scheduler().configure.remote({"policy": "random"})

@@ -1,4 +1,4 @@
-"""Why and when, on a real service: comments, deadlines, and how well starts are foretold."""
+"""Reasons and predicted starts on a real service: stream comments, deadlines, accuracy."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ _CALLS = 150
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def full(http: httpx.AsyncClient, service: Service) -> AsyncIterator[None]:
-    """Calls that hold all seats of both engines until the test is over."""
+    """Calls that occupy all seats of both engines until the end of the test."""
     calls = [
         asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=ENDLESS, n=SEATS)))
         for _ in range(2)
@@ -42,7 +42,7 @@ async def full(http: httpx.AsyncClient, service: Service) -> AsyncIterator[None]
 
 @pytest.mark.usefixtures("full")
 async def test_waiting_stream_is_told_where_it_stands(http: httpx.AsyncClient) -> None:
-    """In comments, which keep proxies from closing it as well; and by the path of its owner."""
+    """Comments carry the position and keep the stream open; the owner can query it too."""
     head = {"x-justitia-application": "outlook-stream", "x-justitia-final": "true"}
     body = completion(max_tokens=10, stream=True)
     async with http.stream("POST", COMPLETIONS, json=body, headers=head) as answer:
@@ -51,7 +51,7 @@ async def test_waiting_stream_is_told_where_it_stands(http: httpx.AsyncClient) -
             said += text
             if "position=" in said:
                 view = (await http.get("/v1/applications/outlook-stream")).json()
-                break  # which leaves the stream
+                break  # leaves the stream
 
     [line, *_] = [line for line in said.splitlines() if "position=" in line]
     assert line.startswith(": justitia position=0 ")
@@ -61,7 +61,7 @@ async def test_waiting_stream_is_told_where_it_stands(http: httpx.AsyncClient) -
 
 @pytest.mark.usefixtures("full")
 async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncClient) -> None:
-    """With a status that says so, when it has passed and not later."""
+    """The call is refused when the deadline has passed, not later, with its own status."""
     began_at = time.monotonic()
     answer = await http.post(
         COMPLETIONS, json=completion(max_tokens=10), headers={"x-justitia-deadline-s": "1.5"}
@@ -75,7 +75,7 @@ async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncCli
 async def test_deadline_that_is_no_number_is_refused_with_what_is_allowed(
     http: httpx.AsyncClient,
 ) -> None:
-    """A header that is not understood must not be taken for none."""
+    """An invalid header must not be treated as a missing one."""
     head = {"x-justitia-deadline-s": "soon"}
     answer = await http.post(COMPLETIONS, json=completion(max_tokens=10), headers=head)
 
@@ -87,10 +87,10 @@ async def test_deadline_that_is_no_number_is_refused_with_what_is_allowed(
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
 async def test_starts_are_foretold_on_fake_engines(serving: Serving, cell: Cell) -> None:
-    """Where memory is short and where seats are: eight in ten true starts lie in the range told.
+    """Eight in ten true starts lie in the predicted range, where memory or seats are short.
 
-    The range of what passes is wide: two busy cores are no laboratory, and `scripts/bench_outlook`
-    plays for longer. What came is logged.
+    The accepted range is wide because two busy cores are noisy; `scripts/bench_outlook` plays
+    longer. The results are logged.
     """
     name, fake = f"outlook-{cell.name}", dict(cell.fake)
     async with serving.deployed_service(name, replicas=1, fake=fake) as service:

@@ -1,6 +1,6 @@
-"""The predictor in service: it learns from what finishes, trains beside, goes back, and comes back.
+"""The predictor in service: it learns from finished applications, trains, rolls back, recovers.
 
-One application with two replicas of the predictor; its tests follow each other in its life.
+The tests use one application with two predictor replicas, in sequence.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.integration.service import Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
 TRAINED_WITHIN_S = 120.0
-"""The process that trains is the least urgent of all."""
+"""Time for a training, whose process has the lowest priority."""
 LEARNED_WITHIN_S = 30.0
 
 Json = dict[str, Any]
@@ -30,7 +30,6 @@ Json = dict[str, Any]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application whose predictor has two replicas."""
     async with serving.deployed_service(
         "predicting", replicas=1, prediction={"replicas": 2, "deadline_s": 5.0}
     ) as service:
@@ -38,12 +37,11 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 def text_of(words: int) -> str:
-    """Return an input of so many words."""
     return "report " * words
 
 
 async def run_application(http: httpx.AsyncClient, application_class: str, words: int) -> float:
-    """Run an application that costs more the longer its input is; return what was predicted."""
+    """Run an application whose cost grows with its input; return the prediction."""
     opening = {"application_class": application_class, "input": text_of(words)}
     opened = (await http.post("/v1/applications", json=opening)).json()
     name = opened["application_id"]
@@ -59,14 +57,14 @@ async def run_application(http: httpx.AsyncClient, application_class: str, words
 
 
 async def of_class(http: httpx.AsyncClient, name: str) -> Json:
-    """Return what the service says of a class."""
+    """Return the service's state of a class."""
     classes = (await http.get("/v1/predictor")).json()["classes"]
     found: Json = classes.get(name, {"samples": 0, "active": 0})
     return found
 
 
 async def estimates(service: Service, name: str, words: int, count: int = 16) -> list[Json]:
-    """Return estimates of one input, by whichever replicas answer."""
+    """Return estimates for one input, by whichever replicas answer."""
     predictor = service.handle("Predictor")
     features = features_of(text_of(words))
     found: list[Json] = await asyncio.gather(
@@ -76,26 +74,25 @@ async def estimates(service: Service, name: str, words: int, count: int = 16) ->
 
 
 async def by_model(service: Service, name: str, words: int) -> Json | None:
-    """Return the estimate that all replicas give by a model, None if they do not agree."""
+    """Return the model's estimate if all replicas agree on it, else None."""
     found = await estimates(service, name, words, 64)
     agree = all(estimate == found[0] for estimate in found)
     return found[0] if agree and found[0]["source"] == "model" else None
 
 
 async def sources(service: Service, name: str) -> set[str]:
-    """Return what the replicas' estimates rest on."""
+    """Return the sources of the replicas' estimates."""
     return {estimate["source"] for estimate in await estimates(service, name, 30)}
 
 
 async def command(service: Service, *words: str) -> int:
-    """Run a subcommand of `justitia` on the service; return its exit status."""
     return await asyncio.to_thread(main, [*words, "--url", service.url])
 
 
 async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Ten applications are enough; two replicas and the ingress say the same from then on."""
+    """Ten applications suffice; then two replicas and the ingress give the same estimate."""
     assert "prior" in await sources(service, "report")
     for words in (10, 14, 20, 28, 40, 56, 12, 17, 24, 34, 48, 60):
         await run_application(http, "report", words)
@@ -107,7 +104,7 @@ async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
     await eventually(has_model, "a model has taken over", TRAINED_WITHIN_S)
 
     async def agreed() -> Json | None:
-        """Return the replicas' estimate, if the ingress says the same of an application."""
+        """Return the replicas' estimate if the ingress gives the same for an application."""
         estimate = await by_model(service, "report", 50)
         opening = {"application_class": "report", "input": text_of(50)}
         opened = (await http.post("/v1/applications", json=opening)).json()
@@ -115,13 +112,13 @@ async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
         predicted = opened["predicted_kv_token_time"]
         return estimate if estimate is not None and estimate["kv_token_time"] == predicted else None
 
-    # A replica that has not read the new model yet may answer either of them.
+    # Until a replica has read the new model, either model may answer.
     estimate: Json = await eventually(agreed, "all say the same", LEARNED_WITHIN_S)
     assert estimate["p10"] <= estimate["kv_token_time"] <= estimate["p90"]
 
 
 async def test_model_looks_at_the_input(service: Service) -> None:
-    """A model's estimate of a long report is more expensive than that of a short one."""
+    """A model's estimate of a long report is higher than that of a short one."""
 
     async def by_models() -> list[Json] | None:
         found = [await by_model(service, "report", words) for words in (10, 60)]
@@ -136,7 +133,7 @@ async def test_model_looks_at_the_input(service: Service) -> None:
 async def test_rollback_and_release_by_command(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It reaches every replica within seconds."""
+    """The rollback reaches every replica within seconds."""
     active = (await of_class(http, "report"))["active"]
     assert 0 == await command(service, "predictor", "rollback", "report", "--to", "0")
 
@@ -153,7 +150,6 @@ async def test_rollback_and_release_by_command(
 
 
 async def test_impossible_rollback_is_the_callers_mistake(http: httpx.AsyncClient) -> None:
-    """With a sentence that says what there is."""
     unknown = await http.post("/v1/predictor/none/rollback")
     wrong = await http.post("/v1/predictor/report/rollback", json={"version": 99})
     mixed = await http.post("/v1/predictor/report/rollback", json={"versions": 1})
@@ -168,7 +164,7 @@ async def test_impossible_rollback_is_the_callers_mistake(http: httpx.AsyncClien
 async def test_own_history_is_learned(
     service: Service, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """A user who comes with recordings does not begin with a prior."""
+    """A user with recordings does not have to start with a prior."""
     file = tmp_path / "history.jsonl"
     lines = [
         {
@@ -191,7 +187,7 @@ async def test_own_history_is_learned(
 async def test_killed_predictor_comes_back_with_what_it_knew(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Both replicas at once; what finishes meanwhile is learned later, and once."""
+    """Both replicas die at once; applications that finish meanwhile are learned later, once."""
     before = await of_class(http, "report")
     actors = service.actors("Predictor")
     assert 2 == len(actors)

@@ -1,4 +1,4 @@
-"""The agents played on the service, with fake engines: what is planned is what is recorded."""
+"""The agent programs on the service with fake engines: recorded plans match planned ones."""
 
 import pytest
 
@@ -12,10 +12,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_every_agent_is_served_as_planned(service: Service) -> None:
-    """An application of each class at once, as long as a small model's context allows.
+    """One application of each class at once, as long as a small model's context allows.
 
-    The fake engine counts a token a word and four a message; by that count a dry run says before
-    what the service says after.
+    The fake engine counts one token per word and four per message; with that count a dry run
+    predicts what the service reports.
     """
     lengths = LengthPlan(length_scale=0.05, gap_scale=0.01, max_output_tokens=20, samples=5)
     load = plan_load(
@@ -58,4 +58,4 @@ OF_THE_TEXT = {
     "turn_1",
     "code_generation_1",
 }
-"""Stages whose prompts quote no answers; those are other words than the filler of a dry run."""
+"""Stages whose prompts quote no answers, which in a dry run are filler."""

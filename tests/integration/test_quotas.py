@@ -1,4 +1,4 @@
-"""Quotas over two models: a thousand calls at once, and deaths in the middle of them."""
+"""Quotas over two models: a thousand concurrent calls, and deaths of processes during them."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 _OTHER = "org/other"
 _LIMIT = 10
 _AT_ONCE = 64
-"""Calls that are open at once: the machine has two cores, and the quota sees them all the same."""
+"""Number of concurrently open calls: the machine has two cores, and the quota counts all calls."""
 
 
 def _quota(unit: str, limit: float, **more: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _quota(unit: str, limit: float, **more: Any) -> dict[str, Any]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application of two models, each tenant of which may open ten applications a day."""
+    """Application with two models, in which each tenant may open ten applications a day."""
     async with serving.deployed_service(
         "limited-tenants",
         replicas=1,
@@ -52,7 +52,7 @@ async def _call(http: httpx.AsyncClient, tenant: str, number: int = 0, **headers
 
 
 async def _crowd(http: httpx.AsyncClient, tenant: str, calls: int) -> Counter[tuple[int, str]]:
-    """Make calls, each an application of its own, and count status and code of the answers."""
+    """Make calls, each an application, and count the status and code of the answers."""
     free, told = asyncio.Semaphore(_AT_ONCE), Counter[tuple[int, str]]()
 
     async def one(number: int) -> None:
@@ -71,7 +71,7 @@ _EXACTLY = {(200, ""): _LIMIT, (429, "insufficient_quota"): 1_000 - _LIMIT}
 async def test_thousand_calls_at_once_get_exactly_what_the_quota_has(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Two schedulers, one book: concurrency slips past neither of them."""
+    """Two schedulers share one book, so that concurrency cannot exceed the limit."""
     assert _EXACTLY == await _crowd(http, "crowd/calm", 1_000)
     told = await service.status()
     (standing,) = told["quotas"]["crowd/calm"]
@@ -87,7 +87,7 @@ async def test_thousand_calls_at_once_get_exactly_what_the_quota_has(
 async def test_exactly_as_many_pass_when_one_is_killed_in_the_middle(
     service: Service, http: httpx.AsyncClient, victim: str
 ) -> None:
-    """A claim that was granted is known by its name to every successor, and granted once."""
+    """Every successor identifies a granted claim by its name and grants it once."""
     crowd = asyncio.create_task(_crowd(http, f"crowd/{victim}", 1_000))
     await asyncio.sleep(0.3)
     names = {
@@ -103,7 +103,7 @@ async def test_exactly_as_many_pass_when_one_is_killed_in_the_middle(
 async def test_inferences_are_counted_and_caps_hold_for_one_application(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A quota is shared by all applications of a tenant; a cap is each application's own."""
+    """A quota is shared by all applications of a tenant; a cap applies to each application."""
     mine = {"x-justitia-application": "one"}
     counted = [(await _call(http, "counted", k, **mine)).status_code for k in range(5)]
     capped = [await _call(http, "capped", 0, **mine) for _ in range(4)]
@@ -121,7 +121,7 @@ async def test_inferences_are_counted_and_caps_hold_for_one_application(
 
 
 async def test_answer_to_an_opening_tells_of_the_limits(http: httpx.AsyncClient) -> None:
-    """An agent that opens applications paces itself by what is left, before it is refused."""
+    """An agent can pace itself by the remaining quota before it is refused."""
     body = {"application_class": "c", "tenant": "crowd/paced", "application_id": "one"}
     body["model"] = MODEL
 

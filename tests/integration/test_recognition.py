@@ -26,7 +26,7 @@ Messages = list[ChatCompletionMessageParam]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application of two ingresses that goes by conversations, too."""
+    """Application with two ingresses that recognises conversations too."""
     service = serving.service(
         "recognized",
         replicas=1,
@@ -39,7 +39,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 async def seen(service: Service) -> dict[str, Json]:
-    """Return what the scheduler says of each open application, by its caller's id."""
+    """Return the scheduler's view of each open application, by its caller's id."""
     status: Json = await service.scheduler().status.remote(1_000)
     return {view["application_id"].partition("|")[2]: view for view in status["first_applications"]}
 
@@ -47,7 +47,7 @@ async def seen(service: Service) -> dict[str, Json]:
 async def converse(
     client: openai.AsyncOpenAI, question: str, *, stream: bool = False, turns: int = TURNS
 ) -> Messages:
-    """Have a conversation as an agent of the official SDK does, and return its messages."""
+    """Have a conversation like an agent of the official SDK, and return its messages."""
     messages: Messages = [{"role": "user", "content": question}]
     for turn in range(turns):
         if stream:
@@ -70,7 +70,7 @@ async def converse(
 
 
 def client_of(service: Service, **headers: str) -> openai.AsyncOpenAI:
-    """Return OpenAI's client, with these headers."""
+    """Return OpenAI's client with these headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return openai.AsyncOpenAI(
         base_url=f"{service.url}/v1", api_key="none", default_headers=named, max_retries=0
@@ -78,7 +78,7 @@ def client_of(service: Service, **headers: str) -> openai.AsyncOpenAI:
 
 
 async def end(service: Service, ids: list[str]) -> None:
-    """Cancel applications, so that the next test begins with none."""
+    """Cancel applications, so that the next test starts without any."""
     async with service.http() as http:
         for application_id in ids:
             await http.delete(f"/v1/applications/{application_id}")
@@ -86,11 +86,11 @@ async def end(service: Service, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_agents_that_send_no_header_keep_their_place(service: Service, stream: bool) -> None:
-    """Ten at a time, each turn at whichever ingress: ten applications, nothing beside them."""
+    """Ten agents at a time with each turn at any ingress: ten applications and no other."""
     async with client_of(service) as client:
         await asyncio.gather(*(converse(client, f"{n} {stream}", stream=stream) for n in range(10)))
 
-    async def are_counted() -> bool:  # a stream has ended before its replica has reported that
+    async def are_counted() -> bool:  # a stream ends before its replica reports that
         return bool(10 * TURNS == sum(v["ended"] for v in (await seen(service)).values()))
 
     await eventually(are_counted, "every turn is reported")
@@ -102,7 +102,7 @@ async def test_agents_that_send_no_header_keep_their_place(service: Service, str
 
 
 async def test_new_scheduler_knows_conversations_that_go_on(service: Service) -> None:
-    """Ingresses tell it what they named lately; forks of a conversation belong to that."""
+    """Ingresses resend the names they gave lately; forks of a conversation belong to it."""
     async with client_of(service) as client:
         messages = await converse(client, "survives", turns=1)
         [name] = await seen(service)
@@ -121,7 +121,7 @@ async def test_new_scheduler_knows_conversations_that_go_on(service: Service) ->
 
 
 async def test_harness_and_its_sub_agents_are_one_application(service: Service) -> None:
-    """Three generations are, at whichever ingress; the class is the harness's."""
+    """Three generations of agents are one application at any ingress, of the top agent's class."""
     family: list[dict[str, str]] = [
         {"x_session_id": "root"},
         *({"x_session_id": f"c{n}", "x_parent_session_id": "root"} for n in range(4)),
@@ -143,7 +143,7 @@ async def test_harness_and_its_sub_agents_are_one_application(service: Service) 
 
 
 async def test_last_call_of_a_session_ends_its_application(service: Service) -> None:
-    """And the same session begins it again."""
+    """A later call of the same session starts the application again."""
     async with service.http() as http:
         body = chat("q")
         headers = {"x-dynamo-session-id": "s"}

@@ -1,7 +1,7 @@
-"""The official clients of OpenAI and Anthropic, refused in a burst: they come back when told to.
+"""OpenAI's and Anthropic's official clients, refused in a burst, return at the time given.
 
-Anthropic's client posts to a path that the fake engines answer: what it does after a refusal is the
-same on every path.
+Anthropic's client posts to a path that the fake engines answer: its behaviour after a refusal is
+the same on every path.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ pytestmark = [
 
 _CALLERS = 100
 _STEADY = 14
-"""Callers that keep all engines busy before the burst: the queue takes 16 of one tenant."""
+"""Callers that keep all engines busy before the burst; the queue takes 16 of one tenant."""
 _STEADY_S = 8.0
 _ITERATION_S = 0.02
 _NUMBER = "x-caller"
@@ -37,13 +37,13 @@ _CLIENTS = ("openai", "anthropic")
 _MEAN_TOKENS = 40
 _SERVED_PER_S = SEATS / (_MEAN_TOKENS * _ITERATION_S)
 _NEWCOMERS = 0.9
-"""Callers who come for the first time, over what the engine serves."""
+"""Rate of first-time callers relative to the engine's rate."""
 _NEWCOMERS_S = 10.0
 
 
 @dataclass
 class _Call:
-    """Answers that a caller saw: the status and the time of each."""
+    """Answers that a caller got: status and time of each."""
 
     answers: list[tuple[int, float, Any]] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
@@ -54,10 +54,10 @@ class _Call:
 
 
 class Callers:
-    """Clients whose requests and answers are noted by the number of their caller.
+    """Clients whose requests and answers are recorded by the number of their caller.
 
     Numbers begin with the play's name: under the `Idempotency-Key` of an earlier play a call would
-    read that one's answer, and wait for no place.
+    get that call's answer without waiting.
     """
 
     def __init__(self, service: Service, play: str) -> None:
@@ -86,7 +86,7 @@ class Callers:
         await self.anthropic.close()
 
     async def call(self, number: str, by: str) -> Any:
-        """Send a completion by a client, of about 40 tokens; the retries are its own."""
+        """Send a completion of about 40 tokens by a client, which retries by itself."""
         number = f"{self._play}-{number}"
         headers = {_NUMBER: number, "idempotency-key": number}
         max_tokens = 20 + crc32(number.encode()) % 41  # so that not all end in one iteration
@@ -116,7 +116,7 @@ class Callers:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application with one engine, and a queue that is soon full."""
+    """Application with one engine, and a queue that fills quickly."""
     async with serving.deployed_service(
         "refusals",
         replicas=1,
@@ -128,26 +128,26 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @dataclass
 class Told:
-    """Outcomes of the calls that were refused.
+    """Outcomes of the refused calls.
 
-    How soon places come free is the machine's matter, and how well that is foretold is tested where
-    time is simulated (`tests/unit/core/test_drain.py`). Here a first retry counts if it got in, or
-    if a place was the caller's by then: as many calls had been answered as were refused before it
-    and had not come back yet, and one more.
+    The rate of freed places depends on the machine; `tests/unit/core/test_drain.py` tests the
+    predicted times in simulated time. Here a first retry counts if it was admitted, or if a place
+    was due to the caller: as many calls had been answered as were refused before it and had not
+    returned, and one more.
     """
 
     refused: list[_Call]
     part_at_first: float
-    """Part of the first retries that count that got in."""
+    """Share of the counting first retries that were admitted."""
 
     @property
     def early(self) -> list[_Call]:
-        """Calls whose client did not wait as long as it was told."""
+        """Calls whose client did not wait as long as told."""
         return [one for one in self.refused if one.sent[1] < one.answers[0][1] + _told_s(one)]
 
     @property
     def slots(self) -> set[float]:
-        """Instants at which callers were told to come, to a hundredth of a second."""
+        """Times at which callers were told to return, to a hundredth of a second."""
         return {round(one.answers[0][1] + _told_s(one), 2) for one in self.refused}
 
 
@@ -156,7 +156,7 @@ def _told_s(call: _Call) -> float:
 
 
 def told(callers: Callers, began_at: float) -> Told:
-    """Return what became of the calls that were refused since an instant."""
+    """Return the outcomes of the calls refused since an instant."""
     refused = sorted(
         (
             call
@@ -184,7 +184,7 @@ def told(callers: Callers, began_at: float) -> Told:
 
 
 async def keep_busy(callers: Callers, number: int, until: float) -> None:
-    """Call again and again, so that all engines are busy."""
+    """Repeat calls so that all engines are busy."""
     again = 0
     while time.monotonic() < until:
         await callers.call(f"steady-{number}-{again}", "openai")
@@ -192,7 +192,7 @@ async def keep_busy(callers: Callers, number: int, until: float) -> None:
 
 
 async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -> None:
-    """Both official clients, with an `Idempotency-Key`: every call is answered once in the end."""
+    """Both official clients send an `Idempotency-Key`: every call is answered once."""
     async with Callers(service, "obedient") as callers:
         until = time.monotonic() + _STEADY_S
         steady = [asyncio.create_task(keep_busy(callers, n, until)) for n in range(_STEADY)]
@@ -217,7 +217,7 @@ async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -
 
 
 async def test_newcomers_do_not_take_the_places_of_those_who_come_back(service: Service) -> None:
-    """Nearly as many keep coming for the first time as are served, while a burst comes back."""
+    """First-time callers arrive almost at the rate of service while a burst returns."""
     rng = random.Random(7)
     async with Callers(service, "newcomers") as callers:
         until = time.monotonic() + _STEADY_S

@@ -17,7 +17,7 @@ _MAPS = 4
 
 
 def _map_reduce(number: int) -> dict[str, Any]:
-    """Return an application: four maps, a tool of 50 ms, a reduce."""
+    """Return an application of four maps, a tool of 50 ms and a reduce."""
     maps = [
         {"inference_id": f"map-{k}", "prompt_tokens": 300 + k, "output_tokens": 10 + k, "after": []}
         for k in range(_MAPS)
@@ -37,10 +37,10 @@ def _map_reduce(number: int) -> dict[str, Any]:
 async def test_workload_is_played_with_its_lengths_and_dependencies(
     service: Service, tmp_path: Path
 ) -> None:
-    """What the engines counted is what the file says: the load is that of the simulation.
+    """The engines' token counts equal the file's, so that the load is that of the simulation.
 
-    Every reduce is submitted after the tool time that follows its last map. Nothing of it is left
-    in the service, and the files are read back.
+    Every reduce is submitted after the tool time that follows its last map. Nothing is left in the
+    service, and the result files can be read back.
     """
     workload = tmp_path / "workload.jsonl"
     workload.write_text("".join(json.dumps(_map_reduce(n)) + "\n" for n in range(6)))

@@ -1,4 +1,4 @@
-"""A caller cannot lift the operator's `request_timeout_s`, which Ray reads from its header."""
+"""A caller's header for Ray cannot raise the operator's `request_timeout_s`."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ pytestmark = [
 
 _LIMIT_S = 3.0
 _LATE_S = 5.0
-"""Of the machine; by itself the call runs for 10 minutes."""
+"""Allowance for a busy machine; without a timeout the call runs for 10 minutes."""
 _LONG = completion(max_tokens=12_000)
 
 
@@ -29,7 +29,7 @@ _LONG = completion(max_tokens=12_000)
     scope="module", loop_scope="session", params=["1", "0"], ids=["haproxy", "serve"]
 )
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[FrontCluster]:
-    """A service whose operator limits the time of calls, behind either front."""
+    """Service with a time limit of calls, behind either proxy."""
     fake = {"iteration_s": 0.05, "kv_tokens": 100_000, "max_model_len": 16_384}
     args = {"engine": {"kind": "fake", "fake": fake}}
     environment = {"RAY_SERVE_ENABLE_HA_PROXY": request.param}

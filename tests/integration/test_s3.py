@@ -1,4 +1,4 @@
-"""The rival of the papers: learns from text, bounded, the same twice."""
+"""S3, the papers' baseline predictor: it learns from text, is bounded and deterministic."""
 
 import importlib
 import math
@@ -38,7 +38,7 @@ def _sample(cost: float, text: str | None) -> Sample:
 
 
 def _samples() -> Samples:
-    """Claims cost about 1e4, documents about 1e7; each has a class."""
+    """Claims cost about 1e4 and documents about 1e7; each is one class."""
     rng = random.Random(7)
     return {
         name: [
@@ -53,7 +53,6 @@ def _samples() -> Samples:
 
 
 def cost_of(model: S3Model, application_class: str, text: str) -> float:
-    """Return what a model predicts for one input."""
     [predicted] = model.predict(application_class, [text])
     return predicted.kv_token_time
 
@@ -76,9 +75,9 @@ def saved(model: S3Model, tmp_path: Path) -> Path:
 def test_tells_classes_apart_by_their_words(
     model: S3Model, application_class: str, text: str, cost: float
 ) -> None:
-    """S3 has one model for all classes and knows a class by its text; costs lie 1,000 apart here.
+    """S3 has one model for all classes and sees only the text; costs differ by 1,000 here.
 
-    A tenth of each class is kept for the spread, which from what was trained on is too small.
+    A tenth of each class is held back for the spread, which on training data is too small.
     """
     assert cost_of(model, application_class, text) == pytest.approx(cost, rel=0.5)
     assert 2 * 27 == model.samples
@@ -86,7 +85,7 @@ def test_tells_classes_apart_by_their_words(
 
 
 def test_equal_calls_give_equal_models(model: S3Model) -> None:
-    """A figure of a comparison must be the same for whoever runs it again."""
+    """A comparison must give the same figures on every run."""
     again, other = (train_s3(_samples(), config=SMALL, seed=seed) for seed in (3, 4))
 
     texts = ["is this claim true b", "something else"]
@@ -95,7 +94,7 @@ def test_equal_calls_give_equal_models(model: S3Model) -> None:
 
 
 def test_training_leaves_torch_as_it_was() -> None:
-    """A caller's own random numbers and threads are not ours to change."""
+    """A caller's random numbers and threads must not change."""
     torch.manual_seed(5)
     expected, threads = torch.rand(1), torch.get_num_threads()
     torch.manual_seed(5)
@@ -120,7 +119,7 @@ def test_training_leaves_torch_as_it_was() -> None:
     ids=["empty", "blank", "control", "surrogate", "japanese", "special", "one word", "1 MB"],
 )
 def test_any_text_gets_a_bounded_cost(model: S3Model, text: str) -> None:
-    """Whatever a caller sends, the estimate stays within ten times what was ever seen."""
+    """For any input the estimate stays within ten times the costs seen in training."""
     [predicted] = model.predict("FV", [text])
 
     assert 0.8e4 / 10 <= predicted.p10 <= predicted.kv_token_time
@@ -128,7 +127,7 @@ def test_any_text_gets_a_bounded_cost(model: S3Model, text: str) -> None:
 
 
 def test_an_enormous_text_is_cut_before_it_is_split(model: S3Model) -> None:
-    """Splitting 1 MB into word pieces takes a second, of which 24 pieces are read."""
+    """Splitting 1 MB into word pieces takes a second, and only 24 pieces are read."""
     asked: list[int] = []
 
     class Counting:
@@ -143,12 +142,12 @@ def test_an_enormous_text_is_cut_before_it_is_split(model: S3Model) -> None:
 
 
 def test_head_reads_the_first_token(model: S3Model) -> None:
-    """Without [CLS] the first word alone would be read, and an empty text could not be."""
+    """Without [CLS] only the first word would be read, and an empty text could not be."""
     assert ["[CLS]", "[SEP]"] == model.tokenizer.encode("").tokens
 
 
 def test_a_batch_is_of_like_lengths_and_its_order_is_kept(model: S3Model) -> None:
-    """One long input must not make fifteen short ones as slow; answers belong to their inputs."""
+    """A long input must not slow fifteen short ones, and answers keep their inputs' order."""
     assert [[1, 3], [0, 2]] == distilbert._groups([1024, 10, 1024, 12])
     assert [[0], [1]] == distilbert._groups([3000, 3000])
 
@@ -159,7 +158,7 @@ def test_a_batch_is_of_like_lengths_and_its_order_is_kept(model: S3Model) -> Non
 
 
 def test_class_is_read_only_if_so_configured(model: S3Model) -> None:
-    """The papers' S3 knows only the text; the variant is there to see what that costs it."""
+    """The papers' S3 sees only the text; the variant measures what that costs it."""
     samples = {
         name: [_sample(cost, "the same words") for _ in range(20)]
         for name, cost in (("FV", 1e4), ("DM", 1e7))
@@ -172,7 +171,7 @@ def test_class_is_read_only_if_so_configured(model: S3Model) -> None:
 
 
 def test_answer_becomes_a_cost() -> None:
-    """0 is the mean and 1 a deviation more: of ln(cost), or of the cost itself."""
+    """Output 0 is the mean and 1 a standard deviation more: of ln(cost), or of the cost."""
     log = S3Target(True, math.log(1000), 2.0, 1.0, 1e6, math.log(0.5), math.log(3))
     plain = S3Target(False, 1000, 500, 1.0, 1e6)
 
@@ -185,13 +184,13 @@ def test_answer_becomes_a_cost() -> None:
 
 @pytest.mark.parametrize("answer", [-1e9, 1e9, math.nan], ids=["low", "high", "nan"])
 def test_answer_beyond_the_bounds_is_a_bound(answer: float) -> None:
-    """A network that was trained to nonsense must not make an infinite charge."""
+    """A badly trained network must not produce an infinite charge."""
     for target in (S3Target(True, 7.0, 2.0, 10.0, 1e6), S3Target(False, 1e3, 5e2, 10.0, 1e6)):
         assert target.prediction(answer).kv_token_time in (10.0, 1e6)
 
 
 def test_target_may_be_the_cost_itself() -> None:
-    """What the papers may have done, so that both can be compared: small classes get lost."""
+    """The papers may have used the cost itself; then small classes lose accuracy."""
     plain = train_s3(_samples(), config=replace(SMALL, target="cost"), seed=3)
 
     assert cost_of(plain, "DM", "merge these documents b") == pytest.approx(1e7, rel=0.5)
@@ -199,7 +198,7 @@ def test_target_may_be_the_cost_itself() -> None:
 
 
 def test_vocabulary_is_characters_and_frequent_words() -> None:
-    """A word that was never seen is spelt; ties go by the alphabet, so that runs are alike."""
+    """An unseen word is spelt in characters; ties are alphabetical, so that runs are equal."""
     texts = ["merge these documents"] * 3 + ["merge claims"]
     tokenizer, _ = s3_weights.random_weights(SMALL, texts)
 
@@ -210,14 +209,14 @@ def test_vocabulary_is_characters_and_frequent_words() -> None:
 
 
 def test_costs_that_are_all_the_same() -> None:
-    """A class whose runs never differ has no deviation to divide by."""
+    """Equal costs have no standard deviation to divide by."""
     same = train_s3({"A": [_sample(500.0, f"text {i}") for i in range(12)]}, config=SMALL)
 
     assert cost_of(same, "A", "text 3") == pytest.approx(500, rel=1e-3)
 
 
 def test_samples_without_text_are_passed_over() -> None:
-    """The service keeps no texts by default: nothing to learn from is said, not guessed at."""
+    """The service keeps no texts by default: S3 reports that it has nothing to learn from."""
     samples = {"A": [_sample(10.0, None)] * 50 + [_sample(10.0, "text")] * 9}
 
     with pytest.raises(ConfigError, match=r"samples with a text must be 10 or more .* got 8"):
@@ -237,13 +236,13 @@ def test_samples_without_text_are_passed_over() -> None:
     ],
 )
 def test_configuration_is_checked(field: str, value: Any) -> None:
-    """A wrong size is refused with its name, not by torch in the middle of a run."""
+    """A wrong size is refused by name instead of by torch during a run."""
     with pytest.raises(ValueError, match=rf"\n{field}\n.*input_value={value!r}"):
         replace(SMALL, **{field: value})
 
 
 def test_weights_from_a_directory(model: S3Model, saved: Path) -> None:
-    """Pretrained ones come so: their sizes and tokenizer hold, whatever the configuration says."""
+    """Pretrained weights are loaded like this; their sizes and tokenizer override the settings."""
     samples = {"A": [_sample(500.0 + i, f"is this claim {i}") for i in range(12)]}
     config = replace(SMALL, layers=3, dim=32, epochs=1)
     tuned = train_s3(samples, weights=str(saved), config=config)
@@ -255,7 +254,7 @@ def test_weights_from_a_directory(model: S3Model, saved: Path) -> None:
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_weights_that_lack_a_file(saved: Path, name: str) -> None:
-    """What transformers says of it fills a page; one sentence names what must be there."""
+    """The error names the missing file in one sentence instead of transformers' page of text."""
     (saved / name).unlink()
     if name == "model.safetensors":
         (saved / "pytorch_model.bin").write_bytes(b"a pickle, which is never opened")
@@ -265,7 +264,7 @@ def test_weights_that_lack_a_file(saved: Path, name: str) -> None:
 
 
 def test_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was downloaded before is asked first; then one error in one sentence."""
+    """The local cache is tried first; then one error in one sentence."""
     asked: list[bool] = []
 
     def pretrained(name: str, *, local_files_only: bool) -> Any:
@@ -283,7 +282,7 @@ def test_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    """The base install has neither; a user is told what to install."""
+    """The base installation has neither package; the error names what to install."""
     monkeypatch.setitem(sys.modules, package, None)
     for module in (distilbert, s3_weights):
         monkeypatch.delitem(sys.modules, module.__name__)

@@ -1,4 +1,4 @@
-"""Two models in one application: two queues that share nothing but the way in."""
+"""Two models in one application: separate queues behind a common ingress."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ _BACK_WITHIN_S = 30.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application of two models with a replica each, which the last test ends."""
+    """Application with two models and one replica each, which the last test shuts down."""
     async with serving.deployed_service(
         "two",
         replicas=1,
@@ -45,7 +45,7 @@ async def _ask(http: httpx.AsyncClient, model: str | None, **headers: str) -> ht
 async def test_each_model_has_its_policy_replicas_and_answers(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """What one is ordered by says nothing of the other; a name that is served by none is 404."""
+    """The models have separate policies; a model name that is not served gives 404."""
     listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
     told = (await http.get("/v1/status")).json()
     one = (await http.get("/v1/status", params={"model": _OTHER})).json()
@@ -66,7 +66,7 @@ async def test_each_model_has_its_policy_replicas_and_answers(
 async def test_blocked_queue_does_not_hold_the_other(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """All replicas of one model are taken for minutes; the other's answer at once."""
+    """All replicas of one model are occupied for minutes; the other's answer at once."""
     body = completion(max_tokens=1, model=MODEL)
     async with every_seat_taken(service, http):
         waiting = asyncio.create_task(http.post(COMPLETIONS, json=body))
@@ -85,7 +85,7 @@ _OF_BOTH = {"x-justitia-application": "both", "x-justitia-tenant": "t"}
 async def test_application_is_one_in_each_queue_it_comes_to(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Opened for none, it has the same class, tenant and weight in both; its close ends both."""
+    """An application has the same class, tenant and weight in both queues; closing ends both."""
     body = {"application_class": "rag", "tenant": "t", "weight": 3, "application_id": "both"}
     opened = (await http.post("/v1/applications", json=body)).json()
     before = (await http.get("/v1/applications/t|both")).json()
@@ -111,7 +111,7 @@ async def test_application_is_one_in_each_queue_it_comes_to(
 async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The other is in office all the while and answers before the killed one is back."""
+    """The other scheduler leads all the time and answers before the killed one is back."""
     epochs = [(await service.status(place.config))["epoch"] for place in service.placed]
     ray.kill(service.scheduler(_other(service)), no_restart=False)
     answer = await _ask(http, MODEL)
@@ -132,7 +132,7 @@ async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
 async def test_doctor_finds_both_healthy(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each model has its scheduler, replicas and predictor examined, and its name at the end."""
+    """The doctor examines each model's scheduler, replicas and predictor."""
     for model in (MODEL, _OTHER):
         await _ask(http, model)
     arguments = ["doctor", "--url", service.url, "--interval-s", "1"]
@@ -148,7 +148,7 @@ async def test_doctor_finds_both_healthy(
 async def test_shutdown_ends_both_queues_and_nothing_of_another_application(
     service: Service, limited: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Shutdown of an application leaves neither detached scheduler nor embedded Redis behind.
+    """Shutting an application down leaves neither a detached scheduler nor an embedded Redis.
 
     A call that would run for minutes is cut.
     """

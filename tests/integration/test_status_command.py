@@ -1,4 +1,4 @@
-"""`justitia status` on a real service, through its HTTP side."""
+"""`justitia status` on a real service over HTTP."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 async def told(
     service: Service, capsys: pytest.CaptureFixture[str], *options: str
 ) -> tuple[int, str]:
-    """Run the command; return its exit status and what it printed."""
+    """Run the command; return its exit status and output."""
     capsys.readouterr()
     words = ["status", "--url", service.url, *options]
     status = await asyncio.to_thread(main, words)
@@ -27,10 +27,9 @@ async def told(
 async def test_queue_under_load_is_told_in_its_order(
     http: httpx.AsyncClient, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two applications hold all seats; of two that wait the cheaper one is next, with its reasons.
+    """Two applications hold all seats; of two waiting ones the cheaper is next, with reasons.
 
-    Costs are those that the predictor answers with, and so are the tags: F is told when an
-    application is opened, and the command has to tell the same.
+    Costs and tags come from the predictor; the command must show the F that the opening returned.
     """
 
     async def opened(name: str, input_text: str) -> float:
@@ -90,7 +89,7 @@ async def test_queue_under_load_is_told_in_its_order(
 
 
 async def test_number_that_is_none_is_refused(http: httpx.AsyncClient) -> None:
-    """The scheduler does not walk over all there is because somebody asked for it."""
+    """A large number would make the scheduler traverse all applications."""
     for asked in ("1001", "-1", "many", ""):
         answer = await http.get("/v1/status", params={"applications": asked})
 

@@ -1,4 +1,4 @@
-"""TLS to callers: Serve's own proxy has it; behind HAProxy, which has none, nothing is deployed."""
+"""TLS for callers: Serve's own proxy supports it; with HAProxy the deployment is refused."""
 
 import asyncio
 import ssl
@@ -28,24 +28,22 @@ _TOKENS = 20
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority that callers trust."""
     return Authority.of(tmp_path_factory.mktemp("tls") / "ours")
 
 
 @pytest.fixture(scope="module")
 def certificate(authority: Authority) -> dict[str, str]:
-    """Serve's HTTP options with a certificate of this machine."""
     file, key = authority.issue("front", "127.0.0.1")
     return {"ssl_certfile": str(file), "ssl_keyfile": str(key)}
 
 
-# Before those of the other cluster: one at a time runs.
+# This runs before the other cluster's tests, because only one cluster can run at a time.
 async def test_certificate_behind_haproxy_is_refused_at_deployment(
     certificate: dict[str, str],
 ) -> None:
-    """Serve takes the options, and would come up with a front that reaches no ingress.
+    """Serve accepts the options but would start a proxy that reaches no ingress.
 
-    That HAProxy without a certificate is let pass, every test of `test_haproxy` shows.
+    `test_haproxy` shows that HAProxy without a certificate is accepted.
     """
 
     def start() -> None:
@@ -62,7 +60,7 @@ async def test_certificate_behind_haproxy_is_refused_at_deployment(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(certificate: dict[str, str]) -> AsyncIterator[FrontCluster]:
-    """A cluster whose front is Serve's own proxy, with a certificate."""
+    """Cluster with Serve's own proxy and a certificate."""
     front = {"RAY_SERVE_ENABLE_HA_PROXY": "0"}
     with ExitStack() as stack:
         starting = front_cluster(front, _ARGS, certificate)
@@ -71,7 +69,7 @@ async def cluster(certificate: dict[str, str]) -> AsyncIterator[FrontCluster]:
 
 
 def caller(cluster: FrontCluster, trusted: Authority) -> httpx.AsyncClient:
-    """Return an HTTP client that trusts one authority alone."""
+    """Return an HTTP client that trusts only one authority."""
     context = ssl.create_default_context(cafile=str(trusted.file))
     return httpx.AsyncClient(base_url=cluster.url, timeout=60.0, verify=context)
 
@@ -79,7 +77,7 @@ def caller(cluster: FrontCluster, trusted: Authority) -> httpx.AsyncClient:
 async def test_caller_who_trusts_the_authority_is_answered(
     cluster: FrontCluster, authority: Authority
 ) -> None:
-    """Whole and streamed: a proxy that held a stream back until its end would still be whole."""
+    """Both unary and streamed answers arrive, and the stream is not held back until its end."""
     async with caller(cluster, authority) as http:
         whole = await http.post(COMPLETIONS, json=completion(max_tokens=_TOKENS))
         stream = OpenStream(http, completion(max_tokens=_TOKENS))
@@ -96,14 +94,14 @@ async def test_caller_who_trusts_the_authority_is_answered(
 async def test_caller_who_trusts_another_authority_sends_nothing(
     cluster: FrontCluster, tmp_path: Path
 ) -> None:
-    """Whoever answers in the service's place is not to hear prompts."""
+    """A server that impersonates the service must not receive prompts."""
     async with caller(cluster, Authority.of(tmp_path / "others")) as http:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await http.post(COMPLETIONS, json=completion())
 
 
 async def test_caller_without_tls_gets_no_answer(cluster: FrontCluster) -> None:
-    """Prompts and keys are not taken in plaintext beside TLS."""
+    """Prompts and keys are not accepted in plaintext beside TLS."""
     url = cluster.url.replace("https://", "http://")
     async with httpx.AsyncClient(base_url=url, timeout=60.0) as http:
         with pytest.raises(httpx.TransportError):
@@ -113,7 +111,7 @@ async def test_caller_without_tls_gets_no_answer(cluster: FrontCluster) -> None:
 async def test_doctor_sees_the_certificate_and_recommends_no_haproxy(
     cluster: FrontCluster, authority: Authority
 ) -> None:
-    """HAProxy could run here; who took the advice would be refused by the next deployment."""
+    """HAProxy could run here, but the next deployment would refuse it."""
     async with caller(cluster, authority) as http:
         answer: dict[str, Any] = (await http.get("/v1/examination")).json()
     look = Look(read_inspection(answer))

@@ -1,4 +1,4 @@
-"""Traces of applications, as a collector has them: one each, over two ingress processes."""
+"""Traces of applications at a collector: one for each, over two ingress processes."""
 
 import asyncio
 from collections import Counter
@@ -20,23 +20,22 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 NAME = "traced"
 INGRESSES = 2
 CALLS = 16
-"""Calls, so many that all come to one of two ingresses once in 30,000 times."""
+"""Number of calls; all reach the same one of two ingresses once in 30,000 runs."""
 SECRET_WORD = "persimmon"
 EXPORTED_WITHIN_S = 60.0
-"""Spans are sent every 5 s, late on busy cores."""
+"""Time until spans arrive: they are sent every 5 s, later on busy cores."""
 CALLER = TraceContext(0xFEED, 0xBEEF, is_sampled=True)
 
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[OtlpReceiver]:
-    """A collector that runs while the service does."""
     with otlp_receiver() as received:
         yield received
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving, collector: OtlpReceiver) -> AsyncIterator[Service]:
-    """Two ingresses and one engine, whose every application is traced."""
+    """Application with two ingresses and one engine, in which every application is traced."""
     headers = serving.directory / "otlp-headers"
     headers.write_text("authorization=Bearer%20of-the-collector\n")
     tracing = {"endpoint": collector.url, "sample_ratio": 1.0, "headers_file": str(headers)}
@@ -48,12 +47,12 @@ async def service(serving: Serving, collector: OtlpReceiver) -> AsyncIterator[Se
 
 
 def trace_of(key: str) -> str:
-    """Return the id of an application's trace, as the documentation says how."""
+    """Return an application's trace id, computed as the documentation says."""
     return f"{ApplicationSampler(NAME, MODEL, 1.0).context(key).trace_id:032x}"
 
 
 async def whole(collector: OtlpReceiver, key: str) -> list[ReceivedSpan]:
-    """Return the trace of an application, once its own span is there."""
+    """Return an application's trace, once its root span has arrived."""
 
     def trace() -> list[ReceivedSpan]:
         spans = collector.trace(trace_of(key))
@@ -68,7 +67,7 @@ async def whole(collector: OtlpReceiver, key: str) -> list[ReceivedSpan]:
 async def test_calls_of_an_application_are_one_trace(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """Whichever ingress a call comes to, what it did is found under its application."""
+    """Spans of every ingress belong to the application's trace."""
     headers = {
         "x-justitia-application": "report-1",
         "x-justitia-tenant": "acme",
@@ -113,14 +112,14 @@ async def test_calls_of_an_application_are_one_trace(
     assert {3} == {span.attributes["gen_ai.usage.output_tokens"] for span in engines}
     assert {"replica"} == {span.resource["justitia.process"] for span in engines}
     for span in spans:
-        assert root.started_ns <= span.started_ns + 1e9  # two processes' clocks
+        assert root.started_ns <= span.started_ns + 1e9  # the clocks of two processes differ
         assert span.started_ns <= span.ended_ns
 
 
 async def test_collector_is_sent_its_headers_and_no_text(
     http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """Spans go to people and places that may not see what users write."""
+    """Spans may be read by people who must not see users' texts."""
     names = {"x-justitia-application": "quiet", "x-justitia-tenant": "acme"}
     answer = await http.post(CHAT, json=chat(SECRET_WORD, 3), headers=names)
     said = answer.json()["choices"][0]["message"]["content"]
@@ -137,7 +136,7 @@ async def test_collector_is_sent_its_headers_and_no_text(
 async def test_call_that_waits_shows_its_position_and_the_reason(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """All seats are taken: the trace says that others were first, and for how long."""
+    """All seats are taken: the trace shows the calls ahead, and for how long."""
     names = {"x-justitia-application": "late", "x-justitia-tenant": "acme"}
 
     async def has_waited() -> bool:
@@ -164,7 +163,7 @@ async def test_call_that_waits_shows_its_position_and_the_reason(
 async def test_callers_own_trace_is_linked(
     http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """Who starts from the agent's trace finds that of the service, and the other way round."""
+    """The agent's trace links to the service's, and the other way round."""
     names = {
         "x-justitia-application": "linked",
         "x-justitia-tenant": "acme",
@@ -182,7 +181,7 @@ async def test_callers_own_trace_is_linked(
 async def test_caller_that_leaves_is_seen_where_it_left(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """A trace that ends nowhere is no answer to where it went."""
+    """A trace must show where the call ended."""
     names = {"x-justitia-application": "left", "x-justitia-tenant": "acme"}
     async with service.http() as mine:
         mine.headers.update(names)

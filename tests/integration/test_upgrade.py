@@ -1,4 +1,4 @@
-"""The upgrade test: this release is deployed over a running one of the last release, under load."""
+"""Upgrade: this release is deployed over a running one of the last release, under load."""
 
 import os
 import subprocess
@@ -19,18 +19,19 @@ from tests.integration.service import Serving
 pytestmark = pytest.mark.after_engines
 
 LAST_RELEASE = "6aebf7b"
-"""The commit of release 0.2.0; to be raised with each release."""
+"""Commit of release 0.2.0; to be updated with each release."""
 _ROOT = Path(__file__).parents[2]
 _THIS_RELEASE = Path(justitia_ray.__file__).parents[1]
 _REPLACED_WITHIN_S = 240.0
 _SEATS, _CALLERS = 2, 24
 _ITERATION_S = 0.02
-"""A call of 60 tokens takes 1.2 s: calls wait for longer than the new release takes to start."""
+"""Iteration time with which a call of 60 tokens takes 1.2 s: calls wait for longer than the new
+release takes to start."""
 
 
 @pytest.fixture(scope="module")
 def last_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package of the last release, from the repository's history."""
+    """Directory with the package of the last release, taken from the repository's history."""
     packed = subprocess.run(
         ["git", "-C", _ROOT, "archive", LAST_RELEASE, "justitia_ray"],
         capture_output=True,
@@ -57,7 +58,7 @@ _READ = "print(pickle.loads(sys.stdin.buffer.read()) == sent)"
 
 
 def run_in(release: Path, code: str, given: bytes = b"") -> bytes:
-    """Run code with the package of a release, and return what it writes."""
+    """Run code with the package of a release, and return its output."""
     command = [sys.executable, "-P", "-c", _MESSAGES + "import sys\n" + code]
     environment = os.environ | {"PYTHONPATH": str(release)}
     done = subprocess.run(command, input=given, capture_output=True, check=True, env=environment)
@@ -65,14 +66,14 @@ def run_in(release: Path, code: str, given: bytes = b"") -> bytes:
 
 
 def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
-    """While one replaces the other, an ingress may tell the predictor of the other, by pickle."""
+    """During the replacement an ingress may send observations to the other release's predictor."""
     sent = run_in(last_release, _SEND)
 
     assert b"True" == run_in(_THIS_RELEASE, _READ, sent).strip()
 
 
 def test_last_release_refuses_observations_of_this_one_whole(last_release: Path) -> None:
-    """Stages had fewer numbers then. The ingress gets an error, and tells the next predictor."""
+    """Stages had fewer fields then. The ingress gets an error and sends to the next predictor."""
     sent = run_in(_THIS_RELEASE, _SEND)
 
     with pytest.raises(subprocess.CalledProcessError) as refused:
@@ -85,7 +86,7 @@ def test_last_release_refuses_observations_of_this_one_whole(last_release: Path)
 async def test_new_release_over_the_last_one_under_load_loses_nothing(
     serving: Serving, last_release: Path
 ) -> None:
-    """Callers notice nothing, and no detached scheduler of the old release stays in office."""
+    """Callers notice nothing, and no detached scheduler of the old release keeps leading."""
     service = serving.service(
         "upgraded",
         fake={"max_num_seqs": _SEATS, "iteration_s": _ITERATION_S},

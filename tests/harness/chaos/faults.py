@@ -208,7 +208,7 @@ class FaultInjector:
         return fault
 
     async def _has_pulls(self) -> bool:
-        """Return whether enough replicas are known to the scheduler: Serve's word is not enough."""
+        """Return whether enough replicas pull at the scheduler; Serve's status does not suffice."""
         status = await self._target.status()
         pulling = [r for r in status["replicas"].values() if not r["draining"]]
         return len(pulling) >= self._replicas

@@ -1,1 +1,1 @@
-"""What is kept in Redis, against a real server."""
+"""Stores tested against a real Redis server."""

@@ -1,4 +1,4 @@
-"""A real Redis server for the tests of the stores, and a name in it for each test."""
+"""A real Redis server for the tests of the stores, and a separate name in it for each test."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
-    """One server for all of them."""
     server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
     server.start()
     yield server
@@ -23,18 +22,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def raw(server: EmbeddedRedis) -> Iterator[redis.Redis]:
-    """A plain client, to look at and damage what is stored."""
+    """Plain Redis client, to inspect and damage stored values."""
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
 def name() -> str:
-    """A name that no other test uses."""
     return f"app/model-{next(_numbers)}"
 
 
 @pytest.fixture
 def keys(name: str) -> Keys:
-    """The keys of that name."""
     return Keys(name)

@@ -1,4 +1,4 @@
-"""Holds one thread of another process, as a system call does that never ends."""
+"""Suspension of one thread of another process, like a system call that never returns."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 _SEIZE, _INTERRUPT = 0x4206, 0x4207
 _WALL = 0x40000000
-"""Of `waitpid`: threads of other processes, too."""
+"""Flag of `waitpid` (`__WALL`): include threads of other processes."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long] * 4
 
 
 def thread_of(process_id: int, name: str) -> int | None:
-    """Return the id of a process's thread of this name; None: there is none yet."""
+    """Return the id of a process's thread by name; None while there is none."""
     for task in Path(f"/proc/{process_id}/task").iterdir():
         if (task / "comm").read_text().strip() == name:
             return int(task.name)
@@ -25,7 +25,7 @@ def thread_of(process_id: int, name: str) -> int | None:
 
 @contextmanager
 def held_until_killed(process_id: int, thread_id: int) -> Iterator[None]:
-    """A thread does nothing inside the block; its process is killed at the end."""
+    """Suspend a thread inside the block; its process is killed at the end."""
     for request in (_SEIZE, _INTERRUPT):
         if _libc.ptrace(request, thread_id, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), f"ptrace of thread {thread_id}")
@@ -34,4 +34,4 @@ def held_until_killed(process_id: int, thread_id: int) -> Iterator[None]:
         yield
     finally:
         os.kill(process_id, signal.SIGKILL)
-        os.waitpid(thread_id, _WALL)  # else its process cannot end
+        os.waitpid(thread_id, _WALL)  # the process cannot end otherwise

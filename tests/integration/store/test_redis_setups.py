@@ -1,4 +1,4 @@
-"""The stores on Redis as operators run it: behind Sentinel, as a cluster, behind TLS."""
+"""The stores on Redis as operators run it: behind Sentinel, as a cluster, with TLS."""
 
 import ssl
 import subprocess
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.redis
 
 
 async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path) -> None:
-    """The new master is found by its name, and the scheduler goes on where it was."""
+    """The new master is found by its name, and the scheduler continues with its state."""
     first, second, watch = free_port(), free_port(), free_port()
     with (
         server(tmp_path, first, "--save", "") as master,
@@ -42,7 +42,7 @@ async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path
                 "Sentinel knows the copy",
                 30.0,
             )
-        # The first of the Sentinels is not there: the next one is asked.
+        # The first Sentinel is down, so the second is asked.
         url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{watch}/main/0"
         store = SchedulerStore(url, "app/m")
         epoch = await store.become_leader()
@@ -104,7 +104,7 @@ async def test_stores_work_on_a_cluster(tmp_path: Path) -> None:
 
 
 async def test_cluster_that_is_away_is_a_store_error(tmp_path: Path) -> None:
-    """Its client has errors of its own kind, which must not end the scheduler."""
+    """The cluster client has other error types, which must not end the scheduler."""
     store = SchedulerStore(f"redis+cluster://127.0.0.1:{free_port()}", "app/m")
     with pytest.raises(StoreError, match=r"redis\+cluster://127\.0\.0\.1"):
         await store.become_leader()
@@ -114,7 +114,6 @@ async def test_cluster_that_is_away_is_a_store_error(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority of our own, a server it vouches for, and a client."""
     directory = tmp_path_factory.mktemp("tls")
 
     def openssl(*words: str) -> None:
@@ -139,7 +138,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_tls_both_ways_with_user_and_password(tmp_path: Path, certificates: Path) -> None:
-    """The server proves who it is, we prove who we are, and then say the password."""
+    """The server presents a certificate, the client presents its own, and then the password."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     context.load_verify_locations(certificates / "ca.pem")
@@ -157,8 +156,9 @@ async def test_tls_both_ways_with_user_and_password(tmp_path: Path, certificates
             epoch = await store.become_leader()
             await store.aclose()
             for wrong in (
-                Credentials("us", "s3cret", None, None, *ours),  # whose authority we do not trust
-                Credentials("us", "s3cret", None, authority),  # that does not know who we are
+                # a server certificate of an untrusted authority
+                Credentials("us", "s3cret", None, None, *ours),
+                Credentials("us", "s3cret", None, authority),  # no client certificate
                 Credentials("us", "wrong", None, authority, *ours),
             ):
                 refused = SchedulerStore(url, "app/m", wrong)
@@ -172,7 +172,6 @@ async def test_tls_both_ways_with_user_and_password(tmp_path: Path, certificates
 
 @pytest.mark.parametrize("kind", ["rediss://h", "rediss+sentinel://h/s", "rediss+cluster://h"])
 async def test_missing_file_of_tls_is_named(kind: str) -> None:
-    """It is on another node, or mounted elsewhere: the operator has to know which."""
     gone = "/nowhere/ca.pem"
     with pytest.raises(ConfigError, match=r"redis_tls_ca_file: '/nowhere/ca\.pem'"):
         SchedulerStore(kind, "app/m", Credentials(tls_ca_file=gone))

@@ -1,4 +1,4 @@
-"""Servers that answer and refuse: the store says why, and works again by itself when they do."""
+"""Servers that answer but refuse: the store reports the reason and recovers by itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.redis
 
 
 async def trouble_of(store: SchedulerStore, epoch: int) -> str | None:
-    """Save, and return why that failed; None if it did not."""
+    """Save, and return the reason of a failure; None on success."""
     try:
         await store.save(epoch, {"v": 1}, {"a": {"F": 1}}, ())
     except StoreError as error:
@@ -50,7 +50,7 @@ def changed(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def copy_of_nobody(raw: redis.Redis) -> Iterator[None]:
-    """Let a server be the copy of a master that is not there."""
+    """Make a server a replica of a missing master."""
     raw.replicaof("127.0.0.1", str(free_port()))
     yield
     raw.replicaof("NO", "ONE")
@@ -58,21 +58,20 @@ def copy_of_nobody(raw: redis.Redis) -> Iterator[None]:
 
 @contextmanager
 def stale_copy(raw: redis.Redis) -> Iterator[None]:
-    """Let a server be a copy that answers nothing while its master is away."""
+    """Make a server a replica that answers nothing while its master is away."""
     with changed(raw, "replica-serve-stale-data", "no"), copy_of_nobody(raw):
         yield
 
 
 @contextmanager
 def out_of_memory(raw: redis.Redis) -> Iterator[None]:
-    """Let a server have no memory left."""
     with changed(raw, "maxmemory", "1"):
         yield
 
 
 @contextmanager
 def too_few_copies(raw: redis.Redis) -> Iterator[None]:
-    """Let a server want a copy before it writes anything."""
+    """Make a server require a replica before it writes."""
     with changed(raw, "min-replicas-to-write", "1"):
         yield
 
@@ -106,7 +105,7 @@ async def test_server_that_refuses_is_named_and_used_again(
 
 
 class Switch:
-    """A fixed address in front of servers: new connections go to the one that is chosen."""
+    """Fixed address in front of servers; new connections go to the selected one."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -130,14 +129,13 @@ class Switch:
             sink.close()
 
     async def end(self) -> None:
-        """Copy nothing more."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def test_failover_that_leaves_the_old_connections_open_is_followed(tmp_path: Path) -> None:
-    """A managed Redis keeps its address: the old master lives on as a copy, and refuses writes."""
+    """A managed Redis keeps its address; the old master remains as a read-only replica."""
     with (
         server(tmp_path, free_port(), "--save", "") as old,
         server(tmp_path, free_port(), "--save", "") as new,
@@ -165,12 +163,13 @@ async def test_failover_that_leaves_the_old_connections_open_is_followed(tmp_pat
 
 
 async def test_server_that_reads_its_data_is_waited_for(tmp_path: Path) -> None:
-    """It takes connections and refuses every command with LOADING."""
+    """The server accepts connections and refuses every command with LOADING."""
     with server(tmp_path, free_port(), "--rdbcompression", "no") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
         async with store_of(port) as (store, epoch):
             for number in range(50):
-                raw.set(f"filling-{number}", "x" * 300_000)  # it looks at callers each 2 MB
+                # Redis serves clients every 2 MB of loading
+                raw.set(f"filling-{number}", "x" * 300_000)
             raw.config_set("key-load-delay", "20000")
             with redis.Redis(port=port) as other:
                 reload = asyncio.create_task(
@@ -191,7 +190,7 @@ async def test_server_that_reads_its_data_is_waited_for(tmp_path: Path) -> None:
 
 
 def rotate(raw: redis.Redis, password: str) -> None:
-    """Give a server another password, and close all connections that were made with the old one."""
+    """Change a server's password, and close all connections made with the old one."""
     raw.config_set("requirepass", password)
     raw.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
 
@@ -225,7 +224,7 @@ async def test_password_of_a_file_may_change(tmp_path: Path) -> None:
 async def test_password_that_has_changed_is_said_and_come_back_from(
     tmp_path: Path, password: str | None
 ) -> None:
-    """A process keeps its environment: who changes the password has to start it again."""
+    """A process keeps its environment, so a changed password needs a restart."""
     with server(tmp_path, free_port(), "--save", "") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
         rotate(raw, password or "")

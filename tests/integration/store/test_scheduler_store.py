@@ -1,4 +1,4 @@
-"""The scheduler's store against a real Redis: what is kept, who may write, and what damage says."""
+"""The scheduler's store against a real Redis: contents, write permission, damaged data."""
 
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,13 +20,12 @@ from tests.eventually import eventually
 pytestmark = pytest.mark.redis
 
 FAR = 10**14
-"""An epoch beyond what Redis's clock gives."""
+"""Epoch beyond those derived from Redis's clock."""
 EMPTY = StoredState(clock=None, applications={}, settings=None, replicas={})
 
 
 @pytest.fixture
 async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[SchedulerStore]:
-    """The scheduler's store of that name."""
     store = SchedulerStore(server.url, name)
     yield store
     await store.aclose()
@@ -38,14 +37,14 @@ def _milliseconds(raw: redis.Redis) -> int:
 
 
 async def kept(store: SchedulerStore) -> StoredState:
-    """Return what is stored, apart from who is in office."""
+    """Return the stored state without the leader."""
     return replace(await store.load(), epoch=None, leader=None)
 
 
 async def test_epoch_rises_with_each_office(store: SchedulerStore) -> None:
-    """Ingresses and replicas tell schedulers apart by it, also of one millisecond.
+    """Ingresses and replicas distinguish schedulers by the epoch, even within one millisecond.
 
-    A store that was set back would give out an epoch that nobody listens to any more.
+    A store that was reset would otherwise assign epochs that all clients ignore.
     """
     taken = [await store.become_leader() for _ in range(20)]
 
@@ -57,7 +56,7 @@ async def test_epoch_rises_with_each_office(store: SchedulerStore) -> None:
 async def test_epoch_is_of_one_scheduler_though_the_store_was_emptied_under_two(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """The first one puts its own back: one above that is the second one's, known to others."""
+    """The first scheduler restores its own epoch; the next epoch up belongs to the second."""
     first, second = await store.become_leader(), await store.become_leader()
     raw.delete(keys.schema, keys.epoch, keys.leader)
     put_back = await store.save(first, None, {}, ())
@@ -71,7 +70,7 @@ async def test_epoch_is_of_one_scheduler_though_the_store_was_emptied_under_two(
 async def test_first_epoch_is_above_all_that_were_given_out_before_the_store_was_emptied(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """Who knows an epoch takes a later scheduler of the same one for that one, and says nothing."""
+    """A client that knows an epoch would mistake a later scheduler with the same epoch."""
     known = await store.become_leader()
     since_ms = 1000 * raw.time()[0]
     raw.delete(keys.schema, keys.epoch, keys.leader)
@@ -81,7 +80,7 @@ async def test_first_epoch_is_above_all_that_were_given_out_before_the_store_was
 
 
 async def test_office_says_who_holds_it(server: EmbeddedRedis, name: str, raw: redis.Redis) -> None:
-    """Whoever loses it has to tell its operator which process to look at."""
+    """A replaced leader has to name the other process to its operator."""
     holder = LeaderRecord("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
     store = SchedulerStore(server.url, name, leader=holder)
     epoch = await store.become_leader(above=FAR)
@@ -104,10 +103,10 @@ async def test_office_says_who_holds_it(server: EmbeddedRedis, name: str, raw: r
 
 
 async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
-    """The next scheduler goes on with the tags and settings of the last.
+    """The next scheduler continues with the stored tags and settings.
 
-    Saves are small: what did not change is kept, and the replicas are always all of them. None is
-    not unchanged ones, for which a new scheduler would wait.
+    Saves are incremental for applications but always contain all replicas: an empty list differs
+    from an unchanged one, for which a new scheduler would wait.
     """
     epoch = await store.become_leader()
     clock = {"virtual_time": 0.1 + 0.2, "active": []}
@@ -126,7 +125,7 @@ async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
 
 
 async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> None:
-    """That many may be live, and a store that was emptied is filled at once."""
+    """As many applications may be live, and an emptied store is refilled in one save."""
     epoch = await store.become_leader()
     applications = {f"{number:05}": {"F": number} for number in range(10_000)}
     await store.save(epoch, None, applications, ())
@@ -139,7 +138,7 @@ async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> 
 async def test_stale_writer_is_told_and_writes_nothing(
     server: EmbeddedRedis, name: str, store: SchedulerStore
 ) -> None:
-    """Two schedulers in office would undo each other; the store's epoch decides."""
+    """Two leaders would overwrite each other; the store's epoch decides."""
     old = await store.become_leader()
     await store.save(old, {"v": 1}, {"a": {"F": 1}}, (), {"s": 1}, {"r": {}})
     before = await kept(store)
@@ -165,7 +164,7 @@ def test_stale_epoch_survives_pickling() -> None:
 async def test_emptied_store_is_noticed_and_keeps_the_epoch(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """A Redis without persistence restarts empty: without this, the epoch would not be its own."""
+    """A Redis without persistence restarts empty; a new epoch would then not be unique."""
     for _ in range(5):
         epoch = await store.become_leader()
     assert await store.save(epoch, None, {"a": {}}, ())
@@ -178,7 +177,6 @@ async def test_emptied_store_is_noticed_and_keeps_the_epoch(
 
 
 async def test_names_share_nothing(server: EmbeddedRedis, store: SchedulerStore) -> None:
-    """Models of one application, and applications, have a clock each; a new one starts empty."""
     epoch = await store.become_leader()
     await store.save(epoch, {"v": 1}, {"a": {}}, ())
     other = SchedulerStore(server.url, "app/other")
@@ -191,7 +189,7 @@ async def test_names_share_nothing(server: EmbeddedRedis, store: SchedulerStore)
 
 
 def test_keys_have_the_documented_form() -> None:
-    """Operators look at them, and the braces keep a model in one slot of a Redis Cluster."""
+    """Operators read the keys, and the braces keep a model in one slot of a Redis Cluster."""
     assert Keys("app/org/m").prediction_classes == "justitia:{app/org/m}:prediction:classes"
 
 
@@ -243,7 +241,6 @@ async def test_damage_is_an_error_that_names_the_key(
 async def test_damage_names_the_field_too(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """One bad application among thousands has to be found."""
     raw.hset(keys.applications, mapping={"a1": "{}", "a2": "oops"})
 
     with pytest.raises(StoreError) as error:
@@ -255,7 +252,7 @@ async def test_damage_names_the_field_too(
 async def test_no_office_is_taken_on_newer_data(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """An older version must not fence off the newer one that can read them."""
+    """An older version must not replace a newer one that can read the data."""
     epoch = await store.become_leader()
     raw.set(keys.schema, SCHEMA_VERSION + 1)
 
@@ -267,7 +264,6 @@ async def test_no_office_is_taken_on_newer_data(
 async def test_office_on_a_damaged_epoch_names_the_key(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """A script's own error says nothing of keys."""
     raw.set(keys.epoch, "x")
 
     with pytest.raises(StoreError) as error:
@@ -279,7 +275,7 @@ async def test_office_on_a_damaged_epoch_names_the_key(
 async def test_save_on_a_damaged_key_writes_nothing(
     store: SchedulerStore, raw: redis.Redis, keys: Keys, key_name: str
 ) -> None:
-    """A script that fails is not undone, so it must fail before its first write."""
+    """Redis does not undo a failed script, so it must fail before its first write."""
     epoch = await store.become_leader()
     await store.save(epoch, {"v": 1}, {"a": {}}, ())
     key = getattr(keys, key_name)
@@ -303,7 +299,7 @@ async def test_value_that_json_cannot_say_is_not_saved(store: SchedulerStore, ke
 
 
 async def test_id_that_utf8_cannot_say_is_a_store_error(store: SchedulerStore) -> None:
-    """JSON lets a caller send half a surrogate pair; the writer must not die of it."""
+    """JSON allows half a surrogate pair in an id, which must not end the writer."""
     epoch = await store.become_leader()
 
     with pytest.raises(StoreError, match="surrogates"):
@@ -311,7 +307,7 @@ async def test_id_that_utf8_cannot_say_is_a_store_error(store: SchedulerStore) -
 
 
 async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> None:
-    """A scheduler in office goes on in memory, asks `ping`, and catches up later."""
+    """A leading scheduler continues in memory, sends `ping`, and saves later."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = SchedulerStore(server.url, "a/m")
@@ -342,7 +338,6 @@ async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> N
 async def test_password_is_used_and_never_shown(
     server: EmbeddedRedis, name: str, store: SchedulerStore, raw: redis.Redis
 ) -> None:
-    """Messages end in logs."""
     raw.ping()
     raw.config_set("requirepass", "s3cret")
     try:

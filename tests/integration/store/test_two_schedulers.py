@@ -1,4 +1,4 @@
-"""Schedulers on a real Redis: two by mistake, one after the other, and a Redis that comes back."""
+"""Schedulers on a real Redis: two at once, one after the other, and a Redis that returns."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -45,7 +45,6 @@ def config(**section: Any) -> AppConfig:
 
 @pytest.fixture
 async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
-    """Start a scheduler in this process; they are stopped at the end."""
     services: list[SchedulerService] = []
 
     async def start(
@@ -70,7 +69,7 @@ async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
 
 
 async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start) -> None:
-    """By mistake they have one name: nothing is leased twice, and the operator is told."""
+    """Two deployments share a name by mistake: nothing is leased twice, and the log says so."""
     first = await start("gpu-1")
     replica = PullingReplica(first, (await first.status())["epoch"])
     await waits_for_work(first)
@@ -94,7 +93,7 @@ async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start
 async def test_emptied_redis_is_given_everything_again(
     start: Start, raw: redis.Redis, keys: Keys
 ) -> None:
-    """One without persistence that restarts: a scheduler that starts next must know all of it."""
+    """A Redis without persistence restarts empty; the next scheduler needs the complete state."""
     service = await start()
     epoch = (await service.status())["epoch"]
     await service.configure({"policy": "vtc", "admission": "prompt"})
@@ -118,7 +117,7 @@ async def test_emptied_redis_is_given_everything_again(
 async def test_data_of_version_1_are_migrated_when_a_scheduler_takes_office(
     start: Start, server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys
 ) -> None:
-    """An upgrade keeps the fair state; the older version is fenced off, and refuses the data."""
+    """An upgrade keeps the fair-share state; the older version is fenced off."""
     older = SchedulerStore(server.url, name)
     epoch = await older.become_leader()
     await older.save(epoch, CLOCK, {"a": APPLICATION}, ())
@@ -138,7 +137,7 @@ async def test_data_of_version_1_are_migrated_when_a_scheduler_takes_office(
 async def test_migration_that_was_cut_off_begins_again(
     server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until all of it is written the data are of the older version, whole."""
+    """Until the migration is complete, the data are of the older version."""
     older = SchedulerStore(server.url, name)
     first = await older.become_leader()
     await older.save(first, CLOCK, {"a": APPLICATION}, ())
@@ -165,7 +164,7 @@ async def test_migration_that_was_cut_off_begins_again(
 
 
 async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
-    """Grants go on meanwhile, and what happened is saved once it is back."""
+    """Grants continue meanwhile, and changes are saved once Redis is back."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = SchedulerStore(server.url, "a/m")
