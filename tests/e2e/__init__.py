@@ -1,1 +1,1 @@
-"""The serving path with real engines."""
+"""End-to-end tests with real engines."""

@@ -1,4 +1,4 @@
-"""The applications of these tests, with real vLLM engines on the CPU, by the shipped files."""
+"""Applications of these tests: real vLLM engines on the CPU, configured by the shipped files."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from tests.integration.service import Service, Serving
 
 REPLACED_WITHIN_S = 600.0
-"""An engine starts in 27 s on two cores that nobody else uses, and in 170 s on busy ones."""
+"""Longest start of a replacement engine: 27 s on two idle cores, 170 s on busy ones."""
 ADAPTER = "tiny-poet"
 EMBEDDING = "tiny-embedding"
 RERANKER = "tiny-reranker"
 AGENT, OPERATOR = "agent", "operator"
-"""Keys: of all clients, and of who looks at the service."""
+"""Names of the API keys: of all clients, and of the operator."""
 MOST_WEIGHT = 3.0
-"""Of the agent's applications."""
+"""Largest weight of the agent's applications."""
 _DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 
 
 def _shipped(file: str, serving: "Serving", name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return `args` and `user_config` of a shipped file, its data in the tests' directory.
+    """Return `args` and `user_config` of a shipped file, with data in the tests' directory.
 
     Args:
         file: Its name.
@@ -48,14 +48,13 @@ def _shipped(file: str, serving: "Serving", name: str) -> tuple[dict[str, Any], 
 
 @pytest.fixture(scope="session")
 def collector() -> Iterator[OtlpReceiver]:
-    """A collector of traces."""
     with otlp_receiver() as received:
         yield received
 
 
 @pytest.fixture(scope="session")
 def keys(serving: "Serving") -> KeyRing:
-    """The keys that open all applications of these tests, which let nobody in without one."""
+    """API keys of all applications of these tests, which refuse calls without one."""
     keys = KeyRing(serving.directory / "keys.yaml")
     keys.add(AGENT, "agents", "infer", "own", max_weight=MOST_WEIGHT)
     keys.add(OPERATOR, "operators", "operate")
@@ -82,22 +81,22 @@ async def _deployed(
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(collector: OtlpReceiver, serving: "Serving", keys: KeyRing) -> "Service":
-    """`local-cpu.yaml` with one engine, a parser for tools, an adapter, and traces of all calls."""
+    """`local-cpu.yaml` with one engine, a tool parser, an adapter, and traces of all calls."""
     args, user_config = _shipped("local-cpu.yaml", serving, "real")
     args["model"]["adapters"] = {ADAPTER: "random:tiny-adapter"}
     args["engine"]["vllm_args"] |= {
         "enable_auto_tool_choice": True,
         "tool_call_parser": "hermes",
         "otlp_traces_endpoint": collector.url,
-        # Random weights would go on with white space wherever JSON allows it.
+        # A model of random weights would repeat white space wherever JSON allows it.
         "structured_outputs_config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
     }
-    # A forced tool is called by a grammar of its schema alone: that of the parser's markup allows
-    # white space.
+    # Forced tool calls then follow the grammar of the schema alone; that of the parser's markup
+    # allows white space.
     args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
     args["engine"]["env"]["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     args["tracing"] = {"endpoint": collector.url, "sample_ratio": 1.0}
-    # No test looks at how long an application is idle; all wait until nothing is left.
+    # No test depends on the idle timeout; all wait until nothing is left.
     rules = [*RecognitionSection().rules, "conversation"]
     args["recognition"] = {"rules": rules, "conversation_idle_s": 1.0}
     return await _deployed(serving, "real", args, user_config, keys)
@@ -105,7 +104,7 @@ async def service(collector: OtlpReceiver, serving: "Serving", keys: KeyRing) ->
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
-    """`local-cpu.yaml` with one engine of two ranks, tensor parallel as in `gpu-tp.yaml`."""
+    """`local-cpu.yaml` with one engine of two tensor-parallel ranks, as in `gpu-tp.yaml`."""
     args, user_config = _shipped("local-cpu.yaml", serving, "divided")
     args["engine"]["vllm_args"] |= {
         "tensor_parallel_size": 2,
@@ -117,7 +116,7 @@ async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def reading(serving: "Serving", keys: KeyRing) -> "Service":
-    """`several-models.yaml` with its model that embeds, and one that scores pairs of texts."""
+    """`several-models.yaml` with its embedding model, and a model that scores pairs of texts."""
     args, user_config = _shipped("several-models.yaml", serving, "reading")
     _, embedding = args["models"]
     args["models"] = [embedding, embedding | {"name": RERANKER, "path": f"random:{RERANKER}"}]
@@ -126,6 +125,6 @@ async def reading(serving: "Serving", keys: KeyRing) -> "Service":
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of the model that generates."""
+    """HTTP client of the generating model."""
     async with service.http() as client:
         yield client

@@ -1,6 +1,6 @@
-"""The application as it is, with a Replica that tells what its vLLM was sent.
+"""The application with a Replica that records its requests to vLLM.
 
-Named by `import_path` in place of `justitia_ray.serve.app:build`.
+`import_path` names it in place of `justitia_ray.serve.app:build`.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from tests.harness.probe import Probed
 
 
 class WatchedReplica(Probed, EngineReplica):
-    """A Replica that keeps the priority of each request that went to vLLM's engine process."""
+    """Replica that records the priority of each request to vLLM's engine process."""
 
     def watch_priorities(self) -> None:
-        """Begin, or begin again."""
+        """Start recording, without earlier records."""
         assert isinstance(self._engine, VllmEngine)
         core = self._engine._llm.engine_core
         send = type(core).add_request_async
@@ -30,19 +30,19 @@ class WatchedReplica(Probed, EngineReplica):
         core.add_request_async = watched
 
     def engine_pids(self) -> list[int]:
-        """Return the processes that the engine has started: its core."""
+        """Return the processes that the engine has started (its core)."""
         assert isinstance(self._engine, VllmEngine)
         return [process.pid for process in self._engine._core_processes if process.pid is not None]
 
     def priorities(self) -> list[int]:
-        """Return what was sent since."""
+        """Return the recorded priorities."""
         return self._priorities
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` around that Replica.
+    """Return the application of `justitia_ray.serve.app:build` with that Replica.
 
-    Serve calls this in a process of its own, so nothing else sees the exchange.
+    Serve calls this in a separate process, so the replacement affects no other code.
     """
     app.EngineReplica = WatchedReplica  # type: ignore[attr-defined]
     return app.build(args)

@@ -28,7 +28,7 @@ _FILE = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
 
 @pytest.fixture(scope="module")
 def config() -> AppConfig:
-    """Settings of the server: prefix caching on, which no call of bench_serve makes use of."""
+    """Settings of the server: prefix caching on, which no call of bench_serve uses."""
     args = read_serve_config(_FILE)["applications"][0]["args"]
     return AppConfig.parse(arm_args(args, PINNED))
 
@@ -42,7 +42,7 @@ def server(config: AppConfig) -> Iterator[OwnServer]:
 def test_vllm_bench_serve_measures_the_floor_of_its_column(
     config: AppConfig, server: OwnServer
 ) -> None:
-    """Neither command of vLLM's runs beside the CPU build as it is; what they run does."""
+    """The commands of vLLM do not run with the CPU build, but the functions behind them do."""
     load = SETTINGS["vllm"].loads(quick=True)[-1]
     on_gpu = SETTINGS["gpu"].loads(quick=True)
     short = [replace(each, arms=(), callers=2, calls=6) for each in (load, *on_gpu)]
@@ -51,7 +51,7 @@ def test_vllm_bench_serve_measures_the_floor_of_its_column(
         {VLLM.name: Target(server.port, "")},
         {pid: (VLLM.name, role) for pid, role in server.roles.items()},
     )
-    # Idle burn is taken off: so short a time of it would be chance.
+    # Idle CPU use is subtracted; in so short a time it would be noise.
     bench = Bench(short, running, 1, 0, 3.0, 1, lambda _: None)
     blocks = asyncio.run(bench.run()).blocks
     (block,) = blocks[load.name][VLLM.name]
@@ -91,7 +91,7 @@ def test_agents_find_in_the_cache_all_that_was_said_before(
 def test_router_of_vllm_stands_in_front_of_its_servers(
     config: AppConfig, server: OwnServer, policy: str
 ) -> None:
-    """It is downloaded when it is first needed."""
+    """The router is downloaded on first use."""
     turns = (Turn(0.0, 0, 100, 8), Turn(0.0, 108, 30, 8))
     sessions = [AgentSession(f"s{i}", 0.0, 64, turns) for i in range(3)]
 
@@ -139,7 +139,7 @@ def trace(name: str) -> dict[str, object]:
 async def test_aiperf_replays_sessions_and_its_export_says_how_they_went(
     config: AppConfig, server: OwnServer, tmp_path: Path
 ) -> None:
-    """It is downloaded when it is first needed, and finds what was said before in the cache."""
+    """The tool aiperf is downloaded on first use; earlier turns are found in the prefix cache."""
     traces, files = tmp_path / "recorded", tmp_path / "files"
     traces.mkdir()
     files.mkdir()

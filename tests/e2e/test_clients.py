@@ -1,10 +1,10 @@
-"""Clients as agents have them, unchanged, over real HTTP: whatever one of them is, it is served.
+"""Unmodified clients of agents over real HTTP: each is served.
 
-The services ask for keys, and each client sends its own in its own way.
+The services require keys, and each client sends its key in its own way.
 
-The model says noise; a tool is called because the call is forced. What is shown is that each client
-understands every answer, and that nothing of its inference is left behind. Tools with the official
-clients are in `test_tools.py`.
+The model has random weights; a tool is called only because the call is forced. The tests show that
+each client reads every answer, and that nothing of its inference is left behind. Tools with the
+official clients are in `test_tools.py`.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SAID: Any = [{"role": "user", "content": "a b c"}]
 
 
-# --- OpenAI's own
+# --- OpenAI's client
 
 
 async def test_openai_client_parses_what_a_schema_shaped(service: Service) -> None:
-    """It sends the schema of a class and reads the answer into it, whole and from a stream."""
+    """The client sends the schema of a class and parses the answer into it, whole and streamed."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "response_format": Weather}
     async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
         whole = await client.chat.completions.parse(**asked)
@@ -47,7 +47,7 @@ async def test_openai_client_parses_what_a_schema_shaped(service: Service) -> No
 
 
 async def test_openai_client_reads_choices_and_log_probabilities(service: Service) -> None:
-    """Of a chat whole and as a stream, of a batch of prompts, of a response."""
+    """Choices and log probabilities of a chat, whole and streamed, of a batch, of a response."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 4, "n": 2, "temperature": 1}
     measured: Any = {"logprobs": True, "top_logprobs": 2}
     output: Any = "message.output_text.logprobs"
@@ -77,7 +77,7 @@ async def test_openai_client_reads_choices_and_log_probabilities(service: Servic
 
 
 async def test_clients_find_the_adapter_among_the_models(service: Service) -> None:
-    """By the name under which it is listed, in each of OpenAI's forms and in Anthropic's."""
+    """The adapter is usable by its listed name in each of OpenAI's forms and in Anthropic's."""
     asked: Any = {"model": ADAPTER, "max_tokens": 6, "temperature": 0}
     async with (
         openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client,
@@ -97,7 +97,7 @@ async def test_clients_find_the_adapter_among_the_models(service: Service) -> No
 
 
 async def test_openai_client_reads_embeddings(reading: Service) -> None:
-    """By default it asks for base64, and turns it into numbers; texts may be sent as tokens."""
+    """By default the client requests base64 and decodes it; texts may be sent as tokens."""
     async with (
         openai.AsyncOpenAI(base_url=f"{reading.url}/v1", api_key=reading.api_key) as client,
         reading.http() as http,
@@ -115,11 +115,11 @@ async def test_openai_client_reads_embeddings(reading: Service) -> None:
     await reading.until_idle()
 
 
-# --- Anthropic's own
+# --- Anthropic's client
 
 
 async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Service) -> None:
-    """Its helper builds the message from the events; its errors come from the error's form."""
+    """The client's helper builds the message from events; its errors come from the error form."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 6}
     asked["extra_body"] = {"temperature": 0}  # its newest version has no argument for it
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
@@ -139,7 +139,7 @@ async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Se
 
 
 async def test_anthropic_client_parses_what_a_schema_shaped(service: Service) -> None:
-    """Its own words for it, whole and as a stream."""
+    """The schema is given in the client's own terms; the answer is whole or streamed."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "output_format": Weather}
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.parse(**asked)
@@ -151,11 +151,11 @@ async def test_anthropic_client_parses_what_a_schema_shaped(service: Service) ->
     await service.until_idle()
 
 
-# --- libraries on top of them
+# --- libraries on top of these clients
 
 
 async def told(library: str, service: Service, reading: Service) -> Any:
-    """Return what a program on a library was told by both services, which have the same keys."""
+    """Return the output of a library's program that called both services."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"tests.e2e.frameworks.on_{library}", service.url, reading.url),
         str(service.api_key),
@@ -171,7 +171,7 @@ async def told(library: str, service: Service, reading: Service) -> Any:
 
 
 def check_talk(said: Any, tool: str, calls: int) -> None:
-    """Fail if a stream lost something, or a forced tool was not called as its schema says.
+    """Check that a stream lost nothing, and a forced tool was called by its schema.
 
     Args:
         said: By a program of `frameworks`.
@@ -187,7 +187,7 @@ def check_talk(said: Any, tool: str, calls: int) -> None:
 
 
 async def test_langchain_is_served(service: Service, reading: Service) -> None:
-    """Its classes for OpenAI's two forms and for Anthropic's; all say the same."""
+    """LangChain's classes for OpenAI's two forms and for Anthropic's give the same text."""
     said = await told("langchain", service, reading)
 
     for form in ("openai", "responses", "anthropic"):
@@ -201,7 +201,7 @@ async def test_langchain_is_served(service: Service, reading: Service) -> None:
 
 
 async def test_llama_index_is_served(service: Service, reading: Service) -> None:
-    """By its classes for services of OpenAI's form."""
+    """The test uses LlamaIndex's classes for OpenAI-like services."""
     said = await told("llama_index", service, reading)
 
     check_talk(said, "weather", 2)
@@ -213,7 +213,7 @@ async def test_llama_index_is_served(service: Service, reading: Service) -> None
 
 
 async def test_litellm_is_served(service: Service, reading: Service) -> None:
-    """By its providers for OpenAI's and Anthropic's form, and for vLLM's rankings."""
+    """The test uses LiteLLM's providers for OpenAI's and Anthropic's form and vLLM's rankings."""
     said = await told("litellm", service, reading)
 
     check_talk(said, "Weather", 3)

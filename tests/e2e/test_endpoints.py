@@ -1,4 +1,4 @@
-"""Every endpoint of a model that generates, over HTTP: one model, so one text whatever the form."""
+"""Every endpoint of a generating model over HTTP: one model gives one text in every form."""
 
 import json
 from typing import Any
@@ -25,7 +25,6 @@ async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any
 
 
 async def events(http: httpx.AsyncClient, path: str, **body: Any) -> list[dict[str, Any]]:
-    """Return the events of a stream."""
     async with http.stream("POST", path, json=_GREEDY | body | {"stream": True}) as answer:
         assert 200 == answer.status_code
         lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
@@ -35,7 +34,7 @@ async def events(http: httpx.AsyncClient, path: str, **body: Any) -> list[dict[s
 async def test_response_and_message_say_what_the_chat_says(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Greedy and of one prompt; whole and as a stream, which ends as its protocol says."""
+    """One prompt with greedy sampling, whole and as a stream with its protocol's end event."""
     chat = await told(http, CHAT, messages=_SAID, max_tokens=8)
     said = chat["choices"][0]["message"]["content"]
     response = await told(http, RESPONSES, input=_SAID, max_output_tokens=8)
@@ -57,7 +56,7 @@ async def test_response_and_message_say_what_the_chat_says(
 
 
 async def test_output_is_one_of_the_choices_that_are_given(http: httpx.AsyncClient) -> None:
-    """By vLLM's own field; clients ask for schemas in `test_clients`."""
+    """The choices use vLLM's own field; `test_clients` tests schemas."""
     given = {"choice": ["red", "green"]}
     chat = await told(http, CHAT, messages=_SAID, max_tokens=8, structured_outputs=given)
 
@@ -91,7 +90,7 @@ async def test_tokens_are_counted_and_turned_back_without_a_turn(http: httpx.Asy
 async def test_what_is_not_served_says_so_in_openais_form(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, code: str | None
 ) -> None:
-    """What the model lacks, what a replica alone could not keep, what controls the engine."""
+    """Not served: missing capabilities, state held by one replica only, control of the engine."""
     answer = await http.post(path, json=body)
 
     assert (status, code) == (answer.status_code, answer.json()["error"]["code"])

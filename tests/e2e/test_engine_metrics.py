@@ -1,4 +1,4 @@
-"""vLLM's own metrics, in Ray's exporter, under the names that Ray's dashboard of LLMs asks for."""
+"""vLLM's own metrics in Ray's exporter, under the names used by Ray's dashboard for LLMs."""
 
 import re
 
@@ -17,7 +17,7 @@ from tests.integration.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 WITHIN_S = 90.0
-"""Ray's workers export every few seconds, late on busy cores."""
+"""Time until metrics appear: Ray's workers export every few seconds, later on busy cores."""
 _NOT_HERE = re.compile("ray_vllm_(kv_offload|nixl|external|num_requests_swapped).*")
 """Metrics of KV connectors, which are off here, and one that vLLM dropped."""
 
@@ -33,7 +33,7 @@ def asked_by_rays_dashboard() -> set[str]:
 async def test_rays_dashboard_of_llms_finds_its_series(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """An operator of Ray knows that dashboard: each panel of an engine has its data."""
+    """Operators of Ray use that dashboard; each panel of an engine must have data."""
     (replica_id,) = await service.pulling()
     name = service.config.model.name
     answer = await http.post(COMPLETIONS, json=completion("a b c", 20, ignore_eos=True))

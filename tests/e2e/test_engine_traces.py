@@ -1,4 +1,4 @@
-"""The trace of a call goes on inside vLLM, whose own span is a child of the engine's."""
+"""The trace of a call continues inside vLLM, whose own span is a child of the engine's."""
 
 import httpx
 import pytest
@@ -12,14 +12,14 @@ from tests.integration.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 WITHIN_S = 90.0
-"""Both exporters send what they have every 5 s, late on busy cores."""
+"""Time until spans arrive: both exporters send every 5 s, later on busy cores."""
 VLLM_SPAN = "llm_request"
 
 
 async def test_vllms_span_is_a_child_of_the_lease_it_ran_under(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """From the application down to prefill and decode: one trace, with vLLM's own times."""
+    """One trace spans the application down to prefill and decode, with vLLM's own times."""
     name = "traced-in-vllm"
     headers = {"x-justitia-application": name}
     answer = await http.post(COMPLETIONS, json=completion("a b c", 20), headers=headers)

@@ -1,4 +1,4 @@
-"""Several models in one application on real engines: one that embeds, and one that ranks."""
+"""Two models in one application on real engines: one embeds, one ranks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,19 +22,18 @@ pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 _QUERY = "a b c"
 _DOCUMENTS = ["import os", "return self", "a b c", "class Thing:"]
 _CLOSE = 1e-4
-"""Two programs add the same floating-point numbers in another order."""
+"""Tolerance: two programs add the same floating-point numbers in different order."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(reading: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of both."""
     async with reading.http() as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def scores(serving: Serving) -> list[float]:
-    """What the model itself says of the query with each document, without vLLM."""
+    """The model's own scores of the query with each document, computed without vLLM."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -48,7 +47,6 @@ def scores(serving: Serving) -> list[float]:
 
 
 async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
-    """Return the answer of the model that ranks."""
     answer = await http.post(path, json={"model": RERANKER} | body)
     assert 200 == answer.status_code, answer.text
     found: dict[str, Any] = answer.json()
@@ -59,13 +57,13 @@ async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any
 async def test_score_is_that_of_the_model(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
-    """Of one text with each of several, and of pairs in step: all scores, in their order."""
+    """Scores of one text with several, and of pairs, are returned in the order of the request."""
     one = await told(http, path, text_1=_QUERY, text_2=_DOCUMENTS)
     pairs = await told(http, path, queries=[_QUERY] * 2, documents=_DOCUMENTS[:2])
 
     assert scores == pytest.approx([found["score"] for found in one["data"]], abs=_CLOSE)
     assert scores[:2] == pytest.approx([found["score"] for found in pairs["data"]], abs=_CLOSE)
-    assert len(scores) == len({round(score / _CLOSE) for score in scores})  # none like another
+    assert len(scores) == len({round(score / _CLOSE) for score in scores})  # all differ
     await reading.until_idle()
 
 
@@ -73,7 +71,7 @@ async def test_score_is_that_of_the_model(
 async def test_ranking_is_the_order_of_the_scores(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
-    """Best first, each with its place in the request, and no more than are asked for."""
+    """The best comes first, each with its index in the request, and only as many as requested."""
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     ranked = (await told(http, path, query=_QUERY, documents=_DOCUMENTS))["results"]
     best = (await told(http, path, query=_QUERY, documents=_DOCUMENTS, top_n=2))["results"]
@@ -87,7 +85,7 @@ async def test_ranking_is_the_order_of_the_scores(
 
 
 async def test_agent_asks_each_model_at_once(http: httpx.AsyncClient, reading: Service) -> None:
-    """What a request names picks the queue; together they are one application of the agent."""
+    """The requested model selects the queue; both calls belong to one application of the agent."""
     headers = {"x-justitia-application": "retrieval", "x-justitia-class": "rag"}
     async with openai.AsyncOpenAI(
         base_url=f"{reading.url}/v1", api_key=reading.api_key, default_headers=headers
@@ -123,7 +121,7 @@ async def test_status_and_doctor_tell_of_each_model(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its policy as the file has it; and nothing is wrong with any of them."""
+    """The policy is that of the file, and the doctor finds nothing wrong."""
     monkeypatch.setenv(API_KEY_VARIABLE, keys.secrets[OPERATOR])
     status = await asyncio.to_thread(main, ["status", "--url", reading.url])
     shown = capsys.readouterr().out

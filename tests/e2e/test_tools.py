@@ -1,6 +1,6 @@
 """Tools with the official clients: called in a stream, answered, and lost with an engine.
 
-The call is forced: a model of random weights would never choose one.
+The call is forced, because a model of random weights would never choose one.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ _MODEL = "tiny-llama"
 _SAID: Any = [{"role": "user", "content": "a b c"}]
 _NAME = "weather"
 _LONG = 300
-"""Days of a forecast that is not whole before the engine dies."""
+"""Days of a forecast that is incomplete when the engine dies."""
 
 
 def schema(days: int) -> dict[str, Any]:
-    """Return the schema of the tool's arguments: whether it is warm, on each of some days."""
+    """Return the schema of the tool's arguments: a boolean for each of `days` days."""
     each = {"type": "array", "items": {"type": "boolean"}, "minItems": days, "maxItems": days}
     return {
         "type": "object",
@@ -37,7 +37,6 @@ def schema(days: int) -> dict[str, Any]:
 
 
 def of_chat(days: int = 1) -> dict[str, Any]:
-    """Return what a chat is asked with."""
     function = {"name": _NAME, "strict": True, "parameters": schema(days)}
     return {
         "model": _MODEL,
@@ -49,7 +48,6 @@ def of_chat(days: int = 1) -> dict[str, Any]:
 
 
 def of_response(days: int = 1) -> dict[str, Any]:
-    """Return what a response is asked with."""
     return {
         "model": _MODEL,
         "input": _SAID,
@@ -60,7 +58,6 @@ def of_response(days: int = 1) -> dict[str, Any]:
 
 
 def of_message(days: int = 1) -> dict[str, Any]:
-    """Return what a message is asked with."""
     return {
         "model": _MODEL,
         "messages": _SAID,
@@ -71,13 +68,13 @@ def of_message(days: int = 1) -> dict[str, Any]:
 
 
 def unforced(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return what is asked in the next turn, in which the model may say what it likes."""
+    """Return the request of the next turn, in which the model is not forced to call a tool."""
     limits = {name: 4 for name in asked if name.startswith("max_")}
     return {k: v for k, v in asked.items() if k != "tool_choice"} | limits | more
 
 
 def checked(arguments: str) -> dict[str, Any]:
-    """Return a tool's arguments; fails if they are not of its schema."""
+    """Return a tool's arguments; fail if they do not match its schema."""
     read: dict[str, Any] = json.loads(arguments)
     assert ["days"] == list(read)
     assert all(isinstance(day, bool) for day in read["days"])
@@ -85,7 +82,7 @@ def checked(arguments: str) -> dict[str, Any]:
 
 
 def noting(applications: list[str]) -> dict[str, Any]:
-    """Return hooks of a client that note the application of each of its calls."""
+    """Return client hooks that record the application of each call."""
 
     async def note(answer: Any) -> None:
         applications.append(answer.headers["x-justitia-application"])
@@ -94,7 +91,6 @@ def noting(applications: list[str]) -> dict[str, Any]:
 
 
 def openai_client(service: Service, applications: list[str]) -> openai.AsyncOpenAI:
-    """Return OpenAI's client, which notes the application of each call."""
     http = openai.DefaultAsyncHttpxClient(event_hooks=noting(applications))
     return openai.AsyncOpenAI(
         base_url=f"{service.url}/v1", api_key=service.api_key, http_client=http
@@ -102,7 +98,6 @@ def openai_client(service: Service, applications: list[str]) -> openai.AsyncOpen
 
 
 def anthropic_client(service: Service, applications: list[str]) -> anthropic.AsyncAnthropic:
-    """Return Anthropic's client, which notes the application of each call."""
     http = anthropic.DefaultAsyncHttpxClient(event_hooks=noting(applications))
     return anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key, http_client=http)
 
@@ -111,7 +106,7 @@ def anthropic_client(service: Service, applications: list[str]) -> anthropic.Asy
 
 
 async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
-    """The id of the call joins them; the prompt then holds both."""
+    """The id of the call links call and result; the next prompt contains both."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
         asked = of_chat()
@@ -134,7 +129,7 @@ async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) 
 
 
 async def test_response_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
-    """Its pieces are those of the call that the last event holds, under the ids of its item."""
+    """The streamed pieces equal the call in the last event, under the ids of its item."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
         asked = of_response()
@@ -161,7 +156,7 @@ async def test_response_streams_a_call_and_takes_the_tools_answer(service: Servi
 
 
 async def test_message_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
-    """As blocks in the next message of the user."""
+    """Calls and results are blocks in the messages."""
     applications: list[str] = []
     async with anthropic_client(service, applications) as client:
         asked = of_message()
@@ -185,7 +180,7 @@ async def test_message_streams_a_call_and_takes_the_tools_answer(service: Servic
 
 
 async def test_required_tool_is_called(service: Service) -> None:
-    """Any of them will do; the model is pushed to the end of its list, which it would not find."""
+    """Any of the tools is accepted; the random model is pushed to the end of its list."""
     async with (
         openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client,
         service.http() as http,
@@ -205,13 +200,13 @@ async def test_required_tool_is_called(service: Service) -> None:
 
 
 class Reader:
-    """Reads streams in the background and keeps what has come of each."""
+    """Background reader of streams that keeps the pieces and the end of each."""
 
     def __init__(self) -> None:
         self.pieces: dict[str, str] = {"chat": "", "response": "", "message": ""}
-        """Of the tool's arguments."""
+        """Pieces of the tool's arguments, by form."""
         self.ends: dict[str, str] = {}
-        """Words of the error with which a stream ended."""
+        """Text of the error with which a stream ended."""
 
     async def read_chat(self, client: openai.AsyncOpenAI) -> None:
         stream: Any = await client.chat.completions.create(**of_chat(days=_LONG), stream=True)
@@ -243,9 +238,9 @@ class Reader:
 async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
     service: Service,
 ) -> None:
-    """The grammar of a forced call is lost with the engine: a second half would not fit the first.
+    """The grammar of a forced call is lost with the engine: a second half would not fit.
 
-    Half of the arguments is no JSON; a client that was told of a good end would hand it to a tool.
+    Half of the arguments is no JSON; a client that saw a regular end would pass it to a tool.
     """
     (replica_id,) = await service.pulling()
     (pid,) = await service.probe(replica_id, "engine_pids")
@@ -262,7 +257,7 @@ async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
             reader.read_chat(client), reader.read_response(client), reader.read_message(other)
         )
         await eventually(lambda: all(reader.pieces.values()), "each has begun its call", 60)
-        core.suspend()  # else a quick machine ends the streams before it is killed
+        core.suspend()  # otherwise a fast machine ends the streams first
         core.kill()
         await reading
     await eventually(service.is_whole, "another replica is there", REPLACED_WITHIN_S)

@@ -18,19 +18,18 @@ from tests.integration.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 _SOON_S = 2.0
-"""The protocol promises one second; the other one is for asking, on a busy machine."""
+"""Limit of the wait: the protocol promises one second; another is for the query."""
 _LONG = completion("one two three", max_tokens=1_900)
 
 
 async def kv_is_held(service: Service) -> bool:
-    """Return whether the engine's own gauge says that KV is held."""
+    """Return whether the engine's own gauge shows KV in use."""
     (replica_id,) = await service.pulling()
     stats = await service.probe(replica_id, "record_autoscaling_stats")
     return bool(stats["busy_kv_tokens"])
 
 
 async def kv_is_free(service: Service) -> bool:
-    """Return whether it says that none is."""
     return not await kv_is_held(service)
 
 
@@ -63,7 +62,7 @@ async def test_stream_brings_the_unary_answer_and_its_usage(
 async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Inside the engine the order must be the same, whatever a caller asks for."""
+    """The engine's order must equal the scheduler's, regardless of the caller's priority."""
     (replica_id,) = await service.pulling()
     await service.probe(replica_id, "watch_priorities")
     opening = {"application_class": "c", "application_id": "ranked", "weight": MOST_WEIGHT}
@@ -79,7 +78,7 @@ async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_disconnect_frees_kv(service: Service, http: httpx.AsyncClient, stream: bool) -> None:
-    """A caller that has gone must not keep others waiting until its last token."""
+    """A disconnected caller must not keep others waiting until its last token."""
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG | {"stream": stream}))
     await eventually(lambda: kv_is_held(service), "it holds KV")
     await leave([call])
@@ -91,10 +90,10 @@ async def test_disconnect_frees_kv(service: Service, http: httpx.AsyncClient, st
 async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Left alone, vLLM ends such streams with status 200 and [DONE].
+    """Without this, vLLM ends such streams with status 200 and [DONE].
 
-    Greedy and alone in its batch, before and after: another batch may change the last bits of what
-    the CPU computes, and with them a token, without any cut.
+    The call is greedy and alone in its batch before and after: another batch may change the last
+    bits of the CPU's results, and with them a token.
     """
     body = completion("one two three", 600, temperature=0, stream_options={"include_usage": True})
     undisturbed = OpenStream(http, body)
@@ -105,7 +104,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
     processes = [core, *core.children(recursive=True)]
     stream = OpenStream(http, body)
     await eventually(lambda: len(stream.events) > 2, "the stream has begun")
-    core.suspend()  # else a quick machine ends the stream before it is killed
+    core.suspend()  # otherwise a fast machine ends the stream first
     core.kill()
     last = await stream.end()
 
@@ -119,7 +118,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
 
 
 async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: Service) -> None:
-    """A killed rank takes the other, and the engine, with it: nothing is left behind."""
+    """A killed rank takes the other rank and the engine with it; no process is left."""
     (before,) = await divided.pulling()
     (pid,) = await divided.probe(before, "engine_pids")
     core = psutil.Process(pid)
@@ -128,7 +127,7 @@ async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: S
         body = completion("one two three", 600, stream_options={"include_usage": True})
         stream = OpenStream(http, body)
         await eventually(lambda: len(stream.events) > 2, "the stream has begun", 120.0)
-        ranks[-1].suspend()  # else a quick machine ends the stream before it is killed
+        ranks[-1].suspend()  # otherwise a fast machine ends the stream first
         ranks[-1].kill()
         last = await stream.end()
 
@@ -142,7 +141,7 @@ async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: S
 
 
 def text_and_usage(stream: OpenStream) -> tuple[str, dict[str, Any]]:
-    """Return what a stream of completions said; fails if its events are of two answers."""
+    """Return the text and usage of a completion stream; fail if its ids differ."""
     events = [json.loads(event) for event in stream.events[:-1]]
     assert 1 == len({(event["id"], event["created"]) for event in events})
     text = "".join(choice["text"] for event in events for choice in event["choices"])

@@ -1,13 +1,11 @@
-"""Programs on other people's libraries, each run as one: what they are told goes to stdout as JSON.
+"""Programs that use third-party libraries; each runs as a process and prints its results as JSON.
 
-Processes of their own, because these libraries leave connections to the garbage collector, which
-would find them in whichever test is running then.
+They run in separate processes because these libraries leave connections to the garbage collector,
+which would close them during another test.
 """
 
 from pydantic import BaseModel
 
 
 class Weather(BaseModel):
-    """How it is there."""
-
     warm: bool

@@ -1,4 +1,4 @@
-"""LangChain: chat, stream, tool and schema in OpenAI's and in Anthropic's form, and embeddings."""
+"""LangChain: chat, stream, tool and schema in OpenAI's and Anthropic's form, and embeddings."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from tests.e2e.frameworks import Weather
 
 
 def talked(chat: Any) -> dict[str, Any]:
-    """Return what a chat model says whole and in pieces, when it has to call a tool, in a shape."""
+    """Return a chat model's answers: whole, streamed, with a forced tool, and with a schema."""
     with_tool = chat.bind_tools([Weather], tool_choice="Weather")
     calls = with_tool.invoke("a b c").tool_calls
     calls += reduce(add, with_tool.stream("a b c")).tool_calls
@@ -29,7 +29,7 @@ def talked(chat: Any) -> dict[str, Any]:
 
 
 def main(generating: str, reading: str, key: str) -> None:
-    """Talk to two services by their addresses, with an API key."""
+    """Call two services by their addresses with an API key."""
     options: dict[str, Any] = {"api_key": key, "max_tokens": 32, "temperature": 0}
     of_openai: dict[str, Any] = options | {"base_url": f"{generating}/v1", "model": "tiny-llama"}
     openai = ChatOpenAI(**of_openai)
@@ -37,7 +37,7 @@ def main(generating: str, reading: str, key: str) -> None:
     measured = openai.bind(logprobs=True, top_logprobs=2).invoke("a b c")
     probabilities = measured.response_metadata["logprobs"]["content"]
     anthropic = ChatAnthropic(base_url=generating, model="tiny-llama", **options)  # type: ignore[call-arg]
-    # By default it would send token ids, of OpenAI's tokenizer.
+    # By default it would send token ids of OpenAI's tokenizer.
     embeddings = OpenAIEmbeddings(
         base_url=f"{reading}/v1",
         api_key=key,  # type: ignore[arg-type]

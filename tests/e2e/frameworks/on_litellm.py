@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its list of prices
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it downloads its list of prices
 
 import litellm
 
@@ -19,7 +19,7 @@ _NAMED: Any = {"type": "function", "function": {"name": "Weather"}}
 
 
 def ranking(reading: str, model: str, key: str) -> list[int]:
-    """Return in which order a model puts documents."""
+    """Return the order in which a model ranks documents."""
     ranked: Any = litellm.rerank(
         model=f"hosted_vllm/{model}",
         query="a b",
@@ -31,7 +31,7 @@ def ranking(reading: str, model: str, key: str) -> list[int]:
 
 
 def main(generating: str, reading: str, key: str) -> None:
-    """Talk to two services by their addresses, with an API key."""
+    """Call two services by their addresses with an API key."""
     at: dict[str, Any] = {"api_base": f"{generating}/v1", "api_key": key}
     said = [{"role": "user", "content": "a b c"}]
     limits: dict[str, Any] = {"max_tokens": 32, "temperature": 0}

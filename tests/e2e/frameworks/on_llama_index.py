@@ -13,12 +13,12 @@ from tests.e2e.frameworks import Weather
 
 
 def weather(warm: bool) -> str:
-    """Tell how it is there."""
+    """Tell how the weather is there."""
     return "warm" if warm else "cold"
 
 
 def main(generating: str, reading: str, key: str) -> None:
-    """Talk to two services by their addresses, with an API key."""
+    """Call two services by their addresses with an API key."""
     options: dict[str, Any] = {
         "api_base": f"{generating}/v1",
         "api_key": key,

@@ -1,1 +1,1 @@
-"""The coding harnesses that people run, from npm, against the service on a scripted model."""
+"""Coding agents from npm, unmodified, against the service with a scripted model."""

@@ -1,9 +1,9 @@
-"""The application as it is, on engines whose streams may go on elsewhere in the middle of a script.
+"""The application with engines whose streams may continue elsewhere in mid-script.
 
-A logits processor may follow what was generated before, so that a replica holds such streams for
-lost with it. The script's goes by the prompt alone.
+A logits processor may depend on earlier output, so a replica treats the streams of one as lost with
+it. The script's processor depends only on the prompt.
 
-Named by `import_path` in place of `justitia_ray.serve.app:build`.
+`import_path` names this module in place of `justitia_ray.serve.app:build`.
 """
 
 from typing import Any
@@ -22,16 +22,16 @@ def _obstacle(self: VllmEngine, lease_id: LeaseId) -> str:
 
 
 class ScriptedReplica(EngineReplica):
-    """A Replica with a scripted engine; its process imports this module."""
+    """Replica with a scripted engine; its process imports this module."""
 
 
 VllmEngine.obstacle = _obstacle  # type: ignore[method-assign]
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` around that Replica.
+    """Return the application of `justitia_ray.serve.app:build` with that Replica.
 
-    Serve calls this in a process of its own, so nothing else sees the exchange.
+    Serve calls this in a separate process, so the replacement affects no other code.
     """
     app.EngineReplica = ScriptedReplica  # type: ignore[attr-defined]
     return app.build(args)

@@ -1,4 +1,4 @@
-"""Calls beside a client's conversation: titles and the like, which have no tools."""
+"""Side calls of a client's conversation, such as for titles, which have no tools."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from tests.e2e.harnesses.recorder import Exchange
 
 
 def beside(calls: Sequence[Exchange]) -> list[str]:
-    """Return of each such call how long after the last begin or end of another one it came."""
+    """Return the time of each side call since the last begin or end of another call."""
     found = []
     for call in calls:
         if call.fields.get("tools"):

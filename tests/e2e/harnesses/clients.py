@@ -1,4 +1,4 @@
-"""The clients: how each is started without a terminal, and the tools that its model calls."""
+"""Coding agents: how each is started without a terminal, and the tools that its model calls."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -12,38 +12,39 @@ from tests.e2e.harnesses.script import Call
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client."""
+    """Command line, files and tools of one coding agent."""
 
     name: str
-    """Its section in `deployments/harnesses.md`."""
+    """Heading of its section in `deployments/harnesses.md`."""
     package: str
-    """In npm."""
+    """Name of its npm package."""
     program: str
     application_class: str
-    """That its applications are to have."""
+    """Class that its applications must have."""
     begin: tuple[str, ...]
     """Arguments of a new session, before the prompt."""
     resume: tuple[str, ...]
-    """Arguments that go on with the last session, before the prompt."""
+    """Arguments that resume the last session, before the prompt."""
     run_shell: Callable[[str], Call]
-    """The call that runs a command."""
+    """Function that returns the tool call to run a command."""
     spawn: Callable[[str], Call] | None = None
-    """The call that gives a sub-agent a prompt; None: it has no sub-agents."""
+    """Function that returns the tool call to start a sub-agent with a prompt; None without
+    sub-agents."""
     gives_up: bool = True
-    """Whether it ends where a call is answered that nothing comes back by waiting; else it calls
-    again after each such answer, with growing pauses."""
+    """Whether it ends when an error says that waiting does not help; otherwise it repeats the call
+    with growing pauses."""
     leaves_agents: bool = False
-    """Whether its program ends before sub-agents do, unless it has more to do."""
+    """Whether its program may exit before its sub-agents, unless it has more to do."""
     impatience: Mapping[str, str] | None = None
-    """Variables with which it takes a stream of five silent seconds for lost."""
+    """Environment variables under which it gives up a stream after five silent seconds."""
     impatient_lines: tuple[tuple[str, str], ...] = ()
-    """Lines of its files, and those with which it does so."""
+    """Lines of its files, each with the replacement that has that effect."""
     impatient_files: Mapping[str, str] | None = None
-    """Files that the page does not have with which it does so."""
+    """Additional files that have that effect."""
     variant: str = ""
-    """Part of its section whose lines it has; empty: the section's own."""
+    """Part of its section whose lines it uses; empty for the section's own."""
     asks_for: str = "MODEL"
-    """Beginning of the models' names in its calls."""
+    """Prefix of the model names in its calls."""
 
     def command(
         self, installed: Path, model: str, prompt: str, *, resume: bool = False
@@ -59,9 +60,10 @@ class Client:
     def prepare(
         self, home: Path, *, url: str, key: str, model: str, impatient: bool = False
     ) -> dict[str, str]:
-        """Write its files into a home directory, and return its environment: nothing of ours.
+        """Write its files into a home directory, and return its environment.
 
-        It reaches this machine alone: to all others leads a proxy that is not there.
+        The environment has none of the tests' variables. The client can reach only this machine:
+        the proxy for all other hosts does not exist.
         """
         settings = settings_of(self.name, self.variant, url=url, key=key, model=model)
         files = settings.files | (dict(self.impatient_files or {}) if impatient else {})
@@ -161,4 +163,4 @@ VARIANTS = (
     replace(_PI, variant="pi with Responses"),
     replace(_PI, variant="pi with Messages"),
 )
-"""Clients with the lines of another part of their section."""
+"""Clients with the settings of another part of their section."""

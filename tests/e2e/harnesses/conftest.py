@@ -1,4 +1,4 @@
-"""The service on scripted engines, with keys, and what each client sent that is not known."""
+"""The service on scripted engines with API keys, and a report of unknown client input."""
 
 import sys
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from tests.harness.key_ring import KeyRing
 
 OPERATOR = "operator"
 WAITS, DIES = "waits", "dies"
-"""Ends of the names of tenants whose call waits long, or whose engine dies."""
+"""Suffixes of the tenants whose call waits long, or whose engine dies."""
 _NOTED = pytest.StashKey["Noted"]()
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A running service and the secrets of its keys, by tenant."""
+    """Running service and the secrets of its keys, by tenant."""
 
     service: ScriptedService
     secrets: dict[str, str]
@@ -38,7 +38,7 @@ class Guarded:
 
 @pytest.fixture(scope="session")
 def model_directory() -> Path:
-    """The directory of the scripted model, built once for each Python."""
+    """Directory of the scripted model, built once for each Python version."""
     directory = CACHE / f"model-{sys.version_info.major}.{sys.version_info.minor}"
     if not directory.exists():
         build_model(directory)
@@ -48,7 +48,7 @@ def model_directory() -> Path:
 def _served(
     directory: Path, model: Path, engines: tuple[str, ...], *, haproxy: bool
 ) -> Iterator[Guarded]:
-    installed(CLIENTS[0].package)  # without npm nothing has to be started
+    installed(CLIENTS[0].package)  # skips before anything is started if npm is missing
     keys = KeyRing(directory / "keys.yaml")
     names = (LENIENT, STRICT, WAITS, DIES)
     tenants = [f"{client}-{name}" for client in (*CLIENTS, *VARIANTS) for name in names]
@@ -68,7 +68,7 @@ def _served(
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_directory: Path
 ) -> Iterator[Guarded]:
-    """The service with both templates, behind each front in turn."""
+    """The service with both chat templates, behind each proxy in turn."""
     directory = tmp_path_factory.mktemp(request.param)
     yield from _served(
         directory, model_directory, (LENIENT, STRICT), haproxy=request.param == "haproxy"
@@ -77,19 +77,19 @@ def guarded(
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[Guarded]:
-    """The service with the strict template alone."""
+    """The service with only the strict chat template."""
     yield from _served(tmp_path_factory.mktemp("strict"), model_directory, (STRICT,), haproxy=True)
 
 
 @pytest.fixture
 def note_sent(pytestconfig: pytest.Config) -> "Noted":
-    """Takes note of what a client sent."""
+    """Collector of headers and fields that a client sent."""
     return pytestconfig.stash.setdefault(_NOTED, Noted({}, {}))
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What clients sent that is not known, and calls beside their conversations, by client."""
+    """Unknown headers and fields, and side calls of conversations, by client."""
 
     unknown: dict[str, set[str]]
     beside: dict[str, list[str]]
@@ -104,7 +104,7 @@ class Noted:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say what each client sent that is not known: a new release shows itself."""
+    """Print the unknown headers and fields, which reveal a new release of a client."""
     noted = config.stash.get(_NOTED, None)
     if noted is None:
         return

@@ -1,4 +1,4 @@
-"""Installs the clients from npm, once: into `.venv/harnesses`."""
+"""Installation of the clients from npm, once, into `.venv/harnesses`."""
 
 import json
 import os
@@ -15,9 +15,9 @@ _WITHIN_S = 600.0
 
 
 def installed(package: str) -> Path:
-    """Return the directory of an installed package: that release is in its name.
+    """Return the directory of an installed package, whose name contains the release.
 
-    The test that asks is skipped where npm or its registry is not there.
+    The calling test is skipped if npm or its registry is not available.
     """
     release = json.loads(_RELEASES.read_text(encoding="utf-8"))["dependencies"][package]
     directory = CACHE / f"{package.replace('/', '-').removeprefix('@')}-{release}"

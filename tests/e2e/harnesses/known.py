@@ -1,4 +1,4 @@
-"""Names of headers and of fields of bodies that each client is known to send."""
+"""Headers and body fields that each client is known to send."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ _KNOWN: dict[str, list[str]] = json.loads(
 
 
 def parts_of(call: Exchange) -> set[str]:
-    """Return the endpoint of a call, its headers, and the fields of its body, two levels deep."""
+    """Return a call's endpoint, its headers, and the fields of its body, two levels deep."""
     fields = call.fields
     found = {f"{call.method} {call.path.partition('?')[0]}"}
     found |= {f"header {name}" for name in call.headers}
@@ -26,5 +26,5 @@ def parts_of(call: Exchange) -> set[str]:
 
 
 def unknown_parts(program: str, call: Exchange) -> set[str]:
-    """Return what is not known of a client's call."""
+    """Return the unknown headers and fields of a client's call."""
     return parts_of(call) - set(_KNOWN.get(program, ()))

@@ -1,4 +1,4 @@
-"""Tokens of a client's calls: as its answers, the service's usage and the engine have them."""
+"""Tokens of a client's calls according to its answers, the service's usage and the engine."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -10,14 +10,12 @@ from tests.e2e.harnesses.recorder import Exchange
 
 
 class Tokens(NamedTuple):
-    """Tokens of prompts and of outputs."""
-
     prompt: int
     output: int
 
 
 def told_use(exchange: Exchange) -> Tokens:
-    """Return the tokens that an answer's events tell."""
+    """Return the tokens stated in an answer's events."""
     told: dict[str, Any] = {}
     for event in exchange.events:
         for holder in (event, event.get("message"), event.get("response")):
@@ -28,7 +26,6 @@ def told_use(exchange: Exchange) -> Tokens:
 
 
 def sum_of(tokens: Iterable[Tokens]) -> Tokens:
-    """Return the sum of tokens."""
     prompt, output = 0, 0
     for one in tokens:
         prompt, output = prompt + one.prompt, output + one.output
@@ -36,7 +33,7 @@ def sum_of(tokens: Iterable[Tokens]) -> Tokens:
 
 
 async def used(service: str, operator: str, tenant: str) -> tuple[int, int, Tokens]:
-    """Return applications, inferences and tokens of a tenant, by `GET /v1/usage`.
+    """Return a tenant's applications, inferences and tokens from `GET /v1/usage`.
 
     Args:
         service: URL of the service.
@@ -54,7 +51,7 @@ async def used(service: str, operator: str, tenant: str) -> tuple[int, int, Toke
 
 
 async def counted(exporter: str, model: str) -> Tokens:
-    """Return the tokens that vLLM's own counters have for a model.
+    """Return a model's tokens from vLLM's own counters.
 
     Args:
         exporter: URL of Ray's metrics.

@@ -1,4 +1,4 @@
-"""The scripted model: a Llama of one layer, fast with long prompts, and two chat templates."""
+"""The scripted model: a one-layer Llama, fast with long prompts, and two chat templates."""
 
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,12 @@ _STRICT = (
     "{% for name, value in c.function.arguments | items %}<{{name}}>{{value}}</{{name}}>"
     "{% endfor %}</function>{% endfor %}<|end|>{% endfor %}" + _ASKS
 )
-"""As models that are in use have it: the system first, no developer, arguments as an object."""
+"""Template with the rules of common models: system first, no developer role, arguments as an
+object."""
 
 
 def build_model(directory: Path) -> None:
-    """Write configuration, weights and tokenizer, and both templates beside them."""
+    """Write configuration, weights and tokenizer with both templates."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -61,7 +62,7 @@ def build_model(directory: Path) -> None:
 
 
 def _train_tokenizer() -> Any:
-    """Return a byte-level BPE tokenizer of this repository's English and Python."""
+    """Return a byte-level BPE tokenizer trained on this repository's English and Python."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""The lines of `deployments/harnesses.md`: what each section sets, for one service."""
+"""Settings of each section of `deployments/harnesses.md`, adapted to one service."""
 
 import re
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ _BLOCK = re.compile(r"(?:`~/(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<text>.*
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a section of the page sets."""
+    """Settings of one section of the page."""
 
     variables: dict[str, str]
     files: dict[str, str]
-    """Texts by path below the home directory."""
+    """Texts of the files, by path below the home directory."""
 
 
 def settings_of(section: str, variant: str, *, url: str, key: str, model: str) -> Settings:
-    """Return a client's settings, as the page gives them.
+    """Return a client's settings as on the page.
 
     Args:
         section: Heading of its section.
@@ -51,7 +51,7 @@ def settings_of(section: str, variant: str, *, url: str, key: str, model: str) -
 
 
 def served_model(name: str) -> dict[str, Any]:
-    """Return the page's section of a served model.
+    """Return the page's configuration of a served model.
 
     Args:
         name: In place of `MODEL`.

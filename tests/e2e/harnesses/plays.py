@@ -1,4 +1,4 @@
-"""What a client plays, and what is held of its calls."""
+"""Scenario of a client, and the checks of its calls."""
 
 from collections import Counter
 from operator import ge
@@ -15,19 +15,19 @@ _METERED_WITHIN_S = 60.0
 
 
 def check_calls(played: Session) -> None:
-    """Hold that no call failed or came twice, and all are one application."""
+    """Check that no call failed or came twice, and all belong to one application."""
     calls = played.calls
     assert {200} == {call.status for call in calls}, [call.answer[-300:] for call in calls]
     repeated = [times for times in Counter(call.body for call in calls).values() if times > 1]
     assert not repeated
     named = {call.application for call in calls if call.application is not None}
-    assert 1 == len(named), [call.application for call in calls]  # None: begun before it was read
+    assert 1 == len(named), [call.application for call in calls]  # None: started before it was read
     asked = {str(call.fields["model"]) for call in calls}
     assert all(name.startswith(played.asks_for) for name in asked), asked
 
 
 async def play(played: Session, *, agents: bool = True) -> None:
-    """Play tools, a sub-agent and a resume, and hold that all was done and nothing failed."""
+    """Play tools, a sub-agent and a resume; check that all was done and nothing failed."""
     scripts = [TOOLS, AGENTS, AGAIN] if agents and played.client.spawn else [TOOLS, AGAIN]
     for number, name in enumerate(scripts):
         run = await played.run(f"{played.client.program}-{name}", resume=number > 0)
@@ -44,7 +44,7 @@ async def play(played: Session, *, agents: bool = True) -> None:
 async def check_application(
     played: Session, guarded: Guarded, tenant: str, *, may_leave: bool = False
 ) -> Tokens:
-    """Hold that its application has the class of the client, and every token is metered.
+    """Check that the application has the client's class, and every token is metered.
 
     Args:
         played: The session.
@@ -95,7 +95,7 @@ async def play_whole(
     *,
     agents: bool = True,
 ) -> None:
-    """Play a session of a client; hold that the service and the engine count the same tokens.
+    """Play a client's session; check that the service and the engine count the same tokens.
 
     Args:
         guarded: The service; no other call runs on the model meanwhile.

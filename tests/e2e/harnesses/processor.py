@@ -1,6 +1,6 @@
-"""A logits processor of vLLM with which a model of random weights says a script.
+"""Logits processor of vLLM that makes a model of random weights generate a script.
 
-The engine's process imports it, so nothing here imports the service or pytest.
+The engine's process imports this module, so it imports neither the service nor pytest.
 """
 
 import json
@@ -20,27 +20,27 @@ from vllm.v1.sample.logits_processor import (
 from tests.e2e.harnesses.script import ROLES, SCRIPTS, next_words
 
 _DECISIVE = 1e4
-"""Added to the logit of the scripted token; one that a grammar forbids stays at minus infinity."""
+"""Amount added to the logit of the scripted token; a token that a grammar forbids stays at minus
+infinity."""
 
 
 class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not followed
-    """Makes each request say what its prompt asks the script for."""
+    """Logits processor that makes each request generate the script named in its prompt."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        """Load the tokenizer."""
         self._tokenizer = AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
         self._roles = {self._tokenizer.convert_tokens_to_ids(f"<|{role}|>"): role for role in ROLES}
         self._tools = self._tokenizer.convert_tokens_to_ids("<|tools|>")
         self._end = self._tokenizer.eos_token_id
         self._requests: dict[int, tuple[list[int], list[int]]] = {}
-        """Tokens to say and those said, by index in the batch."""
+        """Tokens to generate and tokens generated, by index in the batch."""
 
     def is_argmax_invariant(self) -> bool:
-        """Return that it changes what is said."""
+        """Return False: it changes the most likely token."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Take note of requests that come, go and move."""
+        """Track requests that enter, leave and move in the batch."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -69,7 +69,7 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
             (self._roles[prompt[start]], prompt[start + 1 : end])
             for start, end in zip(starts, chain(starts[1:], (len(prompt),)), strict=True)
         ]
-        *before, (_, begun) = said  # a call that goes on elsewhere has said something
+        *before, (_, begun) = said  # a continued call has output already
         texts = [
             (role, self._tokenizer.decode(tokens) if role == "user" else "")
             for role, tokens in before

@@ -1,4 +1,4 @@
-"""A proxy between a client and the service that writes down what both say."""
+"""Proxy between a client and the service that records requests and answers."""
 
 import asyncio
 import json
@@ -21,18 +21,18 @@ _HOP_BY_HOP = frozenset(
 
 @dataclass(slots=True)
 class Exchange:
-    """A call with its answer."""
+    """Call with its answer."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
     status: int = 0
-    """0: there was no answer before the client hung up."""
+    """HTTP status; 0 if the client hung up before an answer."""
     answer_headers: Mapping[str, str] = field(default_factory=dict)
     answer: bytes = b""
     pieces: int = 0
-    """In which the answer came."""
+    """Number of pieces in which the answer came."""
     is_whole: bool = False
     """Whether the answer ended before the client hung up."""
     begun_at: float = field(default_factory=time.monotonic)
@@ -40,7 +40,7 @@ class Exchange:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The body's fields; empty without a JSON object."""
+        """Fields of the body; empty if it is no JSON object."""
         try:
             read = json.loads(self.body)
         except ValueError:
@@ -49,14 +49,14 @@ class Exchange:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The answer's whole events so far."""
+        """Complete events of the answer so far."""
         whole = self.answer.rpartition(b"\n\n")[0]
         lines = (line.removeprefix(b"data: ") for line in whole.splitlines())
         return [json.loads(line) for line in lines if line.startswith(b"{")]
 
     @property
     def said(self) -> str:
-        """What the model has said in the answer so far."""
+        """Text of the answer so far."""
         texts: list[str] = []
         for event in self.events:
             delta = event.get("delta")
@@ -69,12 +69,12 @@ class Exchange:
 
     @property
     def application(self) -> str | None:
-        """The application that the service took it for."""
+        """Application to which the service assigned the call."""
         return self.answer_headers.get("x-justitia-application")
 
     @property
     def is_inference(self) -> bool:
-        """Whether it ran on an engine, or should have."""
+        """Whether the call goes to a generating endpoint."""
         path = self.path.partition("?")[0]
         return self.method == "POST" and path in (
             "/v1/chat/completions",
@@ -84,22 +84,21 @@ class Exchange:
 
 
 class Recorder:
-    """Passes calls on and keeps them in the order of arrival."""
+    """Proxy that forwards calls and keeps them in the order of arrival."""
 
     def __init__(self, service: str) -> None:
-        """Keep the service's URL."""
         self._service = service
         self.exchanges: list[Exchange] = []
         self.url = ""
 
     @property
     def inferences(self) -> list[Exchange]:
-        """Calls of the endpoints that generate."""
+        """Calls of the generating endpoints."""
         return [one for one in self.exchanges if one.is_inference]
 
     @asynccontextmanager
     async def recording(self) -> AsyncIterator[None]:
-        """Serve on a free port of the loopback address."""
+        """Serve on a free loopback port."""
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._pass)
         timeout = aiohttp.ClientTimeout(total=None)
@@ -135,9 +134,7 @@ class Recorder:
                     await answer.write(chunk)
                 exchange.is_whole = True
                 await answer.write_eof()
-            except (
-                ConnectionError
-            ):  # the client has hung up: some do so when they have read the end
+            except ConnectionError:  # the client has hung up, as some do after the end
                 answered.close()
             except asyncio.CancelledError:
                 answered.close()

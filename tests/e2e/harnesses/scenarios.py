@@ -1,4 +1,4 @@
-"""What the scripted model says to each client."""
+"""Scripts of the model for each client."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ from tests.e2e.harnesses.script import Turn
 TOOLS, AGENTS, AGAIN, LONG, HOG = "tools", "agents", "again", "long", "hog"
 BELOW = "below"
 FILES = ("first", "second", "third", BELOW, "fourth")
-"""Files to which the commands add a line that the model has its clients run, each one once."""
+"""Files to which the scripted commands append a line, each once."""
 ENDS = {
     TOOLS: "All of it is done.",
     AGENTS: "The agents are done.",
     AGAIN: "The resumed work is done.",
 }
 LONG_WORDS = " ".join(f"word{number}" for number in range(1200))
-"""Long enough for an answer to be cut in the middle while others begin."""
+"""Answer long enough to be cut in the middle while others begin."""
 ENDLESS = 60_000
-"""Words of an answer that takes a seat until its caller leaves."""
+"""Words of an answer that occupies a seat until its caller disconnects."""
 
 
 def scripts_of(client: Client) -> dict[str, Sequence[Turn]]:
-    """Return the scripts for a client, by their names with the client's before."""
+    """Return the scripts for a client; each name starts with the client's."""
 
     def adds_to(*files: str) -> Turn:
         return Turn("I look.", tuple(client.run_shell(f"echo ran >> {file}") for file in files))

@@ -1,8 +1,8 @@
-"""What the scripted model says: turns by the name of a script in the last prompt of the user.
+"""Output of the scripted model: turns selected by the script named in the user's last prompt.
 
-A prompt names its script: `@@NAME@@`. The model says the script's first turn to it, and the next
-one each time it is called again with what its tools answered. A prompt without tools asks for a
-title or a summary.
+A prompt names its script as `@@NAME@@`. The model answers with the script's first turn, and with
+the next one on each call that adds tool results. A prompt without tools requests a title or a
+summary.
 """
 
 import json
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = "SCRIPTS_OF_HARNESSES"
-"""Variable of an engine's process with the file of the scripts."""
+"""Environment variable of an engine's process with the path of the scripts."""
 ROLES = ("system", "user", "assistant", "tool")
-"""Each is marked in the prompt by a token `<|ROLE|>`."""
+"""Roles, each marked in the prompt by a token `<|ROLE|>`."""
 TITLE = '{"title": "Words of a script", "isNewTopic": false}'
-"""Answer to a prompt without tools: JSON, for some clients ask for it."""
+"""Answer to a prompt without tools; JSON, because some clients request it."""
 UNSCRIPTED = "There is no script for this."
 FINISHED = "The script has ended."
 _NAME = re.compile(r"@@([a-z0-9-]+)@@")
@@ -25,7 +25,7 @@ _NAME = re.compile(r"@@([a-z0-9-]+)@@")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a client's tool."""
+    """Call of one of the client's tools."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -33,13 +33,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An answer of the model."""
+    """Answer of the model."""
 
     text: str
     calls: tuple[Call, ...] = ()
 
     def words(self) -> str:
-        """Return it as the model writes it, with calls in the form of Hermes."""
+        """Return the turn as the model writes it, with calls in Hermes form."""
         calls = (
             json.dumps({"name": call.name, "arguments": call.arguments}) for call in self.calls
         )
@@ -47,7 +47,7 @@ class Turn:
 
 
 def write_scripts(file: Path, scripts: Mapping[str, Sequence[Turn]]) -> None:
-    """Write the scripts that engines read with each prompt."""
+    """Write the scripts, which engines read at each prompt."""
     said = {name: [turn.words() for turn in turns] for name, turns in scripts.items()}
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(said), encoding="utf-8")
@@ -57,7 +57,7 @@ def write_scripts(file: Path, scripts: Mapping[str, Sequence[Turn]]) -> None:
 def next_words(
     said: Sequence[tuple[str, str]], scripts: Mapping[str, Sequence[str]], *, has_tools: bool
 ) -> str:
-    """Return the model's next words.
+    """Return the model's next output.
 
     Args:
         said: Role and text of each message of the prompt.

@@ -1,7 +1,7 @@
-"""The service on scripted engines, in a process of its own, behind HAProxy or Serve's own proxy.
+"""The service on scripted engines in a separate process, behind HAProxy or Serve's own proxy.
 
-As a program it serves until its input ends: it says its port and that of Ray's metrics, or why it
-does not come up.
+As a program it serves until its input ends; it prints its port and that of Ray's metrics, or the
+reason why it does not start.
 """
 
 import json
@@ -25,19 +25,17 @@ _CPUS = 16
 _ENDS_WITHIN_S = 120.0
 _OF_RAY = {"RAY_worker_niceness": "0", "RAY_metrics_report_interval_ms": "1000"}
 SEATS = 6
-"""Of an engine: so few that a test can take all of them."""
+"""Seats of an engine: few enough for a test to take all of them."""
 KEEPALIVE_S = 1.0
 SPENT = "spent"
-"""A tenant whose quota no call fits in."""
+"""Tenant whose quota is too small for any call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedService:
-    """A running service."""
-
     url: str
     exporter: str
-    """URL of Ray's metrics, vLLM's own among them."""
+    """URL of Ray's metrics, which include vLLM's."""
     pid: int
 
     def engines(self, model: str) -> list[int]:
@@ -179,7 +177,7 @@ def _serve_until_told(
     from justitia_ray.errors import JustitiaError
     from tests.harness.local_cluster import LocalCluster
 
-    # The answers go to stdout: Ray prints to stderr.
+    # Answers go to the original stdout; Ray's output goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if not haproxy:

@@ -1,4 +1,4 @@
-"""A client's session against the running service, with what both said."""
+"""A client's session against the running service, with all requests and answers."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ RUNS_WITHIN_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of a client's program, to its end."""
+    """One complete run of a client's program."""
 
     status: int
     output: str
@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A client in a home and a working directory of its own."""
+    """Client with its own home and working directory."""
 
     client: Client
     recorder: Recorder
@@ -41,7 +41,7 @@ class Session:
     environment: dict[str, str]
 
     async def run(self, script: str, *, resume: bool = False) -> Run:
-        """Let the client do what a script says."""
+        """Run the client with a prompt that names a script."""
         prompt = f"Please do the work of @@{script}@@"
         command = self.client.command(
             installed(self.client.package), self.model, prompt, resume=resume
@@ -59,19 +59,19 @@ class Session:
             output, errors = await asyncio.wait_for(process.communicate(), RUNS_WITHIN_S)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # programs start themselves anew
+                os.killpg(process.pid, signal.SIGKILL)  # programs restart themselves
             await process.wait()
         assert process.returncode is not None
         return Run(process.returncode, output.decode(), errors.decode())
 
     @property
     def asks_for(self) -> str:
-        """Beginning of the models' names in its calls."""
+        """Prefix of the model names in its calls."""
         return self.client.asks_for.replace("MODEL", self.model)
 
     @property
     def calls(self) -> list[Exchange]:
-        """Its inferences so far."""
+        """Inferences of the session so far."""
         return self.recorder.inferences
 
 
@@ -79,7 +79,7 @@ class Session:
 async def session(
     client: Client, service: str, directory: Path, *, model: str, key: str, impatient: bool = False
 ) -> AsyncIterator[Session]:
-    """A session of a client that has never run before."""
+    """Yield a session of a client that has never run before."""
     recorder = Recorder(service)
     node = installed("node") / "node_modules" / ".bin"
     for part in ("home", "work"):
@@ -94,7 +94,6 @@ async def session(
 
 
 async def class_of(service: str, key: str, application: str) -> str:
-    """Return the class of an application."""
     async with httpx.AsyncClient(base_url=service) as http:
         path = f"/v1/applications/{application}"
         answer = await http.get(path, headers={"authorization": f"Bearer {key}"})

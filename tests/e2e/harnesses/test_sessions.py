@@ -1,6 +1,6 @@
-"""Each client, unchanged, plays a session: one application of its class, no turn too many.
+"""Each unmodified client plays a session: one application of its class, and no extra turn.
 
-Every line that a client is set up with is one of `deployments/harnesses.md`.
+All settings of the clients are from `deployments/harnesses.md`.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A long wait, an engine's death and a spent quota: all clients are in the same one at once."""
+"""A long wait, an engine's death and a spent quota, with all clients at once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,14 +23,15 @@ from tests.eventually import eventually
 pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
 
 _SILENT_S = 12
-"""Signs of life, a second apart, in which a client that waits for five would have given up."""
+"""Number of keep-alive pieces, one per second, after which a client with a limit of five silent
+seconds would have given up."""
 _COME_WITHIN_S = 240.0
-"""Five clients start on two cores."""
+"""Longest start of five clients on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Playing:
-    """A client that runs."""
+    """Client with its running session."""
 
     session: Session
     tenant: str
@@ -40,12 +41,12 @@ class Playing:
         return str(self.session.client)
 
     async def check(self, said: str, guarded: Guarded) -> None:
-        """Hold that it ends well, is one application, and is metered."""
+        """Check that the client ends well as one application, fully metered."""
         ended = await self.run
         assert 0 == ended.status, ended
         assert said in ended.output, ended
         check_calls(self.session)
-        # A program ends with its answer, though its call for a title may still wait.
+        # A program ends with its answer, although its call for a title may still wait.
         await check_application(self.session, guarded, self.tenant, may_leave=True)
 
 
@@ -59,7 +60,7 @@ async def all_playing(
     script: str,
     impatient: bool = False,
 ) -> AsyncIterator[list[Playing]]:
-    """All clients, which begin a script side by side."""
+    """Start all clients on a script concurrently."""
     for client in CLIENTS:
         installed(client.package)
     async with AsyncExitStack() as stack:
@@ -83,7 +84,7 @@ async def _end(run: asyncio.Task[Run]) -> None:
 
 
 async def each(playing: list[Playing], check: Callable[[Playing], Awaitable[None]]) -> None:
-    """Hold something of each client, and say of which it does not hold."""
+    """Run a check for each client, and list the clients that fail it."""
     found = await asyncio.gather(*map(check, playing), return_exceptions=True)
     failed = []
     for one, error in zip(playing, found, strict=True):
@@ -125,13 +126,13 @@ async def seats_taken(guarded: Guarded, model: str) -> AsyncIterator[Callable[[]
 
 
 def check_still_running(playing: list[Playing]) -> None:
-    """Hold that no client has ended."""
+    """Check that no client has ended."""
     early = {str(one): str(one.run.result()) for one in playing if one.run.done()}
     assert not early, early
 
 
 async def until_all_wait(playing: list[Playing], signs: int) -> None:
-    """Return when a call of each client has had signs of life."""
+    """Wait until a call of each client has received `signs` pieces."""
 
     def have_waited() -> bool:
         check_still_running(playing)
@@ -141,7 +142,7 @@ async def until_all_wait(playing: list[Playing], signs: int) -> None:
 
 
 async def test_long_wait_in_the_queue_breaks_no_call(guarded: Guarded, tmp_path: Path) -> None:
-    """Each client takes five silent seconds for a lost stream here."""
+    """Each client is configured to give up a stream after five silent seconds."""
     async with (
         seats_taken(guarded, LENIENT) as leave_seats,
         all_playing(
@@ -159,7 +160,7 @@ async def test_long_wait_in_the_queue_breaks_no_call(guarded: Guarded, tmp_path:
 
 
 async def test_death_of_an_engine_is_not_seen(guarded: Guarded, tmp_path: Path) -> None:
-    """Of the only one, in the middle of each answer: they go on when it is back."""
+    """The only engine dies during each answer; the answers continue once it is back."""
     async with (
         seats_taken(guarded, LENIENT) as leave_seats,
         all_playing(
@@ -185,7 +186,7 @@ async def test_death_of_an_engine_is_not_seen(guarded: Guarded, tmp_path: Path) 
 
 
 async def test_spent_quota_is_told_once(guarded: Guarded, tmp_path: Path) -> None:
-    """It ends the session, where the client does not call again whatever it is told."""
+    """The refusal ends the session, unless the client retries every refusal."""
     async with all_playing(
         guarded, tmp_path, lambda client: f"{SPENT}/{client}", model=STRICT, script=TOOLS
     ) as playing:
