@@ -1,4 +1,4 @@
-"""Certificates for encrypted connections, made on the spot."""
+"""Certificates for encrypted connections, created during the tests."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 NOWHERE = "10.9.9.9"
-"""Address of an owner whose name is not compared."""
+"""Address in certificates whose owner's name is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority, which writes the certificates that it signs into its folder."""
+    """Certificate authority that writes its signed certificates into its folder."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def of(cls, folder: Path) -> "Authority":
-        """Return a new authority with a folder of its own, by whose name it goes."""
+        """Return a new authority with a new folder, whose name it takes."""
         folder.mkdir()
         key = ec.generate_private_key(ec.SECP256R1())
         authority = cls(folder, key)
@@ -33,11 +33,11 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """Its own certificate, for those who trust it."""
+        """Path of the authority's own certificate."""
         return self.folder / "authority.pem"
 
     def issue(self, name: str, address: str = NOWHERE) -> tuple[Path, Path]:
-        """Write a new certificate and its key; return the two files."""
+        """Write a new certificate and its key; return the two paths."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = make_certificate(
             name, key, self.folder.name, self.key, is_authority=False, address=address
@@ -62,7 +62,7 @@ def make_certificate(
     is_authority: bool,
     address: str = NOWHERE,
 ) -> x509.Certificate:
-    """Return a certificate that is good for two days around now.
+    """Return a certificate that is valid for two days around now.
 
     Args:
         name: Whom it is of.

@@ -1,4 +1,4 @@
-"""Keeps unit tests unit tests; one Ray cluster for all tests that are marked for it."""
+"""Fixtures for all tests: no Ray cluster in unit tests, one cluster for tests marked for it."""
 
 import os
 import sys
@@ -19,23 +19,23 @@ os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",  # read when Ray is imported
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    # On a busy machine nothing is dead yet that has been silent for some seconds.
+    # On a busy machine a process may be silent for some seconds.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
 }
 
-# The shared cluster has Serve's own proxy, whatever `justitia env` has set in this shell.
+# The shared cluster uses Serve's own proxy, regardless of `justitia env` in this shell.
 for _name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"):
     os.environ.pop(_name, None)
 
-# Each process of Serve and of vLLM imports thousands of modules, and takes 2 to 7 s of CPU to
-# compile them: what is compiled is kept, also where the environment asks for no such files.
+# Each process of Serve and of vLLM imports thousands of modules and takes 2 to 7 s of CPU to
+# compile them: keep the compiled files even if the environment disables them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Profiles of hypothesis: `dev` while a change is made, `ci` for all of the examples, where the
-# environment says `CI` or with `--hypothesis-profile ci`. Both draw the same examples in every run,
-# and have no time limit: a busy machine fails no test.
+# Profiles of hypothesis: `dev` during development, `ci` for all examples, if the environment sets
+# `CI` or with `--hypothesis-profile ci`. Both draw the same examples in every run, without a time
+# limit that a busy machine could exceed.
 settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60)
 settings.register_profile("dev", settings.get_profile("ci"), max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
@@ -45,14 +45,17 @@ _STARTS_CLUSTERS = ("ray", "vllm")
 
 
 class ClusterInUnitTest(BaseException):
-    """A test without the mark wants a Ray cluster; not an Exception, so that no product eats it."""
+    """An unmarked test starts a Ray cluster.
+
+    Not an Exception, so that product code cannot catch it.
+    """
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let others warn where they will: at Serve's import, and after vLLM's engines.
+    """Ignore third-party warnings at Serve's import and after vLLM's engines.
 
-    Serve's own use of pydantic warns. An engine that dies leaves its zmq contexts to the garbage
-    collector, which finds them in whichever test is running then.
+    Serve's own use of pydantic warns. A dying engine leaves its zmq contexts to the garbage
+    collector, which finds them during another test.
     """
     for message in (
         "ignore:Using extra keyword arguments on `Field`",
@@ -65,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _no_cluster_unless_marked(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Make Ray refuse to start, also by itself at the first `.remote()`."""
+    """Make Ray refuse to start, including its automatic start at the first `.remote()`."""
     if any(request.node.get_closest_marker(mark) for mark in _STARTS_CLUSTERS):
         return
     ray, serve = sys.modules.get("ray"), sys.modules.get("ray.serve")
@@ -80,15 +83,15 @@ def _no_cluster_unless_marked(
         monkeypatch.setattr(serve, "run", refuse)
 
 
-# Ray is imported in the fixtures: tests without a cluster should not wait for it.
+# Fixtures import Ray, so that tests without a cluster do not wait for it.
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Ray cluster of our own, with CPUs to reserve rather than to use.
+    """Ray cluster with CPUs for reservations only.
 
-    Its processes find this repository by their environment. Ray would also put this process's
-    directory before all that an application names, such as the release that it is of.
+    Its processes find this repository by their environment. Ray would otherwise put this process's
+    directory before an application's own paths, such as the release under test.
     """
     import ray
 
@@ -117,7 +120,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 async def serving(
     cluster: None, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator["Serving"]:
-    """Serve, empty; at the end nothing of what it was given may be left."""
+    """Serve without applications; at the end nothing of the tests' applications may be left."""
     from ray import serve
 
     from tests.eventually import eventually

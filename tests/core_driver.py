@@ -1,4 +1,4 @@
-"""Drives a `SchedulerCore` in tests: short calls, its own clock, every invariant after each."""
+"""Driver of a `SchedulerCore` in tests: short calls, own clock, all invariants after each event."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,24 +14,25 @@ from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.units import KvTokenTime, LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9)
-"""Silence is never taken for absence; a new scheduler still waits no longer than by default."""
+"""Timeouts so long that silence never counts as absence; the wait of a new scheduler is the
+default."""
 
 
 class CoreDriver:
-    """A core, an instant, and the actions of the last event."""
+    """Core with a clock; every method returns the actions of its event."""
 
     def __init__(self, core: SchedulerCore | None = None, now: Seconds = 100.0) -> None:
         self.core = core if core is not None else SchedulerCore()
         self.now = now
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Feed an event in, at this driver's instant."""
+        """Handle an event at the driver's current time."""
         actions = self.core.handle(event, self.now)
         check(self.core)
         return actions
 
     def wait(self, seconds: Seconds) -> list[Action]:
-        """Let time pass and nothing else happen."""
+        """Advance the clock without another event."""
         self.now += seconds
         return self.handle(ev.DeadlinePassed())
 
@@ -46,7 +47,6 @@ class CoreDriver:
         recognized_by: str = "",
         idle_s: Seconds | None = None,
     ) -> list[Action]:
-        """Open an application."""
         return self.handle(
             ev.ApplicationArrived(
                 application_id,
@@ -76,7 +76,7 @@ class CoreDriver:
         stage: int | None = None,
         remaining: KvTokenTime | None = None,
     ) -> list[Action]:
-        """Submit an inference whose predicted output is `output`."""
+        """Submit an inference whose predicted output is `output` tokens."""
         return self.handle(
             ev.InferenceSubmitted(
                 request_id=request_id,
@@ -110,9 +110,9 @@ class CoreDriver:
         hangs: bool = False,
         connected: bool = False,
     ) -> list[Action]:
-        """Let a replica report and ask for work; mappings name output tokens so far, or in all.
+        """Pull of a replica; mappings give output tokens so far, or in total for finished leases.
 
-        Without progress (None) it tells ends alone.
+        With `progress=None` only the ends are reported.
         """
         if isinstance(progress, Mapping):
             progress = [ev.LeaseProgress(name, 0, n, running=True) for name, n in progress.items()]
@@ -137,12 +137,12 @@ class CoreDriver:
     def last_word(
         self, *lease_ids: LeaseId, output: Tokens = 0, prompt: Tokens = 0, replica_id: str = "r0"
     ) -> list[Action]:
-        """Let a replica report what it made under leases that were aborted."""
+        """Report what a replica made under aborted leases."""
         ends = [ev.LeaseFinished(name, prompt, output, None) for name in lease_ids]
         return self.pull(replica_id, None, ends)
 
     def record(self) -> Record:
-        """Return the snapshot as it comes back from the store."""
+        """Return the snapshot after a round trip through JSON."""
         stored: Record = json.loads(json.dumps(snapshot(self.core)))
         return stored
 
@@ -152,7 +152,7 @@ class CoreDriver:
         replicas: Sequence[ReplicaId] = (),
         record: Record | None = None,
     ) -> SchedulerCore:
-        """Let another core become leader on what is stored, and return the one before it.
+        """Replace the core by one that restores the stored state; return the previous core.
 
         Args:
             core: A core that has handled nothing.
@@ -167,7 +167,7 @@ class CoreDriver:
         return old
 
     def resubmit(self, inference: Inference, lease_id: LeaseId | None) -> list[Action]:
-        """Submit an inference of an earlier scheduler again, with the lease that it holds."""
+        """Resubmit an inference of an earlier scheduler, with its lease."""
         return self.submit(
             inference.request_id,
             inference.application_id,
@@ -180,43 +180,35 @@ class CoreDriver:
         )
 
     def lease_of(self, request_id: RequestId) -> LeaseId:
-        """Return the lease that an inference holds."""
         lease_id = self.inference(request_id).lease_id
         assert lease_id is not None
         return lease_id
 
     def inference(self, request_id: RequestId) -> Inference:
-        """Return an inference that has not ended."""
         return self.core.state.inferences[request_id]
 
     def application(self, application_id: str = "a") -> Application:
-        """Return a live application."""
         return self.core.state.applications[application_id]
 
     def account(self, application_id: str = "a") -> Account:
-        """Return the account of a live application."""
         return self.core.ledger.fair_share.accounts[application_id]
 
     def waiting(self, application_id: str = "a") -> list[RequestId]:
-        """Return what waits of an application, first first."""
+        """Return an application's waiting inferences in order."""
         return [inference.request_id for inference in self.application(application_id).waiting]
 
 
 def granted(actions: Sequence[Action]) -> list[RequestId]:
-    """Return the requests granted, in order."""
     return [action.request_id for action in actions if isinstance(action, Grant)]
 
 
 def aborted(actions: Sequence[Action]) -> list[LeaseId]:
-    """Return the leases aborted, in order."""
     return [action.lease_id for action in actions if isinstance(action, Abort)]
 
 
 def refused(actions: Sequence[Action]) -> list[tuple[RequestId, str]]:
-    """Return the requests refused and why, in order."""
     return [(a.request_id, a.reason.value) for a in actions if isinstance(a, Refuse)]
 
 
 def ended(actions: Sequence[Action]) -> list[tuple[str, str]]:
-    """Return the applications ended and how, in order."""
     return [(a.application_id, a.outcome.value) for a in actions if isinstance(a, EndApplication)]

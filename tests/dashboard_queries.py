@@ -1,4 +1,4 @@
-"""The dashboard that ships, and its queries as Grafana would send them."""
+"""The shipped dashboard, and its queries as Grafana sends them."""
 
 import json
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ CHOSEN = {
     "$application": ".*",
     "$model": ".*",
 }
-"""What Grafana puts in place of the variables when it is just opened: everything is chosen."""
+"""Initial values of Grafana's variables, with everything selected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One query of a panel, or of the annotations."""
+    """Query of a panel, or of the annotations."""
 
     panel: str
     template: str
-    """As it stands in the dashboard."""
+    """Query text of the dashboard, with variables."""
     legend: str | None
-    """None: of an annotation."""
+    """Legend of the series; None for an annotation."""
 
     def expression(self, **chosen: str) -> str:
-        """Return PromQL; `chosen` are other values of variables, by name."""
+        """Return the PromQL; `chosen` overrides values of variables by name."""
         values = CHOSEN | {f"${name}": value for name, value in chosen.items()}
         expression = self.template
         for variable, value in values.items():
@@ -42,12 +42,12 @@ DASHBOARD: dict[str, Any] = json.loads(DASHBOARD_TEXT)
 
 
 def panels() -> list[dict[str, Any]]:
-    """Return the panels, without the headings of rows."""
+    """Return the panels without row headings."""
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[Asked]:
-    """Return every query, those of annotations last."""
+    """Return every query; those of annotations are last."""
     asked = [
         Asked(panel["title"], target["expr"], target["legendFormat"])
         for panel in panels()

@@ -1,4 +1,4 @@
-"""Programs that no Python package brings: a test without one is skipped, and fails in CI."""
+"""Programs outside Python packages: without them a test is skipped, but fails in CI."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import pytest
 
 
 def debian_program(name: str, package: str) -> str:
-    """Return the path of a program; skip the calling test without it, or fail it where `CI` is set.
+    """Return a program's path; without it skip the calling test, or fail it where `CI` is set.
 
     Args:
         name: The program.

@@ -1,4 +1,4 @@
-"""Dry runs of agents: the prompts they would send, counted without any service."""
+"""Dry runs of agents: token counts of their prompts, without a service."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from justitia_ray.sim.suites.load_plan import CallMade, Lengths, PlannedApplicat
 from justitia_ray.units import Tokens
 
 _FILLER = "lorem ipsum dolor sit amet "
-"""In place of what a random model writes, which later prompts quote."""
+"""Filler text in place of a random model's output, which later prompts quote."""
 _CHARS_PER_TOKEN = 3
-"""Of the tiny model's output, about."""
+"""Approximate characters per token of the tiny model's output."""
 
 
 async def dry_run(
@@ -32,7 +32,7 @@ async def dry_run(
 
 
 class _Counting:
-    """Answers every inference with as much filler as it may generate."""
+    """Client that answers every inference with as much filler as it may generate."""
 
     def __init__(self, count_tokens: Callable[[str], Tokens]) -> None:
         self._count_tokens = count_tokens

@@ -5,5 +5,5 @@ from typing import cast
 
 
 def exact(numerator: int | Fraction, denominator: int = 1) -> float:
-    """Return a fraction, typed as the float that it stands in for (see `justitia_ray.units`)."""
+    """Return a fraction, typed as the float that it replaces (see `justitia_ray.units`)."""
     return cast("float", Fraction(numerator, denominator))

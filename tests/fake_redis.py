@@ -1,4 +1,4 @@
-"""The real stores over a Redis in memory, which runs their scripts; a test can take it away."""
+"""The real stores on an in-memory Redis that runs their scripts and can be disconnected."""
 
 import json
 from collections.abc import Iterator
@@ -20,17 +20,17 @@ Json = dict[str, Any]
 
 _NAME = "app/m"
 AWAY = "Redis at redis://memory:6379: FakeRedis is emulating a connection error."
-"""Trouble of a store whose server cannot be reached."""
+"""Error text of a store whose server cannot be reached."""
 
 # Redis's clock stands at zero, so that epochs count from 1.
 patch.object(server_mixin, "time", SimpleNamespace(time=lambda: 0.0)).start()
 
 
 class _OverFakeRedis:
-    """A store over a Redis of its own, which holds one model; those of a test share the store."""
+    """Store with an in-memory Redis for one model; a test's users of it share the store."""
 
     _of = _NAME
-    """Name that the store is for."""
+    """Name under which the store keeps its keys."""
 
     def __init__(self, **options: Any) -> None:
         self.server = FakeServer()
@@ -41,7 +41,7 @@ class _OverFakeRedis:
 
     @property
     def away(self) -> bool:
-        """Whether Redis cannot be reached: every call of a client fails."""
+        """Whether Redis cannot be reached, so that every call of a client fails."""
         return not self.server.connected
 
     @away.setter
@@ -50,29 +50,27 @@ class _OverFakeRedis:
 
     @contextmanager
     def back(self) -> Iterator[None]:
-        """Have the server back for as long as a test looks into it."""
+        """Reconnect the server while a test inspects it."""
         connected, self.server.connected = self.server.connected, True
         yield
         self.server.connected = connected
 
 
 class FakeSchedulerStore(_OverFakeRedis, SchedulerStore):
-    """A scheduler's store."""
-
     def __init__(self, leader: LeaderRecord | None = None) -> None:
         super().__init__(leader=leader)
         self.saves = 0
-        """Saves that were written."""
+        """Number of saves written."""
 
     async def save(self, *arguments: Any) -> bool:
-        """Write what changed, and count it."""
+        """Write the changes and count the save."""
         kept = await super().save(*arguments)
         self.saves += kept
         return kept
 
     @property
     def epoch(self) -> int:
-        """The stored epoch, 0 for none; set by a test, another scheduler's."""
+        """Stored epoch, 0 for none; a test sets it to act as another scheduler."""
         return int(self.raw.get(self._keys.epoch) or 0)
 
     @epoch.setter
@@ -80,33 +78,31 @@ class FakeSchedulerStore(_OverFakeRedis, SchedulerStore):
         self.raw.set(self._keys.epoch, epoch)
 
     def stored_applications(self) -> dict[str, Json]:
-        """Return the stored applications, also while the server is away."""
+        """Return the stored applications, even while the server is disconnected."""
         with self.back():
             stored: dict[str, str] = self.raw.hgetall(self._keys.applications)  # type: ignore[assignment]
         return {name: json.loads(record) for name, record in stored.items()}
 
     def stored_settings(self) -> Json | None:
-        """Return the stored settings, None for none; also while the server is away."""
+        """Return the stored settings, None for none, even while the server is disconnected."""
         with self.back():
             stored = self.raw.get(self._keys.settings)
         return None if stored is None else dict(json.loads(str(stored)))
 
     def put_leader(self, epoch: int, leader: LeaderRecord) -> None:
-        """Let another scheduler be the leader at a later epoch."""
+        """Make another scheduler the leader at a later epoch."""
         self.epoch = epoch
         self.raw.set(self._keys.leader, json.dumps(leader.record(epoch)))
 
 
 class FakePredictionStore(_OverFakeRedis, PredictionStore):
-    """A predictor's store."""
-
     def __init__(self) -> None:
         super().__init__()
         self._bytes = FakeStrictRedis(server=self.server)
 
     @property
     def holder(self) -> str | None:
-        """Replica that learns, None for none; set by a test."""
+        """Replica with the learner's lock, None for none; a test may set it."""
         found = self.raw.get(self._keys.prediction_learner)
         return None if found is None else str(found)
 
@@ -125,14 +121,13 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
         return [fields["o"] for _, fields in entries]
 
     def put_observed(self, observations: list[str]) -> None:
-        """Let observations wait, whatever they are."""
+        """Add observations, valid or not."""
         pipeline = self.raw.pipeline()
         for observation in observations:
             pipeline.xadd(self._keys.prediction_observed, {"o": observation})
         pipeline.execute()
 
     def samples(self, application_class: str) -> list[str]:
-        """Return the history of a class, as JSON."""
         found: Any = self.raw.lrange(self._keys.samples(application_class), 0, -1)
         return list(found)
 
@@ -144,17 +139,15 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
         raw.lset(keys.samples(application_class), 1, "{}")
 
     def index(self, application_class: str) -> VersionIndex:
-        """Return the index of a class's models."""
         raw: Any = self._bytes.hget(self._keys.prediction_models, application_class)
         return decode_index(raw)
 
     def model(self, application_class: str, version: int) -> bytes:
-        """Return the bytes of a model."""
         found: Any = self._bytes.get(self._keys.model(application_class, version))
         return bytes(found)
 
     def put_model(self, application_class: str, version: int, data: bytes | None) -> None:
-        """Put other bytes in the place of a model, or remove it."""
+        """Replace the bytes of a model, or remove it."""
         key = self._keys.model(application_class, version)
         if data is None:
             self._bytes.delete(key)
@@ -163,6 +156,4 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
 
 
 class FakeKeyStore(_OverFakeRedis, KeyStore):
-    """A store of an application's API keys."""
-
     _of = "app"

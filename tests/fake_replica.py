@@ -1,4 +1,4 @@
-"""A replica as the core sees one: leases it holds, tokens it has made, pulls it sends."""
+"""Replica as the core sees it: its leases, the tokens it has made, and its pulls."""
 
 from dataclasses import dataclass, field
 
@@ -9,47 +9,47 @@ from justitia_ray.units import LeaseId, ReplicaId, Tokens
 
 @dataclass
 class Held:
-    """A lease on the replica."""
+    """Lease on the replica."""
 
     prompt: Tokens
     output: Tokens
-    """How long it will be; the scheduler does not know."""
+    """True output length, unknown to the scheduler."""
     running: bool = False
     made: Tokens = 0
     cached: Tokens | None = None
-    """Prompt tokens that it finds in the cache, which it says with its first token."""
+    """Prompt tokens found in the cache, reported with the first token."""
 
     @property
     def read_tokens(self) -> Tokens:
-        """Prompt tokens that are read: half of them if it runs and has no token yet."""
+        """Prompt tokens read: half of them while it runs without a token."""
         if self.made:
             return self.prompt
         return self.prompt // 2 if self.running else 0
 
     @property
     def known_cached(self) -> Tokens | None:
-        """What it has said of the cache so far."""
+        """Cached tokens reported so far."""
         return self.cached if self.made else None
 
 
 @dataclass
 class FakeReplica:
-    """Makes the tokens that it is told to make."""
+    """Replica that makes tokens when a test calls it."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
     held: dict[LeaseId, Held] = field(default_factory=dict)
     ended: list[ev.LeaseFinished] = field(default_factory=list)
-    """Since the last pull."""
+    """Leases that ended since the last pull."""
     draining: bool = False
 
     def start_all(self) -> None:
-        """Let the payload of every lease come."""
+        """Start the payload of every lease."""
         for held in self.held.values():
             held.running = True
 
     def make(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Let a running lease make up to so many tokens, and end if that is all."""
+        """Make up to `tokens` tokens under a running lease, and end it if it is complete."""
         held = self.held[lease_id]
         if held.running:
             held.made = min(held.output, held.made + tokens)
@@ -57,7 +57,7 @@ class FakeReplica:
                 self.end(lease_id, Outcome.FINISHED)
 
     def end(self, lease_id: LeaseId, outcome: Outcome | None) -> None:
-        """Say the last word on a lease in the next pull."""
+        """Report the end of a lease in the next pull."""
         held = self.held.pop(lease_id)
         self.ended.append(
             ev.LeaseFinished(
@@ -66,7 +66,7 @@ class FakeReplica:
         )
 
     def abort(self, lease_id: LeaseId) -> Held | None:
-        """Stop a lease, if it is held, and say in the next pull what it has used."""
+        """Stop a lease, if it is held, and report its use in the next pull."""
         held = self.held.pop(lease_id, None)
         if held is not None:
             end = ev.LeaseFinished(
@@ -76,7 +76,7 @@ class FakeReplica:
         return held
 
     def pull(self, *, whole: bool = True) -> ev.ReplicaPulled:
-        """Return the report of all that ended, and, if `whole`, of all that it holds."""
+        """Return a pull with all ended leases and, if `whole`, all held ones."""
         used = sum(held.prompt + held.made for held in self.held.values() if held.running)
         ended, self.ended = self.ended, []
         return ev.ReplicaPulled(

@@ -1,4 +1,4 @@
-"""The pages of the documentation, and the examples on them that tests run."""
+"""Documentation pages, and the examples on them that tests run."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"<!-- runs: (\w+) -->\n```\w+\n(.*?)```", re.DOTALL)
 
 
 def examples() -> list[tuple[str, str]]:
-    """Return the examples that run as they stand, (how, text), page by page in their order."""
+    """Return the runnable examples as (how, text), page by page in order."""
     return [
         (match[1], match[2])
         for page in WITH_EXAMPLES

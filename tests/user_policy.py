@@ -1,4 +1,4 @@
-"""A policy and a cost function from outside the package, as a user would write them.
+"""A policy and a cost function outside the package, as a user would write them.
 
 They are named by import path: `policy: tests.user_policy:BudgetPolicy`, and in `policy_options`
 `cost: tests.user_policy:decode_seconds`.
@@ -16,13 +16,14 @@ from justitia_ray.core.queue import Key
 def decode_seconds(prompt_tokens: int, output_tokens: int) -> float:
     """Return the time of an inference alone on a machine: 0.1 ms a prompt token, 30 ms an output.
 
-    A cost function takes (prompt, output) tokens, falls in neither, and has a unit of its own.
+    A cost function takes (prompt, output) tokens, must not decrease in either, and may have any
+    unit.
     """
     return 0.0001 * prompt_tokens + 0.03 * output_tokens
 
 
 class BudgetPolicy(Policy):
-    """Applications that have not used up their budget first; FIFO in both groups."""
+    """Policy that serves applications within their budget first; FIFO in both groups."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (Option("budget", 10.0, number(above=0)),)
     DEFAULT_COST: ClassVar[str] = "tests.user_policy:decode_seconds"
@@ -32,12 +33,12 @@ class BudgetPolicy(Policy):
         self.spent: dict[str, float] = {}
 
     def key(self, client: str, application: Application) -> Key:
-        """Return (budget used up, arrival sequence): a key ends in a number that is unique."""
+        """Return (budget used up, arrival sequence); a key ends in a unique number."""
         over = self.spent.get(client, 0) >= self.options.own["budget"]
         return (over, application.sequence)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[str]:
-        """Charge tokens as they are reported, and name the clients whose key may be another."""
+        """Charge reported tokens, and return the clients whose keys may have changed."""
         for delivery in deliveries:
             charge = delivery.cost(self.options.cost_function)
             client = delivery.application_id
@@ -45,13 +46,13 @@ class BudgetPolicy(Policy):
         return [delivery.application_id for delivery in deliveries]
 
     def application_ended(self, application: Application) -> None:
-        """Forget it: applications come without end."""
+        """Drop the application's state, which would otherwise grow without limit."""
         self.spent.pop(application.application_id, None)
 
     def state(self) -> dict[str, Any]:
-        """Return what a scheduler that takes over must know."""
+        """Return the state that a new scheduler needs."""
         return {"spent": dict(self.spent)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it over; what is damaged must raise."""
+        """Restore the state; damaged state must raise."""
         self.spent = {client: float(spent) for client, spent in state["spent"].items()}

@@ -1,12 +1,12 @@
 """Make the Grafana dashboard: `python -m deployments.monitoring.dashboard`.
 
-Writes `justitia_ray/observability/dashboard.json`, which the wheel carries, `justitia dashboard`
-prints and `grafana/justitia.json` links to. Run it at the repository's root, with the extra `dev`,
-after a change of metrics or panels; a test fails while the file is an older one.
+The program writes `justitia_ray/observability/dashboard.json`, which is part of the wheel, printed
+by `justitia dashboard` and linked from `grafana/justitia.json`. Run it at the repository's root,
+with the extra `dev`, after a change of metrics or panels; a test fails while the file is outdated.
 
-The variables are those of Ray's own dashboards, so that a link from one to the other keeps them:
+The variables have the names of Ray's own dashboards, so that links between them keep the values:
 `datasource`, `Cluster` (set on Kubernetes, where a PodMonitor adds `ray_io_cluster`) and
-`SessionName`; `application`, `model` and `window` are this dashboard's own.
+`SessionName`; `application`, `model` and `window` exist only here.
 """
 
 import json
@@ -24,9 +24,9 @@ from justitia_ray.observability.metrics import EPOCH, EPOCH_CHANGES_TOTAL, EXPOR
 
 FILE = Path(__file__).parents[2] / "justitia_ray/observability/dashboard.json"
 UID = "justitia"
-"""The dashboard's id, part of its address; Grafana finds the dashboard to update by it."""
+"""Id of the dashboard and part of its address; Grafana updates the dashboard with this id."""
 _LISTED_FROM = EXPORTED_PREFIX + EPOCH.name
-"""Every scheduler exports this from its start: one series for each model."""
+"""Metric whose labels fill the variables: every scheduler exports one series per model."""
 _CAPTIONS = {
     "ray_io_cluster": "Cluster",
     "SessionName": "Ray session",
@@ -64,7 +64,7 @@ def build_dashboard() -> models.Dashboard:
 
 
 def dashboard_text() -> str:
-    """Return the file: JSON in which a change of one panel is a change of its lines."""
+    """Return the file's text: JSON in which a changed panel changes only its own lines."""
     text = json.dumps(build_dashboard(), cls=JSONEncoder, indent=2, ensure_ascii=False)
     return text + "\n"
 
@@ -81,7 +81,7 @@ def _datasource_variable() -> builders.DatasourceVariable:
 
 
 def _label_variables() -> list[builders.QueryVariable]:
-    """Return a variable for each label; its values are those that the ones before it leave."""
+    """Return a variable for each label; earlier variables restrict the values of later ones."""
     variables: list[builders.QueryVariable] = []
     filters: list[str] = []
     for label, name in VARIABLES.items():
@@ -99,7 +99,7 @@ def _label_variables() -> list[builders.QueryVariable]:
             .current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
             .multi(True)
             .include_all(True)
-            # A series without the label matches too, which `.+` would leave out.
+            # Includes series without the label, which `.+` would exclude.
             .all_value(".*")
             .options([])
             .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
@@ -128,7 +128,7 @@ def _window_variable() -> builders.CustomVariable:
 
 
 def _leadership_changes() -> builders.AnnotationQuery:
-    """Return the lines in every panel that mark the restart of a scheduler."""
+    """Return annotations that mark the restart of a scheduler in every panel."""
     return (
         builders.AnnotationQuery()
         .name("A scheduler takes office")
@@ -136,7 +136,7 @@ def _leadership_changes() -> builders.AnnotationQuery:
         .enable(True)
         .hide(False)
         .icon_color("orange")
-        # The window is fixed: Grafana has no $__rate_interval in annotations.
+        # The window is fixed because Grafana has no $__rate_interval in annotations.
         .expr(f"{rise(EPOCH_CHANGES_TOTAL, 'model', window='1m')} > 0")
         .built_in(0)
     )

@@ -1,4 +1,4 @@
-"""The two kinds of panels of the dashboard, as builders of Grafana's SDK: figures and curves."""
+"""The two kinds of dashboard panels, as builders of Grafana's SDK: figures and curves."""
 
 from collections.abc import Mapping
 from string import ascii_uppercase
@@ -15,7 +15,7 @@ DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
 class Query(NamedTuple):
-    """A PromQL expression of a panel."""
+    """PromQL expression of a panel."""
 
     expr: str
     legend: str
@@ -34,7 +34,7 @@ def figure(
     thresholds: Mapping[float, str] | None = None,
     names: tuple[tuple[str, str, str], ...] = (),
 ) -> stat.Panel:
-    """Return a panel with one figure of this moment; red and "no data" where there is none.
+    """Return a panel with one current figure; red with "no data" if there is none.
 
     Args:
         number: The panel's id.

@@ -1,7 +1,7 @@
-"""The dashboard's rows and panels, in the order of an operator's questions.
+"""Rows and panels of the dashboard, in the order of an operator's questions.
 
-The numbers of panels are part of links: a new panel takes the next free one of its row, and the
-number of one that is gone stays unused.
+Panel numbers are part of links: a new panel takes the next free number of its row, and the number
+of a removed panel stays unused.
 """
 
 from grafana_foundation_sdk.builders.dashboard import Row
@@ -31,11 +31,11 @@ def _quantiles(metric: Metric, label: str, *shares: float) -> tuple[Query, ...]:
     )
 
 
-# --- Overview: is the service well, is it saturated, how long do applications take
+# --- Overview: health, saturation and completion times
 
 
 def _seconds_of_backlog(*by: str) -> str:
-    """Return how long the backlog takes at the service of the window; 0 where nothing waits."""
+    """Return the time to serve the backlog at the window's rate, in seconds; 0 without one."""
     backlog = gauge(m.BACKLOG_KV_TOKEN_TIME, *by)
     # The counter has a series for each tenant, and none before the first service.
     served = per_second(m.SERVED_KV_TOKEN_TIME_TOTAL, *by, window=WINDOW)
@@ -497,7 +497,7 @@ _SCHEDULER = (
     ),
 )
 
-# --- Predictor: errors of predictions, and what they rest on
+# --- Predictor: prediction errors and sources of predictions
 
 _PREDICTOR = (
     curves(

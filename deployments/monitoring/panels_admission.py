@@ -1,4 +1,4 @@
-"""The dashboard's rows on admission: why applications wait, what is refused, who uses how much."""
+"""Rows of the dashboard on admission: reasons of waiting, refusals, and usage."""
 
 from deployments.monitoring.panel_kinds import Query, curves
 from deployments.monitoring.promql import (
@@ -12,10 +12,10 @@ from justitia_ray.observability import metrics as m
 
 
 def _share_of_starts(fell: str) -> str:
-    """Return the share, by horizon, of the starts of the window that fell there."""
+    """Return by horizon the share of the window's starts that fell into a range."""
     some = per_second(m.EXPECTED_STARTS_TOTAL, "horizon", window=WINDOW, where={"fell": fell})
     every = per_second(m.EXPECTED_STARTS_TOTAL, "horizon", window=WINDOW)
-    # Nothing is drawn where nothing started.
+    # Without starts, nothing is drawn.
     return f"{some} / ({every} > 0)"
 
 

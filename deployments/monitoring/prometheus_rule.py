@@ -1,8 +1,8 @@
 """Write the alerts for the Prometheus operator: `python -m deployments.monitoring.prometheus_rule`.
 
-`k8s/components/alerts/prometheus-rule.yaml` is `alerts.yml` inside a PrometheusRule, because
-kustomize reads no file outside its folder. Run it at the repository's root after a change of the
-alerts; a test fails while the file is an older one.
+`k8s/components/alerts/prometheus-rule.yaml` contains `alerts.yml` as a PrometheusRule, because
+kustomize reads no file outside its folder. Run the program at the repository's root after a change
+of the alerts; a test fails while the file is outdated.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ spec:
 
 
 def rule_text() -> str:
-    """Return the PrometheusRule, without the comment that heads the alerts."""
+    """Return the PrometheusRule without the alerts' leading comment."""
     alerts = ALERTS.read_text(encoding="utf-8")
     return _HEAD + indent(alerts[alerts.index("groups:\n") :], "  ")
 

@@ -1,9 +1,8 @@
-"""PromQL over the table of metrics; labels and kinds that a metric lacks are refused.
+"""PromQL from the table of metrics; labels and kinds that a metric lacks are refused.
 
-Ray's exporter puts each process into series of its own, and a process that is started again begins
-new ones. A counter is therefore added up after its rate is taken; of a gauge
-the greatest value counts among the processes that describe one thing, for a dead one's value is
-exported for 20 s more.
+Ray's exporter gives each process its own series, and a restarted process begins new ones. Counters
+are therefore summed after taking the rate. For a gauge, the maximum over the processes that
+describe the same object counts, because a dead process's value is exported for 20 s more.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from types import MappingProxyType
 from justitia_ray.observability.metrics import EXPORTED_PREFIX, Metric
 
 CLUSTER_LABELS = ("ray_io_cluster", "SessionName")
-"""Labels of the Ray cluster: PodMonitors of KubeRay add the first, which is missing elsewhere."""
+"""Labels of the Ray cluster; KubeRay's PodMonitors add the first, which is missing elsewhere."""
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {
         "ray_io_cluster": "Cluster",
@@ -21,19 +20,20 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "model": "model",
     }
 )
-"""The dashboard's variable for each label to filter by; the first two as in Ray's own."""
+"""Dashboard variable for each label to filter by; the first two are named as in Ray's
+dashboards."""
 STEP = "$__rate_interval"
-"""The shortest window with two scrapes in it; a curve of it is as fine as the data."""
+"""Shortest window that contains two scrapes; curves over it are as fine as the data."""
 WINDOW = "$window"
-"""The reader's choice: in a short one nothing may have ended."""
+"""Window chosen by the reader; in a short one, no application may have ended."""
 RANGE = "$__range"
-"""The time range on the screen."""
+"""Time range shown on the screen."""
 
 _EVERYTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def gauge(metric: Metric, *by: str) -> str:
-    """Return the value of a gauge, added up over the labels that are not in `by`."""
+    """Return the value of a gauge, summed over the labels that are not in `by`."""
     _check(metric, "gauge", by)
     one_thing = ", ".join((*CLUSTER_LABELS, *metric.labels))
     highest = f"max by ({one_thing}) ({_selected(metric)})"
@@ -41,13 +41,13 @@ def gauge(metric: Metric, *by: str) -> str:
 
 
 def least(metric: Metric) -> str:
-    """Return the least value of a gauge: 0 if one of several says 0."""
+    """Return the minimum of a gauge: 0 if one of several series is 0."""
     _check(metric, "gauge", ())
     return f"min({_selected(metric)})"
 
 
 def greatest(metric: Metric, *by: str) -> str:
-    """Return the greatest value of a gauge, where a sum would mean nothing."""
+    """Return the maximum of a gauge whose sum would be meaningless."""
     _check(metric, "gauge", by)
     return f"max{_by(by)} ({_selected(metric)})"
 
@@ -55,7 +55,7 @@ def greatest(metric: Metric, *by: str) -> str:
 def per_second(
     metric: Metric, *by: str, window: str = STEP, where: Mapping[str, str] = _EVERYTHING
 ) -> str:
-    """Return the rise of a counter each second.
+    """Return the per-second rise of a counter.
 
     Args:
         metric: The counter.
@@ -74,7 +74,7 @@ def rise(metric: Metric, *by: str, window: str = WINDOW) -> str:
 
 
 def quantile(share: float, metric: Metric, *by: str) -> str:
-    """Return a quantile, over the window, of a histogram or a counter with cumulative `le`."""
+    """Return a quantile over the window, of a histogram or a counter with cumulative `le`."""
     suffix = "_bucket" if metric.kind == "histogram" else ""
     _check(metric, metric.kind, by)
     if not suffix and "le" not in metric.labels:
@@ -84,7 +84,7 @@ def quantile(share: float, metric: Metric, *by: str) -> str:
 
 
 def seen(metric: Metric, *by: str) -> str:
-    """Return the number of values that a histogram recorded within the window."""
+    """Return the number of values that a histogram recorded in the window."""
     _check(metric, "histogram", by)
     return f"{_sum(by)} (increase({_selected(metric, '_count')}[{WINDOW}]))"
 

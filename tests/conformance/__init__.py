@@ -1,1 +1,1 @@
-"""Suites that every implementation of an interface passes."""
+"""Conformance suites that every implementation of an interface must pass."""

@@ -1,4 +1,4 @@
-"""The engines that the conformance suite holds to the Protocol, each started once."""
+"""Engines of the conformance suite, each started once."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -12,7 +12,8 @@ from justitia_ray.serve.engines.vllm_engine import VllmEngine
 
 _MODEL = "tiny"
 _KV_TOKENS = 2048
-"""Scarce on purpose: one prompt can fill it. The longest sequence just fits."""
+"""KV memory of the engines: scarce, so that one prompt can fill it; the longest sequence just
+fits."""
 _BLOCK_SIZE = 32
 _MAX_NUM_SEQS = 16
 _CPU_ENVIRONMENT = {
@@ -26,7 +27,7 @@ _CPU_ENVIRONMENT = {
 
 
 def make_fake_engine(model_path: str) -> Engine:
-    """Return the fake engine, in the sizes of the vLLM one; it needs no model."""
+    """Return the fake engine in the sizes of the vLLM one; it needs no model."""
     return FakeEngine(
         _MODEL,
         kv_tokens=_KV_TOKENS,
@@ -38,7 +39,7 @@ def make_fake_engine(model_path: str) -> Engine:
 
 
 def make_vllm_engine(model_path: str) -> Engine:
-    """Return vLLM with the tiny model on the CPU."""
+    """Return a vLLM engine with the tiny model on the CPU."""
     return VllmEngine(
         model_path,
         _MODEL,
@@ -46,7 +47,7 @@ def make_vllm_engine(model_path: str) -> Engine:
             "dtype": "float32",
             "enforce_eager": True,
             "block_size": _BLOCK_SIZE,
-            "num_gpu_blocks_override": _KV_TOKENS // _BLOCK_SIZE + 1,  # one is vLLM's null block
+            "num_gpu_blocks_override": _KV_TOKENS // _BLOCK_SIZE + 1,  # plus vLLM's null block
             "max_model_len": _KV_TOKENS,
             "max_num_seqs": _MAX_NUM_SEQS,
             "enable_auto_tool_choice": True,
@@ -62,7 +63,7 @@ VLLM_ONLY = [
         "vllm",
         marks=[
             pytest.mark.vllm,
-            # vLLM's own use of torch and of its own chat fields.
+            # vLLM itself uses deprecated torch functions and additional chat fields.
             pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning"),
             pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning:vllm"),
         ],
@@ -73,7 +74,7 @@ _PARAMS = [pytest.param("fake"), *VLLM_ONLY]
 
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The tiny model on disk, and the environment in which vLLM runs it on two cores."""
+    """Path of the tiny model, with environment variables to run vLLM on two cores."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _CPU_ENVIRONMENT.items():
             patch.setenv(name, value)
@@ -88,7 +89,7 @@ def _make(request: pytest.FixtureRequest) -> Engine:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=_PARAMS)
 async def started(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Engine, EngineCapacity]]:
-    """A running engine that the tests share; each test leaves it idle."""
+    """Running engine that the tests share; each test leaves it idle."""
     engine = _make(request)
     capacity = await engine.start()
     yield engine, capacity
@@ -97,19 +98,18 @@ async def started(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Engine,
 
 @pytest.fixture(scope="session")
 def engine(started: tuple[Engine, EngineCapacity]) -> Engine:
-    """The shared engine."""
     return started[0]
 
 
 @pytest.fixture(scope="session")
 def capacity(started: tuple[Engine, EngineCapacity]) -> EngineCapacity:
-    """What the shared engine said on its start."""
+    """Capacity that the shared engine reported at its start."""
     return started[1]
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=_PARAMS)
 async def own_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    """An engine that is not started yet, and that the test may break."""
+    """Engine that has not been started and that the test may break."""
     engine = _make(request)
     yield engine
     await engine.stop()

@@ -1,4 +1,4 @@
-"""A small service around a core, with a seeded load: what the conformance of policies runs on."""
+"""Small service around a scheduling core with a seeded load, for the policies' conformance."""
 
 import random
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from tests.core_driver import CoreDriver
 from tests.fake_replica import FakeReplica, Held
 
 STEP_S = 0.5
-"""A power of two, so that ages and instants are exact in floats."""
+"""Step of the clock: a power of two, so that ages and times are exact in floats."""
 _TENANTS = {"t0": 1, "t1": 2}
-"""And the weight of their applications, which must agree."""
+"""Tenants with the weight of their applications, which must agree."""
 
 
 class Service:
-    """Two replicas and an ingress around a core, and a seeded load on them."""
+    """Core with two replicas, an ingress and a seeded load."""
 
     def __init__(self, policy: str, options: Mapping[str, object], seed: int = 7) -> None:
         self.options = dict(options)
@@ -34,14 +34,14 @@ class Service:
         self.submitted: dict[RequestId, ev.InferenceSubmitted] = {}
         self.outputs: dict[RequestId, Tokens] = {}
         self.holds: dict[RequestId, LeaseId] = {}
-        """What the ingress was granted."""
+        """Lease of each inference that the ingress has been granted."""
         self.owners: dict[LeaseId, RequestId] = {}
         self._priorities: set[int] = set()
         self.random = random.Random(seed)
         self.log: list[Action] = []
 
     def load(self, waves: int = 3, first: int = 0) -> None:
-        """Open two applications of two to six inferences a wave, and close them."""
+        """Open two applications of two to six inferences per wave, and close them."""
         for wave in range(first, first + waves):
             for name, tenant in ((f"a{wave}", "t0"), (f"b{wave}", "t1")):
                 self.open(name, tenant, self.random.randint(2, 6))
@@ -50,7 +50,7 @@ class Service:
             self.step()
 
     def open(self, name: ApplicationId, tenant: str, inferences: int) -> None:
-        """Open an application whose cost is predicted badly, and submit all that it has."""
+        """Open an application with a wrong cost prediction, and submit all its inferences."""
         sizes = [
             (self.random.randint(1, 90), self.random.randint(1, 30)) for _ in range(inferences)
         ]
@@ -63,7 +63,7 @@ class Service:
     def submit(
         self, request_id: RequestId, name: ApplicationId, prompt: Tokens, output: Tokens
     ) -> None:
-        """Submit an inference whose length is predicted badly."""
+        """Submit an inference with a wrong length prediction."""
         self.outputs[request_id] = output
         event = ev.InferenceSubmitted(
             request_id=request_id,
@@ -79,7 +79,7 @@ class Service:
         self.handle(event)
 
     def step(self) -> None:
-        """Let each replica make some tokens and pull."""
+        """Advance the clock; each replica produces some tokens and pulls."""
         self.driver.now += STEP_S
         self.handle(ev.IngressHeartbeat("i0"))
         for fake in list(self.replicas.values()):
@@ -89,20 +89,19 @@ class Service:
         self.report()
 
     def make(self, tokens: Tokens) -> None:
-        """Let each replica make tokens under each lease, and not say so yet."""
+        """Produce tokens under each lease without reporting them."""
         for fake in self.replicas.values():
             fake.start_all()
             for lease_id in list(fake.held):
                 fake.make(lease_id, tokens)
 
     def report(self) -> None:
-        """Let each replica pull."""
         for fake in list(self.replicas.values()):
             self.handle(fake.pull())
             self._check_that_the_first_does_not_fit()
 
     def run(self) -> None:
-        """Go on until nothing is left."""
+        """Step until no application is left."""
         for _ in range(1200):
             if not self.driver.core.state.applications:
                 return
@@ -110,7 +109,7 @@ class Service:
         raise AssertionError(f"stuck: {list(self.driver.core.state.inferences)}")
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Feed an event in and do what the core wants done; vLLM's priorities are whole numbers."""
+        """Handle an event and execute its actions; vLLM's priorities must be integers."""
         actions = self.driver.handle(event)
         self.log += actions
         for action in actions:
@@ -128,33 +127,32 @@ class Service:
         return actions
 
     def join(self, replica_id: ReplicaId, capacity: ReplicaCapacity) -> None:
-        """Start another replica."""
         self.replicas[replica_id] = FakeReplica(replica_id, capacity)
 
     def lose(self, replica_id: ReplicaId) -> None:
-        """Let a replica die, with all that it runs."""
+        """Remove a replica with everything it runs."""
         del self.replicas[replica_id]
         self.handle(ev.ReplicaLost(replica_id))
 
     def break_engine(self, replica_id: ReplicaId) -> None:
-        """Let the engine of a replica die: all that it runs waits again."""
+        """Let a replica's engine die; all its inferences wait again."""
         fake = self.replicas[replica_id]
         for lease_id in list(fake.held):
             fake.end(lease_id, None)
         self.handle(fake.pull())
 
     def fail_one(self, replica_id: ReplicaId) -> None:
-        """Let the first lease of a replica, if any, end with an error at the next pull."""
+        """End a replica's first lease, if any, with an error at the next pull."""
         fake = self.replicas[replica_id]
         for lease_id in list(fake.held)[:1]:
             fake.end(lease_id, Outcome.FAILED)
 
     def running(self) -> set[RequestId]:
-        """Return what replicas hold."""
+        """Return the inferences that replicas hold."""
         return {self.owners[name] for fake in self.replicas.values() for name in fake.held}
 
     def restart(self) -> None:
-        """Put another scheduler in office; the ingress comes back to it, and then the replicas."""
+        """Replace the scheduler; the ingress resubmits first, then the replicas report."""
         old = self.driver
         self.driver = CoreDriver(old.core, old.now)
         core = SchedulerCore(old.core.ledger.policy_name, self.options, lease_prefix="2-")
@@ -170,16 +168,15 @@ class Service:
             )
 
     def story(self) -> list[object]:
-        """Return what was done, in names that two schedulers share.
+        """Return the executed actions, with names that do not depend on the scheduler.
 
-        Leases go by their inference, and priorities by their rank among all: some are sequence
-        numbers, which inferences that were submitted again have used up.
+        Leases are replaced by their inferences, and priorities by their ranks: some are sequence
+        numbers, of which resubmitted inferences have used up some.
         """
         ranks = {priority: rank for rank, priority in enumerate(sorted(self._priorities))}
         return [self._told(action, ranks) for action in self.log]
 
     def ends(self) -> list[EndApplication]:
-        """Return the applications that ended."""
         return [action for action in self.log if isinstance(action, EndApplication)]
 
     def _told(self, action: Action, ranks: Mapping[int, int]) -> object:
@@ -189,14 +186,14 @@ class Service:
             return (action.replica_id, self.owners[action.lease_id])
         if isinstance(action, EndApplication):
             told = {name: getattr(action, name) for name in action.__dataclass_fields__}
-            # Lag and stages are what this scheduler has seen in its own time in office.
+            # Lag and stages are measured anew by each leader.
             return {name: value for name, value in told.items() if name not in ("lag", "stages")}
         return action
 
     def _check_that_the_first_does_not_fit(self) -> None:
-        """Hold the order to its word: if the first in order fits somewhere, it has started.
+        """Check that the first waiting inference in order fits on no replica.
 
-        Clients that `rpm` holds back are in no order until their next window.
+        Clients that `rpm` delays have no place in the order until their next window.
         """
         core = self.driver.core
         first = core.ledger.queue.first()

@@ -1,7 +1,7 @@
-"""A stream that was cut anywhere goes on, on any engine, as if nothing had happened.
+"""A stream cut at any point continues on any engine with the same output.
 
-Greedy, and one call at a time: a batch of another size may change vLLM's floating-point results,
-and with them the tokens, without any cut.
+Calls are greedy and run one at a time: another batch size may change vLLM's floating-point results,
+and with them the tokens.
 """
 
 import json
@@ -42,7 +42,7 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def parts_of(engine: Engine, call: EngineCall) -> list[Part]:
-    """Return a whole stream, a chunk an item."""
+    """Return the chunks of a whole stream."""
     async with aclosing(in_parts(engine.call(call), engine, call.lease_id)) as items:
         return [item async for item in items if isinstance(item, Part)]
 
@@ -55,7 +55,7 @@ def under_a_new_lease(call: EngineCall, earlier: tuple[Output, ...]) -> EngineCa
 async def continued(
     engine: Engine, call: EngineCall, delivered: Delivered
 ) -> tuple[bytes, Progress]:
-    """Return what the next attempt adds for the caller, and what it counts."""
+    """Return the bytes and the progress of the next attempt."""
     resume = delivered.resume()
     assert resume is not None
     following = under_a_new_lease(call, resume.outputs)
@@ -71,7 +71,7 @@ async def continued(
 
 
 def told(stream: bytes) -> tuple[Any, ...]:
-    """Return what a stream says, however it is cut into chunks; fails if it has two ids."""
+    """Return the content of a stream, independent of chunk borders; fail on two ids."""
     said = events(stream)
     assert 1 == len({(event["id"], event["created"]) for event in said})
     choices = [choice for event in said for choice in event["choices"]]
@@ -84,7 +84,7 @@ def told(stream: bytes) -> tuple[Any, ...]:
 async def check_every_cut(
     engine: Engine, call: EngineCall, told: Callable[[bytes], Any] = told, ahead: int = 0
 ) -> bytes:
-    """Cut a stream after each of its chunks, and return it as it is without a cut.
+    """Cut a stream after each of its chunks, check the continuation, and return the uncut stream.
 
     Args:
         engine: The engine of all attempts.
@@ -109,14 +109,14 @@ async def check_every_cut(
 
         begun = b"".join(part.body for part in whole[:cut])
         assert told(undisturbed) == told(begun + rest)
-        # An attempt may find in the cache what the one before it has read.
+        # An attempt may find the previous attempt's tokens in the cache.
         assert final == replace(counted, cached_tokens=final.cached_tokens)
     return undisturbed
 
 
 @pytest.mark.parametrize("kind", _BODIES)
 async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, kind: str) -> None:
-    """The caller notices nothing: text, end and usage are those of an undisturbed stream."""
+    """Text, end and usage equal those of an uncut stream."""
     path, body = _BODIES[kind]
 
     await check_every_cut(engine, leased(body | {"stream": True}, path))
@@ -124,7 +124,7 @@ async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine,
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_tokens_may_be_ahead_of_the_chunks(engine: Engine, path: str) -> None:
-    """A replica may die with chunks on its hands whose tokens have been sent."""
+    """A replica may die after it has reported tokens whose chunks it still holds."""
     body = {"messages": chat("hi")} if path == CHAT else {"prompt": "a b"}
 
     await check_every_cut(engine, leased(body | {"stream": True} | _USAGE, path), ahead=3)
@@ -135,7 +135,7 @@ async def test_tokens_may_be_ahead_of_the_chunks(engine: Engine, path: str) -> N
 async def test_stream_that_ends_with_a_stop_string_ends_there_again(
     engine: Engine, path: str, shown: bool
 ) -> None:
-    """Text is held back while it may be the start of one, and the string may be cut in two."""
+    """Text is held back while it may begin a stop string, and a cut may split the string."""
     body = {"messages": chat("hi")} if path == CHAT else {"prompt": "a b"}
     _, unary = await answer_json(engine, leased(body | {"max_tokens": 12}, path))
     choice = unary["choices"][0]
@@ -146,7 +146,7 @@ async def test_stream_that_ends_with_a_stop_string_ends_there_again(
 
 
 async def test_stream_that_ends_with_a_stop_token_ends_there_again(engine: Engine) -> None:
-    """Such a token is not part of the text, but of what is counted."""
+    """A stop token is not part of the text, but is counted."""
     whole = await parts_of(engine, leased({"prompt": "a b", "stream": True}))
     made = [token for part in whole for output in part.outputs for token in output.tokens]
     stop = {"prompt": "a b", "stop_token_ids": [made[4]], "stream": True}
@@ -155,7 +155,7 @@ async def test_stream_that_ends_with_a_stop_token_ends_there_again(engine: Engin
 
 
 async def test_earlier_outputs_cost_no_iterations_and_are_counted(engine: Engine) -> None:
-    """They are prefilled with the prompt; the clock has them as output, which they were."""
+    """Earlier outputs are prefilled with the prompt; the clock counts them as output."""
     call = leased({"prompt": [5] * 10, "max_tokens": 6, "stream": True})
     whole = await parts_of(engine, call)
     outputs = tuple(output for part in whole for output in part.outputs)
@@ -173,7 +173,7 @@ async def test_earlier_outputs_cost_no_iterations_and_are_counted(engine: Engine
 
 
 async def test_outputs_are_taken_once_and_end_with_the_lease(engine: Engine) -> None:
-    """They are for the ingress; here they must not pile up."""
+    """The ingress takes the outputs; they must not accumulate in the engine."""
     call = leased({"prompt": "a b", "stream": True})
     assert () == engine.take_outputs(call.lease_id)
     assert "" == engine.obstacle(call.lease_id)
@@ -199,14 +199,14 @@ _OBSTACLES: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": chat("a"), "logprobs": True}, "logprobs"),
 ]
 _OF_EVERY_ENGINE = 2
-"""The fake engine knows no sampling."""
+"""Number of cases for every engine; the others concern sampling, which the fake engine lacks."""
 
 
 @pytest.mark.parametrize(("path", "body", "reason"), _OBSTACLES)
 async def test_stream_that_cannot_be_continued_says_why_with_its_first_chunk(
     engine: Engine, path: str, body: dict[str, Any], reason: str
 ) -> None:
-    """Its outputs are not kept: half of it would not fit the other half."""
+    """The outputs of such a stream are not kept: a second half would not fit the first."""
     if isinstance(engine, FakeEngine) and (path, body, reason) not in _OBSTACLES[:_OF_EVERY_ENGINE]:
         pytest.skip("the fake engine knows no sampling")
     parts = await parts_of(engine, leased(body | {"stream": True, "max_tokens": 3}, path))
@@ -216,14 +216,14 @@ async def test_stream_that_cannot_be_continued_says_why_with_its_first_chunk(
 
 
 async def test_seed_is_no_obstacle_to_a_greedy_stream(engine: Engine) -> None:
-    """It is the same with every seed."""
+    """A greedy stream does not depend on the seed."""
     parts = await parts_of(engine, leased({"prompt": "a", "seed": 1, "stream": True}))
 
     assert {""} == {part.obstacle for part in parts}
 
 
 async def test_error_answer_can_be_asked_for_again(engine: Engine) -> None:
-    """It has no outputs, and the next engine answers the same."""
+    """An error answer has no outputs, and the next engine gives the same answer."""
     call = leased({"prompt": "a", "model": "nope", "stream": True})
     items: AsyncGenerator[ResponseHead | Part] = in_parts(engine.call(call), engine, call.lease_id)
     async with aclosing(items):

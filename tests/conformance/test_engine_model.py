@@ -1,6 +1,6 @@
-"""The model of vLLM's scheduler is held to vLLM's own, iteration by iteration, on random calls.
+"""The model of vLLM's scheduler equals vLLM's own, iteration by iteration, on random calls.
 
-Nothing is started: vLLM's `Scheduler` plans, and a made-up model answers.
+No engine is started: vLLM's `Scheduler` plans, and a function of the context replaces the model.
 """
 
 import sys
@@ -28,7 +28,7 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class Setup:
-    """An engine's sizes and rules."""
+    """Sizes and rules of an engine."""
 
     block_size: int
     blocks: int
@@ -39,7 +39,7 @@ class Setup:
 
     @staticmethod
     def drawn(random: Random) -> "Setup":
-        """Draw one that is short of something."""
+        """Draw a setup that is short of some resource."""
         block_size = random.choice((1, 4, 16))
         return Setup(
             block_size,
@@ -53,7 +53,7 @@ class Setup:
 
 @dataclass
 class Call:
-    """A call, on both sides."""
+    """Call in both schedulers."""
 
     prompt: list[int]
     max_tokens: int
@@ -66,12 +66,12 @@ class Call:
     request: Any = None
 
     def next_token(self) -> int:
-        """Return the token that the made-up model gives next: equal contexts go on alike."""
+        """Return the next token of the replaced model: a function of the context."""
         return zlib.crc32(repr([*self.prompt, *self.made]).encode()) % 3
 
 
 class Both:
-    """vLLM's scheduler beside the model of it."""
+    """vLLM's scheduler beside its model."""
 
     def __init__(self, setup: Setup, make_vllm: Callable[[Setup], Any]) -> None:
         self.setup = setup
@@ -90,7 +90,6 @@ class Both:
         self._made = 0
 
     def add(self, call: Call) -> None:
-        """Send a call to both."""
         from vllm import SamplingParams
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -127,7 +126,6 @@ class Both:
         self.ours.add(call.sequence)
 
     def abort(self, name: str) -> None:
-        """End a call before its last token."""
         from vllm.v1.request import RequestStatus
 
         call = self.open.pop(name)
@@ -137,7 +135,7 @@ class Both:
         self.check()
 
     def step(self, abort: str | None = None) -> None:
-        """Run an iteration on both, in which perhaps a call is aborted."""
+        """Run an iteration on both, with an optional abort during it."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         planned = self.theirs.schedule()
@@ -186,7 +184,7 @@ class Both:
         self.check()
 
     def check(self) -> None:
-        """Compare all that can be seen of both."""
+        """Compare all visible state of both."""
         pool = self.theirs.kv_cache_manager.block_pool
         assert pool.get_num_free_blocks() == self.ours.pool.free_blocks
         names = {id(call.sequence): call.name for call in self.open.values()}
@@ -209,7 +207,7 @@ class Both:
 
 
 def drawn_prompt(random: Random, both: Both, stems: list[list[int]]) -> list[int]:
-    """Draw a prompt: a stem and more, what another call had and more, or the same again."""
+    """Draw a prompt: a stem or another call's tokens, extended, or a repeated prompt."""
     room = both.setup.blocks * both.setup.block_size
     calls = [*both.open.values(), *both.ended[-8:]]
     kind = random.random()
@@ -228,7 +226,7 @@ def drawn_prompt(random: Random, both: Both, stems: list[list[int]]) -> list[int
 
 
 def play(seed: int, make_vllm: Callable[[Setup], Any]) -> Both:
-    """Draw calls for both and compare them after each."""
+    """Draw calls for both schedulers and compare them after each."""
     random = Random(seed)
     both = Both(Setup.drawn(random), make_vllm)
     stems = [[random.randrange(3) for _ in range(random.randint(1, 120))] for _ in range(3)]
@@ -258,7 +256,7 @@ def play(seed: int, make_vllm: Callable[[Setup], Any]) -> Both:
 
 @pytest.fixture(scope="module")
 def make_vllm(model_path: str) -> Callable[[Setup], Any]:
-    """Makes a scheduler of vLLM, with the sizes of a setup."""
+    """Function that makes a vLLM scheduler with the sizes of a setup."""
     import torch
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -275,7 +273,7 @@ def make_vllm(model_path: str) -> Callable[[Setup], Any]:
         scheduler.max_num_scheduled_tokens = setup.max_batched_tokens
         scheduler.policy = setup.policy
         cache.enable_prefix_caching = setup.caching
-        cache.num_gpu_blocks = setup.blocks + 1  # one is vLLM's null block
+        cache.num_gpu_blocks = setup.blocks + 1  # plus vLLM's null block
         spec = FullAttentionSpec(
             block_size=setup.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
         )
@@ -297,7 +295,7 @@ def make_vllm(model_path: str) -> Callable[[Setup], Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 4 * _SEEDS_OF_A_TEST, _SEEDS_OF_A_TEST))
 def test_plans_and_cache_are_those_of_vllm(first: int, make_vllm: Callable[[Setup], Any]) -> None:
-    """Whatever is measured on the fake engine or in the simulator rests on this."""
+    """All measurements on the fake engine and in the simulator rely on this equality."""
     played = [play(seed, make_vllm) for seed in range(first, first + _SEEDS_OF_A_TEST)]
 
     assert sum(both.cached_tokens for both in played) > 0
@@ -305,19 +303,18 @@ def test_plans_and_cache_are_those_of_vllm(first: int, make_vllm: Callable[[Setu
 
 
 class FreesFromTheFirst(BlockPool):
-    """Frees the blocks of a sequence from the first to the last."""
+    """Wrong pool that frees the blocks of a sequence from first to last."""
 
     def free(self, holding: Holding) -> None:
-        """Free them in the wrong order."""
         holding.pieces.reverse()
         super().free(holding)
 
 
 class EvictsTheLatest(BlockPool):
-    """Evicts first what was freed last."""
+    """Wrong pool that evicts the most recently freed block first."""
 
     def allocate(self, holding: Holding, blocks: int) -> None:
-        """Turn the list of free runs around, and back."""
+        """Reverse the list of free runs for the allocation."""
         self._turn_free_runs()
         super().allocate(holding, blocks)
         self._turn_free_runs()
@@ -332,7 +329,7 @@ class EvictsTheLatest(BlockPool):
 
 
 class FindsWholePrompts(StepScheduler[EngineSequence]):
-    """Takes a prompt as computed to its last token."""
+    """Wrong scheduler that treats a cached prompt as computed including its last token."""
 
     def _start(self, sequence: EngineSequence) -> bool:
         sequence.prompt_tokens += 1
@@ -342,17 +339,17 @@ class FindsWholePrompts(StepScheduler[EngineSequence]):
 
 
 class PreemptsTheFirst(StepScheduler[EngineSequence]):
-    """Preempts what was admitted first."""
+    """Wrong scheduler that preempts the first admitted sequence."""
 
     def _victim(self) -> EngineSequence:
         return self.running[0]
 
 
 class CachesForLogprobs(StepScheduler[EngineSequence]):
-    """Lets every prompt read the cache."""
+    """Wrong scheduler that lets every prompt read the cache."""
 
     def add(self, sequence: EngineSequence) -> None:
-        """Forget that its every token has to be computed."""
+        """Ignore that every token has to be computed."""
         sequence.reads_cache = True
         super().add(sequence)
 

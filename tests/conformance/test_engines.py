@@ -1,4 +1,4 @@
-"""Every line of the `Engine` Protocol, held against every engine."""
+"""Every rule of the `Engine` Protocol, tested on every engine."""
 
 import asyncio
 import json
@@ -37,17 +37,16 @@ def leased(body: dict[str, Any] | bytes, path: str = COMPLETIONS, priority: int 
 
 
 def ids(length: int, first: int = 5) -> list[int]:
-    """Return a prompt of that many tokens in every engine; another `first` shares no memory."""
+    """Return a prompt of `length` tokens in every engine; another `first` shares no KV."""
     return [first] + [5] * (length - 1)
 
 
 def chat(text: str) -> list[dict[str, str]]:
-    """Return the messages of a chat of one message."""
     return [{"role": "user", "content": text}]
 
 
 async def answer(engine: Engine, call: EngineCall) -> tuple[ResponseHead, bytes]:
-    """Return the whole answer; fails if the head is not first or not alone."""
+    """Return the whole answer; fail if the head is not first or not the only one."""
     async with aclosing(engine.call(call)) as items:
         head = await anext(items)
         assert isinstance(head, ResponseHead)
@@ -59,28 +58,27 @@ async def answer(engine: Engine, call: EngineCall) -> tuple[ResponseHead, bytes]
 
 
 async def answer_json(engine: Engine, call: EngineCall) -> tuple[int, Any]:
-    """Return the status and the decoded body of an answer."""
     head, body = await answer(engine, call)
     return head.status, json.loads(body)
 
 
 def events(body: bytes) -> list[Any]:
-    """Return the events of a stream; fails if it does not end with [DONE]."""
+    """Return the events of a stream; fail if it does not end with [DONE]."""
     lines = [line for line in body.decode().split("\n\n") if line]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
 async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
-    """Wait for something that an engine shows only in a gauge, as a replica has to."""
+    """Poll a condition that an engine shows only in a gauge."""
     async with asyncio.timeout(within_s):
-        # No engine tells when its gauges change.
+        # Engines do not signal changes of their gauges.
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a caller, which closes its call."""
+    """Cancel a caller's task, which closes its call."""
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
@@ -89,7 +87,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 async def test_capacity_is_what_the_engine_was_given(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
-    """The scheduler fills replicas by these numbers; a token too many is a grant that waits."""
+    """The scheduler fills replicas by these numbers; one token too many is a grant that waits."""
     assert capacity == EngineCapacity(
         2048, block_size=32, max_num_seqs=16, max_model_len=2048, caches_prefixes=True
     )
@@ -101,10 +99,9 @@ async def test_capacity_is_what_the_engine_was_given(
 async def test_stream_deltas_add_up_to_the_unary_text(
     engine: Engine, path: str, prompt: dict[str, Any]
 ) -> None:
-    """A caller gets the same answer either way; a lost or doubled delta would show here.
+    """A lost or doubled delta would change the caller's answer.
 
-    The ingress frames the answer anew, so headers of the hop are left out: a stale length would
-    cut it.
+    The ingress frames the answer, so headers of the hop are left out: a stale length would cut it.
     """
     head, unary = await answer(engine, leased(prompt, path))
     stream_head, stream = await answer(engine, leased(prompt | {"stream": True}, path))
@@ -126,7 +123,7 @@ async def test_stream_deltas_add_up_to_the_unary_text(
 
 
 async def test_stream_comes_in_chunks(engine: Engine, capacity: EngineCapacity) -> None:
-    """Time to first token is lost if an engine collects the stream before it passes it on."""
+    """An engine that collects the stream first would lose the time to first token."""
     call = leased({"prompt": "a b c", "max_tokens": 1800, "stream": True})
 
     async with aclosing(engine.call(call)) as items:
@@ -141,7 +138,7 @@ async def test_stream_comes_in_chunks(engine: Engine, capacity: EngineCapacity) 
 
 @pytest.mark.slow
 async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
-    """A unary call must be metered as it runs, or the fair clock stands still until its end."""
+    """A unary call must be metered while it runs, or the fair clock stops until its end."""
     call = leased({"prompt": ids(10), "max_tokens": 1500})
     task = asyncio.create_task(answer(engine, call))
 
@@ -172,7 +169,7 @@ async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
 async def test_final_progress_equals_usage(
     engine: Engine, path: str, body: dict[str, Any], choices: int, stream: bool
 ) -> None:
-    """What the meter charges and what the caller is told must be the same tokens.
+    """The meter and the caller's usage must count the same tokens.
 
     `usage` counts a prompt once; the KV of its n choices holds it n times, and so does progress.
     """
@@ -206,7 +203,7 @@ async def test_two_calls_with_one_request_id_are_metered_apart(engine: Engine) -
 async def test_early_close_frees_kv_within_a_second(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
-    """A caller who leaves must not hold memory that others wait for, whatever he called."""
+    """A caller that has left must not hold memory that others wait for."""
     call = leased({"prompt": ids(1000), "max_tokens": 1000, "stream": stream})
     task = asyncio.create_task(answer(engine, call))
     await until(lambda: engine.progress(call.lease_id).output_tokens >= 5)
@@ -226,7 +223,7 @@ async def test_early_close_frees_kv_within_a_second(
 async def test_what_is_left_at_any_moment_is_charged_as_the_engine_counts_it(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
-    """To the token from the first one on; before it nothing is counted, and no more than read."""
+    """From the first token on the count is exact; before it at most the read prompt counts."""
     rng, before = random.Random(34), _counted(engine)
     charged = Progress(0, 0)
     unread = 0
@@ -267,7 +264,7 @@ async def test_what_is_left_at_any_moment_is_charged_as_the_engine_counts_it(
 
 
 def counted_tokens(progress: Progress) -> tuple[int, int]:
-    """Return the tokens of prompts and outputs, whatever the prefix cache had of them."""
+    """Return prompt and output tokens, regardless of the prefix cache."""
     return progress.prompt_tokens, progress.output_tokens
 
 
@@ -308,9 +305,9 @@ async def test_closing_a_call_that_waits_for_kv_takes_it_out(
 
 
 async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
-    """Return the priorities in which calls end that were all queued while KV was full.
+    """Return the priorities of calls in the order of their ends, all queued while KV was full.
 
-    The prompt of none of them fits beside the blocker.
+    No prompt of them fits beside the call that blocks the memory.
     """
     blocker = leased({"prompt": ids(1060, 6), "max_tokens": 980})
     blocking = asyncio.create_task(answer(engine, blocker))
@@ -333,9 +330,9 @@ async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
 
 
 async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
-    """The engine's own short queue must not undo the order of the leases.
+    """The engine's own queue must not change the order of the leases.
 
-    No two of them fit at once, so they end in the order of their admission.
+    No two of the calls fit at once, so they end in the order of their admission.
     """
     calls = [
         leased({"prompt": ids(1100, 7 + number)}, priority=priority)
@@ -351,7 +348,7 @@ async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
 
 
 async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
-    """Otherwise any caller could put himself first."""
+    """Otherwise any caller could go first."""
     calls = [
         leased({"prompt": ids(1100, 7 + given), "priority": asked}, priority=given)
         for given, asked in ((3, 0), (1, 9), (2, 5))
@@ -362,7 +359,7 @@ async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
 
 @pytest.mark.slow
 async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None:
-    """Who is last in order gives way, recomputes, and still gets a whole answer."""
+    """The call with the lowest priority is preempted, recomputed, and still answered whole."""
     before = engine.preemptions()
     last = leased({"prompt": ids(980, 7), "max_tokens": 300}, priority=2)
     first = leased({"prompt": ids(980, 8), "max_tokens": 300}, priority=1)
@@ -400,7 +397,7 @@ async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None
 async def test_bad_requests_get_an_openai_error(
     engine: Engine, path: str, body: dict[str, Any] | bytes, status: int, param: str | None
 ) -> None:
-    """Clients read `error.message`; an exception or an empty 500 tells them nothing."""
+    """Clients read `error.message`; an exception or an empty 500 is no help to them."""
     call = leased(body, path)
 
     answered, received = await answer_json(engine, call)
@@ -412,7 +409,7 @@ async def test_bad_requests_get_an_openai_error(
 
 
 async def test_path_that_is_not_served_is_not_found(engine: Engine) -> None:
-    """A typing error in a path is the caller's, and no reason to restart a replica."""
+    """A misspelt path is the caller's mistake, and no reason to restart a replica."""
     head, _ = await answer(engine, leased({"prompt": "a"}, "/v1/completion"))
 
     assert head.status == 404
@@ -420,9 +417,9 @@ async def test_path_that_is_not_served_is_not_found(engine: Engine) -> None:
 
 
 def engine_processes() -> dict[int, psutil.Process]:
-    """Return the processes below this one, but for multiprocessing's own helper.
+    """Return the processes below this one, without multiprocessing's helper.
 
-    Nor those of a Ray cluster that other tests have started: they come and go.
+    A Ray cluster started by other tests is excluded too: its processes come and go.
     """
     found: list[psutil.Process] = []
     for child in psutil.Process().children():
@@ -436,7 +433,7 @@ def _mentions(process: psutil.Process, word: str) -> bool:
 
 
 async def test_steps_are_counted_while_there_is_work(engine: Engine) -> None:
-    """A replica tells a stalled engine by them: in a prefill and for unary calls, too."""
+    """A replica detects a stalled engine by its steps, also in a prefill and for unary calls."""
     before = engine.steps()
     assert not before.has_work
     call = leased({"prompt": "a", "max_tokens": 20})
@@ -450,11 +447,11 @@ async def test_steps_are_counted_while_there_is_work(engine: Engine) -> None:
     assert "" == engine.suspended()
 
 
-# The last ones in this file: each starts an engine of its own.
+# The last tests in this file: each starts its own engine.
 async def test_engine_that_stands_still_shows_it_goes_on_and_can_be_killed(
     own_engine: Engine,
 ) -> None:
-    """Its work is taken away meanwhile: that it goes on shows in a step all the same."""
+    """Its work is removed meanwhile, and it still shows a step when it continues."""
     cores = set(multiprocessing.active_children())
     await own_engine.start()
     pids = [core.pid for core in set(multiprocessing.active_children()) - cores]
@@ -474,7 +471,7 @@ async def test_engine_that_stands_still_shows_it_goes_on_and_can_be_killed(
             os.kill(pid, signal.SIGCONT)
 
     await answer(own_engine, leased({"prompt": "a"}))
-    for comes_before_it in (True, False):  # is at work when it is stopped, or idle
+    for comes_before_it in (True, False):  # at work when it is stopped, or idle
         call = leased({"prompt": "a", "max_tokens": 2000, "stream": True})
         if comes_before_it:
             running = asyncio.create_task(answer(own_engine, call))
@@ -484,7 +481,7 @@ async def test_engine_that_stands_still_shows_it_goes_on_and_can_be_killed(
             stop()
             running = asyncio.create_task(answer(own_engine, call))
         await until(lambda: own_engine.steps().has_work and bool(own_engine.suspended()))
-        await asyncio.sleep(0.2)  # what it had made before is read
+        await asyncio.sleep(0.2)  # its earlier output is read
         made = own_engine.steps().made
         await asyncio.sleep(0.2)
         assert made == own_engine.steps().made
@@ -506,11 +503,11 @@ async def test_engine_that_stands_still_shows_it_goes_on_and_can_be_killed(
     assert not [pid for pid in pids if pid is not None and psutil.pid_exists(pid)]
 
 
-# As the one before it.
+# Like the previous test.
 async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engine: Engine) -> None:
-    """Only so the replica knows that an answer is no answer, and its leases run elsewhere.
+    """Only with such an error does the replica let its leases run elsewhere.
 
-    The workers of an engine that was killed outlive it; they would hold the GPU's memory.
+    Workers outlive a killed engine; they would hold the GPU's memory.
     """
     others = engine_processes()
     cores = set(multiprocessing.active_children())

@@ -1,4 +1,4 @@
-"""Grammars on vLLM: compiled in another process first, and only what comes through goes on."""
+"""Grammars on vLLM are compiled in another process first, and used only if that succeeds."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _SMALL = {
 
 
 def _nested(depth: int) -> dict[str, Any]:
-    """Return a schema of two alternatives at each level: 1.25 MB for 13."""
+    """Return a schema with two alternatives at each level: 1.25 MB for depth 13."""
     if depth == 0:
         return {"type": "string"}
     inner = _nested(depth - 1)
@@ -64,7 +64,7 @@ async def _content(engine: Engine, **fields: Any) -> str:
 
 
 async def test_each_kind_of_grammar_binds_the_output(engine: Engine) -> None:
-    """By vLLM's own backends, which are told what the other process has found."""
+    """The backends of vLLM apply the grammar after the other process has compiled it."""
     in_schema = json.loads(await _content(engine, **_format({"enum": ["red", "blue"]})))
     chosen = await _content(engine, structured_outputs={"choice": ["yes", "no"]})
     matched = await _content(engine, structured_outputs={"regex": "[ab]{3}"})
@@ -95,7 +95,7 @@ async def test_what_vllm_refuses_is_its_own_400(engine: Engine) -> None:
 async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
     engine: Engine, path: str
 ) -> None:
-    """It took 30 s of the replica's loop, in which no stream had a token."""
+    """Without the limit, such a schema blocked the replica's loop for 30 s."""
     schema = _nested(13)
     if path == RESPONSES:
         described = {"type": "json_schema", "name": "s", "schema": schema, "strict": True}
@@ -106,7 +106,7 @@ async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
         heavy = _call(path, messages=messages, max_tokens=9, output_config={"format": described})
     else:
         heavy = _chat(**_format(schema))
-    await _content(engine, **_format(_SMALL))  # the worker runs
+    await _content(engine, **_format(_SMALL))  # starts the worker
     gaps: list[float] = []
 
     async def beat() -> None:
@@ -119,7 +119,7 @@ async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
 
     beating = asyncio.create_task(beat())
     refused = asyncio.create_task(answer(engine, heavy))
-    await _content(engine, ignore_eos=True)  # comes to its end beside it
+    await _content(engine, ignore_eos=True)  # completes beside it
     head, body = await refused
     beating.cancel()
 
@@ -130,7 +130,7 @@ async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
 
 
 async def test_schema_that_is_known_costs_no_time(engine: Engine) -> None:
-    """Neither the worker's nor that of its compiler."""
+    """A known schema is compiled neither by the worker nor again by the engine."""
     schema = {**_SMALL, "title": "another one"}
     times = []
     for format_ in ({}, _format(schema), _format(schema), _format({**schema, "title": "third"})):

@@ -1,4 +1,4 @@
-"""What every policy of the table keeps to, whatever its order."""
+"""Rules that every policy keeps, regardless of its order."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,20 +21,20 @@ Options = Mapping[str, object]
 NAMES = (*POLICIES, *LAB_POLICIES)
 
 _OWN: dict[str, Options] = {
-    "rpm": {"requests_per_minute": 4},  # so that clients are held back
+    "rpm": {"requests_per_minute": 4},  # so that clients are delayed
     "drr": {"quantum": 20},
     "mlfq": {"quantum": 500},
     "justitia-guarded": {"fairness": "tenant"},
 }
-"""Options under which small loads show what a policy does."""
+"""Options under which small loads show the effect of each policy."""
 _OF_TENANTS: dict[str, Options] = {"rpm": {"requests_per_minute": 12}}
-"""Others where a client has more work."""
+"""Options for tenants as clients, which have more work each."""
 _ORDERED_BY_LENGTH = {"sjf"}
-"""Policies that are about inferences, not about whose they are."""
+"""Policies that order inferences by their own length, not by their application."""
 
 
 def _variants() -> list[tuple[str, Options]]:
-    """Return every policy, and again for each other meaning of a client that it takes."""
+    """Return every policy, and again with tenants as clients where it supports them."""
     variants: list[tuple[str, Options]] = [(name, _OWN.get(name, {})) for name in NAMES]
     variants += [
         (name, {**_OWN.get(name, {}), **_OF_TENANTS.get(name, {}), "unit": "tenant"})
@@ -70,7 +70,6 @@ def _open(driver: CoreDriver, name: str, tenant: str) -> None:
 
 
 def test_nothing_is_lost_or_doubled(policy: str, options: Options) -> None:
-    """Every inference is granted once and every application ends once."""
     service = Service(policy, options)
     service.load()
     service.run()
@@ -85,7 +84,7 @@ def test_nothing_is_lost_or_doubled(policy: str, options: Options) -> None:
 
 
 def test_nothing_is_lost_or_doubled_in_trouble(policy: str, options: Options) -> None:
-    """Engines and replicas die, and one joins: what ran waits again, and ends once."""
+    """Engines and replicas die, and one joins: interrupted inferences wait again and end once."""
     service = Service(policy, options)
     service.load()
     service.break_engine("r0")
@@ -106,7 +105,7 @@ def test_nothing_is_lost_or_doubled_in_trouble(policy: str, options: Options) ->
 
 @pytest.mark.parametrize("tenants", ["one", "own"])
 def test_ties_go_to_the_first_seen(policy: str, options: Options, tenants: str) -> None:
-    """Equal applications with equal inferences: arrival decides, never a hash or a heap."""
+    """Among equal applications arrival decides, never a hash or a heap."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), {**options, **_unlimited(policy)}))
     names = ["c", "a", "b", "e", "d"]
     for name in names:
@@ -117,9 +116,9 @@ def test_ties_go_to_the_first_seen(policy: str, options: Options, tenants: str) 
 
 
 def test_inferences_of_one_application_go_in_their_order(policy: str, options: Options) -> None:
-    """FIFO inside an application: longest or shortest first was measured and is no better.
+    """An application's inferences are FIFO: longest or shortest first was measured as no better.
 
-    It is the whole of what `sjf` does, so there the order is that of the predicted lengths.
+    Under `sjf` the order is that of the predicted lengths.
     """
     driver = CoreDriver(SchedulerCore(policy_path(policy), {**options, **_unlimited(policy)}))
     driver.open()
@@ -146,7 +145,7 @@ def test_keys_are_all_different(policy: str, options: Options) -> None:
 
 
 def _go_on(service: Service) -> None:
-    """What may happen after a restart as before it: arrivals, weights, losses, cancels."""
+    """Apply further events: arrivals, weights, losses, cancellations."""
     service.step()
     service.load(1, first=3)
     service.handle(ev.WeightChanged("b3", 3))
@@ -166,11 +165,11 @@ def _go_on(service: Service) -> None:
 def test_restart_in_the_middle_changes_nothing_that_follows(
     policy: str, options: Options, steps: int
 ) -> None:
-    """Whatever a scheduler knows that orders what follows must outlive it.
+    """Every state that affects the order must survive a scheduler.
 
-    One run goes on; in the other a new scheduler becomes leader from the stored state, the ingress
-    submits again all that it has, and the replicas report. From then on both do the same: same
-    grants in the same order at the same places and with the same priorities, same ends.
+    One run continues; in the other a new scheduler starts from the stored state, the ingress
+    resubmits everything, and the replicas report. From then on both make the same grants in the
+    same order at the same replicas with the same priorities, and the same ends.
     """
     runs = []
     for restarts in (False, True):
@@ -194,11 +193,11 @@ def test_restart_in_the_middle_changes_nothing_that_follows(
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
 def test_restart_in_trouble_loses_nothing(policy: str, options: Options, steps: int) -> None:
-    """What was re-queued before the restart is served once, and what runs goes on.
+    """Inferences requeued before the restart are served once, and running ones continue.
 
-    How much of it an earlier attempt had made is known to nobody after a restart. So the service
-    that is not booked again goes to the first inferences of the application that report, and the
-    order may differ from that without a restart.
+    After a restart the progress of earlier attempts is unknown. The service that is not booked
+    again goes to the application's first inferences that report, so the order may differ from that
+    without a restart.
     """
     service = Service(policy, options)
     service.load()
@@ -222,7 +221,7 @@ def test_restart_in_trouble_loses_nothing(policy: str, options: Options, steps: 
 def test_cancelled_application_is_settled_and_the_others_go_on(
     policy: str, options: Options
 ) -> None:
-    """It pays for what ran until its leases were aborted; the rest of its charge is refunded."""
+    """It pays for what ran until its leases were aborted; the remaining charge is refunded."""
     service = Service(policy, options)
     service.load()
     driver = service.driver
@@ -263,7 +262,7 @@ def test_cancelled_application_is_settled_and_the_others_go_on(
 
 
 def test_nothing_is_remembered_of_applications_that_ended(policy: str, options: Options) -> None:
-    """A service runs for months: only tenants may leave a trace, and a finite one."""
+    """A service runs for months: only tenants may leave state, and a bounded amount."""
     service = Service(policy, options)
     service.load()
     service.handle(ev.InferenceCancelled("a2/0"))
@@ -277,7 +276,7 @@ def test_nothing_is_remembered_of_applications_that_ended(policy: str, options: 
 
 
 def _cancel_waiting(driver: CoreDriver) -> tuple[int, int]:
-    """Cancel an inference that no replica has taken."""
+    """Cancel an inference without a lease."""
     driver.submit("x", prompt=10, output=20)
     driver.handle(ev.InferenceCancelled("x"))
     return 0, 0
@@ -300,7 +299,7 @@ def _cancel_running(driver: CoreDriver) -> tuple[int, int]:
 def test_cancelled_inference_costs_what_it_was_served(
     policy: str, options: Options, cancel: Callable[[CoreDriver], tuple[int, int]]
 ) -> None:
-    """A prediction charged in advance is refunded, and the account holds what was attained."""
+    """A charge in advance is refunded, and the account holds the service received."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     driver.open(cost=1000)
     prompt, output = cancel(driver)
@@ -314,5 +313,5 @@ def test_cancelled_inference_costs_what_it_was_served(
 
 
 def _unlimited(policy: str) -> Options:
-    """Return options under which nobody is held back."""
+    """Return options under which no client is delayed."""
     return {"requests_per_minute": 100} if policy == "rpm" else {}

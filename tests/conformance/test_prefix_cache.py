@@ -1,4 +1,4 @@
-"""vLLM's prefix cache between tenants: what one has sent is not found by another, on any path."""
+"""vLLM's prefix cache between tenants: no tenant finds another tenant's tokens, on any path."""
 
 import json
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def caching(model_path: str) -> AsyncIterator[VllmEngine]:
-    """An engine that caches prompts and tells how much of one it found."""
+    """Engine that caches prompts and reports cached tokens."""
     engine = VllmEngine(
         model_path,
         MODEL,
@@ -52,7 +52,7 @@ async def caching(model_path: str) -> AsyncIterator[VllmEngine]:
 
 
 def _prompt(kind: str, path: str) -> dict[str, Any]:
-    """Return a prompt of 100 tokens or more, another one for each kind."""
+    """Return a prompt of at least 100 tokens, different for each kind."""
     text = " ".join(f"{kind} {n}" for n in range(60))
     if kind == "token ids":
         return {"prompt": [7 + n % 50 for n in range(200)]}
@@ -98,7 +98,7 @@ async def test_callers_salt_divides_its_own_tenants_room(caching: VllmEngine) ->
 
 
 async def test_one_salt_too_many_is_the_callers_mistake(caching: VllmEngine) -> None:
-    """The engine goes on, and the tenant's other calls too."""
+    """The engine continues, and so do the tenant's other calls."""
     statuses = [
         (await _ask(caching, "e", "chat", cache_salt=f"s{n}"))[0] for n in range(_MOST_SALTS)
     ]

@@ -1,4 +1,4 @@
-"""The schemas of requests in the package are those of the vLLM that is installed."""
+"""The request schemas in the package are those of the installed vLLM."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ import pytest
 
 @pytest.mark.vllm
 def test_schemas_are_of_the_installed_vllm() -> None:
-    """Another release may take other requests: `scripts/write_request_schemas` writes its file.
+    """Another release may accept other requests; `scripts/write_request_schemas` writes its file.
 
-    In a process of its own: pydantic names equal classes by what was imported before.
+    The test runs in a separate process: pydantic names equal classes by earlier imports.
     """
     command = [sys.executable, "-m", "scripts.write_request_schemas", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""What vLLM's own server accepts this service accepts, and what it refuses is refused at the door.
+"""This service accepts what vLLM's own server accepts, and refuses the others early.
 
-One engine answers each body of a corpus twice: on vLLM's own application, and behind the HTTP
-application of the ingress.
+One engine answers each body of a corpus twice: on vLLM's own application, and behind the ingress's
+HTTP application.
 """
 
 import json
@@ -54,7 +54,7 @@ DIFFERENCES = {
     "beam search": "it runs outside the engine's batch (openai/chat_completion/serving.py:380)",
     "129 choices": "OpenAI's limit is 128, vLLM's 16,384 (vllm/sampling_params.py:46)",
 }
-"""What vLLM answers and this service refuses, each with its reason and its line in vLLM."""
+"""Requests that vLLM answers and this service refuses, with the reason and the line in vLLM."""
 LATE = {
     "audio": "only the engine knows whether its model hears (multimodal/registry.py:159)",
     "content no blocks": "the engine makes no message of it (anthropic/serving.py:420)",
@@ -65,7 +65,7 @@ LATE = {
     "too long in items": "items are estimated: the engine makes messages of them",
     "system between items": "items are estimated: the engine makes messages of them",
 }
-"""What is refused only by the engine, each with its reason."""
+"""Requests that only the engine refuses, with the reason."""
 _CASES = [
     pytest.param(path, name, id=f"{path.rsplit('/', 1)[-1]}: {name}")
     for path, bodies in CORPUS.items()
@@ -74,7 +74,7 @@ _CASES = [
 
 
 class EngineReplicas(AnsweringReplicas):
-    """Answers calls by an engine, and counts those that reach it."""
+    """Replica calls answered by an engine, which counts the calls that reach it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -107,7 +107,7 @@ async def ask_engine(engine: Engine, path: str, payload: bytes) -> tuple[int, by
 
 @pytest.fixture(scope="session")
 def config(model_path: str) -> AppConfig:
-    """A model whose template is strict, with tools and a short context."""
+    """Configuration of a model with a strict template, tools and a short context."""
     options = {
         "dtype": "float32",
         "enforce_eager": True,
@@ -126,7 +126,7 @@ def config(model_path: str) -> AppConfig:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def replicas(config: AppConfig) -> AsyncIterator[EngineReplicas]:
-    """The running engine."""
+    """Running engine as replicas."""
     engine = await build_engine(config)
     await engine.start()
     yield EngineReplicas(engine)
@@ -135,7 +135,6 @@ async def replicas(config: AppConfig) -> AsyncIterator[EngineReplicas]:
 
 @pytest.fixture(scope="module")
 def counter(config: AppConfig) -> Iterator[TokenCounter]:
-    """The counter of the ingress."""
     counter = TokenCounter(load_prompt_counter(config))
     yield counter
     counter.close()
@@ -145,7 +144,7 @@ def counter(config: AppConfig) -> Iterator[TokenCounter]:
 async def http(
     config: AppConfig, replicas: EngineReplicas, counter: TokenCounter
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the HTTP application in front of it."""
+    """Client of the HTTP application in front of the engine."""
     specs = ApplicationSpecCache(600.0, 100)
     parts: Any = (GrantingQueue(), replicas, FakeEstimates(), counter, specs)
     nothing: Any = None
@@ -184,7 +183,7 @@ async def test_verdict_field_and_count_are_vllms(
 
 
 def check_field(theirs: dict[str, Any], ours: dict[str, Any], body: dict[str, Any]) -> None:
-    """Hold that a refusal names a field: the one that vLLM names, if that is one of the body's."""
+    """Check that a refusal names a field: the one that vLLM names, if the body has it."""
     first = (theirs["param"] or "").removeprefix("body.").partition(".")[0]
     assert ours["param"]
     if first in body and ours["code"] != "context_length_exceeded":

@@ -1,6 +1,6 @@
-"""vLLM's other generating endpoints on its engine: metered, and continued when they are cut.
+"""vLLM's other generating endpoints on its engine: metered, and continued after a cut.
 
-The fake engine has chats and completions only, so nothing here asks it.
+The fake engine has only chats and completions, so only vLLM is tested here.
 """
 
 import json
@@ -31,17 +31,16 @@ _CACHED = re.compile(r'("cached_tokens":)\d+')
 
 
 def leased(path: str, **more: Any) -> EngineCall:
-    """Return a call on a path under a new lease, greedy."""
     body = {"model": MODEL, "temperature": 0, **_BODIES[path], **more}
     return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode())
 
 
 def told(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
-    """Return the events of a stream, each with its piece of a text, if it has one.
+    """Return the events of a stream, each with its piece of text, if it has one.
 
-    Each name is replaced by its place in order, and 0 stands for what was cached: an attempt may
-    find what the one before it has read. Pieces of one text are joined: an engine that is
-    ahead of its reader hands out several tokens at once.
+    Each id is replaced by its order of appearance, and cached counts by 0: an attempt may find the
+    previous attempt's tokens. Pieces of one text are joined, because an engine ahead of its reader
+    delivers several tokens at once.
     """
     places: dict[str, int] = {}
 
@@ -68,7 +67,7 @@ def told(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
 
 
 def _taken_piece(event: dict[str, Any]) -> str | None:
-    """Take the piece of a text out of an event; None if there is none in it."""
+    """Remove the piece of text from an event and return it; None if there is none."""
     holder = event if isinstance(event.get("delta"), str) else event.get("delta") or {}
     for name in ("delta", "text", "partial_json"):
         if isinstance(holder.get(name), str):
@@ -80,7 +79,7 @@ def _taken_piece(event: dict[str, Any]) -> str | None:
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 @pytest.mark.parametrize("path", _BODIES)
 async def test_final_progress_is_what_was_said(engine: Engine, path: str, stream: bool) -> None:
-    """What the meter charges and what the caller is told must be the same tokens."""
+    """The meter and the caller's usage must count the same tokens."""
     call = leased(path, stream=stream)
     head, body = await answer(engine, call)
     sizes = {
@@ -96,7 +95,7 @@ async def test_final_progress_is_what_was_said(engine: Engine, path: str, stream
 
 @pytest.mark.parametrize("path", _BODIES)
 async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, path: str) -> None:
-    """Each event names its response and item: the names too are those that the caller knows."""
+    """Each event names its response and item, which must stay those that the caller has seen."""
     await check_every_cut(engine, leased(path, stream=True), told)
 
 
@@ -104,7 +103,7 @@ async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine,
 async def test_stream_that_follows_a_grammar_says_that_it_cannot_be_continued(
     engine: Engine, path: str
 ) -> None:
-    """The grammar's state is the engine's, and lost with it."""
+    """The grammar's state is lost with the engine."""
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     wanted = (
         {"text": {"format": {"type": "json_schema", "name": "s", "schema": schema}}}
@@ -118,7 +117,7 @@ async def test_stream_that_follows_a_grammar_says_that_it_cannot_be_continued(
 
 
 async def test_what_takes_no_turn_is_answered_aside(engine: Engine) -> None:
-    """It counts what an inference will be charged: the prompt as the engine makes it."""
+    """The endpoint returns the tokens that an inference will be charged for its prompt."""
     call = leased(MESSAGES)
     await answer(engine, call)
     charged = engine.release(call.lease_id).prompt_tokens

@@ -1,7 +1,7 @@
-"""A call of a tool that the model chooses, cut anywhere, goes on in each of vLLM's protocols.
+"""A tool call cut at any point continues in each of vLLM's protocols.
 
-A model of random weights never chooses one. So the first tokens are put into its mouth, as outputs
-of an earlier attempt: they open the call, and what the model says next is taken for its arguments.
+A model of random weights never chooses a tool. The first tokens are therefore given as outputs of
+an earlier attempt: they open the call, and the model's next output is read as its arguments.
 """
 
 import json
@@ -29,7 +29,7 @@ _CALL = _OPENED + 'Oslo"}}\n</tool_call>'
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 _FUNCTION = {"name": "weather", "parameters": _SCHEMA}
 _OWN_TOKENS = 6
-"""What the model says after those that are put into its mouth."""
+"""Number of tokens that the model generates after the given ones."""
 _BODIES: dict[str, tuple[dict[str, Any], str]] = {
     CHAT: (
         {"messages": chat("hi"), "tools": [{"type": "function", "function": _FUNCTION}]},
@@ -44,7 +44,7 @@ _BODIES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 async def outputs_of(engine: Engine, text: str) -> tuple[Output, ...]:
-    """Return the outputs with which the engine would have said a text, a token each."""
+    """Return outputs with which the engine would have generated a text, one token each."""
     asked = {"model": MODEL, "prompt": text, "add_special_tokens": False}
     head, body = await engine.answer_unscheduled("/tokenize", {}, json.dumps(asked).encode())
     assert 200 == head.status
@@ -52,12 +52,12 @@ async def outputs_of(engine: Engine, text: str) -> tuple[Output, ...]:
 
 
 def ending(output: Output) -> Output:
-    """Return the output with which a sequence ends by itself."""
+    """Return the output with the finish reason of a regular end."""
     return output._replace(finish_reason="stop")
 
 
 def leased(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineCall:
-    """Return a stream under a new lease that begins as was said."""
+    """Return a streamed call under a new lease that continues after `said`."""
     fields, limit = _BODIES[path]
     body = {"model": MODEL, "temperature": 0, "stream": True, "ignore_eos": True, **fields}
     body[limit] = len(said) + own_tokens
@@ -65,7 +65,7 @@ def leased(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineCall:
 
 
 def called(path: str, stream: bytes) -> tuple[list[str], str]:
-    """Return the names of the tools that a stream calls, and all of their arguments as text."""
+    """Return the tool names that a stream calls, and all their arguments as text."""
     lines = [line for line in stream.decode().splitlines() if line.startswith("data: {")]
     found = [json.loads(line.removeprefix("data: ")) for line in lines]
     if path == CHAT:
@@ -84,7 +84,7 @@ def called(path: str, stream: bytes) -> tuple[list[str], str]:
 
 
 def said_by(path: str, stream: bytes) -> Any:
-    """Return what a stream says, however it is cut into chunks."""
+    """Return the content of a stream, independent of chunk borders."""
     if path != CHAT:
         return told(stream)
     choices = [choice for event in events(stream) for choice in event["choices"]]
@@ -97,10 +97,9 @@ def said_by(path: str, stream: bytes) -> Any:
 
 @pytest.mark.parametrize("path", _BODIES)
 async def test_call_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, path: str) -> None:
-    """Half of its arguments are no JSON: an agent whose stream went on wrongly would fail on them.
+    """Half of the arguments are no JSON, so an agent would fail on a wrong continuation.
 
-    Its name and its id are told once, and the arguments that the model makes after the cut are
-    those that it would have made.
+    Name and id are sent once, and the arguments after the cut equal those of an uncut stream.
     """
     said = await outputs_of(engine, _OPENED)
     call = leased(path, said, _OWN_TOKENS)
@@ -115,7 +114,7 @@ async def test_call_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, p
 async def test_call_that_was_whole_when_it_was_cut_is_told_to_its_end(
     engine: Engine, path: str
 ) -> None:
-    """The engine has nothing left to do, but the caller has not heard of the end."""
+    """The engine has nothing left to generate, but the caller has not received the end."""
     made = await outputs_of(engine, _CALL)
     said = (*made[:-1], ending(made[-1]))
     call = leased(path, said, 1)

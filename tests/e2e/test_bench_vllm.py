@@ -65,7 +65,7 @@ def test_vllm_bench_serve_measures_the_floor_of_its_column(
 def test_agents_find_in_the_cache_all_that_was_said_before(
     config: AppConfig, server: OwnServer
 ) -> None:
-    """Prompt and answer of the turn before, in whole blocks; what the session shares, too."""
+    """The cache holds the previous turn in whole blocks, and the prefix of all sessions."""
     block = 32
     turns = (Turn(0.0, 0, 100, 40), Turn(0.0, 140, 30, 20), Turn(0.0, 190, 30, 20))
     sessions = [AgentSession("s0", 0.0, 70, turns), AgentSession("s1", 0.0, 70, turns[:1])]

@@ -21,7 +21,7 @@ class Agent:
         return [answer.text for answer in answers]
 
     async def ask_and_cancel_one(self, count: int, long: int) -> list[bool]:
-        """Ask `count` times, cancel the first once the second is answered; return who finished."""
+        """Start `count` calls, cancel the first after the second's answer; return who finished."""
         async with self._client.application("siblings", input="") as app:
             calls = [
                 asyncio.create_task(app.complete(f"part {i}", max_tokens=long if i == 0 else 8))

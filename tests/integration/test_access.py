@@ -85,7 +85,7 @@ async def served_tenant(service: Service, secret: str, **headers: str) -> str:
 
 
 async def test_credential_gives_the_tenant(guarded: Guarded) -> None:
-    """A header narrows it to one below; a gateway's key and a token's claim name it."""
+    """A header narrows the tenant to one below it; a gateway's header or token claim sets it."""
     service, secrets = guarded.service, guarded.keys.secrets
     token = guarded.issuer.token(scope="justitia.own justitia.infer", org={"team": "search"})
 

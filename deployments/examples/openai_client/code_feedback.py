@@ -1,4 +1,4 @@
-"""CG: a function is written, run, and written again from what went wrong."""
+"""CG (code generation with feedback): write a function, run it, and rewrite it from the errors."""
 
 import argparse
 import asyncio

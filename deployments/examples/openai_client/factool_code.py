@@ -1,4 +1,4 @@
-"""CC: code is run against solutions of the model's own, on calls that it chose."""
+"""CC (FacTool's code check): run code and the model's own solutions on chosen test calls."""
 
 import argparse
 import asyncio

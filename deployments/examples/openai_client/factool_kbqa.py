@@ -1,4 +1,4 @@
-"""KBQAV: the claims of a response, each held against what a search for it finds."""
+"""KBQAV (FacTool's fact check): compare each claim of a response with the results of a search."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""EV: the calculations in a solution, each checked by an expression that is evaluated."""
+"""EV (FacTool's calculation check): verify a solution's calculations by expressions."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""MRS: summaries of the parts of a document, side by side, then one of them all."""
+"""MRS (map-reduce summary): summarise the parts of a document at once, then the summaries."""
 
 import argparse
 import asyncio

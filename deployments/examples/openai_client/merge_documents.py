@@ -1,4 +1,4 @@
-"""DM: merges of two documents, scored many times; the best is improved."""
+"""DM (Graph of Thoughts): merge two documents, score the merges, improve the best."""
 
 import argparse
 import asyncio

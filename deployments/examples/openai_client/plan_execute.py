@@ -1,4 +1,4 @@
-"""PE: a plan of subtasks, each run when those that it needs are done, then a response."""
+"""PE (HuggingGPT): plan subtasks, run each once its inputs are ready, then respond."""
 
 import argparse
 import asyncio

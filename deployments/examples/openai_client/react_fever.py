@@ -1,4 +1,4 @@
-"""FV: thoughts and searches, turn by turn, until the claim is decided."""
+"""FV (ReAct on FEVER): think and search turn by turn until the claim is decided."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""ALFWI: commands in a household of text, turn by turn, until the task is done."""
+"""ALFWI (ReAct in a household): give commands turn by turn until the task is done."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""SC: five attempts at one question, side by side, then a vote."""
+"""SC (self-consistency): five concurrent attempts at one question, then a vote."""
 
 import argparse
 import asyncio

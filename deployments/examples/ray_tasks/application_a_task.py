@@ -1,7 +1,6 @@
-"""Many applications, a Ray task each: every question is a vote of its own, on the client.
+"""Many applications, one for each Ray task: every question is a separate vote.
 
-The client takes a Serve handle in place of a URL; the agent in it is the one that speaks HTTP
-elsewhere.
+The client takes a Serve handle in place of a URL; the agent is the same as over HTTP.
 """
 
 import argparse
@@ -19,7 +18,7 @@ TENANT = "team-a"
 
 
 async def vote(app: str, model: str, question: str, max_tokens: int) -> str:
-    """Ask several times at once and return the answer that came most often."""
+    """Ask several times at once and return the most frequent answer."""
     ingress = serve.get_deployment_handle("Ingress", app)
     async with (
         JustitiaClient.from_handle(ingress, model=model, tenant=TENANT) as client,

@@ -1,6 +1,6 @@
-"""An application of many Ray tasks: each summarises a part, and all share the application's id.
+"""One application of many Ray tasks: each summarises a part under the application's id.
 
-Tasks reach the service over a Serve handle, without HTTP, from any node of its cluster.
+Tasks on any node of the cluster reach the service over a Serve handle, without HTTP.
 """
 
 import argparse

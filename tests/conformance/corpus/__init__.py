@@ -1,1 +1,1 @@
-"""Bodies as clients send them, by path and name, for vLLM's own server and this service."""
+"""Request bodies of real clients, by path and name, for vLLM's own server and this service."""

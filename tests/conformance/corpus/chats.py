@@ -1,4 +1,4 @@
-"""Chats: histories of agents, contents, lengths, options of sampling, tools."""
+"""Chat bodies: agent histories, contents, lengths, sampling options, tools."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Completions: forms of prompts, echoes of evaluations, lengths."""
+"""Completion bodies: forms of prompts, echoes as in evaluations, lengths."""
 
 from typing import Any
 

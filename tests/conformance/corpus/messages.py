@@ -1,4 +1,4 @@
-"""Anthropic's Messages: blocks of Claude Code, server tools, efforts."""
+"""Bodies of Anthropic's Messages: blocks of Claude Code, server tools, efforts."""
 
 from typing import Any
 

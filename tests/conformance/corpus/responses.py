@@ -1,4 +1,4 @@
-"""OpenAI's Responses: items of Codex and of the agents SDK, tools, efforts."""
+"""Bodies of OpenAI's Responses: items of Codex and of the agents SDK, tools, efforts."""
 
 from typing import Any
 

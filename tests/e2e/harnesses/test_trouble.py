@@ -97,7 +97,7 @@ async def each(playing: list[Playing], check: Callable[[Playing], Awaitable[None
 
 @asynccontextmanager
 async def seats_taken(guarded: Guarded, model: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Another tenant's endless answers in all seats of a model's engine; yields their end."""
+    """Fill all seats of an engine by another tenant's calls; yield a function that ends them."""
     hog = {"authorization": f"Bearer {guarded.secrets[HOG]}"}
     operator = {"authorization": f"Bearer {guarded.secrets[OPERATOR]}"}
     endless = {
