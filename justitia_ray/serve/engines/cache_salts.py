@@ -22,8 +22,8 @@ class CacheSalts:
     """Computes the cache salts of the requests of one engine.
 
     Args:
-        isolation: Which callers share what is cached: those of one tenant, of one tree, or all.
-        most: Maximum salts that the callers of one tenant, or tree, use at a time.
+        isolation: Which callers share cached prompts: those of one tenant, of one tree, or all.
+        most: Maximum number of salts that the callers of one tenant, or tree, use at a time.
     """
 
     def __init__(self, isolation: Isolation, most: int) -> None:

@@ -44,12 +44,12 @@ def template_messages(
     """Return a chat's messages in the form that its template reads (renderers/chat_utils.py:2074).
 
     Args:
-        messages: Messages of a request, which are not changed.
-        parts_stay: Whether the template reads contents as lists of parts, and not as texts.
+        messages: Messages of a request; not modified.
+        parts_stay: Whether the template reads contents as lists of parts instead of text.
 
     Raises:
-        RequestError: If vLLM would refuse a message, whatever the template.
-        NotRendered: If a message holds what only the engine makes tokens of.
+        RequestError: If vLLM refuses a message with any template.
+        NotRendered: If a message contains something that only the engine can tokenize.
     """
     return [_message(message, parts_stay) for message in messages]
 

@@ -67,7 +67,7 @@ class ChatRenderer:
         """Return the text of a chat.
 
         Raises:
-            RequestError: If the engine would refuse the chat for certain.
+            RequestError: If the engine is certain to refuse the chat.
             NotRendered: If only the engine can render it.
         """
         fields = body.fields
@@ -93,7 +93,7 @@ class ChatRenderer:
         (openai/responses/utils.py:311).
 
         Raises:
-            RequestError: If there is one; `param` names it.
+            RequestError: If there is such an item; `param` names it.
         """
         if not self._options.is_known or not isinstance(items, list):
             return
@@ -112,11 +112,11 @@ class ChatRenderer:
         """Refuse a reasoning effort that the template refuses for the simplest chat.
 
         Args:
-            effort: The effort that is asked for; None or a long text is not looked at.
-            field_name: The field that names it.
+            effort: The requested effort; None or a long text is not checked.
+            field_name: The body's field with the effort.
 
         Raises:
-            RequestError: If the template refuses it, and no other reason can have led to that.
+            RequestError: If the template refuses the effort but accepts the chat without it.
         """
         if not isinstance(effort, str) or not self._options.is_known:
             return

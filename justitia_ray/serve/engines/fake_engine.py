@@ -236,7 +236,7 @@ class FakeEngine:
         """Run one call, see `Engine.call`; only chat and text completions are supported.
 
         Raises:
-            EngineError: If the engine is dead or stopped, or becomes so meanwhile.
+            EngineError: If the engine is dead or stopped, or dies during the call.
         """
         self.check()
         try:
@@ -380,7 +380,7 @@ class FakeEngine:
         """Return the prefix-cache salt for a call's prompts.
 
         Raises:
-            RequestError: If its caller's own salt is not allowed.
+            RequestError: If the caller's own salt is invalid.
         """
         own = request.body.fields.get("cache_salt")
         if own is not None and not (isinstance(own, str) and own):

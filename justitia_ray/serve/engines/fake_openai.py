@@ -94,7 +94,7 @@ def _chat_cuts(messages: Sequence[dict[str, Any]], ends: list[Tokens]) -> tuple[
 
     Args:
         messages: Messages of a chat.
-        ends: Tokens up to the end of each.
+        ends: Tokens up to the end of each message.
     """
     roles = [message["role"] for message in messages]
     first = next((n for n, role in enumerate(roles) if role != "system"), len(roles))
@@ -233,7 +233,7 @@ class FakeAnswer:
         """Return the events that end a stream, after the last token.
 
         Args:
-            cached_tokens: `cached_tokens` of `usage`; None: it has none.
+            cached_tokens: Value of `cached_tokens` in `usage`; None: omitted.
         """
         usage = (
             self._chunk([], usage=self._usage(cached_tokens))

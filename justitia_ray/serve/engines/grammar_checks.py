@@ -120,12 +120,12 @@ class GrammarChecks:
         """Return the fields of a grammar after vLLM's checks.
 
         Args:
-            tenant: The call's; its grammars are compiled one after the other.
+            tenant: Tenant of the call; its grammars are compiled one after the other.
             grammar: Fields of vLLM's `StructuredOutputsParams`.
 
         Raises:
-            RequestError: If vLLM refuses it, or it takes too much time or memory.
-            EngineError: If the worker cannot be started, or has met with an accident.
+            RequestError: If vLLM refuses the grammar, or it takes too much time or memory.
+            EngineError: If the worker cannot be started, or fails for another reason.
         """
         try:
             raw = json.dumps(grammar).encode()

@@ -394,8 +394,8 @@ def run_worker(
     """Run the worker process: prepare, then run jobs until the pipe is closed.
 
     Args:
-        make: `vllm_judge`, or another maker of judges.
-        config: What it is given.
+        make: `vllm_judge`, or another function with its signature.
+        config: Argument of `make`.
         answers: See `Forks`.
         timeout_s: See `Forks`.
         memory_bytes: See `Forks`.

@@ -55,7 +55,7 @@ class PromptCounter:
         """Count a prompt of a body, see `CountPrompt`.
 
         Raises:
-            RequestError: If the engine would refuse the prompt for certain.
+            RequestError: If the engine is certain to refuse the prompt.
         """
         ids = Ids() if body.wants_ids and self._is_exact else None
         if isinstance(prompt, list):

@@ -255,9 +255,9 @@ def materialise_model(path: str, cache_dir: Path | str) -> str:
     once; they all get the same complete directory.
 
     Args:
-        path: `random:` and a name of those below, a directory, or a name on the hub; the last two
+        path: `random:` and a built-in name, a directory, or a hub name; the last two
             are returned unchanged.
-        cache_dir: Where built models are kept, perhaps below `~`; created if missing.
+        cache_dir: Directory of built models, may start with `~`; created if missing.
 
     Raises:
         ConfigError: If `path` is an unknown `random:` model.

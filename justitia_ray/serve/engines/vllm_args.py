@@ -57,7 +57,7 @@ def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue
     """Return the options with underscores in their names, plus the required options.
 
     Raises:
-        ConfigError: If an option is not ours to take, or has another value than it must have.
+        ConfigError: If an option is reserved for the service, or differs from its required value.
     """
     checked: dict[str, VllmValue] = {}
     for given, value in vllm_args.items():

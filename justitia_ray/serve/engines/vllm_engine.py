@@ -306,7 +306,7 @@ class VllmEngine:
         """Check that the engine is running.
 
         Raises:
-            EngineError: If it has not started, was stopped, failed, or its process is gone.
+            EngineError: If it has not started, was stopped, failed, or its process has exited.
         """
         self._raise_if_errored()
         for process in self._core_processes:

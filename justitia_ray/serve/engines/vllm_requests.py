@@ -78,7 +78,7 @@ class StreamTape:
         """Return the output generator that vLLM's serving layer reads instead of the engine's.
 
         Args:
-            outputs: What the engine makes.
+            outputs: Outputs of the engine.
             params: vLLM's `SamplingParams`.
         """
         if params.output_kind.name != "DELTA":
@@ -108,9 +108,9 @@ class StreamTape:
         """Advance a sequence that vLLM has just added to the position of the earlier attempt.
 
         Args:
-            request: vLLM's `EngineCoreRequest`, which then goes to the engine: changed.
-            state: vLLM's `RequestState` of it: changed.
-            output_processor: vLLM's, which has it.
+            request: vLLM's `EngineCoreRequest` before it is sent to the engine; modified.
+            state: vLLM's `RequestState` of the request; modified.
+            output_processor: vLLM's output processor, which holds the state.
         """
         if request.prompt_token_ids is None:
             self.obstacle = self.obstacle or "its prompt is not one of tokens"
