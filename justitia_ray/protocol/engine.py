@@ -101,7 +101,7 @@ class Engine(Protocol):
         """Load the model and return the engine's capacity.
 
         Raises:
-            EngineError: If it cannot start; the message says what to change.
+            EngineError: If the engine cannot start; the message says what to change.
         """
 
     def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
@@ -182,7 +182,7 @@ class Engine(Protocol):
         """Check that the engine is running.
 
         Raises:
-            EngineError: If it is dead.
+            EngineError: If the engine is dead.
         """
 
     def kill(self) -> None:

@@ -41,7 +41,7 @@ def parse_pooling(path: str, fields: dict[str, Any], longest: Tokens) -> Inferen
     """Read the fields of a request without generation.
 
     Raises:
-        RequestError: If the fields hold no input that is allowed; `param` names the field.
+        RequestError: If the fields contain no allowed input; `param` names the field.
     """
     if fields.get("stream"):
         raise RequestError("stream is not allowed: nothing is generated", "stream")
