@@ -1,1 +1,1 @@
-"""Credentials: who calls, for which tenant, and what they may do. Without Ray, without HTTP."""
+"""Credentials: who calls, for which tenant, with which rights. Independent of Ray and HTTP."""

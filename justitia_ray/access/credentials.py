@@ -1,4 +1,4 @@
-"""Credentials as HTTP calls carry them: found in the headers, never shown."""
+"""Find credentials in the headers of HTTP calls, without ever showing them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,10 +14,10 @@ def find_credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the credential of a call: `Authorization: Bearer …` or `x-api-key`; None without one.
 
     Args:
-        headers: Names in lower case, and values.
+        headers: Lower-case names, and values.
 
     Raises:
-        Unauthenticated: If a credential has another form than is allowed, or two are given.
+        Unauthenticated: If a credential is malformed, or two different ones are given.
     """
     found = set()
     for name, value in headers:
@@ -38,16 +38,16 @@ def find_credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]], identifying: Iterable[bytes]) -> None:
-    """Accept headers of which none that identifies somebody comes twice.
+    """Check that no header that identifies the caller occurs twice.
 
-    A proxy and its caller may each have set one, and which of them a reader believes is chance.
+    A proxy and its caller may each have set one, and readers differ in which one they use.
 
     Args:
-        headers: Names in lower case, and values.
-        identifying: Names of the headers that identify somebody, besides those of credentials.
+        headers: Lower-case names, and values.
+        identifying: Names of identifying headers besides those of credentials.
 
     Raises:
-        RequestError: If one comes twice; the message names it.
+        RequestError: If a header occurs twice; the message names it.
     """
     times = Counter(name for name, _ in headers)
     for name in (_AUTHORIZATION, _API_KEY, *identifying):

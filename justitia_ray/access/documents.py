@@ -1,4 +1,4 @@
-"""Documents of other services: small ones, in bounded time, over HTTPS or from this machine."""
+"""Fetch small documents of other services in bounded time, over HTTPS or from this machine."""
 
 import asyncio
 import ssl
@@ -22,15 +22,15 @@ from justitia_ray.units import Seconds
 
 LONGEST_DOCUMENT_BYTES = 1 << 20
 SILENCE_S: Seconds = 5.0
-"""A server may be silent for so long."""
+"""Timeout for a silent server."""
 _LONGEST_READ_S: Seconds = 10.0
-"""A read ends after so long, even if a server that drips is never silent."""
+"""Timeout for the whole document, because a slow server may never be silent for long."""
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 def check_url(url: str) -> None:
-    """Accept an address that documents may be read from.
+    """Check that documents may be read from this address.
 
     Raises:
         ValueError: If it is neither `https://` nor `http://` of this machine.
@@ -46,23 +46,23 @@ def check_url(url: str) -> None:
 
 
 async def fetch(url: str, ca_file: str | None) -> bytes:
-    """Return a document.
+    """Return the document at an address.
 
     Args:
-        url: Where it is; redirects are followed to addresses that `check_url` accepts.
-        ca_file: Certificates that are trusted there; None for those of the system.
+        url: Address of the document; redirects are followed to addresses that `check_url` accepts.
+        ca_file: Trusted CA certificates; None for those of the system.
 
     Raises:
-        OSError: If it cannot be had: no connection, another status than 200, or too slow.
+        OSError: If it cannot be fetched: no connection, a status other than 200, or a timeout.
         ValueError: If the address is not allowed, or the document too long.
     """
-    # A look-up of the host's name has no timeout of its own: its thread ends later, by itself.
+    # DNS look-ups have no timeout; the thread then ends later by itself.
     async with asyncio.timeout(_LONGEST_READ_S + SILENCE_S):
         return await asyncio.to_thread(_read, url, ca_file)
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Redirects, to addresses that may be read only."""
+    """Follows redirects, but only to addresses that `check_url` accepts."""
 
     max_redirections = 3
 
@@ -88,7 +88,7 @@ def _opener(ca_file: str | None) -> OpenerDirector:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise OSError(f"{ca_file}: the certificates cannot be read: {error}") from error
-    # Plain HTTP is for this machine: a proxy would carry it off.
+    # Plain HTTP is only for this machine, which a proxy would not reach.
     proxies = {scheme: url for scheme, url in getproxies().items() if scheme == "https"}
     return build_opener(ProxyHandler(proxies), HTTPSHandler(context=context), _Redirects())
 
@@ -96,7 +96,7 @@ def _opener(ca_file: str | None) -> OpenerDirector:
 def _read(url: str, ca_file: str | None) -> bytes:
     check_url(url)
     ends_at = time.monotonic() + _LONGEST_READ_S
-    # Some gateways refuse the name that urllib gives by itself.
+    # Some gateways refuse urllib's default user agent.
     headers = {"Accept": "application/json", "User-Agent": "justitia-ray"}
     document = b""
     try:

@@ -1,7 +1,8 @@
-"""Failure delays: answers to wrong credentials are held back, so that guessing is slow.
+"""Delays for answers to wrong credentials, which make guessing slow.
 
-The first failures of a key id, and of all callers together, cost nothing; from then on each costs
-twice as long as the one before, up to a bound. A right credential never waits.
+The first failures of a key id, and of all callers together, are not delayed; each further one is
+delayed twice as long as the one before, up to a limit. Calls with a valid credential are never
+delayed.
 """
 
 import math
@@ -10,34 +11,33 @@ from collections import OrderedDict
 from justitia_ray.units import Seconds
 
 _FREE = 5
-"""Failures in a row of one key id that are answered at once: a deployment with an old key."""
+"""Consecutive failures of one key id without a delay, e.g. of a deployment with an old key."""
 _FREE_IN_ALL = 100
-"""Failures a second, of all key ids, that are answered at once."""
+"""Failures per second, over all key ids, without a delay."""
 _FIRST_S: Seconds = 0.1
 _LONGEST_S: Seconds = 3.0
 _FORGOTTEN_S: Seconds = 60.0
-"""A failure counts for so long."""
+"""Time after which a failure is forgotten."""
 _MOST_KNOWN = 4_096
-"""Key ids that are counted; beyond it the oldest go."""
+"""Maximum number of key ids that are counted; the oldest are dropped."""
 
 
 class FailureDelays:
     """Counts failures by key id and in total."""
 
     def __init__(self) -> None:
-        """Begin without failures."""
         self._by_id: OrderedDict[str, tuple[int, Seconds]] = OrderedDict()
-        """Failures in a row and the instant of the last one, by key id."""
+        """By key id: the number of consecutive failures and the time of the last one."""
         self._level = 0.0
-        """Failures of all, as a bucket that loses `_FREE_IN_ALL` a second."""
+        """Level of a leaky bucket of all failures, which drains by `_FREE_IN_ALL` per second."""
         self._at: Seconds = -math.inf
 
     def note_failure(self, public_id: str, now: Seconds) -> Seconds:
-        """Count a failure; return how long its answer is to be held back.
+        """Count a failure; return the delay of its answer in seconds.
 
         Args:
-            public_id: Id of the key that was shown, known or not.
-            now: Instant on a clock that never goes back.
+            public_id: Id of the key that was sent, known or unknown.
+            now: Time of a monotonic clock.
         """
         times, at = self._by_id.pop(public_id, (0, now))
         times = 1 if now - at > _FORGOTTEN_S else times + 1
@@ -50,7 +50,7 @@ class FailureDelays:
 
 
 def _delay(beyond: int) -> Seconds:
-    """Return the delay of the so-manieth failure beyond those that are free."""
+    """Return the delay for the given number of failures beyond the free ones."""
     if beyond <= 0:
         return 0.0
     return min(_LONGEST_S, _FIRST_S * 2.0 ** min(beyond - 1, 10))

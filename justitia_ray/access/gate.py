@@ -1,6 +1,6 @@
-"""The gate: from a call's headers to the identity of its caller, or a refusal.
+"""Determine the identity of a caller from the headers of its call, or refuse the call.
 
-Nothing is read from a call but its headers, and a refusal says nothing of what they held.
+Only the headers of a call are read, and a refusal reveals nothing of their contents.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from justitia_ray.errors import TooManyFailures, Unauthenticated
 from justitia_ray.units import Seconds
 
 _MOST_WAITING = 1_000
-"""Calls with wrong credentials that are held back at once; further ones are not looked at."""
+"""Maximum number of delayed calls with wrong credentials; further ones are refused unchecked."""
 
 
 class IdentifiesToken(Protocol):
-    """A verifier of JSON Web Tokens."""
+    """Interface of a verifier of JSON Web Tokens."""
 
     async def identify(self, token: str) -> Identity:
         """Return the identity that a token proves."""
@@ -28,7 +28,17 @@ class IdentifiesToken(Protocol):
 
 
 class Gate:
-    """Identifies callers; use it from one event loop."""
+    """Identifies callers; use it from one event loop.
+
+    Args:
+        tables: Each returns the current keys of one source.
+        tokens: Verifies JSON Web Tokens; None: tokens are not accepted.
+        anonymous: Identity of calls without a credential; None: they are refused.
+        on_failure: Called on each failure with the id of the key that was sent, or `token`.
+        clock: Monotonic clock (seconds).
+        calendar: Returns seconds since 1970, for expiry.
+        sleep: Waits before a delayed answer; replaced in tests.
+    """
 
     def __init__(
         self,
@@ -41,17 +51,6 @@ class Gate:
         calendar: Callable[[], Seconds] = time.time,
         sleep: Callable[[Seconds], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Begin without failures.
-
-        Args:
-            tables: Each returns the keys of a source, as they are in force.
-            tokens: Verifies JSON Web Tokens; None: there are none.
-            anonymous: Identity of calls without a credential; None: they are refused.
-            on_failure: Told of each failure, with the id of the key that was shown, or `token`.
-            clock: Never goes back.
-            calendar: Seconds since 1970, for expiry.
-            sleep: Holds failures back; a test passes its own.
-        """
         self._tables = tables
         self._tokens = tokens
         self._anonymous = anonymous
@@ -66,13 +65,13 @@ class Gate:
         """Return the identity of a caller.
 
         Args:
-            headers: Of its call: names in lower case, and values.
+            headers: Headers of the call: lower-case names, and values.
 
         Raises:
-            Unauthenticated: If the credential is missing or wrong; after a delay, if many were.
-            Forbidden: If a token is good, but names no tenant.
-            TooManyFailures: If too many failures are held back now.
-            AdmissionError: If an issuer's public keys cannot be had now.
+            Unauthenticated: If the credential is missing or wrong; delayed after many failures.
+            Forbidden: If a token is valid, but names no tenant.
+            TooManyFailures: If too many calls are being delayed.
+            AdmissionError: If an issuer's public keys are not available now.
         """
         credential = find_credential(headers)
         if credential is None:

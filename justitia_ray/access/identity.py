@@ -1,6 +1,6 @@
 """Identities: the tenant, the user and the rights that a credential gives.
 
-A tenant is a path, `acme/search/alice`: the parts of a path below another belong to it.
+A tenant is a path such as `acme/search/alice`; a path belongs to each of its prefixes.
 """
 
 import re
@@ -11,10 +11,10 @@ from justitia_ray.errors import Forbidden, RequestError, shown_short
 
 LONGEST_TENANT = 128
 MOST_PARTS = 8
-"""Parts of a path that a call may name, if it is not its credential's own: every level of the tree
-costs the scheduler something at each event."""
+"""Maximum number of parts of a tenant that a call names, unless it is the credential's own: every
+level of the tree costs the scheduler time at each event."""
 MAX_WEIGHT = 1e6
-"""Largest weight that anybody may ask for."""
+"""Largest weight that a caller may request."""
 
 _PART = r"(?!\.\.?(?:/|$))[A-Za-z0-9._:-]+"
 _TENANT = re.compile(rf"{_PART}(?:/{_PART})*")
@@ -24,13 +24,13 @@ class Scope(StrEnum):
     """Rights of a credential."""
 
     INFER = "infer"
-    """Ask models, and see which there are."""
+    """Call models, and list them."""
     OWN = "own"
-    """Open, look up, close and cancel applications of its tenant."""
+    """Open, look up, close and cancel applications of its own tenant."""
     OPERATE = "operate"
-    """See and change what belongs to the service or to others; includes `own`."""
+    """View and change what belongs to the service or to other tenants; includes `own`."""
     PROXY = "proxy"
-    """Name any tenant: for a gateway that has checked its callers itself."""
+    """Name any tenant; for a gateway that has authenticated its callers itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +38,34 @@ class Identity:
     """An identified caller."""
 
     tenant: str | None
-    """Tenant that its calls are for, unless it names one below; None: it has to name one."""
+    """Tenant of its calls, unless a call names one below it; None: every call has to name one."""
     scopes: frozenset[Scope]
     credential: str
-    """Public name of the credential, for logs: a key's id, a token's issuer and subject."""
+    """Public name of the credential for logs: a key's id, or a token's issuer and subject."""
     user: str | None = None
     max_weight: float = MAX_WEIGHT
     """Largest weight that its applications may have."""
 
     def check_scope(self, scope: Scope) -> None:
-        """Accept a call that takes a right.
+        """Check that the credential includes a right.
 
         Raises:
-            Forbidden: If the credential does not give it.
+            Forbidden: If it does not.
         """
         included = scope is Scope.OWN and Scope.OPERATE in self.scopes
         if scope not in self.scopes and not included:
             raise Forbidden(f"this credential lacks the scope {scope.value!r}", "missing_scope")
 
     def choose_tenant(self, named: str | None) -> str:
-        """Return the tenant that a call is for.
+        """Return the tenant of a call.
 
         Args:
-            named: Tenant that the call names, None if it names none.
+            named: Tenant that the call names; None if it names none.
 
         Raises:
-            Forbidden: If the credential is not good for the named tenant.
-            RequestError: If the tenant has another form or more parts than is allowed, or none is
-                named and the credential has none.
+            Forbidden: If the credential is not valid for the named tenant.
+            RequestError: If the tenant is malformed or has too many parts, or neither the call nor
+                the credential names one.
         """
         if named is None:
             if self.tenant is None:
@@ -88,30 +88,31 @@ class Identity:
         )
 
     def is_good_for(self, tenant: str) -> bool:
-        """Return whether calls for a tenant are allowed."""
+        """Return whether the credential allows calls for a tenant."""
         if Scope.PROXY in self.scopes:
             return True
         return self.tenant is not None and is_within(tenant, self.tenant)
 
     def namespace_of(self, tenant: str) -> str:
-        """Return the tenant whose room calls for a tenant use where names are kept for long.
+        """Return the tenant under which long-lived names, such as sessions, are stored for a call.
 
-        It is the credential's own: by naming tenants below its own a caller would have the room of
-        as many as it can name. What a gateway names stands, for that has checked its callers. (The
-        tree of tenants needs no such rule: there all nodes above bind.)
+        It is the credential's own tenant: otherwise a caller could exceed its limit of names by
+        naming many tenants below its own. A tenant named by a gateway is used as it is, because the
+        gateway has authenticated its callers. (The tree of tenants needs no such rule, because the
+        limits of all nodes above apply.)
 
         Args:
-            tenant: As `choose_tenant` returned it.
+            tenant: Result of `choose_tenant`.
         """
         if self.tenant is None or Scope.PROXY in self.scopes:
             return tenant
         return self.tenant
 
     def check_weight(self, weight: float | None) -> None:
-        """Accept the weight that a call asks for, if it asks for any.
+        """Check the weight that a call requests, if any.
 
         Raises:
-            Forbidden: If it is above the credential's cap.
+            Forbidden: If it is above the credential's maximum.
         """
         if weight is not None and weight > self.max_weight:
             raise Forbidden(
@@ -121,15 +122,15 @@ class Identity:
 
 
 def is_within(tenant: str, other: str) -> bool:
-    """Return whether a tenant is another one, or below it."""
+    """Return whether a tenant equals another one or is below it."""
     return tenant == other or tenant.startswith(f"{other}/")
 
 
 def check_tenant(tenant: str) -> None:
-    """Accept a tenant's name.
+    """Check the form of a tenant's name.
 
     Raises:
-        RequestError: If it has another form than is allowed.
+        RequestError: If it is malformed.
     """
     if len(tenant) > LONGEST_TENANT or not _TENANT.fullmatch(tenant):
         raise RequestError(

@@ -1,4 +1,4 @@
-"""A file of API keys: read again when it changes, and changed by one process at a time."""
+"""File of API keys: reloaded when it changes, and changed by one process at a time."""
 
 import fcntl
 import os
@@ -13,28 +13,27 @@ from justitia_ray.atomic_files import replacing
 from justitia_ray.errors import ConfigError
 
 MOST_BYTES = 16 * 2**20
-"""Largest file that is read: some 70,000 keys."""
+"""Maximum size of a key file; enough for some 70,000 keys."""
 _NEW_MODE = 0o600
 
 _Version: TypeAlias = tuple[int, int, int]
-"""Time of the last change in ns, size, inode. Kubernetes changes a mounted secret by a symlink to
-another directory, so that the inode is another one."""
+"""Modification time in ns, size, and inode of a file. Kubernetes changes a mounted secret by a
+symlink to another directory, which changes the inode."""
 
 
 class KeyFile:
-    """A file of keys in force; whoever owns it calls `refresh` now and then."""
+    """A file of API keys; its owner calls `refresh` periodically.
+
+    Args:
+        path: The file.
+        on_trouble: Called once for each change that leaves the file unreadable, with the reason,
+            which contains neither a key nor a digest.
+
+    Raises:
+        ConfigError: If it cannot be read, or has a mistake.
+    """
 
     def __init__(self, path: Path, on_trouble: Callable[[str], None] = lambda reason: None) -> None:
-        """Read the file for the first time.
-
-        Args:
-            path: The file.
-            on_trouble: Called once for each change that leaves the file unreadable, with the
-                reason, which shows neither a key nor a digest.
-
-        Raises:
-            ConfigError: If it cannot be read, or has a mistake.
-        """
         self._path = path
         self._on_trouble = on_trouble
         self._version, data = _read_version(path)
@@ -44,18 +43,18 @@ class KeyFile:
 
     @property
     def table(self) -> KeyTable:
-        """Keys in force: those of the file when it was last without a mistake."""
+        """Keys of the file's last valid version."""
         return self._table
 
     @property
     def trouble(self) -> str | None:
-        """Reason why the file as it is now is not in force; None: it is."""
+        """Reason why the file's present content is not used; None: it is used."""
         return self._unreadable or self._mistake
 
     def refresh(self) -> bool:
-        """Read the file if it has changed; return whether what it holds now is in force since.
+        """Reload the file if it has changed; return whether new content was loaded.
 
-        A file that is missing or has a mistake leaves the last keys in force.
+        If the file is missing or has a mistake, the last valid keys stay in use.
         """
         try:
             if _version(os.stat(self._path)) == self._version:
@@ -76,7 +75,7 @@ class KeyFile:
         return True
 
     def _not_read(self, reason: str) -> bool:
-        """Tell of a file that cannot be opened, once; it is tried again at the next refresh."""
+        """Report a file that cannot be opened, once; the next refresh tries again."""
         if reason != self._unreadable:
             self._unreadable = reason
             self._on_trouble(reason)
@@ -93,14 +92,14 @@ def read_key_file(path: Path) -> tuple[KeyRecord, ...]:
 
 
 def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
-    """Add a key to a file, which is made if there is none, and return the key.
+    """Add a key to a file, which is created if it is missing, and return the key.
 
     Args:
-        path: The file; another process that changes it at this time is waited for.
-        make: Makes the key, given the ids of those that are there.
+        path: The file; waits while another process changes it.
+        make: Creates the key, given the ids of the existing ones.
 
     Raises:
-        ConfigError: If the file has a mistake, cannot be read or written; it stays as it is.
+        ConfigError: If the file has a mistake, or cannot be read or written; it is not changed.
     """
     with _locked(path) as target:
         records = read_key_file(target) if target.exists() else ()
@@ -110,10 +109,10 @@ def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
 
 
 def remove_key(path: Path, key_id: str) -> KeyRecord | None:
-    """Remove a key from a file; return its record, None if there is none with that id.
+    """Remove a key from a file; return its record, or None if the id is not found.
 
     Raises:
-        ConfigError: As `add_key`, and if there is no file.
+        ConfigError: Like `add_key`, and if the file is missing.
     """
     with _locked(path) as target:
         records = read_key_file(target)
@@ -125,9 +124,9 @@ def remove_key(path: Path, key_id: str) -> KeyRecord | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """Hold the lock of a file that is to be replaced; yields the file behind any symlinks.
+    """Hold the lock for replacing a file; yields the file behind any symlinks.
 
-    The lock is on its directory: one on the file would be on a file that is replaced meanwhile.
+    The directory is locked, because the file itself is replaced meanwhile.
     """
     target = path.resolve()
     try:
@@ -142,7 +141,7 @@ def _locked(path: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, records: Iterable[KeyRecord]) -> None:
-    """Replace a file; owner and mode stay, and a new one is for its owner only."""
+    """Replace a file, keeping owner and mode; a new file is readable for its owner only."""
     before = path.stat() if path.exists() else None
     with replacing(path) as file:
         if before is not None:
@@ -163,9 +162,9 @@ def _records(path: Path, data: bytes) -> tuple[KeyRecord, ...]:
 
 
 def _read_version(path: Path) -> tuple[_Version, bytes]:
-    """Return a file's content, and the version that it had before it was read.
+    """Return a file's content, and its version from before it was read.
 
-    A change while it is read makes another version, which the next refresh reads.
+    A change during the read gives another version, so the next refresh reads the file again.
     """
     try:
         with _open(path) as file:
@@ -181,7 +180,7 @@ def _read_version(path: Path) -> tuple[_Version, bytes]:
 
 
 def _open(path: Path) -> BinaryIO:
-    # Without O_NONBLOCK the opening of a pipe waits for somebody who writes.
+    # Without O_NONBLOCK opening a named pipe would wait for a writer.
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 

@@ -1,8 +1,8 @@
-"""API keys: their records, the form of these in files and in Redis, and the lookup of a key.
+"""API keys: their records, the form of records in files and in Redis, and the look-up of a key.
 
-A key is `jk-` and 32 random bytes as 43 characters of base64url. Its SHA-256 is all that is kept:
-256 random bits cannot be guessed, so a hash that is slow by design would only cost time. Public
-names of a key, as in logs, are the first 8 digits of that hash.
+A key is `jk-` and 32 random bytes as 43 characters of base64url. Only its SHA-256 is stored: 256
+random bits cannot be guessed, so a deliberately slow hash would only cost time. The public name of
+a key, e.g. in logs, is the first 8 digits of that hash.
 """
 
 import base64
@@ -32,12 +32,12 @@ _ID_DIGITS = 8
 
 _ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# Shorter than a key, so that one that was cut is found; longer than a name is.
+# Shorter than a key, so that a truncated one is found; longer than usual names.
 _PLAIN_KEY = re.compile(rf"{_PREFIX}[A-Za-z0-9_-]{{16,}}")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{32,}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:]{8}(Z|[+-][0-9]{2}:[0-9]{2}))?")
 _LATEST = 253_402_300_799
-"""End of the year 9999, in seconds since 1970."""
+"""Last second of the year 9999, in seconds since 1970."""
 
 _FIELDS = ("id", "sha256", "tenant", "user", "scopes", "max_weight", "expires", "created")
 _REQUIRED = ("id", "sha256", "scopes", "max_weight")
@@ -49,10 +49,10 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A key as it is kept: its hash, and the identity that it gives."""
+    """Stored record of a key: its hash, and the identity that it gives."""
 
     key_id: str
-    """First 8 hex digits of the digest: the key's public name."""
+    """Public name of the key: the first 8 hex digits of the digest."""
     digest: str = field(repr=False)
     """SHA-256 of the whole key, 64 hex digits."""
     tenant: str | None
@@ -60,12 +60,12 @@ class KeyRecord:
     scopes: frozenset[Scope]
     max_weight: float
     expires_at: float | None
-    """Whole seconds since 1970; None: never."""
+    """Expiry in whole seconds since 1970; None: never."""
     created_at: float | None
-    """Whole seconds since 1970; None: not known."""
+    """Creation time in whole seconds since 1970; None: unknown."""
 
     def is_expired(self, now: Seconds) -> bool:
-        """Return whether the key has expired at `now`, in seconds since 1970."""
+        """Return whether the key has expired at `now` (seconds since 1970)."""
         return self.expires_at is not None and now >= self.expires_at
 
     @property
@@ -76,22 +76,21 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made."""
+    """A newly created key."""
 
     secret: str = field(repr=False)
-    """The key itself, which is kept nowhere."""
+    """The key itself, which is not stored."""
     record: KeyRecord
 
 
 class KeyTable:
-    """An immutable set of keys."""
+    """Immutable table of keys.
+
+    Raises:
+        ConfigError: If two records have the same id or digest.
+    """
 
     def __init__(self, records: Iterable[KeyRecord] = ()) -> None:
-        """Index the records of a set.
-
-        Raises:
-            ConfigError: If two have the same id or digest.
-        """
         self.records = tuple(records)
         check_distinct(self.records)
         self._by_digest = {record.digest: record for record in self.records}
@@ -100,10 +99,10 @@ class KeyTable:
         return len(self.records)
 
     def record_of(self, secret: str) -> KeyRecord | None:
-        """Return the record of a key, expired or not; None if the key is not known."""
+        """Return the record of a key, expired or not; None if the key is unknown."""
         digest = _digest(secret)
         record = self._by_digest.get(digest)
-        # The lookup's time depends on the digest, of which nobody can choose a part.
+        # The look-up's timing depends on the digest only, which callers cannot choose.
         if record is None or not hmac.compare_digest(record.digest, digest):
             return None
         return record
@@ -113,12 +112,12 @@ def find_identity(tables: Iterable[KeyTable], secret: str, now: Seconds) -> Iden
     """Return the identity that a key gives.
 
     Args:
-        tables: Sets of keys; looked at only until one holds the key.
+        tables: Tables of keys, searched until one contains the key.
         secret: Credential as the caller sent it.
         now: Seconds since 1970.
 
     Raises:
-        Unauthenticated: If the key is not known or has expired.
+        Unauthenticated: If the key is unknown or has expired.
     """
     expired = None
     for table in tables:
@@ -133,12 +132,12 @@ def find_identity(tables: Iterable[KeyTable], secret: str, now: Seconds) -> Iden
 
 
 def public_id(secret: str) -> str:
-    """Return the public name of a key, known or not, for logs."""
+    """Return the public name of a key, known or unknown, for logs."""
     return _digest(secret)[:_ID_DIGITS]
 
 
 def looks_like_key(text: str) -> bool:
-    """Return whether a text holds what may be a plain key, whole or cut."""
+    """Return whether a text contains what may be a plain key, whole or truncated."""
     return _PLAIN_KEY.search(text) is not None
 
 
@@ -161,14 +160,14 @@ def create_key(
     """Return a new key.
 
     Args:
-        tenant: Tenant of the key; None for a key with the scope `proxy` or `operate` only.
-        user: User that its calls are logged for.
-        scopes: Rights.
-        max_weight: Largest weight that its applications may ask for.
-        expires_at: Seconds since 1970, of which the fraction is cut off; None: never.
+        tenant: Tenant of the key; None only with the scope `proxy` or `operate`.
+        user: User for whom its calls are logged.
+        scopes: Rights of the key.
+        max_weight: Largest weight that its applications may request.
+        expires_at: Seconds since 1970, rounded down; None: never.
         now: Seconds since 1970.
-        taken: Ids that other keys have.
-        random_bytes: Source of so many random bytes.
+        taken: Ids of existing keys.
+        random_bytes: Returns the given number of random bytes.
 
     Raises:
         ConfigError: If a value is not allowed; names the field.
@@ -193,11 +192,11 @@ def create_key(
     return NewKey(secret, _read_record(fields))
 
 
-# --- the form in files
+# --- form of records in files
 
 
 def read_records(text: str) -> tuple[KeyRecord, ...]:
-    """Return the keys of a file, as `write_records` writes it.
+    """Return the keys of a file written by `write_records`.
 
     Raises:
         ConfigError: If it has a mistake; names entry, field, value and what is allowed, and shows
@@ -222,20 +221,20 @@ def read_records(text: str) -> tuple[KeyRecord, ...]:
 
 
 def write_records(records: Iterable[KeyRecord]) -> str:
-    """Return the text of a file that holds these keys."""
+    """Return the text of a file with these keys."""
     entries = [record_to_json(record) for record in records]
     return _HEADER + yaml.safe_dump({"keys": entries}, sort_keys=False, allow_unicode=True)
 
 
 def check_distinct(records: Sequence[KeyRecord]) -> None:
-    """Accept keys of which no two have the same id or digest.
+    """Check that no two keys have the same id or digest.
 
     Raises:
-        ConfigError: If two do.
+        ConfigError: If two have.
     """
     by_id: dict[str, int] = {}
     for index, record in enumerate(records):
-        # An id is the beginning of its digest, so that equal digests have equal ids.
+        # An id is the start of its digest, so equal digests imply equal ids.
         first = by_id.setdefault(record.key_id, index)
         if first != index:
             same = "sha256" if records[first].digest == record.digest else "id"
@@ -245,11 +244,11 @@ def check_distinct(records: Sequence[KeyRecord]) -> None:
             )
 
 
-# --- the form in Redis, and of what commands print
+# --- form of records in Redis and in output
 
 
 def record_to_json(record: KeyRecord) -> JsonObject:
-    """Return a record as a JSON object, digest included."""
+    """Return a record as a JSON object, including its digest."""
     weight = record.max_weight
     fields = {
         "id": record.key_id,
@@ -274,7 +273,7 @@ def public_json(record: KeyRecord) -> JsonObject:
 def records_from_json(
     stored: Mapping[str, Mapping[str, Any]],
 ) -> tuple[list[KeyRecord], list[str]]:
-    """Return the keys that Redis holds, by id, and a sentence for each that was left out."""
+    """Return the keys stored in Redis, and one message for each record that was left out."""
     records, damage = [], []
     for key_id, fields in stored.items():
         try:
@@ -292,10 +291,10 @@ def records_from_json(
 
 
 def read_time(text: str) -> float:
-    """Return a time, as in `expires`, in seconds since 1970.
+    """Parse a time, as in `expires`; return seconds since 1970.
 
     Raises:
-        ValueError: If it has another form; says what is allowed.
+        ValueError: If it is malformed; says what is allowed.
     """
     try:
         if not _TIME.fullmatch(text):
@@ -313,7 +312,7 @@ def read_time(text: str) -> float:
 
 
 def write_time(at: float) -> str:
-    """Return seconds since 1970 as a time in UTC, without its fraction.
+    """Format seconds since 1970 as a time in UTC, without fraction.
 
     Raises:
         ConfigError: If it is not in the years 1970 to 9999.
@@ -323,7 +322,7 @@ def write_time(at: float) -> str:
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# --- a record's fields
+# --- fields of a record
 
 
 def _read_record(fields: object) -> KeyRecord:
@@ -443,18 +442,17 @@ def _read_field_time(name: str, value: object) -> float | None:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C library where PyYAML was built with it: ten times as fast."""
+"""PyYAML's C parser if available: ten times as fast."""
 _NULLS = ("", "~", "null", "Null", "NULL")
 _DEPTH = 4
-"""Nesting of a file: the mapping, its list, an entry, its scopes."""
+"""Maximum nesting of a file: the mapping, its list, an entry, its scopes."""
 
 
 def _read_yaml(text: str) -> object:
-    """Return YAML's mappings, lists and scalars; every scalar is a text, or None for a null.
+    """Parse YAML's mappings, lists and scalars; a scalar is a string, or None for null.
 
-    Read from the parser's events, for three reasons: ids such as 12345678 stay texts; a deep
-    nesting, which ends the process in PyYAML's own composer, is an error; so is a field that is
-    given twice, of which that composer keeps the last.
+    It uses the parser's events instead of PyYAML's composer, because ids such as 12345678 must stay
+    strings, deep nesting crashes the composer, and a duplicate field must be an error.
     """
     try:
         events = iter(yaml.parse(text, Loader=_LOADER))
@@ -466,7 +464,7 @@ def _read_yaml(text: str) -> object:
         if not isinstance(next(events), yaml.StreamEndEvent):
             raise ConfigError("has several YAML documents: one is allowed")
     except yaml.YAMLError as error:
-        # Its own text quotes the line, which may hold a key.
+        # The error's own text quotes the line, which may contain a key.
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or ""
         place = f" in line {mark.line + 1}" if mark else ""
@@ -511,7 +509,7 @@ def _entry(index: int, fields: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as a message may show it: no key, no digest, no megabytes."""
+    """Return a value as shown in messages: shortened, without keys and digests."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -522,11 +520,11 @@ def _shown(value: object) -> str:
 
 
 def _redacted(text: str) -> str:
-    """Return a text with whatever may be a key or a digest cut to its beginning."""
+    """Return a text in which anything that may be a key or digest is truncated."""
     hidden = _PLAIN_KEY.sub(f"{_PREFIX}…", text)
     return _SECRET.sub(lambda found: f"{found[0][:_ID_DIGITS]}…", hidden)
 
 
 def _digest(secret: str) -> str:
-    # Headers may hold anything; a lone surrogate must not be an error.
+    # Headers may contain anything; a lone surrogate must not raise an error.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,8 +1,8 @@
-"""JSON Web Tokens: verified with the keys of their issuer, and mapped to an identity.
+"""Verify JSON Web Tokens with the keys of their issuer, and map them to identities.
 
-A verified token is remembered for at most 60 s and never beyond its end, so that most calls cost a
-hash and a look-up. A key that its issuer withdraws is therefore good for as long as its set is kept
-(see `key_sets`) and 60 s.
+The result is cached for at most 60 s and never beyond the token's expiry, so that most calls cost a
+hash and a look-up. A key that its issuer withdraws therefore stays valid for the lifetime of its
+set (see `key_sets`) plus 60 s.
 """
 
 import hashlib
@@ -21,55 +21,55 @@ from justitia_ray.errors import ConfigError, Forbidden, RequestError, Unauthenti
 from justitia_ray.units import Seconds
 
 LONGEST_TOKEN = 16_384
-"""Characters of the longest token that is looked at: gateways allow headers of 8 to 16 KiB."""
+"""Maximum length of a token in characters: gateways allow headers of 8 to 16 KiB."""
 REMEMBERED_S: Seconds = 60.0
-"""A verified token is not verified again for so long."""
+"""Time for which a verified token is not verified again."""
 MOST_REMEMBERED = 10_000
-"""Verified tokens that are remembered; the one not seen for longest goes first."""
+"""Maximum number of cached tokens; the least recently used is dropped."""
 
 _LONGEST_CREDENTIAL = 100
 _LONGEST_USER = 255
-"""Longest subject that OpenID Connect allows."""
+"""Maximum length of a subject in OpenID Connect."""
 _LAST_INSTANT = 253_402_300_799
-"""End of the year 9999: a larger number is in milliseconds, or a mistake."""
+"""Last second of the year 9999: a larger number is in milliseconds, or wrong."""
 
 _Claims: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """An issuer of tokens: its name, its keys, and where its claims have tenant, user and scopes.
+    """Trusted issuer of tokens: its name, its keys, and its claims for tenant, user and scopes.
 
     Raises:
-        ConfigError: If its keys may not be read from their address, or an algorithm is not one of
-            the asymmetric ones.
+        ConfigError: If the address of its keys is not allowed, or an algorithm is not an allowed
+            asymmetric one.
     """
 
     issuer: str
-    """Value of a token's `iss`, exactly."""
+    """Required value of a token's `iss`."""
     audience: str
-    """A token's `aud` has to name it."""
+    """Value that a token's `aud` has to contain."""
     jwks_url: str | None = None
-    """Where its keys are; None: as its discovery document says."""
+    """Address of its keys; None: taken from its discovery document."""
     jwks_ca_file: str | None = None
-    """Certificates that are trusted there; None for those of the system."""
+    """Trusted CA certificates for that address; None for those of the system."""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
-    """Signatures that are accepted."""
+    """Accepted signature algorithms."""
     tenant_claim: str = "tenant"
-    """Claim with the tenant. The name of a claim, as the next two: dots lead inwards, `org.team`,
-    unless a claim has exactly that name, as `https://acme.com/tenant`."""
+    """Claim with the tenant. Dots in a claim's name select nested fields, `org.team`, unless a
+    claim with exactly that name exists, e.g. `https://acme.com/tenant`."""
     tenant_below: str | None = None
-    """Tenant that those of this issuer are below; None: its word is taken for any tenant."""
+    """Prefix of the tenants of this issuer; None: the issuer may name any tenant."""
     user_claim: str = "sub"
     """Claim with the user."""
     scope_claim: str = "scope"
-    """Claim with the scopes, with blanks between or as a list."""
+    """Claim with the scopes, separated by spaces or as a list."""
     scope_prefix: str = "justitia."
-    """Start of the scopes that are meant for this service."""
+    """Prefix of the scopes that are meant for this service."""
     max_weight: float = 1.0
-    """Largest weight that a token's applications may ask for."""
+    """Largest weight that a token's applications may request."""
     leeway_s: Seconds = 30.0
-    """Clocks may differ by so much."""
+    """Allowed clock skew in seconds."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.algorithms if name not in KEY_TYPES]
@@ -86,16 +86,26 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """A token that was verified."""
+    """Cached result of a verified token."""
 
     identity: Identity
     ends_at: Seconds
-    """End of the token, on the calendar."""
+    """Expiry of the token plus leeway, in seconds since 1970."""
     forget_at: Seconds
 
 
 class TokenVerifier:
-    """Identifies callers by the tokens of some issuers, in one event loop."""
+    """Identifies callers by tokens of trusted issuers; use it from one event loop.
+
+    An issuer's keys are fetched with its first token.
+
+    Args:
+        issuers: The trusted issuers.
+        on_trouble: Called with the issuer and the reason whenever fetching keys fails.
+        fetch: Returns the document at an address.
+        clock: A monotonic clock.
+        calendar: Returns seconds since 1970, the unit of times in tokens.
+    """
 
     def __init__(
         self,
@@ -106,15 +116,6 @@ class TokenVerifier:
         clock: Callable[[], Seconds] = time.monotonic,
         calendar: Callable[[], Seconds] = time.time,
     ) -> None:
-        """Begin without keys: the first token of an issuer has them fetched.
-
-        Args:
-            issuers: The issuers that are trusted.
-            on_trouble: Told the issuer and the reason whenever its keys could not be fetched.
-            fetch: Returns the document at an address.
-            clock: A monotonic clock.
-            calendar: The time since 1970, as tokens have it.
-        """
         self._issuers = {one.issuer: one for one in issuers}
         self._key_sets = {
             one.issuer: KeySet(
@@ -133,12 +134,13 @@ class TokenVerifier:
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
 
     async def identify(self, token: str) -> Identity:
-        """Return the caller that a token is of.
+        """Return the identity of a token's caller.
 
         Raises:
-            Unauthenticated: If the token does not prove who calls.
-            Forbidden: If it does, but names no tenant.
-            AdmissionError: If the issuer's keys cannot be had now: the token may be good.
+            Unauthenticated: If the token is invalid.
+            Forbidden: If the token is valid, but names no tenant.
+            AdmissionError: If the issuer's keys are not available now, so that the token cannot be
+                checked.
         """
         if len(token) > LONGEST_TOKEN:
             raise Unauthenticated(f"the token is longer than {LONGEST_TOKEN} characters")
@@ -172,7 +174,7 @@ class TokenVerifier:
         return issuer, claims
 
     def _read_unverified(self, token: str) -> tuple[Issuer, str, str | None]:
-        """Return the issuer, the algorithm and the key's id, if any, that a token names."""
+        """Return a token's issuer, algorithm, and key id if it has one, without verification."""
         try:
             read = jwt.decode_complete(token, options={"verify_signature": False})
         except jwt.DecodeError:
@@ -194,10 +196,10 @@ class TokenVerifier:
 
 
 def _read_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
-    """Return a token's claims; None if the key has not signed it.
+    """Return a token's claims; None if the key did not sign it.
 
     Raises:
-        Unauthenticated: If it is not for this service, or not a token.
+        Unauthenticated: If it is not for this service, or malformed.
     """
     try:
         claims: _Claims = jwt.decode(
@@ -208,7 +210,7 @@ def _read_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
             issuer=issuer.issuer,
             options={
                 "require": ["exp"],
-                # PyJWT asks the machine's clock: `_check_times` asks ours.
+                # PyJWT would use the machine's clock; `_check_times` uses the injected one
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
@@ -234,10 +236,10 @@ def _not_for(issuer: Issuer) -> str:
 
 
 def _check_times(claims: _Claims, now: Seconds, leeway_s: Seconds) -> Seconds:
-    """Return when a token ends, on the calendar and with the leeway.
+    """Return when a token expires, in seconds since 1970, including the leeway.
 
     Raises:
-        Unauthenticated: If it has ended, or does not hold yet.
+        Unauthenticated: If it has expired, or is not valid yet.
     """
     for name in ("exp", "nbf", "iat"):
         value = claims.get(name, 0)
@@ -287,7 +289,7 @@ def _tenant(issuer: Issuer, claims: _Claims) -> str:
 
 
 def _scopes(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
-    """Return a token's scopes. `proxy` is not among them: only keys that are made here give it."""
+    """Return a token's scopes except `proxy`, which only API keys can have."""
     found = _claim(claims, issuer.scope_claim)
     named = found.split() if isinstance(found, str) else found
     if not isinstance(named, list):
@@ -297,7 +299,7 @@ def _scopes(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
 
 
 def _claim(claims: _Claims, path: str) -> Any:
-    """Return a claim by its name, or by a path with dots; None if there is none."""
+    """Return a claim by its name, or by a path with dots; None if it does not exist."""
     if path in claims:
         return claims[path]
     found: Any = claims
