@@ -1,7 +1,7 @@
-"""The client: agents ask for inferences over HTTP or a Ray Serve handle.
+"""Client with which agents run inferences over HTTP or a Ray Serve handle.
 
-`JustitiaClient` is asynchronous, `SyncClient` the same for other code. Either opens an application,
-in which an agent runs as many inferences as it likes, one after the other or side by side.
+`JustitiaClient` is asynchronous, `SyncClient` its counterpart for other code. Both open
+applications, in which an agent runs any number of inferences, sequentially or concurrently.
 """
 
 from justitia_ray.client.calls import Completion

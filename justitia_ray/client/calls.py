@@ -1,4 +1,4 @@
-"""JSON calls over a transport, repeated where that is safe, and their answers and event streams."""
+"""JSON calls over a transport with safe retries, their answers, and event streams."""
 
 import asyncio
 import json
@@ -28,16 +28,16 @@ T = TypeVar("T")
 Sleep = Callable[[Seconds], Awaitable[None]]
 
 _NOT_TAKEN = frozenset({429, 503})
-"""Statuses of requests that the service has not begun: queue full, no replicas."""
+"""Statuses of requests that the service has not started: queue full, no replicas."""
 _FIRST_BACKOFF_S = 0.5
-"""Pause before the first retry, doubled with each: a restarting proxy listens again by then."""
+"""Pause before the first retry, doubled with each; enough for a restarting proxy."""
 _EXCERPT_CHARS = 200
-"""Characters quoted of a foreign error page (a proxy's): enough to tell whose it is."""
+"""Number of characters quoted from an unknown error page, e.g. a proxy's."""
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 def path_for_model(path: str, model: str | None) -> str:
-    """Return a path whose query names a model, if one is given."""
+    """Return a path with the model in its query, if one is given."""
     return path if model is None else f"{path}?model={quote(model, safe='')}"
 
 
@@ -51,15 +51,15 @@ class Completion:
     """Texts of all choices, by index."""
     prompt_tokens: Tokens
     output_tokens: Tokens
-    """Tokens generated, over all choices."""
+    """Generated tokens, over all choices."""
     finish_reason: str | None
-    """Why the first choice ended: `stop`, `length`, `tool_calls`, …"""
+    """Why the first choice ended: `stop`, `length`, `tool_calls`,"""
     raw: Mapping[str, Any]
-    """The whole answer as the engine gave it."""
+    """The engine's whole answer."""
 
 
 def is_success(status: int) -> bool:
-    """Return whether the status says that the request was carried out."""
+    """Return whether an HTTP status means success."""
     return 200 <= status < 300
 
 
@@ -67,7 +67,7 @@ def json_object(response: Response) -> dict[str, Any]:
     """Return the JSON object of a successful answer.
 
     Raises:
-        ResponseError: If the status is no success, or the body is not a JSON object.
+        ResponseError: If the status is an error, or the body is not a JSON object.
     """
     if not is_success(response.status):
         raise response_error(response.status, response.headers, response.body)
@@ -81,7 +81,7 @@ def json_object(response: Response) -> dict[str, Any]:
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:
-    """Read the answer of `/v1/chat/completions` or `/v1/completions`.
+    """Parse an answer of `/v1/chat/completions` or `/v1/completions`.
 
     Raises:
         ResponseError: If the answer has no choices or no usage.
@@ -108,7 +108,7 @@ def completion(answer: Mapping[str, Any]) -> Completion:
 
 
 def response_error(status: int, headers: Mapping[str, str], body: bytes) -> ResponseError:
-    """Read an error answer; one that is not OpenAI's JSON is quoted in part."""
+    """Return the error of an error answer; a body not in OpenAI's form is quoted in part."""
     try:
         error = json.loads(body)["error"]
         message, code = str(error["message"]), error.get("code")
@@ -129,9 +129,9 @@ def response_error(status: int, headers: Mapping[str, str], body: bytes) -> Resp
 
 
 def stream_error(payload: object) -> ResponseError:
-    """Read the error event of a stream whose head said 200.
+    """Return the error of an error event in a stream whose status was 200.
 
-    vLLM gives the status it would have had as the error's `code`; 500 stands for none.
+    vLLM puts the status that the error would have had into `code`; without it 500 is assumed.
     """
     error = payload.get("error", payload) if isinstance(payload, dict) else None
     if not isinstance(error, dict):
@@ -145,13 +145,13 @@ def stream_error(payload: object) -> ResponseError:
 
 
 def _told_wait_s(headers: Mapping[str, str]) -> Seconds | None:
-    """Read how long to wait: in milliseconds if the service says so, which is more precise."""
+    """Return the requested wait in seconds, preferring the header in milliseconds."""
     wait_ms = _seconds(headers.get(RETRY_AFTER_MS_HEADER))
     return wait_ms / 1_000 if wait_ms is not None else _seconds(headers.get(RETRY_AFTER_HEADER))
 
 
 def _seconds(value: str | None) -> Seconds | None:
-    """Read `Retry-After` in seconds; its other form, a date, would trust two clocks."""
+    """Parse `Retry-After` in seconds; its other form, a date, would depend on two clocks."""
     try:
         seconds = float(value or "")
     except ValueError:
@@ -164,15 +164,15 @@ class ServerSentEvent:
     """A server-sent event."""
 
     event: str
-    """The event's name, `message` unless the service gave one."""
+    """The event's name; `message` by default."""
     data: str
     """The event's data lines, joined by newlines."""
 
 
 class SseDecoder:
-    """An incremental parser of the WHATWG event stream format.
+    """Incremental parser of the WHATWG event stream format.
 
-    Chunks may be cut anywhere, inside a line end or a UTF-8 character too. Comments, `id` and
+    Chunks may be split anywhere, even inside a line end or a UTF-8 character. Comments, `id` and
     `retry` are ignored; an event without its closing blank line is never returned.
     """
 
@@ -209,12 +209,15 @@ class SseDecoder:
 async def json_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:
     """Yield the JSON object of each event until `[DONE]`.
 
+    Data after `[DONE]` are read and dropped, so that the service sees its stream read to the end
+    and does not assume that the caller disconnected.
+
     What follows `[DONE]` is read and dropped, so that the service sees its stream taken to the end
     and not a caller that left.
 
     Raises:
         ResponseError: If an event is an error, or not a JSON object.
-        ConnectionError: If the chunks end before `[DONE]`.
+        ConnectionError: If the stream ends before `[DONE]`.
     """
     decoder, done = SseDecoder(), False
     async for chunk in chunks:
@@ -241,15 +244,15 @@ def _payload(event: ServerSentEvent) -> dict[str, Any]:
 class JsonCalls:
     """JSON calls over a transport.
 
-    A call is repeated only if the service cannot have begun it: no connection could be made, or it
-    answered 429 or 503, and did not say `x-should-retry: false`. It waits as long as it is told, up
-    to two minutes: a caller should hear of a service that asks for more. Nothing is repeated once a
-    stream has begun.
+    A call is retried only if the service cannot have started it: the connection failed, or it
+    answered 429 or 503 without `x-should-retry: false`. Requested waits are obeyed up to two
+    minutes; a longer one is reported to the caller. A call is not retried once its stream has
+    started.
 
     Args:
-        transport: The way to the service.
-        max_retries: How often one call is repeated, at most.
-        sleep: Waits that many seconds; a test passes its own.
+        transport: Connection to the service.
+        max_retries: Maximum number of retries of one call.
+        sleep: Waits the given number of seconds; replaced in tests.
 
     Raises:
         ConfigError: If `max_retries` is negative.
@@ -271,11 +274,11 @@ class JsonCalls:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Send a JSON body and return the JSON object that comes back.
+        """Send a JSON body and return the JSON object of the answer.
 
         Raises:
             ResponseError: If the service answered with an error.
-            ConnectionError: If it did not answer.
+            ConnectionError: If the service did not answer.
         """
         head, payload = _encode(body, headers)
 
@@ -288,13 +291,15 @@ class JsonCalls:
     async def events(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Post a JSON body and yield the JSON objects streamed back.
+        """Post a JSON body and yield the JSON objects of the event stream.
+
+        Closing the generator early cancels the call in the service.
 
         Closing the generator early tells the service that its caller has gone.
 
         Raises:
             ResponseError: If the service answered, or ended the stream, with an error.
-            ConnectionError: If it did not answer, or the stream broke off.
+            ConnectionError: If the service did not answer, or the stream broke off.
         """
         head, payload = _encode(body, headers)
 
@@ -331,7 +336,7 @@ class JsonCalls:
 
 
 def _numbered(headers: Mapping[str, str], repeats: int) -> dict[str, str]:
-    """Say how often a call was sent before: who comes back goes before who comes first."""
+    """Add the number of earlier tries to the headers: retries precede new calls."""
     return {**headers, RETRY_COUNT_HEADER: str(repeats)}
 
 

@@ -1,4 +1,4 @@
-"""The asynchronous client, and an application as its agent sees it: open, ask, close."""
+"""Asynchronous client, and the application that an agent opens with it."""
 
 import asyncio
 import logging
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 async def fan_out(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the calls side by side and return their results in order.
+    """Run the calls concurrently and return their results in order.
 
-    The first failure cancels the others, which frees what the service had set aside for them, and
-    is raised as it is; `asyncio.TaskGroup` would wrap it, `asyncio.gather` leave the rest running.
+    The first failure cancels the other calls, which frees their resources in the service, and is
+    raised unchanged; `asyncio.TaskGroup` would wrap it, `asyncio.gather` not cancel the others.
 
     ```
     texts = await fan_out(app.chat(part, max_tokens=200) for part in parts)
@@ -56,25 +56,25 @@ Messages = str | Sequence[Mapping[str, Any]]
 """A user's message, or a conversation in OpenAI's form."""
 
 _LEAVE_WITHIN_S: Seconds = 10.0
-"""Longest time that closing may hold an agent; the service ends idle applications by itself."""
+"""Longest time that closing may block an agent; the service ends idle applications by itself."""
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """Inferences whose result is wanted together; made by `JustitiaClient.application`.
+    """Group of inferences whose common result is needed; from `JustitiaClient.application`.
 
-    An async context manager, entered once. Entering opens the application, which gives it its place
-    in the order. Leaving closes it; leaving by an exception or a cancellation cancels it, with all
-    it still has waiting or running. Leaving never raises: the answers are already here, and the
-    service ends by itself what it did not hear the end of.
+    An async context manager, entered once. Entering opens the application in the service. Leaving
+    closes it; leaving by an exception or a cancellation cancels it with all its unfinished
+    inferences. Leaving never raises: the answers have already arrived, and the service ends
+    applications that were not closed.
 
     Attributes:
-        application_class: Its class; predictions are learned per class.
-        tenant: The tenant on whose behalf it runs, if said.
-        inferences: Inferences answered so far.
-        prompt_tokens: Prompt tokens of those, as the engine counted them.
-        output_tokens: Output tokens of those.
+        application_class: Class of the application; predictions are learned per class.
+        tenant: Tenant of the application, if given.
+        inferences: Number of inferences answered so far.
+        prompt_tokens: Prompt tokens of the answered inferences, as the engine counted them.
+        output_tokens: Output tokens of the answered inferences.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Application:
 
         Raises:
             ResponseError: If the service refused it, or its answer lacks a field.
-            ConnectionError: If it did not answer.
+            ConnectionError: If the service did not answer.
         """
         granted = await self._calls.call("POST", "/v1/applications", self._asked)
         for field in ("application_id", "predicted_kv_token_time", "virtual_finish_time"):
@@ -151,34 +151,35 @@ class Application:
 
     @property
     def was_opened(self) -> bool:
-        """Whether the service has opened the application; its id and tag are unknown before."""
+        """Whether the service has opened the application; before, its id and tag are unknown."""
         return self._granted is not None
 
     @property
     def application_id(self) -> ApplicationId:
-        """The application's id, the caller's own or the service's."""
+        """The application's id, chosen by the caller or by the service."""
         return str(self._opened["application_id"])
 
     @property
     def predicted_kv_token_time(self) -> KvTokenTime | None:
         """The application's predicted cost, in token·iterations.
 
-        None if it was opened for none of several models: each predicts its own when it comes there.
+        None if several models are served and it was opened without one: each model predicts its own
+        cost on the first call.
         """
         predicted = self._opened["predicted_kv_token_time"]
         return None if predicted is None else float(predicted)
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """The tag at arrival, which is its place in the order; None under a policy without tags."""
+        """Virtual finish time F at arrival; None if the policy does not order by it."""
         tag = self._opened["virtual_finish_time"]
         return None if tag is None else float(tag)
 
     async def status(self) -> dict[str, Any]:
-        """Return the application's state at the service now.
+        """Return the application's current state in the service.
 
         Raises:
-            ResponseError: If the service does not know the application any more.
+            ResponseError: If the service no longer knows the application.
             ConnectionError: If the service did not answer.
         """
         return await self._calls.call("GET", self._path, headers=self._tenant_headers)
@@ -196,14 +197,14 @@ class Application:
 
         Args:
             messages: A user's message, or a conversation in OpenAI's form.
-            max_tokens: Maximum output. Worth giving: it bounds the KV set aside for the inference.
-            deadline_s: How long it may wait for its start; None: as the application says. One that
+            max_tokens: Maximum output tokens. Recommended: it limits the KV reserved for the call.
+            deadline_s: Longest wait for its start; None: the application's. An inference that
                 cannot start in time is answered with 504, `deadline_missed`.
             **fields: Any other field of the OpenAI request or of vLLM's, e.g. `temperature`.
 
         Raises:
             ResponseError: If the service answered with an error.
-            ConnectionError: If it did not answer.
+            ConnectionError: If the service did not answer.
         """
         body = await self._body({"messages": _conversation(messages)}, max_tokens, fields)
         return await self._run("/v1/chat/completions", body, deadline_s)
@@ -217,7 +218,7 @@ class Application:
         deadline_s: Seconds | None = None,
         **fields: Any,
     ) -> Completion:
-        """Run one inference on a bare prompt; otherwise as `chat`."""
+        """Run one inference on a plain prompt; arguments and errors as in `chat`."""
         body = await self._body({"prompt": prompt}, max_tokens, fields)
         return await self._run("/v1/completions", body, deadline_s)
 
@@ -287,8 +288,8 @@ class Application:
         return f"/v1/applications/{quote(self.application_id, safe='')}"
 
     def _inference_headers(self, deadline_s: Seconds | None) -> dict[str, str]:
-        # Class and tenant are said again so that a service that lost the application opens the
-        # same one anew, and not one of the default class.
+        # Class and tenant are repeated so that a service that lost the application reopens it with
+        # the same class.
         return {
             APPLICATION_HEADER: self.application_id,
             CLASS_HEADER: self.application_class,
@@ -319,7 +320,7 @@ def _check_header_value(field: str, value: str | None) -> None:
 
 
 class JustitiaClient:
-    """Opens applications on the service.
+    """Client that opens applications on the service.
 
     ```
     async with (
@@ -332,12 +333,12 @@ class JustitiaClient:
     One client serves any number of applications at once. It belongs to one event loop.
 
     Args:
-        transport: The way to the service; the client closes it.
-        model: The model to ask. By default the only one that the service has.
-        tenant: On whose behalf applications run that name no tenant.
-        max_retries: How often a call is repeated that the service cannot have begun (no connection,
-            429, 503), at most.
-        sleep: Waits that many seconds between such attempts; a test passes its own.
+        transport: Connection to the service; the client closes it.
+        model: Default model. If None, the only one that the service has.
+        tenant: Default tenant of applications.
+        max_retries: Maximum number of retries of a call that the service cannot have started (no
+            connection, 429, 503).
+        sleep: Waits the given number of seconds before a retry; replaced in tests.
 
     Raises:
         ConfigError: If `max_retries` is negative.
@@ -406,7 +407,7 @@ class JustitiaClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Give back every connection. Safe to call twice."""
+        """Close all connections. Calling it twice is safe."""
         await self._transport.aclose()
 
     def application(
@@ -421,6 +422,18 @@ class JustitiaClient:
         deadline_s: Seconds | None = None,
     ) -> Application:
         """Return an application, to be entered with `async with`.
+
+        Args:
+            application_class: Class, e.g. `MRS`; the cost is predicted from class and input, so
+                agents that work alike should share a class.
+            input: Text that the application's user submitted.
+            tenant: Tenant of the application; by default the client's tenant.
+            weight: Share of service relative to others, finite and positive; 1 by default.
+            application_id: Id chosen by the caller; by default the service chooses one.
+            deadline_s: Longest time that each inference may wait for its start, above 0 and at most
+                a week, unless the call gives another; None: the setting of the tenant's node.
+            model: Model of calls that name none; by default the client's. Without either, if
+                several models are served, every call has to name one.
 
         Args:
             application_class: Its class, e.g. `MRS`; its cost is predicted from the class and the
@@ -459,7 +472,7 @@ class JustitiaClient:
 
         Raises:
             ResponseError: If the service answered with an error, or not with a list of models.
-            ConnectionError: If it did not answer.
+            ConnectionError: If the service did not answer.
         """
         answer = await self._calls.call("GET", "/v1/models")
         try:
@@ -470,7 +483,13 @@ class JustitiaClient:
     async def find_application(
         self, application_id: ApplicationId, tenant: str | None = None
     ) -> dict[str, Any]:
-        """Return the state of an application at the service, with its `outlook`.
+        """Return the state of an application in the service, with its `outlook`.
+
+        The outlook contains the reason for waiting, the position, and the expected start and end.
+
+        Args:
+            application_id: The application's id.
+            tenant: Tenant of the application; None: the credential's.
 
         The outlook says why it waits, who is before it, and when it starts and ends.
 
@@ -487,7 +506,11 @@ class JustitiaClient:
         return await self._calls.call("GET", path, headers=headers)
 
     async def list_applications(self, most: int = 20, model: str | None = None) -> dict[str, Any]:
-        """Return the caller's first live applications by model, and counts of all others.
+        """Return the caller's first live applications by model, and counts of the others.
+
+        Args:
+            most: Maximum number of applications described per model.
+            model: Return only this model's applications; None: all.
 
         Args:
             most: How many of each model to describe.
@@ -501,12 +524,12 @@ class JustitiaClient:
         return await self._calls.call("GET", f"/v1/applications?{urlencode(query)}")
 
     async def default_model(self) -> str:
-        """Return the model to ask: the client's own, or the only one served (asked for once).
+        """Return the client's model, or the only one served (requested once).
 
         Raises:
-            UnknownModel: If the service has none, or several to choose from.
+            UnknownModel: If the service has no model, or several.
             ResponseError: If the service answered with an error.
-            ConnectionError: If it did not answer.
+            ConnectionError: If the service did not answer.
         """
         async with self._model_lock:
             if self._model is None:

@@ -1,6 +1,7 @@
-"""The state of a running service and of its predictor, asked model by model.
+"""Query the state of a running service and of its predictor, by model.
 
-For `justitia status` and `justitia doctor`; a service of one model answers without its name around.
+Used by `justitia status` and `justitia doctor`. A service with one model answers without the
+model's name around it.
 """
 
 import asyncio
@@ -17,12 +18,12 @@ from justitia_ray.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswers:
-    """The answers about one model."""
+    """Answers about one model."""
 
     service: dict[str, Any]
-    """The answer of the path that was asked."""
+    """Answer of the requested path."""
     predictor: Mapping[str, Any]
-    """The answer of `/v1/predictor`; `error` says why there is none."""
+    """Answer of `/v1/predictor`; on failure its `error` has the reason."""
 
 
 async def ask_each_model(
@@ -35,15 +36,16 @@ async def ask_each_model(
     """Return the answers by model.
 
     Args:
-        transport: To the service.
+        transport: Connection to the service.
         path: `/v1/status` or `/v1/examination`.
-        model: The only model to ask about; None: all.
-        predictor_s: Longest wait for the predictor; None: the transport's own.
-        query: More of the path's query.
+        model: Return only this model's answers; None: all.
+        predictor_s: Timeout for the predictor; None: the transport's own.
+        query: Further parameters of the path's query.
 
     Raises:
         ConnectionError: If the service does not answer.
-        ResponseError: If the service answers with an error; one of the predictor hides nothing.
+        ResponseError: If the service answers with an error; errors of the predictor are returned
+            instead.
     """
     named = {} if model is None else {"model": model}
     answer = await _get(transport, path, query | named)

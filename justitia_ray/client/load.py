@@ -1,7 +1,7 @@
-"""Open loads: applications start at their instants, whatever becomes of those before them.
+"""Open loads: applications start at their planned times, regardless of earlier ones.
 
-Nothing waits for the service but what follows on its answers, as with real users: a closed loop
-would send less to a slow service, and flatter it.
+As with real users, only calls that depend on earlier answers wait for the service. A closed loop
+would send less to a slow service, and make it look better.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ Played = TypeVar("Played")
 
 
 class LoadClock:
-    """Seconds since a load began, by the time of the event loop."""
+    """Seconds since a load began, by the event loop's clock."""
 
     def __init__(self) -> None:
         self._time = asyncio.get_running_loop().time
@@ -27,18 +27,18 @@ class LoadClock:
         return self._time() - self._began_at
 
     async def wait_until(self, instant_s: Seconds) -> None:
-        """Wait for an instant of the load; return at once if it has passed."""
+        """Wait until a time of the load, in seconds; return at once if it has passed."""
         await asyncio.sleep(max(0.0, instant_s - self.now_s()))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Progress of a load, in applications."""
+    """Progress of a load, counted in applications."""
 
     total: int
     arrived: int = 0
     ended: int = 0
-    """Failed ones included."""
+    """Number of ended applications, including failed ones."""
     failed: int = 0
 
 
@@ -50,14 +50,14 @@ async def play_load(
     has_failed: Callable[[Played], bool] = lambda _: False,
     on_progress: Callable[[LoadProgress], None] = lambda _: None,
 ) -> list[Played]:
-    """Run the applications, each from its instant of arrival; return their results in order.
+    """Run the applications, each from its arrival time; return their results in order.
 
     Args:
         applications: The load.
-        run: Runs one application to its end. It catches what must not stop the others: an exception
-            of it ends the load.
+        run: Runs one application to its end. An exception of it ends the whole load, so it has to
+            catch errors that must not.
         arrived_at_s: Returns when an application arrives, in seconds from the start of the load.
-        has_failed: Tells failed results from others, for the progress.
+        has_failed: Returns whether a result is a failure; used for the progress.
         on_progress: Called after every arrival and every end.
     """
     load_clock = LoadClock()

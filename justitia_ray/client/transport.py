@@ -1,7 +1,7 @@
-"""The ways to reach the service: one Protocol, over HTTP, and over a Ray Serve handle.
+"""Connections to the service: one Protocol, implemented over HTTP and over a Ray Serve handle.
 
-A transport moves bytes. It knows nothing of JSON, retries or applications, so that a test's fake
-is two methods and an agent inside Ray Serve can use a deployment handle instead.
+A transport transfers bytes and is independent of JSON, retries and applications, so a test's fake
+has two methods, and an agent inside Ray Serve can use a deployment handle instead.
 """
 
 import asyncio
@@ -19,37 +19,39 @@ from justitia_ray.units import Seconds
 
 
 class ServiceUnreachable(ConnectionError):
-    """No connection could be made, so nothing was sent: the call is safe to repeat."""
+    """The connection could not be opened, so nothing was sent: the call is safe to repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     headers: Mapping[str, str]
-    """Lower-case names."""
+    """Headers with lower-case names."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedResponse:
-    """The head of an answer, and its body as it comes. Valid only inside the `stream` block."""
+    """Head of an answer, and its body as a stream. Valid only inside the `stream` block."""
 
     status: int
     headers: Mapping[str, str]
-    """Lower-case names."""
+    """Headers with lower-case names."""
     chunks: AsyncIterator[bytes]
-    """The body, cut anywhere."""
+    """Body in chunks of any size."""
 
 
 class Transport(Protocol):
-    """A way to reach the service."""
+    """Interface of a connection to the service."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
         """Send a request and return the whole answer, whatever its status.
+
+        Cancelling the call cancels it in the service too.
 
         Cancelling the call tells the service that its caller has gone.
 
@@ -63,6 +65,8 @@ class Transport(Protocol):
     ) -> AbstractAsyncContextManager[StreamedResponse]:
         """Send a request and enter its answer, whatever its status.
 
+        Leaving the block before the end of the chunks cancels the call in the service.
+
         Leaving the block before the chunks have ended tells the service that its caller has gone.
 
         Raises:
@@ -71,32 +75,32 @@ class Transport(Protocol):
         """
 
     async def aclose(self) -> None:
-        """Give back every connection. Safe to call twice."""
+        """Close all connections. Calling it twice is safe."""
 
 
 API_KEY_VARIABLE = "JUSTITIA_API_KEY"
-"""Environment variable with the credential of clients and commands that are given no other."""
+"""Environment variable with the default credential of clients and commands."""
 
 
 _THIS_MACHINE: dict[str, httpx.AsyncBaseTransport | None] = dict.fromkeys(
     ("all://localhost", "all://127.0.0.1", "all://[::1]")
 )
-"""Addresses that are reached without the proxy that the environment may name: none reaches them."""
+"""Local addresses, which are reached directly even if the environment names a proxy."""
 
 
 class HttpTransport:
-    """The service over HTTP, with one connection pool.
+    """Transport over HTTP, with one connection pool.
 
     Args:
-        base_url: Where the application is mounted, e.g. `http://localhost:8000`; a trailing `/v1`,
-            as the OpenAI client wants it, is accepted.
-        headers: Sent with every request.
-        api_key: An API key or a JSON Web Token, sent as `Authorization: Bearer …`; by default what
-            the variable JUSTITIA_API_KEY holds, if it is set.
-        connect_timeout_s: How long a connection may take to be made.
-        read_timeout_s: How long the service may be silent. None by default: an inference may wait
-            for minutes in the queue, and that is the service working as meant.
-        transport: Takes the place of the network, for tests.
+        base_url: URL of the application, e.g. `http://localhost:8000`; a trailing `/v1`, as the
+            OpenAI client needs it, is accepted.
+        headers: Headers sent with every request.
+        api_key: An API key or a JSON Web Token, sent as `Authorization: Bearer …`; by default the
+            value of the variable JUSTITIA_API_KEY, if it is set.
+        connect_timeout_s: Timeout for opening a connection.
+        read_timeout_s: Longest silence of the service. None by default, because an inference may
+            wait in the queue for minutes.
+        transport: Replaces the network in tests.
 
     Raises:
         ConfigError: If `base_url` is not an http(s) URL.
@@ -118,8 +122,8 @@ class HttpTransport:
             base_url=base_url.rstrip("/").removesuffix("/v1"),
             headers=_with_credential(headers or {}, api_key),
             timeout=httpx.Timeout(None, connect=connect_timeout_s, read=read_timeout_s),
-            # An application may fan out as wide as it likes: the queue is in the service. Idle
-            # connections go before uvicorn's 5 s, else a call now and then meets a closing one.
+            # An application may send any number of calls at once: the queue is in the service. Idle
+            # connections are closed before uvicorn's 5 s, so that no call uses a closing one.
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=1024, keepalive_expiry=2.0
             ),
@@ -165,7 +169,7 @@ async def _chunks(answer: httpx.Response) -> AsyncGenerator[bytes]:
 
 @contextmanager
 def _network_errors() -> Generator[None]:
-    """Turn httpx's errors into the builtin ones that every transport raises."""
+    """Convert httpx's errors into the built-in ones that all transports raise."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -178,10 +182,10 @@ T = TypeVar("T")
 
 
 class HandleTransport:
-    """The service over a handle of its Ingress deployment.
+    """Transport over a handle of the Ingress deployment.
 
     Args:
-        handle: A `DeploymentHandle`, or anything that behaves as one.
+        handle: A `DeploymentHandle`, or an object with its methods.
     """
 
     def __init__(self, handle: Any) -> None:
@@ -218,11 +222,11 @@ class HandleTransport:
             call.cancel_unless_ended()
 
     async def aclose(self) -> None:
-        """Do nothing: the handle is the caller's."""
+        """Do nothing: the handle belongs to the caller."""
 
 
 class _Call:
-    """A call over the handle, in a context of its own."""
+    """A call over the handle, run in its own context."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._context = contextvars.Context()
@@ -238,7 +242,7 @@ class _Call:
             self._ended = True
 
     async def next_item(self) -> Any:
-        """Return the next item of a stream, None at its end."""
+        """Return the next item of a stream; None at its end."""
         if self._response is None:
             self._response = self._start()
         try:
@@ -261,7 +265,7 @@ class _Call:
             ConnectionError: If the call failed; Serve's own error is its cause.
         """
         task = asyncio.get_running_loop().create_task(step, context=self._context)
-        # `wait`, unlike `await task`, tells a cancel of this caller from one by Serve.
+        # Unlike `await task`, `wait` distinguishes cancellation of this caller from one by Serve.
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -269,7 +273,7 @@ class _Call:
             task.cancel()
             raise
         if task.cancelled():
-            # This caller was not cancelled, so the answer must not look as if it had been.
+            # Raise an error instead: this caller was not cancelled.
             raise ConnectionError("Serve cancelled the call to the ingress")
         try:
             return task.result()
@@ -285,7 +289,7 @@ class _Call:
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
-    """Retrieve the outcome of a step whose caller has gone, so that asyncio does not report it."""
+    """Retrieve the result of an abandoned step, so that asyncio does not report its error."""
     if not task.cancelled():
         task.exception()
 
