@@ -1,1 +1,1 @@
-"""The connections between ingress, scheduler and replica: WebSockets that carry typed calls."""
+"""Connections between ingress, scheduler and replica: WebSockets with typed calls."""

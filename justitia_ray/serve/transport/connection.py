@@ -1,4 +1,4 @@
-"""An open WebSocket between two of our processes: frames out, messages in, signs of life."""
+"""An open WebSocket between two processes of the service: frames, messages, and pings."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,18 +21,26 @@ fails."""
 _MAX_MESSAGE_BYTES = 2**30
 _PING_S: Seconds = 1.0
 _SILENT_PINGS = 5
-"""Pings of ours, a second apart, after which a silent peer is given up, unless its machine answers.
-Counted, not timed: a loop that stood still has sent none meanwhile, and takes nobody for lost.
-aiohttp's `heartbeat` would:
-it closes half an interval after it."""
+"""Number of unanswered pings, one second apart, after which a silent peer is given up, unless its
+machine answers. Pings are counted instead of timed: an event loop that was blocked has sent none
+meanwhile, and must not assume that the peer is lost. aiohttp's `heartbeat` would close the
+connection half an interval after the loop resumes."""
 CLOSE_S: Seconds = 0.5
-"""Time for a closing handshake; the peer may be gone."""
+"""Timeout of a closing handshake; the peer may have exited."""
 _WRITABLE_BYTES = 4 * 2**20
-"""Waiting bytes above which streams pause: the other process does not keep up."""
+"""Number of queued bytes above which streams pause, because the peer reads too slowly."""
 
 
 class Connection:
-    """Sends messages, and hands on those that come, until one side closes or falls silent."""
+    """Sends messages and passes on received ones, until one side closes or is silent too long.
+
+    Args:
+        socket: The WebSocket, after its handshake.
+        take: Called with each received message.
+        lose: Called with the reason as soon as the connection is lost.
+        standstill_s: Longest silence of the peer while its machine answers, e.g. because the
+            process is busy or stopped. 0: treat it like any other silence.
+    """
 
     def __init__(
         self,
@@ -41,15 +49,6 @@ class Connection:
         lose: Callable[[str], None],
         standstill_s: Seconds = 0.0,
     ) -> None:
-        """Serve a socket after its handshake; `run` begins to read and write.
-
-        Args:
-            socket: The WebSocket.
-            take: Takes a message of the peer.
-            lose: Told at once when the connection is lost, and why.
-            standstill_s: How long the peer may be silent while its machine answers: a process that
-                is busy, or stopped. 0: as long as any.
-        """
         self._socket = socket
         self._take = take
         self._lose = lose
@@ -62,10 +61,10 @@ class Connection:
         self._standstill_s = standstill_s
         self._aborted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_lost = False
-        """Whether nothing goes through any more."""
+        """Whether messages can no longer be sent or received."""
 
     def send(self, message: Message) -> None:
-        """Send a message, with all others of this turn of the loop; nothing, if it is lost."""
+        """Queue a message for the next frame of the event loop's turn; do nothing if lost."""
         if self.is_lost:
             return
         self._outgoing.put(message)
@@ -74,12 +73,12 @@ class Connection:
             self._is_writable.clear()
 
     async def until_writable(self) -> None:
-        """Wait while the peer does not keep up with what it is sent."""
+        """Wait while the peer reads too slowly."""
         if not self._is_writable.is_set():
             await self._is_writable.wait()
 
     async def run(self) -> None:
-        """Read and write until the connection is lost, and close it."""
+        """Read and write until the connection is lost, then close it."""
         loop = asyncio.get_running_loop()
         work = (self._read(), self._write(), self._keep_pinging())
         tasks = [loop.create_task(part) for part in work]
@@ -91,15 +90,15 @@ class Connection:
         finally:
             self.is_lost = True
             self._is_writable.set()
-            self._lose(reason)  # before the closing handshake, which may take its time
+            self._lose(reason)  # before the closing handshake, which may take long
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(Exception):  # of whatever kind: it is closed in any case
+            with suppress(Exception):  # ignore any error: it is closed in any case
                 await asyncio.wait_for(self._socket.close(), CLOSE_S)
 
     def abort(self, reason: str) -> None:
-        """End the connection for this reason, whatever waits to be sent."""
+        """End the connection for this reason and drop queued messages."""
         self.is_lost = True
         if not self._aborted.done():
             self._aborted.set_result(reason)

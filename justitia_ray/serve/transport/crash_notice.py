@@ -1,7 +1,8 @@
-"""The notice that a process has crashed: it is signed while that lives, and sent by another one.
+"""Notice that a process has crashed: signed while it runs, and sent by another process.
 
-An HTTP request on the port of the connections. Its HMAC covers who has crashed and who is told, so
-that the sender needs no key; sent again later it says nothing new, for names are never used again.
+It is an HTTP request on the port of the connections. Its HMAC covers the crashed process and the
+recipient, so the sender needs no key; a replayed notice has no effect, because process names are
+never reused.
 """
 
 import hmac
@@ -24,7 +25,7 @@ class _Notice(msgspec.Struct, frozen=True, array_like=True):
 
 
 def crash_notice(offer: Offer, me: Peer) -> bytes:
-    """Return the HTTP request that says to the process of an offer that this one has crashed."""
+    """Return the HTTP request that reports to the offer's process that this process crashed."""
     proof = _proof(offer.key, me, offer.target)
     notice = _Notice(offer.key.key_id, me.role, me.name, offer.target, proof)
     body = msgspec.msgpack.encode(notice)
@@ -41,10 +42,10 @@ def read_crash_notice(body: bytes, name: str, keyring: Keyring) -> Peer:
     Args:
         body: Body of the request.
         name: Name of this process.
-        keyring: Keys that are accepted.
+        keyring: Accepted keys.
 
     Raises:
-        ConnectionLost: If the notice cannot be read, is for another process, or is not signed.
+        ConnectionLost: If the notice is malformed, for another process, or not signed correctly.
     """
     try:
         notice = msgspec.msgpack.decode(body, type=_Notice)

@@ -1,4 +1,4 @@
-"""Opens connections of this process to listeners."""
+"""Open connections from this process to listeners."""
 
 import asyncio
 import ssl
@@ -18,7 +18,15 @@ _CONNECT_S: Seconds = 2.0
 
 
 class Dialer:
-    """Opens connections, with the keys that the process has learned so far."""
+    """Opens connections, with the keys that the process has received so far.
+
+    Args:
+        me: This process.
+        keyring: Keys to try, the current one first.
+        methods: Methods of the called processes.
+        tls: TLS context; None: connections are not encrypted.
+        standstill_s: Longest silence of a called process while its machine answers.
+    """
 
     def __init__(
         self,
@@ -28,15 +36,6 @@ class Dialer:
         tls: ssl.SSLContext | None = None,
         standstill_s: Seconds = 0.0,
     ) -> None:
-        """Prepare.
-
-        Args:
-            me: This process.
-            keyring: Keys to try, the current one first.
-            methods: Methods of the processes that are called.
-            tls: Certificates, if connections are to be encrypted.
-            standstill_s: How long a process that is called may be silent while its machine answers.
-        """
         self._me = me
         self._keyring = keyring
         self._methods = methods
@@ -48,7 +47,7 @@ class Dialer:
         """Open a connection.
 
         Args:
-            address: Host and port, as a URL has them.
+            address: Host and port, in the form of URLs.
             target: Name of the process that listens there.
 
         Raises:
@@ -60,7 +59,7 @@ class Dialer:
                 async with asyncio.timeout(HANDSHAKE_S):
                     return await self._open(address, target, key)
             except UnknownKey as error:
-                reason = error  # it may know the one before
+                reason = error  # the listener may have the previous key
             except (aiohttp.ClientError, OSError, TimeoutError, ConnectionLost) as error:
                 reason = error
                 break
@@ -90,4 +89,4 @@ class Dialer:
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             )
         finally:
-            session.detach()  # the socket lives on by itself, and there is nothing else to close
+            session.detach()  # only the socket stays open; the session holds nothing else to close

@@ -1,4 +1,4 @@
-"""Listeners and dialers as the configuration has them: addresses, ports, certificates."""
+"""Create listeners and dialers from the configuration: addresses, ports, certificates."""
 
 import ssl
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,9 @@ async def listen(
     serve: Mapping[str, Serve],
     **options: Any,
 ) -> Listener:
-    """Return a listener on this node's address, at the first port that is free.
+    """Return a listener on this node's address, at the first free port.
+
+    It is as exposed as Ray's own ports on the node.
 
     It is as exposed as Ray's own ports there.
 
@@ -53,7 +55,15 @@ def dialer(
     *,
     waits: bool = False,
 ) -> Dialer:
-    """Return what opens connections of this process.
+    """Return a dialer for this process's connections.
+
+    Args:
+        section: Ports, certificates and times.
+        me: This process.
+        keyring: Keys to try.
+        methods: Methods of the called processes.
+        waits: Whether to wait up to `transport.standstill_s` for a process that is silent while its
+            machine answers, because its work would be lost with the connection.
 
     Args:
         section: Ports, certificates and times.
@@ -77,7 +87,7 @@ def _tls(section: TransportSection, purpose: ssl.Purpose) -> ssl.SSLContext | No
     try:
         context = ssl.create_default_context(purpose, cafile=tls.authority)
         context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:  # ssl.SSLError too
+    except OSError as error:  # includes ssl.SSLError
         raise ConfigError(
             f"transport.tls: certificate {tls.certificate}, key {tls.key} or authority"
             f" {tls.authority} cannot be read on this node: {error}"

@@ -1,8 +1,8 @@
-"""Messages of a connection, and the frames that carry them.
+"""Messages of a connection, and the frames that contain them.
 
-A frame is a MessagePack array of all messages of one turn of the event loop. A message that is
-longer than a piece goes in pieces, in turns with those of other calls: one large prompt does not
-hold up the streams beside it. Messages of one call keep their order.
+A frame is a MessagePack array of all messages of one turn of the event loop. A message longer than
+a piece is sent in pieces, alternating with those of other calls, so that a large prompt does not
+delay the streams beside it. Messages of one call keep their order.
 """
 
 from collections import deque
@@ -15,46 +15,46 @@ from justitia_ray.errors import ConnectionLost
 
 PIECE_BYTES = 64 * 2**10
 FRAME_BYTES = 2**20
-"""Length that a frame is filled up to; with the last message it is less than a piece longer."""
+"""Target length of a frame in bytes; its last message may exceed it by less than a piece."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """A call of a method."""
+    """Call of a method."""
 
     id: int
-    """Number of the call on its connection; every message about it has the same one."""
+    """Number of the call on its connection, contained in all its messages."""
     method: str
     arguments: msgspec.Raw
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Nobody waits for the answer any more."""
+    """Cancellation: the caller no longer waits for the answer."""
 
     id: int
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The answer to a call."""
+    """Answer to a call."""
 
     id: int
     value: msgspec.Raw
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """An item of the stream that answers a call."""
+    """Item of the stream that answers a call."""
 
     id: int
     value: msgspec.Raw
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The stream has had its last item."""
+    """End of a stream, after its last item."""
 
     id: int
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The call has failed, with an error of `justitia_ray.errors`."""
+    """Failure of a call, with an error of `justitia_ray.errors`."""
 
     id: int
     error: str
@@ -63,19 +63,19 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """The reader of a stream is slow: no further items until it resumes."""
+    """Request to pause a stream whose reader is slow, until `Resume`."""
 
     id: int
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The reader of a stream takes items again."""
+    """Request to continue a paused stream."""
 
     id: int
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """A piece of a long message about a call."""
+    """Piece of a long message of a call."""
 
     id: int
     data: bytes
@@ -83,7 +83,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """The sender is there."""
+    """Sign of life of the sender."""
 
     id: int = 0
 
@@ -96,21 +96,22 @@ _decode_message = msgspec.msgpack.Decoder(Message).decode
 
 
 class Outgoing:
-    """Messages that wait for the next frame."""
+    """Messages queued for the next frames."""
 
     def __init__(self) -> None:
         self._small: deque[bytes] = deque()
         self._long: dict[int, deque[bytes | memoryview]] = {}
-        """Messages of calls with a long one before them, by call; long ones are views."""
+        """By call: queued messages of calls with a long one first; long messages are memoryviews.
+        """
         self.size_bytes = 0
-        """Bytes that wait."""
+        """Number of queued bytes."""
 
     def __bool__(self) -> bool:
-        """Return whether anything waits."""
+        """Return whether any message is queued."""
         return bool(self._small or self._long)
 
     def put(self, message: Message) -> None:
-        """Add a message."""
+        """Queue a message."""
         data = _encoder.encode(message)
         self.size_bytes += len(data)
         if len(data) > PIECE_BYTES:
@@ -121,7 +122,7 @@ class Outgoing:
             self._small.append(data)
 
     def take_frame(self) -> bytes:
-        """Return the next frame, and drop what is in it: first short messages, then pieces."""
+        """Remove and return the next frame: short messages first, then pieces of long ones."""
         parts: list[msgspec.Raw] = []
         size = 0
         while self._small and size < FRAME_BYTES:
@@ -138,7 +139,7 @@ class Outgoing:
         return _encoder.encode(parts)
 
     def _take_piece(self, call_id: int) -> bytes:
-        """Return a piece of a call's first message, or that message if it is short."""
+        """Return the next piece of a call's first message, or the whole message if it is short."""
         waiting = self._long.pop(call_id)
         first = waiting.popleft()
         if isinstance(first, bytes):
@@ -151,27 +152,26 @@ class Outgoing:
             if rest:
                 waiting.appendleft(rest)
         if waiting:
-            self._long[call_id] = waiting  # behind the others
+            self._long[call_id] = waiting  # after the other calls
         return data
 
 
 class Incoming:
-    """Messages of the frames that arrive; long ones are put together again."""
+    """Decodes received frames into messages, joining the pieces of long ones.
+
+    Args:
+        max_message_bytes: Maximum length of a message in pieces.
+    """
 
     def __init__(self, max_message_bytes: int) -> None:
-        """Begin with nothing.
-
-        Args:
-            max_message_bytes: Longest message in pieces.
-        """
         self._max_message_bytes = max_message_bytes
         self._partial: dict[int, bytearray] = {}
 
     def read_frame(self, frame: bytes) -> Iterator[Message]:
-        """Yield the messages that are whole.
+        """Yield the messages that the frame completes.
 
         Raises:
-            ConnectionLost: If the frame is no frame, or a message is too long.
+            ConnectionLost: If the frame is malformed, or a message is too long.
         """
         try:
             for message in _decode_frame(frame):

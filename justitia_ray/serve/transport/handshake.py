@@ -1,9 +1,9 @@
-"""The handshake of a connection: both sides prove that they know the scheduler's secret.
+"""Handshake of a connection: both sides prove that they have the scheduler's secret.
 
-Caller and listener exchange nonces, and each sends an HMAC over both, the wire version and who
-talks to whom; until then nothing else is decoded. The secret comes from the scheduler by an actor
-call. It proves who is at the other end when the connection begins: what is sent later is protected
-by TLS or by a network that can be trusted.
+Caller and listener exchange nonces, and each sends an HMAC over both nonces, the wire version and
+the names of both processes; nothing else is decoded before. The secret comes from the scheduler by
+an actor call. The handshake authenticates the peer at the start; later messages are protected only
+by TLS or a trusted network.
 """
 
 import hmac
@@ -17,10 +17,11 @@ import msgspec
 from justitia_ray.errors import ConnectionLost
 
 WIRE_VERSION = 3
-"""Version of the messages; a listener refuses any other. `tests/README.md` says when it rises."""
+"""Version of the messages; a listener refuses any other. `tests/README.md` says when to increase
+it."""
 _NONCE_BYTES = 32
 _MAX_BYTES = 4096
-"""Longest message of a handshake."""
+"""Maximum length of a handshake message in bytes."""
 
 Send = Callable[[bytes], Awaitable[None]]
 Receive = Callable[[], Awaitable[bytes]]
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A secret of one scheduler process, and the name under which it is referred to."""
+    """Secret of one scheduler process, and its id."""
 
     key_id: str
     secret: bytes = field(repr=False)
@@ -42,17 +43,17 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Where a scheduler listens, and the key that all its processes share; by actor call only."""
+    """Address of a scheduler, and the key that its processes share; sent by actor calls only."""
 
     address: str
-    """Host and port, as a URL has them."""
+    """Host and port, in the form of URLs."""
     target: str
-    """Name that the scheduler goes by there."""
+    """Name of the scheduler at that address."""
     key: Key
 
 
 class Keyring:
-    """The current key and the one before it: a scheduler that is started again closes nothing."""
+    """The current key and the previous one, so that a restarted scheduler breaks no connections."""
 
     def __init__(self) -> None:
         self.keys: tuple[Key, ...] = ()
@@ -64,34 +65,34 @@ class Keyring:
             self.keys = (key, *self.keys[:1])
 
     def find(self, key_id: str) -> Key | None:
-        """Return the key of that name."""
+        """Return the key with this id; None if it is unknown."""
         return next((key for key in self.keys if key.key_id == key_id), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process at the other end."""
+    """Process at the other end of a connection."""
 
     role: str
     """`ingress` or `replica`."""
     name: str
-    """Serve's name of the replica of the deployment."""
+    """Ray Serve's unique id of the deployment's replica."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The caller's first message."""
+    """First message of the caller."""
 
     wire_version: int
     key_id: str
     role: str
     name: str
     target: str
-    """Name of the process that the caller wants: another one may have its port by now."""
+    """Name of the process that the caller expects; another one may use its port by now."""
     nonce: bytes
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True):
-    """The listener's answer: a refusal, or its nonce and its proof."""
+    """Answer of the listener: a refusal, or its nonce and proof."""
 
     refusal: str = ""
     unknown_key: bool = False
@@ -100,22 +101,22 @@ class Challenge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownKey(ConnectionLost):
-    """The listener does not know the key: it has another scheduler's."""
+    """The listener does not have the key, because it belongs to another scheduler."""
 
 
 async def greet(send: Send, receive: Receive, me: Peer, target: str, key: Key) -> None:
-    """Do the caller's part.
+    """Perform the caller's side of the handshake.
 
     Args:
         send: Sends a message.
         receive: Returns the next message.
         me: This process.
-        target: Name of the process that is called.
-        key: Key that both sides know.
+        target: Name of the called process.
+        key: Key that both sides have.
 
     Raises:
-        ConnectionLost: If the listener refuses, or does not know the key; `UnknownKey`, if it has
-            another one.
+        ConnectionLost: If the listener refuses or does not have the key's secret.
+        UnknownKey: If the listener does not have a key with this id.
     """
     hello = Hello(
         WIRE_VERSION, key.key_id, me.role, me.name, target, secrets.token_bytes(_NONCE_BYTES)
@@ -131,16 +132,16 @@ async def greet(send: Send, receive: Receive, me: Peer, target: str, key: Key) -
 
 
 async def admit(send: Send, receive: Receive, name: str, keyring: Keyring) -> Peer:
-    """Do the listener's part; return who has called.
+    """Perform the listener's side of the handshake; return the caller.
 
     Args:
         send: Sends a message.
         receive: Returns the next message.
         name: Name of this process.
-        keyring: Keys that are accepted.
+        keyring: Accepted keys.
 
     Raises:
-        ConnectionLost: If the caller is refused; it was told why.
+        ConnectionLost: If the caller is refused; it was sent the reason.
     """
     hello = _read(await receive(), Hello)
     key = keyring.find(hello.key_id)

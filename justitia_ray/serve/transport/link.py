@@ -1,4 +1,4 @@
-"""The caller's end of a connection: calls with an answer, and streams with flow control."""
+"""Caller's end of a connection: calls with an answer, and streams with flow control."""
 
 import asyncio
 import itertools
@@ -26,43 +26,43 @@ from justitia_ray.serve.transport.methods import Method
 from justitia_ray.units import Seconds
 
 _PAUSED_ITEMS = 64
-"""Items after which a slow reader holds back its stream, to spare memory."""
+"""Number of unread items after which a stream is paused, to limit memory."""
 
 
 class Link(Protocol):
-    """A connection over which a process is called."""
+    """A connection over which methods of a process are called."""
 
     @property
     def is_lost(self) -> bool:
         """Whether every further call fails."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method; cancelled, tell the other side that nobody waits.
+        """Return the answer of a method; if cancelled, cancel the call at the other side.
 
         Raises:
             ConnectionLost: If the connection is lost first; the call may have been executed.
-            JustitiaError: As the method.
+            JustitiaError: The errors of the method.
         """
 
     def stream(self, method: str, *arguments: Any) -> AsyncGenerator[list[Any]]:
-        """Yield the items of a method's stream, each time all that have come.
+        """Yield the items of a method's stream, each time all that have arrived.
 
-        Closed early, it tells the other side that nobody reads.
+        Closing the generator early cancels the call at the other side.
 
         Raises:
             ConnectionLost: If the connection is lost first.
-            JustitiaError: As the method.
+            JustitiaError: The errors of the method.
         """
 
     def abandon(self, first: object, error: Exception) -> None:
-        """End the calls with this first argument by an error; tell the other side to stop them."""
+        """End the calls whose first argument is `first` with an error, and cancel them remotely."""
 
     async def close(self) -> None:
-        """Close the connection; calls that are under way fail."""
+        """Close the connection; running calls fail."""
 
 
 class _Pending:
-    """A call under way: what has come of its answer, and who waits for more."""
+    """State of a running call: the received answers, and the task that waits for more."""
 
     __slots__ = ("error", "first", "is_ended", "is_paused", "items", "waiter")
 
@@ -88,7 +88,14 @@ class _Pending:
 
 
 class SocketLink:
-    """A link over a WebSocket."""
+    """A link over a WebSocket.
+
+    Args:
+        socket: The WebSocket, after its handshake.
+        peer: Name of the process at the other end, for errors.
+        methods: Methods that can be called there.
+        standstill_s: Longest silence of the process while its machine answers.
+    """
 
     def __init__(
         self,
@@ -97,14 +104,6 @@ class SocketLink:
         methods: Mapping[str, Method],
         standstill_s: Seconds = 0.0,
     ) -> None:
-        """Serve calls over a socket after its handshake.
-
-        Args:
-            socket: The WebSocket.
-            peer: Name of the process at the other end, for errors.
-            methods: Methods that can be called there.
-            standstill_s: How long the process may be silent while its machine answers.
-        """
         self._peer = peer
         self._methods = methods
         self._connection = Connection(socket, self._take, self._lose, standstill_s)
@@ -152,15 +151,15 @@ class SocketLink:
             self._end(number, pending)
 
     def abandon(self, first: object, error: Exception) -> None:
-        """End calls early; see `Link.abandon`. O(calls under way)."""
+        """End calls early; see `Link.abandon`. O(running calls)."""
         for number, pending in self._pending.items():
             if pending.first == first and not pending.is_ended:
                 self._connection.send(Cancel(number))
-                pending.items.clear()  # unread: the caller has had nothing of it
+                pending.items.clear()  # unread items are dropped: the caller has not seen them
                 pending.end(error)
 
     async def close(self) -> None:
-        """Close the connection; calls that are under way fail."""
+        """Close the connection; running calls fail."""
         self._connection.abort("it is closed here")
         await asyncio.wait([self._running])
 
@@ -188,7 +187,7 @@ class SocketLink:
     def _take(self, message: Message) -> None:
         pending = self._pending.get(message.id)
         if pending is None:
-            return  # nobody waits any more
+            return  # the call has ended here already
         if isinstance(message, Item):
             pending.items.append(message.value)
             pending.wake()
@@ -214,9 +213,9 @@ class SocketLink:
 
 
 def _error_of(failure: Failure, peer: str) -> Exception:
-    """Return the error that a call failed with at the other end."""
+    """Return the error with which a call failed at the other end."""
     kind = error_class(failure.error)
     if kind is not None:
-        with suppress(TypeError):  # of arguments that could not be sent, only their text is here
+        with suppress(TypeError):  # if an argument could not be encoded, only its text was sent
             return kind(*failure.arguments)
     return RemoteFailure(f"{peer} failed to answer: {failure.error}; its log says why")

@@ -1,4 +1,4 @@
-"""The listener's end: a port of this process, and the methods that callers may call there."""
+"""Listener's end of connections: a port of this process, and the methods served on it."""
 
 import asyncio
 import logging
@@ -44,24 +44,37 @@ logger = logging.getLogger(__name__)
 
 PATH = "/connect"
 HANDSHAKE_S: Seconds = 5.0
-"""Time after which a connection that has not proved itself is closed."""
+"""Time after which a connection that has not authenticated is closed."""
 _MAX_STRANGERS = 256
-"""Connections at once that have not proved themselves; more are closed as they come."""
+"""Maximum number of unauthenticated connections; further ones are closed at once."""
 
 Serve = Callable[..., Awaitable[Any]] | Callable[..., AsyncGenerator[Any]]
 
 
 class Caller:
-    """A process that is connected, as the methods that it calls see it."""
+    """A connected process, passed to the methods that it calls."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.is_lost = False
-        """Whether the connection is lost; what runs for the caller is being cancelled then."""
+        """Whether the connection is lost; the caller's running calls are then being cancelled."""
 
 
 class Listener:
-    """Accepts connections of processes that know the key, and serves their calls."""
+    """Accepts connections of processes that have the key, and serves their calls.
+
+    Args:
+        name: Name of this process, which callers have to send.
+        keyring: Accepted keys.
+        methods: The methods that can be called.
+        serve: Function of each method: called with the `Caller` and the arguments, it returns the
+            answer, or yields the items.
+        on_lost: Called for every lost connection.
+        on_crashed: Called for every process that has crashed; None: crash notices are ignored.
+        tls: TLS context; None: connections are not encrypted.
+        log: The log of this process.
+        standstill_s: Longest silence of a caller while its machine answers.
+    """
 
     def __init__(
         self,
@@ -76,20 +89,6 @@ class Listener:
         log: logging.Logger = logger,
         standstill_s: Seconds = 0.0,
     ) -> None:
-        """Prepare; `start` opens the port.
-
-        Args:
-            name: Name of this process, which callers have to know.
-            keyring: Keys that are accepted.
-            methods: The methods.
-            serve: Function of each method: called with the `Caller` and the arguments, it returns
-                the answer, or yields the items.
-            on_lost: Told of every lost connection.
-            on_crashed: Told of processes that have crashed; None: no notice is taken.
-            tls: Certificates, if connections are to be encrypted.
-            log: The log of this process.
-            standstill_s: How long a caller may be silent while its machine answers.
-        """
         self._log = log
         self._standstill_s = standstill_s
         self._peers: Counter[str] = Counter()
@@ -103,24 +102,24 @@ class Listener:
         self._tls = tls
         self._refused = 0
         self._strangers: set[web.RequestHandler] = set()
-        """Connections that have not proved themselves yet."""
+        """Connections that have not authenticated yet."""
         self._served: list[_Served] = []
         self._http: web.Server | None = None
         self._server: asyncio.Server | None = None
         self.address = ""
-        """Host and port, as a URL has them; empty before `start`."""
+        """Host and port, in the form of URLs; empty before `start`."""
 
     async def start(self, host: str, ports: Iterable[int] = (0,)) -> None:
-        """Open the first of the ports that is free.
+        """Open the first free one of the ports.
 
         Args:
             host: IP address to bind.
-            ports: Ports to try; 0 is any free one.
+            ports: Ports to try; 0 means any free port.
 
         Raises:
             ConfigError: If none of the ports can be opened.
         """
-        # What is sent here is not compressed: nothing that a stranger sends is unpacked.
+        # auto_decompress is off, so that data of unauthenticated callers are never decompressed.
         self._http = web.Server(self._accept, access_log=None, auto_decompress=False)
         loop = asyncio.get_running_loop()
         handshake_s, close_s = (None, None) if self._tls is None else (HANDSHAKE_S, CLOSE_S)
@@ -152,18 +151,18 @@ class Listener:
             await self._http.shutdown(CLOSE_S)
 
     def _next_protocol(self) -> asyncio.Protocol:
-        """Return what reads a new connection, until which proves itself there is little time."""
+        """Return the protocol for a new connection, which then has little time to authenticate."""
         if self._http is None or self._is_full():
             return _TurnedAway()
         stranger = self._http()
         self._strangers.add(stranger)
-        # One whose handshake is only slow is told so before.
+        # The handshake's own timeout comes first, so that a slow caller still receives an error.
         within_s = HANDSHAKE_S + CLOSE_S
         asyncio.get_running_loop().call_later(within_s, self._turn_away, stranger)
         return stranger
 
     def _is_full(self) -> bool:
-        """Return whether too many strangers are connected; those that have left do not count."""
+        """Return whether too many unauthenticated connections are open."""
         if len(self._strangers) < _MAX_STRANGERS:
             return False
         return sum(one.transport is not None for one in self._strangers) >= _MAX_STRANGERS
@@ -181,10 +180,10 @@ class Listener:
         socket = web.WebSocketResponse(
             max_msg_size=MAX_FRAME_BYTES, compress=False, timeout=CLOSE_S
         )
-        # A BaseRequest is all that it needs.
+        # prepare() only uses what a BaseRequest has
         opening = socket.prepare(cast("web.Request", request))
         peer = await self.admit(socket, opening)
-        self._strangers.discard(request.protocol)  # not if that was no WebSocket
+        self._strangers.discard(request.protocol)  # not reached if it was no WebSocket
         if peer is not None:
             await self.serve_calls(socket, peer)
         return socket
@@ -209,7 +208,7 @@ class Listener:
         return web.Response(status=204)
 
     async def admit(self, socket: web.WebSocketResponse, opening: Awaitable[object]) -> Peer | None:
-        """Open a socket and do its handshake; return who has called, None if it is refused."""
+        """Open a socket and do its handshake; return the caller, or None if it is refused."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await opening
@@ -218,12 +217,12 @@ class Listener:
                 )
         except (ConnectionLost, TimeoutError, OSError) as error:
             self._note_refused(error)
-            with suppress(Exception):  # of whatever kind: it is not wanted
+            with suppress(Exception):  # ignore any error: the socket is not used
                 await socket.close()
             return None
 
     async def serve_calls(self, socket: web.WebSocketResponse, peer: Peer) -> None:
-        """Serve a process that was admitted, until its connection is lost."""
+        """Serve an admitted process until its connection is lost."""
         connection = partial(Connection, socket, standstill_s=self._standstill_s)
         served = _Served(connection, peer, self._methods, self._serve, self._log)
         self._served.append(served)
@@ -236,11 +235,11 @@ class Listener:
             self._on_lost(peer)
 
     def is_connected(self, name: str) -> bool:
-        """Return whether a process of this name has a connection."""
+        """Return whether a process with this name has a connection."""
         return name in self._peers
 
     def _note_refused(self, error: Exception) -> None:
-        """Log a refused connection, seldomer the more there are."""
+        """Log a refused connection, but only the 1st, 2nd, 4th, 8th and so on."""
         self._refused += 1
         if is_logged(self._refused):
             reason = str(error) or f"no handshake within {HANDSHAKE_S:g} s"
@@ -257,7 +256,7 @@ async def receive(socket: Socket) -> bytes:
     """Return the next message of a handshake.
 
     Raises:
-        ConnectionLost: If the other side closes, or sends something else.
+        ConnectionLost: If the other side closes, or sends another kind of frame.
     """
     frame = await socket.receive()
     if frame.type is not WSMsgType.BINARY:
@@ -267,7 +266,7 @@ async def receive(socket: Socket) -> bytes:
 
 
 class _TurnedAway(asyncio.Protocol):
-    """Closes a connection for which there is no room."""
+    """Closes a connection at once, because there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.Transport", transport).abort()
@@ -291,11 +290,11 @@ class _Served:
         self._serve = serve
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._working: set[int] = set()
-        """Calls that end when nobody waits for them."""
+        """Numbers of calls that are cancelled when their caller no longer waits."""
         self._paused: dict[int, asyncio.Event] = {}
 
     async def run(self) -> None:
-        """Serve calls until the connection is lost; what runs for its caller ends then."""
+        """Serve calls until the connection is lost; the caller's work is then cancelled."""
         await self.connection.run()
 
     def _take(self, message: Message) -> None:
@@ -339,8 +338,8 @@ class _Served:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # nobody waits; else something that it waited for was cancelled
-            # A mistake of ours: the caller is told that there is one, this log what it is.
+                raise  # cancelled by the caller; otherwise something it awaited was cancelled
+            # An unexpected error: the caller receives its class, this log the traceback.
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))
 
@@ -360,7 +359,7 @@ class _Served:
 def failure(number: int, error: JustitiaError) -> Failure:
     """Return the message that a call has failed with this error.
 
-    Its class goes by name, its arguments as MessagePack has them.
+    It contains the name of the error's class, and its arguments if MessagePack can encode them.
     """
     try:
         msgspec.msgpack.encode(error.args)

@@ -1,7 +1,7 @@
-"""The methods that can be called over a connection: the types of their arguments and answers.
+"""Methods that can be called over a connection, with the types of their arguments and answers.
 
-The values are those of `protocol.messages`. MessagePack has no place for the type of a value, so
-where one of several types can stand, the name of its type stands beside it.
+The values are those of `protocol.messages`. MessagePack does not encode the type of a value, so a
+value of one of several types is preceded by the type's name.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,10 +53,10 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form in which a value crosses a connection."""
+    """Encoding of a value for a connection."""
 
     wire: Any
-    """Type that is decoded."""
+    """Type of the encoded value."""
     pack: Callable[[Any], Any] = _same
     unpack: Callable[[Any], Any] = _same
 
@@ -130,19 +130,18 @@ _REPLICA_MAIL = Form(
 
 
 class Method:
-    """A method: how its arguments and its answer are encoded."""
+    """A method: how its arguments and its answer are encoded.
+
+    Args:
+        arguments: Type of each argument, or its `Form`.
+        answer: Type of the answer or of an item, or its `Form`.
+        streams: Whether it answers with a stream of items.
+        runs: Whether its work is cancelled when the caller no longer waits for the answer.
+    """
 
     def __init__(
         self, arguments: tuple[Any, ...], answer: Any, *, streams: bool = False, runs: bool = False
     ) -> None:
-        """Describe a method.
-
-        Args:
-            arguments: Type of each argument, or its `Form`.
-            answer: Type of the answer or of an item, or its `Form`.
-            streams: Whether it answers with items.
-            runs: Whether it does work for its caller that ends when nobody waits for the answer.
-        """
         forms = [form if isinstance(form, Form) else Form(form) for form in arguments]
         self.streams = streams
         self.runs = runs
@@ -154,11 +153,11 @@ class Method:
         self._decode_answer = msgspec.msgpack.Decoder(self._answer.wire).decode
 
     def pack_arguments(self, arguments: tuple[Any, ...]) -> list[Any]:
-        """Return arguments as they are encoded."""
+        """Return arguments in encodable form."""
         return [form.pack(value) for form, value in zip(self._forms, arguments, strict=True)]
 
     def read_arguments(self, raw: msgspec.Raw) -> list[Any]:
-        """Return the arguments of a call.
+        """Decode the arguments of a call.
 
         Raises:
             MsgspecError, KeyError: If they have other types.
@@ -167,11 +166,11 @@ class Method:
         return [form.unpack(value) for form, value in zip(self._forms, values, strict=True)]
 
     def pack_answer(self, answer: Any) -> Any:
-        """Return an answer or an item as it is encoded."""
+        """Return an answer or an item in encodable form."""
         return self._answer.pack(answer)
 
     def read_answer(self, raw: msgspec.Raw) -> Any:
-        """Return an answer or an item.
+        """Decode an answer or an item.
 
         Raises:
             MsgspecError, KeyError: If it has another type.
@@ -195,7 +194,7 @@ SCHEDULER_METHODS: dict[str, Method] = {
 """Methods of a scheduler."""
 
 _LEASED = (LeaseId, str, Headers, bytes)
-"""Lease, path, headers and body."""
+"""Types of lease id, path, headers and body."""
 REPLICA_METHODS: dict[str, Method] = {
     "unary": Method(_LEASED, tuple[int, Headers, bytes], runs=True),
     "stream": Method((*_LEASED, Resume | None), ResponseHead | Part, streams=True, runs=True),

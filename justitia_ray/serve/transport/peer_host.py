@@ -1,10 +1,9 @@
-"""What the kernel knows of the machine at the other end of a connection.
+"""Find out from the kernel whether the machine at the other end of a connection answers.
 
-A process that is busy or stopped reads nothing and says nothing, but its machine acknowledges what
-it is sent, and closes the connection when the process ends. So a silent peer whose machine
-acknowledges is a process that lives. Two options of sockets do not tell that: TCP's keepalive is
-not sent while data is on its way, and our pings are data; TCP_USER_TIMEOUT ends a connection whose
-peer does not read, too.
+A process that is busy or stopped does not read or send, but its machine acknowledges data, and
+closes the connection when the process ends. So a silent peer whose machine acknowledges is alive.
+Two socket options cannot show this: TCP's keepalive is not sent while data are unacknowledged, and
+pings are data; TCP_USER_TIMEOUT also ends a connection whose peer does not read.
 """
 
 import socket
@@ -15,19 +14,20 @@ from typing import Any
 from justitia_ray.units import Seconds
 
 _SILENT_MS = 4_000
-"""A machine that has acknowledged nothing for so long, though it was asked again, is silent."""
+"""Time without an acknowledgement, despite retransmissions, after which a machine counts as silent.
+"""
 _COUNTS = struct.Struct("8B24I")
-"""The beginning of Linux's `struct tcp_info`."""
+"""First fields of Linux's `struct tcp_info`."""
 _RETRANSMITS, _PROBES, _LAST_ACK_RECEIVED = 2, 3, 8 + 12
 
 
 def host_answers(connection: Any) -> bool:
-    """Return whether the machine at the other end acknowledges what is sent to it.
+    """Return whether the machine at the other end acknowledges data.
 
-    False where that is not known: the system is not Linux, or there is no socket.
+    Returns False if that is unknown: the system is not Linux, or there is no socket.
 
     Args:
-        connection: A WebSocket, or what else has `get_extra_info` of a transport.
+        connection: A WebSocket, or another object with a transport's `get_extra_info`.
     """
     opened = connection.get_extra_info("socket")
     if opened is None or sys.platform != "linux":
@@ -44,13 +44,12 @@ def host_answers(connection: Any) -> bool:
 
 
 def tcp_counts(*, retransmits: int, probes: int, last_ack_s: Seconds) -> bytes:
-    """Return what a kernel tells of a connection with these counts, for sockets that are not its.
+    """Return a `tcp_info` with these counts, for fake sockets in tests.
 
     Args:
-        retransmits: Times that what is not acknowledged was sent again.
-        probes: Times that a peer that takes nothing was asked whether it takes something now, and
-            has not answered.
-        last_ack_s: Time since anything was acknowledged.
+        retransmits: Number of retransmissions of unacknowledged data.
+        probes: Number of unanswered window probes to a peer that accepts no data.
+        last_ack_s: Time since the last acknowledgement.
     """
     counts = [0] * 32
     counts[_RETRANSMITS], counts[_PROBES] = retransmits, probes
