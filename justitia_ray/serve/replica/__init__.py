@@ -1,1 +1,1 @@
-"""The Replica deployment: an engine, its leases, and the loop that pulls them."""
+"""Replica deployment: an engine, its leases, and the loop that pulls leases."""

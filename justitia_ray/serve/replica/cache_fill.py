@@ -1,7 +1,7 @@
-"""A new replica's start, prolonged until its prefix cache is worth something.
+"""Prolong a new replica's start until its prefix cache is filled.
 
-Serve's rolling update stops further old replicas when the new ones have started. The contexts of
-agents are lost with each, so that an update that goes on at once loses all of them together.
+Serve's rolling update stops further old replicas as soon as new ones have started. Each stopped
+replica loses the cached contexts of its agents, so a fast update would lose all of them at once.
 """
 
 import asyncio
@@ -10,20 +10,20 @@ from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.units import Seconds, Tokens
 
 IDLE_S: Seconds = 2.0
-"""Without a lease for so long, nothing comes that could fill the cache."""
+"""Time without a lease after which nothing will fill the cache."""
 _LOOK_S: Seconds = 0.25
 
 
 async def wait_until_filled(leases: LeaseTable, kv_tokens: Tokens, limit_s: Seconds) -> bool:
-    """Wait until the prompt tokens that a replica has computed would fill its KV memory.
+    """Wait until a replica has computed as many prompt tokens as its KV memory holds.
 
     Args:
-        leases: Of the replica, which pulls already.
-        kv_tokens: Its KV memory.
-        limit_s: Longest wait.
+        leases: Leases of the replica, which already pulls.
+        kv_tokens: KV memory of the replica in tokens.
+        limit_s: Maximum wait.
 
     Returns:
-        Whether they would; False after the longest wait, or if no lease has come for a while.
+        Whether it has; False after the maximum wait, or if no lease comes for `IDLE_S`.
     """
     clock = asyncio.get_running_loop().time
     began_at = busy_at = clock()

@@ -1,4 +1,4 @@
-"""Join the parts of a stream over a short time, where a part costs more than that delay."""
+"""Join parts of a stream over a short interval, to send fewer and larger ones."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,15 +14,15 @@ Head = TypeVar("Head")
 def coalesce(
     items: AsyncGenerator[Head | Part], interval_s: Seconds
 ) -> AsyncGenerator[Head | Part]:
-    """Yield the first part at once, then every `interval_s` what has come, joined.
+    """Yield the first part at once, then every `interval_s` the joined new parts.
 
-    A head, which comes before all parts, is yielded as it is. What the source raises is raised
-    after everything that came before it. Closing this generator closes the source.
+    A head, which comes before all parts, is yielded unchanged. Errors of the source are raised
+    after everything that came before them. Closing this generator closes the source.
 
     Args:
         items: A head, then parts.
-        interval_s: 0: the items are returned as they are; parts of one turn of the event loop
-            travel in one frame in any case, and the ingress joins them.
+        interval_s: 0 returns the items unchanged; parts of one turn of the event loop are sent in
+            one frame in any case, and the ingress joins them.
     """
     return _joined_over(items, interval_s) if interval_s else items
 

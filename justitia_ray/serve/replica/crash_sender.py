@@ -1,12 +1,12 @@
-"""The process that says that the replica's process beside it has crashed; a script of its own.
+"""Script of the process that reports a crash of the replica's process beside it.
 
-It waits for its standard input: lines of JSON with what to send and where, of which the last one
-holds, and then the text that `faulthandler` writes as the replica's process meets with a fatal
-signal. That text goes on to standard error, and the notice is sent before the process has ended. An
-end without a text, such as by SIGKILL, is nothing to tell.
+It reads its standard input: lines of JSON that contain the notice and its address, of which the
+last one counts, and then the text that `faulthandler` writes when the replica's process receives a
+fatal signal. That text is copied to standard error, and the notice is sent before the process has
+ended. An end of input without such text, as after SIGKILL, is not reported.
 
-It imports what Python has and nothing else, so that it takes few milliseconds and megabytes; `ssl`
-where the connections are encrypted, as it starts.
+The script imports only the standard library, so it needs few milliseconds and megabytes; it imports
+`ssl` at the start if connections are encrypted.
 """
 
 import base64
@@ -18,13 +18,13 @@ from typing import Any
 
 _READ_BYTES = 65_536
 _TRIES_S = 5.0
-"""How long the notice is sent again to a scheduler that is not reached."""
+"""Time during which sending is retried while the scheduler is not reachable."""
 _PAUSE_S = 0.2
 _TRY_S = 2.0
 
 
 def main() -> None:
-    """Read until the replica's process has ended; send the notice once, if that crashes."""
+    """Read until the replica's process has ended; if it crashes, send the notice once."""
     order: dict[str, Any] | None = None
     text, has_crashed = b"", False
     while chunk := os.read(0, _READ_BYTES):
@@ -43,9 +43,9 @@ def main() -> None:
 
 
 def _encryption(order: dict[str, Any]) -> Any:
-    """Return the certificates of an order as Python's `ssl` has them; None without.
+    """Return the TLS context for the connection; None without TLS.
 
-    They are read as they are needed: they may be others by then, or be written at this moment.
+    The certificates are read when they are needed, because they may be replaced at any time.
     """
     if order["tls"] is None:
         return None
@@ -63,10 +63,10 @@ def _send(order: dict[str, Any]) -> None:
     while time.monotonic() < ends_at:
         try:
             said = _ask(order)
-        except OSError as error:  # `ssl.SSLError` is one
+        except OSError as error:  # includes `ssl.SSLError`
             said = str(error)
         else:
-            if " 503 " not in said:  # of a scheduler that does not lead yet
+            if " 503 " not in said:  # 503: the scheduler is not the leader yet
                 break
         time.sleep(_PAUSE_S)
     if " 204 " not in said:

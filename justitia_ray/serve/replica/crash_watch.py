@@ -1,10 +1,10 @@
-"""Lets the scheduler know when the replica's own process crashes, as it does of its engine's death.
+"""Report a crash of the replica's own process to the scheduler, like a death of its engine.
 
-A process that has met with SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL can do nothing but write, and
-a scheduler that sees its connection end cannot tell that from a kill. So `faulthandler` writes into
-a pipe, and a small process at its other end (`crash_sender`) sends a notice that is signed before.
-Nothing is done while the replica runs. What `_exit` ends, or an error of the interpreter itself,
-leaves no such text: that looks like a kill.
+A process that received SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL can do little more than write,
+and a scheduler that sees a connection end cannot distinguish a crash from a kill. So `faulthandler`
+writes into a pipe, and a small process at its other end (`crash_sender`) sends a notice that was
+signed in advance. Nothing is done while the replica runs. An `_exit`, or an error of the
+interpreter itself, leaves no such text and looks like a kill.
 """
 
 import base64
@@ -26,11 +26,11 @@ logger = logging.getLogger("ray.serve")
 _SENDER = Path(__file__).with_name("crash_sender.py")
 _STDERR = 2
 _MOST_STARTS = 4
-"""Processes that are started, one after the other, as the one before was killed."""
+"""Maximum number of starts of the sender, which is restarted if it is killed."""
 
 
 class CrashWatch:
-    """The pipe and the process that watch over this one."""
+    """Pipe and sender process that report a crash of this process."""
 
     def __init__(self, me: Peer, section: TransportSection) -> None:
         self._me = me
@@ -41,14 +41,14 @@ class CrashWatch:
         self._starts = 0
 
     def start(self) -> None:
-        """Start the process; without it the replica serves all the same."""
+        """Start the sender; if that fails, the replica works without it."""
         read_end, write_end = os.pipe()
         try:
             self._sender = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_SENDER)],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # what is sent to this process's group is not meant for it
+                start_new_session=True,  # keeps signals to this process's group from the sender
             )
         except OSError as error:
             log_event(logger, logging.WARNING, "replica.crash_sender_failed", reason=str(error))
@@ -63,7 +63,7 @@ class CrashWatch:
             os.register_at_fork(after_in_child=self._release)
 
     def take_offer(self, offer: Offer) -> None:
-        """Tell that scheduler, and no other one, from now on."""
+        """Make the sender report to this scheduler, and no other, from now on."""
         order = {
             "address": offer.address,
             "tls": self._tls,
@@ -83,7 +83,7 @@ class CrashWatch:
             return
 
     def stop(self) -> None:
-        """Let the process end. Safe to call twice."""
+        """Stop the sender. Calling it twice is safe."""
         self._release()
         if self._sender is not None:
             self._sender.kill()
@@ -91,7 +91,7 @@ class CrashWatch:
             self._sender = None
 
     def _release(self) -> None:
-        """Close this process's end of the pipe: a fork's crash is none of the replica."""
+        """Close this end of the pipe; also done in forks, whose crashes are not reported."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             faulthandler.enable(file=_STDERR, all_threads=False)

@@ -1,4 +1,4 @@
-"""A GPU replica: one engine, and the calls that run on it under leases."""
+"""Replica deployment: one engine, and the leased calls that run on it."""
 
 import asyncio
 import logging
@@ -45,21 +45,21 @@ from justitia_ray.units import Seconds, Tokens
 logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
 
 _LAST_WORDS_S = 2.0
-"""Time for callers to be told that the engine is dead, before the process ends."""
+"""Time for callers to receive the error before the process of a dead engine ends."""
 _CALLERS_WAIT_S = 3.0
-"""Longest wait of an error for the scheduler to know of the death first: an ingress that hears of
-it before would have its call leased again, among the first, with whatever kills engines."""
+"""Longest delay of a call's error until the scheduler has received the engine's failure; otherwise
+an ingress could have a call that kills engines leased again first."""
 _SCHEDULER_WAIT_S = 10.0
-"""Longest wait of the process for the scheduler to know of the death of its engine."""
+"""Longest wait of the process until the scheduler has received its engine's failure."""
 
 Answer = tuple[int, dict[str, str], bytes]
 
 
 class EngineReplica:
-    """Serve deployment: takes payloads by lease, pulls leases from the scheduler.
+    """Serve deployment of a replica: receives payloads under leases, pulls leases.
 
-    Ingresses call `unary`, `stream` and `inspect` over connections of their own; Serve's handle
-    reaches the rest.
+    Ingresses call `unary`, `stream` and `inspect` over their own connections, the other methods
+    over Serve's handle.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -69,7 +69,7 @@ class EngineReplica:
 
         Args:
             config: `AppConfig` as a dict.
-            build_engine: Makes the configured engine.
+            build_engine: Creates the configured engine.
         """
         self._pulling: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
@@ -96,7 +96,7 @@ class EngineReplica:
         on_offer = None if self._crashes is None else self._crashes.take_offer
         scheduler = await get_current_scheduler(self._config)
         self._scheduler = SchedulerLink(scheduler, keyring, dial, on_offer)
-        await self._scheduler.connected()  # ingresses come with the key that it brings
+        await self._scheduler.connected()  # brings the key with which ingresses connect
         serve_calls: dict[str, Serve] = {
             "unary": self.unary,
             "stream": self.stream,
@@ -138,7 +138,7 @@ class EngineReplica:
         """Run a leased call to its end and return status, headers and body.
 
         Raises:
-            UnknownLease: If the lease does not hold (any more).
+            UnknownLease: If the lease is unknown or no longer valid.
             EngineError: If the engine died.
         """
         clock = asyncio.get_running_loop().time
@@ -171,12 +171,13 @@ class EngineReplica:
             path: Path of the OpenAI surface.
             headers: Request headers.
             body: JSON request body.
-            resume: Where an earlier attempt was cut, if there was one: the body goes on there.
+            resume: Position at which an earlier attempt was cut and the body continues; None
+                without one.
 
         Raises:
-            CannotContinue: If this engine's answer does not begin with what the caller has.
-            UnknownLease: If the lease does not hold (any more).
-            EngineError: If the engine died; nothing that looks like an end has been yielded then.
+            CannotContinue: If this engine's answer does not start with what the caller has.
+            UnknownLease: If the lease is unknown or no longer valid.
+            EngineError: If the engine died; the stream then does not look complete.
         """
         earlier = () if resume is None else resume.outputs
         answer = self._answer(caller, lease_id, path, headers, body, earlier)
@@ -201,29 +202,29 @@ class EngineReplica:
         return head.status, dict(head.headers), whole
 
     async def paths(self) -> frozenset[str]:
-        """Return the paths to which the engine with its model has an answer."""
+        """Return the paths that the engine with its model serves."""
         return self._engine.paths()
 
     async def context(self) -> Tokens:
-        """Return the longest prompt plus output of one sequence."""
+        """Return the maximum length of prompt plus output of one sequence, in tokens."""
         return self._capacity.max_model_len
 
     async def cache_block(self) -> Tokens:
-        """Return the tokens of a block of the engine's prefix cache; 0 if it has none."""
+        """Return the block size of the engine's prefix cache in tokens; 0 if it has none."""
         return self._capacity.block_size if self._capacity.caches_prefixes else 0
 
     def check_health(self) -> None:
-        """Ask the engine and the pull loop; an unreachable scheduler is no reason to restart.
+        """Check the engine and the pull loop; an unreachable scheduler is no reason for a restart.
 
         Raises:
-            EngineError: If either is dead.
+            EngineError: If the engine is dead, or the pull loop has ended.
         """
         self._engine.check()
         if self._pulling is not None and self._pulling.done() and not self._puller.draining:
             raise EngineError("the pull loop has ended")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return KV demand, for a policy that scales by it."""
+        """Return KV demand in tokens, for an autoscaling policy."""
         busy = self._capacity.kv_tokens - self._engine.free_kv_tokens()
         return {
             "backlog_kv_tokens": float(self._puller.backlog_kv_tokens),
@@ -236,12 +237,13 @@ class EngineReplica:
         return self._puller.report().model_dump(mode="json")
 
     async def __del__(self) -> None:
-        """Run what is leased to its end, then leave the scheduler and stop the engine.
+        """Run the leased calls to their end, then leave the scheduler and stop the engine.
 
-        Serve counts the calls of its handles only, and calls this as soon as it has decided;
-        `graceful_shutdown_timeout_s` after that it ends the process.
+        Serve only counts the calls of its own handles and calls this method as soon as it has
+        decided to stop the replica; `graceful_shutdown_timeout_s` later it ends the process.
         """
-        if self._pulling is None:  # shut down while its engine was loading: the process is to go
+        # shut down while its engine was loading: the process ends at once
+        if self._pulling is None:
             return
         self._puller.draining = True
         self._leases.news.set()
@@ -263,13 +265,12 @@ class EngineReplica:
             await asyncio.to_thread(self._crashes.stop)
 
     def _watch_engine(self) -> asyncio.Task[None]:
-        """Begin to look for stalls; the next pull, at once, tells of each and of its end."""
+        """Start to watch for stalls; each stall and its end is reported by an immediate pull."""
         on_change = self._leases.news.set
         watch = EngineWatch(self._engine, self._stalls, on_change, self._engine_died)
         return asyncio.get_running_loop().create_task(watch.run())
 
     def _set_gauges(self) -> None:
-        """Set the gauges."""
         self._metrics.measure(
             free_kv_tokens=self._engine.free_kv_tokens(),
             held_leases=len(self._leases.held_leases),
@@ -297,7 +298,7 @@ class EngineReplica:
                     span = self._tracer.begin(path, lease_id, headers)
                     if span is not None:
                         headers = {**headers, TRACEPARENT: span.context.traceparent}
-                # Of the tenant the ingress tells, which never passes a caller's headers on.
+                # The ingress sets the tenant header and never passes on a caller's own.
                 tenant = headers.get(TENANT_HEADER, "")
                 headers = {name: headers[name] for name in headers if name != TENANT_HEADER}
                 call = EngineCall(lease_id, lease.priority, path, headers, body, earlier, tenant)
@@ -309,7 +310,7 @@ class EngineReplica:
                             yield item
                 except (asyncio.CancelledError, GeneratorExit):
                     if caller.is_lost:
-                        lease.outcome = None  # its caller may want it elsewhere
+                        lease.outcome = None  # undecided: the call may be repeated elsewhere
                     raise
                 finally:
                     if self._tracer is not None and span is not None:
@@ -321,12 +322,12 @@ class EngineReplica:
             await self._failure_told(_CALLERS_WAIT_S)
             raise
 
-    # --- death of the engine
+    # --- failure of the engine
 
     def _engine_died(self, error: EngineError) -> None:
-        """Leave the process, once the scheduler knows what ran on the engine and callers were told.
+        """Report the engine's failure, and end the process once scheduler and callers know it.
 
-        One that drains stays until nothing is leased to it, as without that.
+        A draining replica stays until it holds no more leases, as it does without a failure.
         """
         if self._leases.failure is not None:
             return

@@ -1,4 +1,4 @@
-"""The loop that looks at an engine's steps, and says when it stalls and when it goes on."""
+"""Loop that watches an engine's steps and reports when it stalls and when it continues."""
 
 import asyncio
 import logging
@@ -13,7 +13,14 @@ logger = logging.getLogger("ray.serve")  # Serve adds the replica and the reques
 
 
 class EngineWatch:
-    """Looks at an engine; one that stays stalled is killed, so that its process is replaced."""
+    """Watches an engine, and kills it after a lasting stall so that it is replaced.
+
+    Args:
+        engine: The engine.
+        stalls: Detects its stalls.
+        on_change: Called when the engine stalls, and when it continues.
+        on_killed: Called with the reason after the engine was killed.
+    """
 
     def __init__(
         self,
@@ -22,21 +29,13 @@ class EngineWatch:
         on_change: Callable[[], None],
         on_killed: Callable[[EngineError], None],
     ) -> None:
-        """Prepare; `run` begins to look.
-
-        Args:
-            engine: The engine.
-            stalls: Finds its stalls.
-            on_change: Called when the engine stalls, and when it goes on.
-            on_killed: Called when the engine was killed, with the reason.
-        """
         self._engine = engine
         self._stalls = stalls
         self._on_change = on_change
         self._on_killed = on_killed
 
     async def run(self) -> None:
-        """Look until the engine is killed for a stall that does not end."""
+        """Watch until the engine is killed for a lasting stall."""
         stalls, clock = self._stalls, asyncio.get_running_loop().time
         while not stalls.is_lasting:
             was_stalled, silent_s = stalls.is_stalled, stalls.silent_s + (stalls.stalled_s or 0.0)

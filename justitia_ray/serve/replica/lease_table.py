@@ -1,7 +1,7 @@
-"""The leases of one replica: armed, running, finished, and the reports about them.
+"""Leases of one replica: armed, running, finished, and the reports about them.
 
-Plain asyncio, without Ray. Messages from the scheduler come in through `read_messages`, payloads
-through `hold_lease`, and `report_ends` and `report_progress` make the next report.
+It uses asyncio, but not Ray. Messages from the scheduler arrive through `read_messages`, payloads
+through `hold_lease`, and `report_ends` and `report_progress` create the next report.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from justitia_ray.protocol.messages import ReplicaMessage
 from justitia_ray.units import LeaseId, ReplicaId, Seconds, Tokens
 
 _REMEMBERED_S: Seconds = 60.0
-"""A new leader is told what finished so lately: its ingresses may not know."""
+"""Time for which finished leases are reported to a new leader, which may not have stored them."""
 
 
 @dataclass(slots=True)
@@ -29,55 +29,55 @@ class HeldLease:
     lease_id: LeaseId
     priority: int
     armed_at: Seconds
-    """Instant of the loop's clock."""
+    """Time at which the lease was granted (loop clock, seconds)."""
     task: asyncio.Task[object] | None = None
     """Task that runs the payload; None while the lease is only armed."""
     running_since: Seconds = 0.0
-    """Instant of the loop's clock at which the payload came."""
+    """Time at which the payload arrived (loop clock, seconds)."""
     aborted: bool = False
     outcome: Outcome | None = Outcome.CANCELLED
-    """Outcome to report at the end, None if the engine died; whoever runs the call sets it."""
+    """Outcome to report at the end; None if the engine died or the call may be repeated elsewhere.
+    """
 
 
 class LeaseTable:
-    """The leases that a replica holds: armed by grants, run by payloads, reported by pulls."""
+    """Leases that a replica holds: armed by grants, run by payloads, reported by pulls.
+
+    Args:
+        replica_id: Id of this replica, for errors.
+        engine: Engine whose progress is read.
+        grace_s: Grace period for a payload that arrives before the grant of its lease.
+    """
 
     def __init__(self, replica_id: ReplicaId, engine: Engine, grace_s: Seconds) -> None:
-        """Start with no lease.
-
-        Args:
-            replica_id: This replica, for errors.
-            engine: Whose meters are read.
-            grace_s: How long a payload may come before its lease.
-        """
         self._replica_id = replica_id
         self._engine = engine
         self._grace_s = grace_s
         self.held_leases: dict[LeaseId, HeldLease] = {}
-        """Leases armed or running; for reading outside, as the next two."""
+        """Leases that are armed or running, by id; other objects only read it."""
         self.parked: dict[LeaseId, asyncio.Event] = {}
-        """Payloads that are here before their lease is armed, each waiting for that."""
+        """Events of payloads that arrived before their lease was armed, by lease id."""
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
-        """Ends that the scheduler has not confirmed."""
+        """Ends that the scheduler has not confirmed, by lease id."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
         self.failure: EngineFailed | None = None
-        """How the engine has failed; None while it lives."""
+        """How the engine has failed; None while it is alive."""
         self.failure_told = asyncio.Event()
-        """Set while the scheduler that leads knows that."""
+        """Set once the current leader has received `failure`."""
         self._cut: list[LeaseRun] = []
-        """Leases that the death of the engine has ended, until it is noted."""
+        """Leases that ended because the engine died, until its failure is recorded."""
         self.prompt_tokens: Tokens = 0
-        """Prompt tokens of all calls that have ended here."""
+        """Prompt tokens of all calls that have ended on this replica."""
         self.output_tokens: Tokens = 0
-        """Output tokens of all calls that have ended here."""
+        """Output tokens of all calls that have ended on this replica."""
         self.cached_tokens: Tokens = 0
-        """Prompt tokens of those that were found in the engine's prefix cache."""
+        """Prompt tokens of ended calls that were found in the engine's prefix cache."""
         self.news = asyncio.Event()
-        """Set when a report is worth making before its time."""
+        """Set when a report should be sent at once."""
         self._freed = asyncio.Event()
 
     def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
-        """Arm granted leases and abort others, as the scheduler says."""
+        """Arm granted leases and abort others, as the scheduler's messages say."""
         now = asyncio.get_running_loop().time()
         for message in messages:
             lease_id = message.lease_id
@@ -97,10 +97,10 @@ class LeaseTable:
 
     @asynccontextmanager
     async def hold_lease(self, lease_id: LeaseId) -> AsyncGenerator[HeldLease]:
-        """Run a payload under its lease, in this task; its end is the lease's.
+        """Run a payload under its lease, in the current task; leaving the block ends the lease.
 
         Raises:
-            UnknownLease: If the lease does not come within the grace time, runs already, or is
+            UnknownLease: If the lease is not granted within the grace period, runs already, or is
                 aborted while its payload runs.
         """
         lease = await self._find(lease_id)
@@ -120,7 +120,7 @@ class LeaseTable:
             self._finish(lease)
 
     def note_engine_failed(self, cause: FailureCause) -> None:
-        """Note what runs on the engine, which is dead, for all reports from now on."""
+        """Record the engine's failure and the running leases, for all later reports."""
         running = [_run_of(lease) for lease in self.held_leases.values() if lease.task is not None]
         self.failure = EngineFailed(
             self._replica_id, self._replica_id, cause, (*self._cut, *running)
@@ -128,10 +128,10 @@ class LeaseTable:
         self.news.set()
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
-        """Return the ends not confirmed; `news` is told then.
+        """Return the unconfirmed ends, and clear `news`.
 
-        An end is in every report until it is confirmed: of two reports that overtake each other
-        the older one is not taken, and a lease that neither names would be taken for lost.
+        An end is repeated in every report until it is confirmed: if two reports overtake each other
+        the older one is ignored, and a lease missing in both would count as lost.
         """
         self.news.clear()
         return tuple(self.unconfirmed.values())
@@ -150,7 +150,7 @@ class LeaseTable:
         return tuple(progress)
 
     def confirm_ends(self, finished: Iterable[LeaseFinished]) -> None:
-        """Note that the scheduler has these ends; remember them in case it is replaced."""
+        """Record that the scheduler has these ends; remember them in case it is replaced."""
         now = asyncio.get_running_loop().time()
         for end in finished:
             if self.unconfirmed.pop(end.lease_id, None) is not None:
@@ -159,7 +159,7 @@ class LeaseTable:
             self._remembered.popleft()
 
     def report_ends_again(self) -> None:
-        """Report lately finished leases again: another scheduler has become leader."""
+        """Report recently finished leases again: another scheduler has become the leader."""
         booked = {end.lease_id: end._replace(booked=True) for _, end in self._remembered}
         self.unconfirmed = booked | self.unconfirmed
         self._remembered.clear()
@@ -173,7 +173,7 @@ class LeaseTable:
 
     async def _find(self, lease_id: LeaseId) -> HeldLease:
         if lease_id not in self.held_leases:
-            # The pull's answer may be on its way: park the payload.
+            # The payload may arrive before the grant: park it.
             arrival = self.parked.setdefault(lease_id, asyncio.Event())
             try:
                 await asyncio.wait_for(arrival.wait(), self._grace_s)
@@ -195,7 +195,8 @@ class LeaseTable:
         self._freed.set()
         outcome = lease.outcome
         if lease.aborted and outcome is Outcome.CANCELLED:
-            outcome = None  # a scheduler that does not know of the abort may want it elsewhere
+            # undecided: a new scheduler, which does not know of the abort, may repeat the call
+            outcome = None
         self.unconfirmed[lease.lease_id] = LeaseFinished(
             lease.lease_id,
             used.prompt_tokens,

@@ -1,6 +1,6 @@
-"""The loop in which a replica reports to the scheduler and asks it for work.
+"""Loop in which a replica reports to the scheduler and pulls leases from it.
 
-Plain asyncio around the way to the scheduler: one pull is outstanding, and a newer one releases it.
+It uses asyncio and a link to the scheduler. One pull is outstanding; a newer one releases it.
 """
 
 import asyncio
@@ -34,7 +34,19 @@ _GOODBYE_S = 2.0
 
 
 class Puller:
-    """Carries the lease table's reports to the scheduler, and the scheduler's messages back."""
+    """Sends the lease table's reports to the scheduler, and passes the scheduler's messages back.
+
+    Args:
+        replica_id: Id of this replica.
+        scheduler: Link to the scheduler.
+        leases: Leases of this replica.
+        engine: Engine whose free memory is reported, and which is checked after every pull.
+        capacity: Capacity of the engine.
+        section: Intervals of reports.
+        on_engine_died: Called each time the engine is found dead.
+        address: Address at which ingresses can call this replica.
+        stalls: Shows whether the engine is stalled.
+    """
 
     def __init__(
         self,
@@ -48,19 +60,6 @@ class Puller:
         address: str,
         stalls: StallWatch,
     ) -> None:
-        """Prepare; `run` begins to pull.
-
-        Args:
-            replica_id: Under which this replica pulls.
-            scheduler: The way to the scheduler.
-            leases: The leases of this replica.
-            engine: Whose memory is told, and which is looked at after every pull.
-            capacity: What the engine can hold.
-            section: How often to report.
-            on_engine_died: Told each time the engine is found dead.
-            address: Where ingresses can call this replica.
-            stalls: Says whether the engine is stalled.
-        """
         self._replica_id = replica_id
         self._scheduler = scheduler
         self._leases = leases
@@ -76,19 +75,19 @@ class Puller:
         self._address = address
         self._stalls = stalls
         self.epoch: Epoch = 0
-        """The scheduler's epoch, as last heard; 0 before."""
+        """The scheduler's epoch in its last answer; 0 before the first."""
         self._numbers = itertools.count(1)
         self._cursor = Cursor()
         self._progress_due_at = 0.0
-        """Instant of the loop from which the next pull has to name every held lease: at once if the
-        scheduler may not know what an earlier one said."""
+        """Time (loop clock) from which the next pull has to report every held lease; 0 if the
+        scheduler may have missed an earlier report."""
         self.draining = False
-        """True if every pull is to say that no new lease is taken."""
+        """True if every pull says that this replica accepts no new leases."""
         self.backlog_kv_tokens: Tokens = 0
-        """KV that all waiting inferences would need, as the scheduler last said."""
+        """KV tokens that all waiting inferences would need, in the scheduler's last answer."""
 
     async def run(self) -> None:
-        """Report and ask for work for ever; a newer pull releases the one before it."""
+        """Report and pull forever; a newer pull releases the one before it."""
         pulls: set[asyncio.Task[bool]] = set()
         loop = asyncio.get_running_loop()
         while True:
@@ -115,10 +114,10 @@ class Puller:
                 self._on_engine_died(trouble)
 
     async def leave(self) -> None:
-        """Report the last ends and leave, once `run` is over; nobody waits long for a scheduler.
+        """Report the last ends and leave the scheduler, after `run` has ended; waits at most 2 s.
 
-        A lease whose end the scheduler has not heard of would be taken for lost with the replica,
-        and its inference would run again. A scheduler that cannot be reached finds out.
+        A lease whose end is not reported would be treated as lost with the replica, and its
+        inference would run again. An unreachable scheduler notices the replica's absence itself.
         """
         with suppress(JustitiaError, TimeoutError):
             await asyncio.wait_for(self._say_goodbye(), _GOODBYE_S)
@@ -130,7 +129,7 @@ class Puller:
         await self._scheduler.call("leave", self._replica_id)
 
     def report(self) -> ReplicaReport:
-        """Return this replica's own view of its engine and leases, for an inspection."""
+        """Return the state of this replica's engine and leases, for an inspection."""
         trouble = self._engine_trouble()
         now = asyncio.get_running_loop().time()
         return ReplicaReport(
@@ -152,11 +151,11 @@ class Puller:
         )
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
-        """Return a report of all ends not confirmed, and of every held lease if that is due.
+        """Return a report of all unconfirmed ends, and of every held lease if that is due.
 
         Args:
-            now: Instant of the loop.
-            wait_s: How long the scheduler may wait for news; None: as configured.
+            now: Current time (loop clock).
+            wait_s: How long the scheduler may hold the pull; None: as configured.
         """
         progress = None
         if now >= self._progress_due_at:
@@ -185,12 +184,13 @@ class Puller:
         )
 
     async def _send(self, pull: Pull) -> bool:
-        """Pull once; return whether the scheduler could be reached."""
+        """Send one pull; return whether the scheduler was reached."""
         try:
             mail: ReplicaMail = await self._scheduler.call("pull", pull)
         except JustitiaError as error:
             self._progress_due_at = 0.0
-            # The one is only being started again, the other says itself what is wrong.
+            # ConnectionLost: the scheduler is restarting. SchedulerSuperseded: logged by its
+            # sender.
             if not isinstance(error, ConnectionLost | SchedulerSuperseded):
                 reason = str(error)
                 log_event(
@@ -201,7 +201,7 @@ class Puller:
             self._progress_due_at = 0.0
             self._take_epoch(mail.epoch)
             return True
-        if mail.epoch == self.epoch:  # another scheduler may have become leader meanwhile
+        if mail.epoch == self.epoch:  # another scheduler may have become the leader in the meantime
             self._leases.confirm_ends(pull.finished)
             if pull.failure is not None:
                 self._leases.failure_told.set()
@@ -210,7 +210,7 @@ class Puller:
         return True
 
     def _take_epoch(self, epoch: Epoch) -> None:
-        """Report to a new scheduler from the start; one of a lower epoch is not listened to."""
+        """Start over with a new scheduler if its epoch is higher; ignore lower epochs."""
         if epoch > self.epoch:
             self.epoch = epoch
             self._cursor.reset()

@@ -1,8 +1,8 @@
-"""Whether an engine that is alive has stalled: it has work, and makes no steps.
+"""Detect that an engine has stalled: it is alive and has work, but makes no steps.
 
-Tokens that do not come prove nothing, for a prefill takes its time. But vLLM records every step of
-its loop while it has any request: of a prefill, of requests that wait for memory, for a grammar or
-for keys and values from elsewhere.
+Missing tokens prove nothing, because a prefill takes time. But vLLM records every step of its loop
+while it has any request: also steps of a prefill, and while requests wait for memory, for a
+grammar, or for KV from elsewhere.
 """
 
 from collections.abc import Callable
@@ -12,38 +12,37 @@ from justitia_ray.protocol.engine import Steps
 from justitia_ray.units import Seconds
 
 LOOK_S: Seconds = 0.25
-"""Time between two looks at an engine."""
+"""Interval between two checks of an engine."""
 _LONGEST_LOOK_S: Seconds = 1.0
-"""Most that the time between two looks counts: an event loop that stood still in between has not
-heard of the steps that were made, and shows nothing of the engine."""
+"""Maximum time that is counted between two checks: while the event loop was blocked, steps were not
+reported, so the time says nothing about the engine."""
 _FIRST_STEPS = 16
-"""Steps in which kernels are compiled that the engine's start has not compiled."""
+"""Number of first steps in which kernels may still be compiled."""
 _FIRST_ALLOWANCES = 4
-"""Allowances that the first steps have: a kernel of each kind may be compiled."""
+"""Factor of the allowance for the first steps: each may compile several kinds of kernels."""
 _KEPT_S: Seconds = 600.0
-"""The longest step of this time at least counts, of twice this time at most: one that compiled a
-kernel does not excuse every silence from then on."""
+"""Time for which the longest step is used as the norm, at least once and at most twice this time,
+so that one slow step does not raise the limit forever."""
 _SUSPICIOUS_S: Seconds = 1.0
-"""Silence after which it is asked whether the engine's processes are suspended."""
+"""Silence after which the engine's processes are checked for suspension."""
 
 
 class StallWatch:
-    """Finds stalls of one engine from looks at its steps; the time is passed in."""
+    """Detects stalls of one engine from its step counts; the time is passed in."""
 
     def __init__(self, section: ReplicaSection) -> None:
-        """Begin with an engine that has made no step."""
         self._section = section
         self._seen_at: Seconds | None = None
         self._made = 0
         self._longest_s: Seconds = 0.0
         self._longest_before_s: Seconds = 0.0
-        """The longest step of the time before `_longest_since`."""
+        """Longest step in the period before `_longest_since`."""
         self._longest_since: Seconds = 0.0
         self._is_suspended = False
         self.silent_s: Seconds = 0.0
-        """Time since the last step for which the engine has had work."""
+        """Time since the last step during which the engine had work."""
         self.stalled_s: Seconds | None = None
-        """Time since the stall was found; None: the engine is not stalled."""
+        """Time since the stall was detected; None: the engine is not stalled."""
 
     @property
     def is_stalled(self) -> bool:
@@ -52,32 +51,32 @@ class StallWatch:
 
     @property
     def hangs(self) -> bool:
-        """Whether the engine is stalled, and not because a signal has suspended it."""
+        """Whether the engine is stalled, but not suspended by a signal."""
         return self.is_stalled and not self._is_suspended
 
     @property
     def limit_s(self) -> Seconds:
-        """Silence above which the engine is stalled."""
+        """Silence above which the engine counts as stalled."""
         allowances = _FIRST_ALLOWANCES if self._made < _FIRST_STEPS else 1
         longest_s = max(self._longest_s, self._longest_before_s)
         return allowances * self._section.stall_allowance_s + self._section.stall_factor * longest_s
 
     @property
     def is_lasting(self) -> bool:
-        """Whether the engine has been stalled for so long that it is to be replaced."""
+        """Whether the engine has been stalled for so long that it should be replaced."""
         return self.stalled_s is not None and self.stalled_s >= self._section.stall_replace_s
 
     def look(self, now: Seconds, steps: Steps, suspended: Callable[[], str]) -> None:
-        """Note what the engine has made by now.
+        """Process the engine's step count at this time.
 
-        A stall ends with a step: an engine whose work was taken away has not shown that it can
-        make one.
+        Only a step ends a stall: if an engine's work was taken away, that does not show that it can
+        make steps.
 
         Args:
-            now: Instant of a clock that never goes back.
-            steps: The engine's.
-            suspended: Returns which process of the engine is suspended, empty if none is. That
-                costs a look at each, and is asked in silence only.
+            now: Time of a monotonic clock.
+            steps: The engine's step count.
+            suspended: Returns which process of the engine is suspended, empty if none is. It is
+                called only during a silence, because it has to check each process.
         """
         passed_s = 0.0 if self._seen_at is None else min(now - self._seen_at, _LONGEST_LOOK_S)
         self._seen_at = now
@@ -95,7 +94,7 @@ class StallWatch:
                 self.stalled_s = 0.0
 
     def _note_step(self, now: Seconds, made: int) -> None:
-        """End the silence, and learn how long a step may take, unless the engine was suspended."""
+        """End the silence; update the longest step unless the engine was suspended."""
         lasted_s = self.silent_s + (self.stalled_s or 0.0)
         if now - self._longest_since > _KEPT_S:
             self._longest_since = now

@@ -1,4 +1,4 @@
-"""A deadline for the start of an engine: a process that hangs in it ends, for Serve to replace."""
+"""Deadline for an engine's start: a process that hangs is ended, so that Serve replaces it."""
 
 import faulthandler
 import logging
@@ -18,14 +18,14 @@ logger = logging.getLogger("ray.serve")
 
 @contextmanager
 def start_deadline(limit_s: Seconds) -> Iterator[None]:
-    """End this process, and all that it has started, if the block takes longer.
+    """End this process, and all processes that it has started, if the block takes too long.
 
-    vLLM waits without end for an engine's process that hangs while it starts, in one long call on
-    the thread of the event loop that nothing cancels: hence a thread. To Serve it is a start that
-    has failed, and it tries again.
+    vLLM waits without a limit for an engine process that hangs during its start, in one long call
+    on the event loop's thread, which cannot be cancelled: hence the timer thread. Serve treats it
+    as a failed start, and tries again.
 
     Args:
-        limit_s: Longest time that the block may take, in seconds.
+        limit_s: Time limit for the block, in seconds.
     """
     timer = threading.Timer(limit_s, _end_process, [limit_s])
     timer.daemon = True
@@ -38,7 +38,7 @@ def start_deadline(limit_s: Seconds) -> Iterator[None]:
 
 def _end_process(limit_s: Seconds) -> None:
     log_event(logger, logging.ERROR, "replica.start_timed_out", limit_s=limit_s)
-    faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # where it hangs
+    faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # shows where it hangs
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.kill()
