@@ -367,7 +367,7 @@ class EngineTracer:
         """Export the span of an ended call, with the exception that is being handled, if any.
 
         Args:
-            span: The span.
+            span: Span of the call.
             status: Status of the answer; 0 if there is none.
             used: Tokens of the call.
         """
