@@ -1,13 +1,13 @@
-"""Public keys of token issuers: fetched once for all callers, kept, and fetched again in time.
+"""Public keys of token issuers: fetched once for all callers, cached, and refreshed.
 
-The times of a set: fresh for 300 s; then it serves while a new one is fetched in the background;
-after 600 s calls wait for the new one, unless the last attempt failed; an issuer that is away
-leaves its set in force for a day. No sequence of calls makes more than one fetch in 30 s, or in
-5 s while there are no keys.
+A set is fresh for 300 s; after that it is used while a new one is fetched in the background; after
+600 s calls wait for the new one, unless the last attempt failed; if the issuer is unreachable its
+set stays valid for a day. Fetches are at least 30 s apart, or 5 s while there are no keys, whatever
+calls come.
 
-`jwt.PyJWKClient` (PyJWT 2.15) has none of it but the pause after a success: its set ends at its
-age, also while the issuer is away; then every call fetches, under a lock, without a bound on the
-length of the document; keys without an id are left out, and a set without keys is an error.
+`jwt.PyJWKClient` (PyJWT 2.15) offers only the pause after a success: its set expires at its age,
+even while the issuer is unreachable, and then every call fetches under a lock, without a limit on
+the document's length; keys without an id are left out, and a set without keys is an error.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from justitia_ray.errors import AdmissionError, Unauthenticated, shown_short
 from justitia_ray.units import Seconds
 
 Fetch: TypeAlias = Callable[[str, str | None], Awaitable[bytes]]
-"""Returns the document at an address; the certificates trusted there, None for the system's. Raises
-OSError or ValueError."""
+"""Returns the document at an address; the second argument is a file of trusted CA certificates,
+None for the system's. Raises OSError or ValueError."""
 
 FRESH_S: Seconds = 300.0
-"""A set is fetched again after so long, and serves meanwhile."""
+"""Age after which a set is fetched again in the background."""
 STALE_S: Seconds = 600.0
-"""Calls wait for a new set after so long without traffic: a key may have been withdrawn."""
+"""Age after which calls wait for a new set, because a key may have been withdrawn."""
 KEPT_S: Seconds = 86_400.0
-"""A set of an issuer that is away is in force for so long."""
+"""Lifetime of a set while its issuer is unreachable."""
 PAUSE_S: Seconds = 30.0
-"""Least time from one fetch to the next, whatever keys tokens name."""
+"""Minimum time between fetches, whatever keys tokens name."""
 PAUSE_WITHOUT_KEYS_S: Seconds = 5.0
-"""Least time from one fetch to the next while no key is known: every call is refused meanwhile."""
+"""Minimum time between fetches while no key is known; every call is refused meanwhile."""
 _MOST_KEYS = 100
 
 KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
@@ -44,19 +44,29 @@ KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "ES512": ("EC", ("P-521",)),
     "EdDSA": ("OKP", ("Ed25519", "Ed448")),
 }
-"""The type and the curves of the keys that fit an algorithm: none of these has a shared secret."""
+"""Key type and curves that fit each algorithm; none of them uses a shared secret."""
 
 _Keys: TypeAlias = dict[str, list[jwt.PyJWK]]
-"""Keys by the algorithm that they verify."""
+"""Keys by the algorithm whose signatures they verify."""
 
 
 def discovery_url(issuer: str) -> str:
-    """Return where an issuer says where its keys are (OpenID Connect Discovery 1.0, Sec. 4.1)."""
+    """Return the URL of an issuer's discovery document (OpenID Connect Discovery 1.0, 4.1)."""
     return f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
 
 
 class KeySet:
-    """Public keys of one issuer."""
+    """Public keys of one issuer.
+
+    Args:
+        issuer: Name of the issuer.
+        jwks_url: Address of its keys; None: taken from its discovery document.
+        ca_file: Trusted CA certificates; None for those of the system.
+        algorithms: Accepted algorithms, of `KEY_TYPES`; other keys are dropped.
+        fetch: Returns a document.
+        clock: A monotonic clock.
+        on_trouble: Called with the issuer and the reason whenever fetching the keys fails.
+    """
 
     def __init__(
         self,
@@ -69,17 +79,6 @@ class KeySet:
         clock: Callable[[], Seconds],
         on_trouble: Callable[[str, str], None],
     ) -> None:
-        """Begin without keys.
-
-        Args:
-            issuer: Name of the issuer.
-            jwks_url: Where its keys are; None: where its discovery document says.
-            ca_file: Certificates that are trusted there; None for those of the system.
-            algorithms: Algorithms that keys are kept for, of `KEY_TYPES`.
-            fetch: Returns a document.
-            clock: A monotonic clock.
-            on_trouble: Told the issuer and the reason whenever the keys could not be fetched.
-        """
         self._issuer = issuer
         self._jwks_url = jwks_url
         self._ca_file = ca_file
@@ -92,22 +91,22 @@ class KeySet:
         self._not_before = -math.inf
         self._has_failed = False
         self._flaw = ""
-        """What is wrong with the keys that were had, as callers are told it."""
+        """Error message for callers about the fetched keys; empty if they are usable."""
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
         """Return the key that a token names and that fits its algorithm.
 
-        An issuer of one key need not give it an id (OpenID Connect Core 1.0, Sec. 10.1): a token
-        that names no key is for the only one that fits.
+        An issuer with one key need not give it an id (OpenID Connect Core 1.0, Sec. 10.1), so a
+        token without a key id is verified with the only key that fits.
 
         Args:
-            key_id: Of the token's header; None if it has none.
-            algorithm: Of the token's header.
+            key_id: Key id in the token's header; None if it has none.
+            algorithm: Algorithm in the token's header.
 
         Raises:
             Unauthenticated: If the issuer has no such key.
-            AdmissionError: If it is not among the keys at hand, and others cannot be had now.
+            AdmissionError: If the key is not known, and new keys cannot be fetched now.
         """
         age = self._clock() - self._fetched_at
         if age >= KEPT_S:
@@ -129,12 +128,12 @@ class KeySet:
         return key
 
     async def find_newer(self, algorithm: str) -> jwt.PyJWK | None:
-        """Return the only key of an algorithm as the issuer shows it now.
+        """Fetch the issuer's keys again and return the only one for an algorithm.
 
-        A key without an id may have been replaced, which only its signatures show.
+        It is used after a wrong signature, because a key without an id may have been replaced.
 
         Returns:
-            None if the issuer was asked lately, cannot be asked, or shows another number of them.
+            None if the last fetch is too recent or there is not exactly one key.
         """
         fetching = self._fetch_if_due()
         if fetching is None:
@@ -149,7 +148,7 @@ class KeySet:
         return next((key for key in fitting if key.key_id == key_id), None)
 
     def _missing(self, key_id: str | None, algorithm: str) -> str:
-        """Return why no key matches."""
+        """Return the error message for a token that no key matches."""
         fitting = self._keys.get(algorithm, [])
         if key_id is None:
             shown = f"{len(fitting)} keys" if fitting else "no key"
@@ -163,7 +162,7 @@ class KeySet:
         return told
 
     def _fetch_if_due(self) -> asyncio.Task[None] | None:
-        """Return the fetch that is under way or begins now, None if it is too early for one."""
+        """Return the running fetch, or start one; None if it is too early."""
         if self._fetching is None:
             if self._clock() < self._not_before:
                 return None
@@ -220,7 +219,7 @@ def _json_object(url: str, document: bytes) -> dict[str, Any]:
 
 
 def _signing_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return a key as one that verifies an algorithm's signatures, None if it is not for that."""
+    """Return a key that verifies an algorithm's signatures; None if it does not fit."""
     kind, curves = KEY_TYPES[algorithm]
     is_for_it = (
         isinstance(jwk.get("kid"), str | None)
@@ -228,13 +227,13 @@ def _signing_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
         and jwk.get("crv") in curves
         and jwk.get("alg", algorithm) == algorithm
         and jwk.get("use", "sig") == "sig"
-        and "d" not in jwk  # everybody can sign with a private key that is public
+        and "d" not in jwk  # a published private key is known to everybody
     )
     if not is_for_it:
         return None
     try:
         key = jwt.PyJWK(jwk, algorithm)
         is_long_enough = key.Algorithm.check_key_length(key.key) is None
-    except Exception:  # cryptography's errors have no common root; the other keys are good
+    except Exception:  # cryptography's errors have no common base class; other keys may be valid
         return None
     return key if is_long_enough else None
