@@ -1,1 +1,1 @@
-"""The `justitia` command, a file for each subcommand."""
+"""The `justitia` command, with one module per subcommand."""

@@ -1,4 +1,4 @@
-"""`justitia calibrate`: an engine profile from measured requests, and how well one predicts."""
+"""`justitia calibrate`: fit an engine profile to measured requests, or validate one."""
 
 import argparse
 import asyncio
@@ -99,7 +99,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit a profile and write it, or check one; print how far it errs.
+    """Fit a profile and write it, or validate one; print its errors.
 
     Raises:
         ConfigError: If an option or a file is wrong.
@@ -154,7 +154,7 @@ def _start(options: argparse.Namespace, kv_tokens: Tokens) -> EngineProfile:
     if options.start is not None:
         profile = load_profile(options.start)
     else:
-        # vLLM's defaults; its version 1 recomputes what it preempts.
+        # vLLM's defaults; its V1 engine recomputes preempted sequences.
         profile = EngineProfile(
             kv_tokens=kv_tokens,
             block_size=16,
@@ -177,7 +177,7 @@ def _provenance(fitted: FittedProfile, runs: Sequence[MeasuredRun], added: Token
 
 
 def _head(options: argparse.Namespace) -> list[str]:
-    """Return the command, with the names of files but not where they lie."""
+    """Return the command with file names but without directories, for the head of the profile."""
     words = ["justitia", "calibrate"]
     if options.url is not None:
         words += ["--url", "URL"]

@@ -1,4 +1,4 @@
-"""`justitia check-config`: what is wrong with a Serve configuration file, before it is deployed."""
+"""`justitia check-config`: find the errors of a Serve configuration file before deployment."""
 
 import argparse
 import sys
@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the errors of the file and return 2, or say that it is fine and return 0.
+    """Print the errors of the file and return 2, or print that there are none and return 0.
 
     Raises:
         ConfigError: If the file cannot be read.
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _engine_errors(applications: "Sequence[CheckedApplication]", ask_vllm: bool) -> Iterator[str]:
-    """Yield a line for each model whose engine would not start."""
+    """Yield an error for each model whose engine would not start."""
     from justitia_ray.serve.engines.argument_checks import engine_mistake, parser_mistakes
 
     for application in applications:

@@ -1,4 +1,4 @@
-"""`justitia dashboard`: write the Grafana dashboard of this version, from a wheel as well."""
+"""`justitia dashboard`: write the Grafana dashboard that is shipped with this version."""
 
 import argparse
 import sys

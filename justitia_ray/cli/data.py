@@ -1,11 +1,11 @@
-"""`justitia data import`: a user's own history, into a running service or a data directory.
+"""`justitia data import`: import a user's history into a running service or a data directory.
 
-The file holds JSON lines, one finished application a line:
+The file holds JSON lines, one finished application per line:
 
     {"class": "report", "input": "…", "inferences": [{"prompt_tokens": 812, "output_tokens": 64}]}
 
-All fields must be there and no others, and each count be at least 1; blank lines are passed
-over. The cost of an application follows from its inferences.
+All fields are required and no others allowed, and each count must be at least 1; blank lines are
+skipped. The cost of an application is computed from its inferences.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _SERVICE_UNAVAILABLE = 503
 
 @dataclass(frozen=True, slots=True)
 class PastApplication:
-    """A line of the file."""
+    """A finished application from a line of the file."""
 
     application_class: str
     input: str
@@ -49,7 +49,7 @@ class PastApplication:
     """Prompt and output tokens of each inference."""
 
     def observation(self) -> Observation:
-        """Return the observation to learn from; the text stays behind."""
+        """Return the observation to learn from, without the input text."""
         sample = Sample.of_calls(self.calls, self.input).without_text()
         return Observation(self.application_class, sample)
 
@@ -86,11 +86,12 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import the file and say what was imported.
+    """Import the file and print what was imported.
 
     Raises:
         ConfigError: If an option or a line of the file is wrong; nothing was imported.
-        ResponseError, ConnectionError: If the service did not take all of it; says how much.
+        ResponseError, ConnectionError: If the service accepted only a part; the message says how
+            much.
     """
     counts = Counter(application.application_class for application in read_history(options.file))
     total = counts.total()
@@ -135,7 +136,7 @@ async def _send(
 
 
 async def _patiently(transport: HttpTransport, path: str, body: bytes) -> Response:
-    """Send a batch, again while the predictor is still learning what it was sent."""
+    """Send a batch, and retry while the predictor is busy learning earlier ones."""
     headers = {"content-type": "application/json"}
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
         answer = await transport.request("POST", path, headers, body)
@@ -146,7 +147,7 @@ async def _patiently(transport: HttpTransport, path: str, body: bytes) -> Respon
 
 
 def _write(out: Path, file: Path, classes: Counter[str]) -> None:
-    """Write `apps/` and `recorded/` as a data directory has them; each run is one stage."""
+    """Write `apps/` and `recorded/` in the form of a data directory; each run is one stage."""
     for name in ("apps", "recorded"):
         if (out / name).exists():
             raise ConfigError(f"--out {out}: must be a new directory, has {name}/ already")
@@ -174,10 +175,11 @@ def _write(out: Path, file: Path, classes: Counter[str]) -> None:
 
 
 def read_history(path: Path) -> Iterator[PastApplication]:
-    """Yield the applications of a file as it is read; a `.gz` file is unpacked.
+    """Yield the applications of a file lazily; a `.gz` file is unpacked.
 
     Raises:
-        ConfigError: If the file cannot be read or a line is wrong; file, line and field are named.
+        ConfigError: If the file cannot be read or a line is wrong; the message names file, line and
+            field.
     """
     for record in read_records(path):
         yield _application(record)

@@ -1,4 +1,4 @@
-"""`justitia doctor`: find faults of a running service, and say what to do."""
+"""`justitia doctor`: find faults of a running service, and advise what to do."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ from justitia_ray.protocol.inspection import Inspection
 from justitia_ray.store.scheduler_store import SchedulerStore
 
 _LEAST_INTERVAL_S = 1.0
-"""Least time between the looks: the scheduler makes one report a second at most."""
+"""Shortest time between the looks: the scheduler updates its report at most once per second."""
 
 
 def add_to(commands: Any) -> None:
@@ -111,7 +111,7 @@ def _told(error: Exception) -> str:
 def _open_store(
     path: Path | None, configs: list[AppConfig] | None, seen: Inspection
 ) -> SchedulerStore | None:
-    """Return the store of an inspected application; None if it has none, or none was asked for.
+    """Return the store of an inspected application; None if it has none, or without `--config`.
 
     Raises:
         ConfigError: If the file has no such application.

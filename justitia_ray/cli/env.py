@@ -1,4 +1,4 @@
-"""`justitia env`: the environment with which Ray should start on this machine."""
+"""`justitia env`: print the environment variables with which Ray should start on this machine."""
 
 import argparse
 import json

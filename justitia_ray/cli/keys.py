@@ -1,4 +1,4 @@
-"""`justitia keys`: make, list and revoke API keys, in a file or in an application's Redis."""
+"""`justitia keys`: create, list and revoke API keys, in a file or in an application's Redis."""
 
 import argparse
 import asyncio
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from justitia_ray.store.key_store import KeyStore
 
 MakeKey = Callable[[Collection[str]], NewKey]
-"""Makes a key, given the ids that are taken."""
+"""Function that creates a key, given the ids that are taken."""
 
 _DURATION = re.compile(r"([0-9]{1,6})([hd])")
 _HOURS = {"h": 1, "d": 24}
@@ -49,19 +49,19 @@ T = TypeVar("T")
 
 
 class KeyPlace(Protocol):
-    """A file or a Redis that keeps keys."""
+    """A file or a Redis that stores keys."""
 
     name: str
-    """Place of the keys, for messages."""
+    """Location of the keys, for messages."""
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the keys, and a sentence for each that cannot be read."""
+        """Return the readable keys, and a message for each unreadable one."""
 
     def add(self, make: MakeKey) -> NewKey:
-        """Keep a new key and return it."""
+        """Store a new key and return it."""
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether there was one, and its record if that can be read."""
+        """Remove a key; return whether there was one, and its record if readable."""
 
 
 class FilePlace:
@@ -72,11 +72,11 @@ class FilePlace:
         self.name = str(path)
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the keys; a file with a mistake is an error."""
+        """Return the keys; raise ConfigError if the file has a mistake."""
         return read_key_file(self._path), ()
 
     def add(self, make: MakeKey) -> NewKey:
-        """Keep a new key and return it."""
+        """Store a new key and return it."""
         return add_key(self._path, make)
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
@@ -89,7 +89,7 @@ class RedisPlace:
     """Keys in an application's Redis."""
 
     def __init__(self, name: str, open_store: Callable[[], "KeyStore"]) -> None:
-        """Name the store.
+        """Create a place without opening the store.
 
         Args:
             name: Name for messages.
@@ -99,7 +99,7 @@ class RedisPlace:
         self._open = open_store
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the keys, and a sentence for each damaged entry."""
+        """Return the keys, and a message for each damaged entry."""
 
         async def load(store: "KeyStore") -> tuple[Sequence[KeyRecord], Sequence[str]]:
             stored = await store.load()
@@ -109,7 +109,7 @@ class RedisPlace:
         return self._run(load)
 
     def add(self, make: MakeKey) -> NewKey:
-        """Keep a new key and return it; an id that is taken meanwhile makes another key."""
+        """Store a new key and return it; retry with another id if the id was taken meanwhile."""
 
         async def add(store: "KeyStore") -> NewKey:
             taken: set[str] = set()
@@ -122,7 +122,7 @@ class RedisPlace:
         return self._run(add)
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether there was one, and its record if that can be read."""
+        """Remove a key; return whether there was one, and its record if readable."""
 
         async def remove(store: "KeyStore") -> tuple[bool, KeyRecord | None]:
             records, _ = records_from_json((await store.load()).records)
@@ -196,7 +196,7 @@ def add_to(commands: Any) -> None:
 
 
 def run_create(options: argparse.Namespace) -> int:
-    """Make a key, print it and return 0.
+    """Create a key, print it and return 0.
 
     Raises:
         ConfigError: If an option or the file is wrong.
@@ -216,13 +216,13 @@ def run_create(options: argparse.Namespace) -> int:
             taken=taken,
         )
 
-    make()  # finds a mistake in the options before anything is written
+    make()  # finds wrong options before anything is written
     place = _place(options)
     with _audit_log(options.audit) as audit:
         new = place.add(make)
         try:
             audit.write("audit.key_created", now, new.record.key_id, None, public_json(new.record))
-        finally:  # the key is in force, whatever became of its line
+        finally:  # the key is in force even if the audit line failed
             print(new.secret, flush=True)
     print(f"key {new.record.key_id} is in {place.name}; it is shown this once", file=sys.stderr)
     return 0
@@ -292,14 +292,14 @@ def key_table(records: Sequence[KeyRecord], now: float) -> str:
 
 
 def read_expiry(text: str, now: float) -> float:
-    """Return the end of a key in seconds since 1970.
+    """Return the expiry time of a key in seconds since 1970.
 
     Args:
         text: A number of days or hours, `90d` or `12h`; a day or a time.
         now: Seconds since 1970.
 
     Raises:
-        ConfigError: If it has another form, or is not to come.
+        ConfigError: If the text has another form, or the time is not in the future.
     """
     found = _DURATION.fullmatch(text)
     try:
@@ -313,9 +313,6 @@ def read_expiry(text: str, now: float) -> float:
     if int(at) <= now:
         raise ConfigError(f"--expires is {text!r}: a time to come is allowed")
     return at
-
-
-# --- where the keys are
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -353,7 +350,7 @@ def _place(options: argparse.Namespace) -> KeyPlace:
 
 
 def _config(path: Path, name: str | None) -> "AppConfig":
-    """Return the settings of an application of a Serve configuration file."""
+    """Return the settings of an application in a Serve configuration file."""
     from justitia_ray.serve.ops.config_file import read_applications
 
     applications = {a.serve_name: a.configs[0] for a in read_applications(path)}
@@ -367,14 +364,11 @@ def _config(path: Path, name: str | None) -> "AppConfig":
     return applications[name]
 
 
-# --- audit
-
-
 class AuditLog:
-    """A file that audit lines are appended to, or stderr."""
+    """Destination of audit lines: a file that is appended to, or stderr."""
 
     def __init__(self, name: str, file: FileIO | None) -> None:
-        """Name where lines go.
+        """Create an audit log.
 
         Args:
             name: Name for messages.
@@ -391,17 +385,17 @@ class AuditLog:
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
-        """Write the line of a change that was made.
+        """Write the audit line of a change that was made.
 
         Args:
             event: Name of the change.
             at: Seconds since 1970.
             key_id: The key.
-            before: Its record before, without the digest; None if there was none.
-            after: Likewise after.
+            before: Its record before the change, without the digest; None if there was none.
+            after: Its record after the change, without the digest; None if there is none.
 
         Raises:
-            ConfigError: If it cannot be written.
+            ConfigError: If the line cannot be written.
         """
         line = {
             "event": event,
@@ -424,7 +418,7 @@ class AuditLog:
             print(text, end="", file=sys.stderr, flush=True)
             return
         data = text.encode()
-        # In one call, so that lines of two commands do not mix.
+        # One write call, so that lines of two commands do not mix.
         if self._file.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -455,7 +449,7 @@ def _audit_log(path: Path | None) -> Iterator[AuditLog]:
 
 
 def _who() -> str:
-    """Return the user and the host that run this command."""
+    """Return user and host that run this command, as `user@host`."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as a user without a name

@@ -1,7 +1,7 @@
-"""The `justitia` command: arguments in, exit status out.
+"""The `justitia` command: parses the arguments and returns the exit status.
 
-Exit status: 0, done; 1, the service or the cluster did not do what was asked; 2, the user's input
-is wrong. A user's mistake gives one sentence and no traceback, and so does a missing extra.
+Exit status: 0: done; 1: the service or the cluster did not do what was requested; 2: the user's
+input is wrong. A user's mistake prints one sentence and no traceback, and so does a missing extra.
 """
 
 import argparse
@@ -32,19 +32,19 @@ COMMANDS = {
     "data": "data",
     "dashboard": "dashboard",
 }
-"""Modules by command. Only the module of the given command is imported: some take a second."""
+"""Modules by command. Only the given command's module is imported, because some take a second."""
 _EXTRAS = {
     **dict.fromkeys(("doctor", "check-config", "env", "shutdown", "keys"), "serve"),
     "report": "lab",
 }
-"""Extra of the package that a command needs; the others run without any."""
+"""Extra of the package that a command needs; other commands need none."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
     Args:
-        arguments: Without the program's name; by default those of this process.
+        arguments: Arguments without the program's name; None: those of this process.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     command = words[0] if words and words[0] in COMMANDS else None
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of the commands of these names."""
+    """Return the argument parser with the given commands."""
     parser = argparse.ArgumentParser(
         prog="justitia",
         description=(
@@ -88,7 +88,7 @@ def command_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _is_of_an_extra(command: str, error: ModuleNotFoundError) -> bool:
-    """Return whether a missing module is one that an extra brings, and not a bug of ours."""
+    """Return whether a missing module belongs to an extra, and is no bug of this package."""
     is_ours = error.name is None or error.name.startswith("justitia_ray")
     return command in _EXTRAS and not is_ours
 

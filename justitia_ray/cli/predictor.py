@@ -112,10 +112,11 @@ def _add_versions(subcommands: Any) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train, write the models and the metrics, print a table and return 0.
+    """Train, write models and metrics, print a table and return 0.
 
     Raises:
-        ConfigError: If an option or a file is wrong, or what training needs is not installed.
+        ConfigError: If an option or a file is wrong, or the packages for training are not
+            installed.
     """
     data_dir = data_directory(options.data, required=True)
     samples = _samples(data_dir, options.classes)
@@ -141,7 +142,8 @@ def run_evaluate(options: argparse.Namespace) -> int:
     """Test, write the metrics, print a table and return 0.
 
     Raises:
-        ConfigError: If an option or a file is wrong, or what training needs is not installed.
+        ConfigError: If an option or a file is wrong, or the packages for training are not
+            installed.
     """
     data_dir = data_directory(options.data, required=True)
     evaluations = {}
@@ -161,10 +163,11 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
-    """Return the metrics for a terminal.
+    """Return the metrics as a table for a terminal.
 
-    `p10-p90` is the share of tests that they hold, beside what chance may do to 80 %; `pinball` the
-    loss of p10, cost and p90 over that of the class's own quantiles: below 1, the model pays.
+    `p10-p90` is the share of tests between them, with the random deviation from 80 % that is
+    expected; `pinball` is the loss of p10, cost and p90 over that of the class's own quantiles:
+    below 1, the model is useful.
     """
     rows = [
         ["class", "kind", "train", "test", *_ERRORS, "p10-p90", "pinball", "ms", "s"],
@@ -212,7 +215,7 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
 def _samples(
     data_dir: Path, wanted: Sequence[str] | None, runs_dir: Path | None = None
 ) -> dict[str, list[Sample]]:
-    """Return samples by class: of those wanted, or of all that have any."""
+    """Return samples by class: of the wanted classes, or of all that have samples."""
     there = recorded_classes(runs_dir or data_dir)
     if unknown := [name for name in wanted or () if name not in there]:
         raise ConfigError(f"--classes must be among {', '.join(there)}, got {unknown[0]!r}")
@@ -260,7 +263,7 @@ def _figures(metrics: Mapping[str, float], covered: str, pinball: float) -> list
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the versions.
+    """Print the versions of each class.
 
     Raises:
         ConfigError: If there is no such directory.
@@ -282,7 +285,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_rollback(options: argparse.Namespace) -> int:
-    """Roll back and say what serves now.
+    """Roll back and print the version that serves now.
 
     Raises:
         ConfigError: If the options contradict each other, or there is no such class or version.
@@ -308,7 +311,7 @@ def run_rollback(options: argparse.Namespace) -> int:
 
 
 def version_table(classes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a table for a terminal: a line for each version, and for each class without one."""
+    """Return a table with a line for each version, and for each class without one."""
     head = ["class", "samples", "version", "", "kind", "trained on", "error", "before", "why"]
     rows = [[*head, "when (UTC)"]]
     for name, known in classes.items():

@@ -49,7 +49,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Play the file, write the results, and say what failed; return 1 if anything did.
+    """Play the file, write the results, and print the failures; return 1 if there were any.
 
     Raises:
         ConfigError: If an option or the file is wrong, or does not fit the service.
@@ -109,7 +109,7 @@ def _about(options: argparse.Namespace, done: Replay) -> dict[str, Any]:
 
 
 def _show(progress: LoadProgress) -> None:
-    """Keep a line up to date, for somebody who watches."""
+    """Update the progress line if stderr is a terminal."""
     if sys.stderr.isatty():
         line_end = "\n" if progress.ended == progress.total else ""
         line = f"\r{progress.ended:,} of {progress.total:,} applications"

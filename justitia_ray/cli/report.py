@@ -17,7 +17,7 @@ from justitia_ray.sim.suites.inputs import data_directory
 SEEDS, QUICK_SEEDS = 5, 2
 QUICK_APPLICATIONS = 60
 _LINE_EVERY_S = 10.0
-"""Interval of progress lines where progress cannot be told in place."""
+"""Interval of progress lines where stderr is no terminal."""
 
 
 def add_to(commands: Any) -> None:
@@ -68,7 +68,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the report; 1 if an experiment failed, which the page says too.
+    """Write the report; return 1 if an experiment failed, which the page also shows.
 
     Raises:
         ConfigError: If an option is wrong, or the directory cannot be written.
@@ -111,7 +111,7 @@ def _at_least_one(name: str, value: int | None) -> int | None:
 
 
 class _Teller:
-    """Tells progress on stderr: in place on a terminal, else a line now and then."""
+    """Prints progress to stderr: in place on a terminal, otherwise a line every ten seconds."""
 
     def __init__(self) -> None:
         self._told_at = 0.0

@@ -1,4 +1,4 @@
-"""Commands that ask a running service: where it is, and what it says, once or until Ctrl-C."""
+"""Common parts of commands that call a running service: its URL, and output once or repeatedly."""
 
 import argparse
 import math
@@ -16,7 +16,7 @@ _CLEAR = "\x1b[2J\x1b[H"
 
 
 def add_connection(parser: argparse.ArgumentParser, *, watches: bool = True) -> None:
-    """Add the options of a command that asks a service: where it is, and how often."""
+    """Add the options of a command that calls a service: URL, timeout and repetition."""
     parser.add_argument(
         "--url", default=DEFAULT_URL, help=f"where the application is served; {DEFAULT_URL}"
     )
@@ -33,13 +33,13 @@ def add_connection(parser: argparse.ArgumentParser, *, watches: bool = True) -> 
 
 
 def connect(options: argparse.Namespace) -> HttpTransport:
-    """Return the way to the service that the options of `add_connection` name."""
+    """Return the transport to the service named by the options of `add_connection`."""
     limit_s = options.timeout_s
     return HttpTransport(options.url, connect_timeout_s=limit_s, read_timeout_s=limit_s)
 
 
 def check_applications(count: int) -> None:
-    """Refuse a value of `--applications` of which there is no listing.
+    """Check the value of `--applications`.
 
     Raises:
         ConfigError: If it is not in the range of a listing.
@@ -54,21 +54,21 @@ def check_applications(count: int) -> None:
 def show(
     command: str, text: Callable[[], str], every_s: Seconds | None, *, in_place: bool = True
 ) -> None:
-    """Print a text, once or until interrupted.
+    """Print a text, once or repeatedly until interrupted.
 
-    A service that does not answer is told of on stderr when the text is shown again and again: it
-    may be back at the next look.
+    In repetition, a service that does not answer is reported on stderr and called again: it may be
+    back.
 
     Args:
         command: Name of the command.
-        text: Asks for what is to be shown.
-        every_s: Time between two looks; None: there is one.
-        in_place: Whether a terminal is cleared before each.
+        text: Requests and returns the text.
+        every_s: Time between two requests; None: print once.
+        in_place: Whether a terminal is cleared before each text.
 
     Raises:
         ConfigError: If the time is not above 0.
-        ResponseError: If the service answered with an error, and is asked once.
-        ConnectionError: If it did not answer, and is asked once.
+        ResponseError: If the service answered with an error, without repetition.
+        ConnectionError: If it did not answer, without repetition.
     """
     if every_s is None:
         print(text())

@@ -1,4 +1,4 @@
-"""`justitia share`: who is given what by the tree of tenants, as `sshare` shows it for jobs."""
+"""`justitia share`: fair shares and usage in the tree of tenants, like Slurm's `sshare`."""
 
 import argparse
 import asyncio
@@ -69,7 +69,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the service and print its answer, once or until interrupted.
+    """Request the status and print the shares, once or until interrupted.
 
     Raises:
         ConfigError: If an option is wrong.

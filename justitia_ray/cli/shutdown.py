@@ -1,4 +1,4 @@
-"""`justitia shutdown`: end applications, with the scheduler that would outlive them."""
+"""`justitia shutdown`: end applications and their detached schedulers."""
 
 import argparse
 import sys
@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """End what the options name and say what was ended; return 1 if something is left.
+    """End the applications that the options name and print them; return 1 if something is left.
 
     Raises:
         ConfigError: If options contradict each other, or the file is wrong.

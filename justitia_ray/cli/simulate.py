@@ -1,4 +1,4 @@
-"""`justitia simulate`: what policies would have done to a workload."""
+"""`justitia simulate`: run a workload under several policies on modelled replicas."""
 
 import argparse
 import gc
@@ -32,7 +32,7 @@ from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import read_workload
 
 _EXACT_UP_TO = 4
-"""Replicas; with more, each reports what ends at once, and all else every so often."""
+"""Largest number of replicas with exact reports; with more, progress is reported at intervals."""
 _LATE_S = 2.0
 _BAR_AFTER_S = 2.0
 
@@ -197,7 +197,7 @@ def _engine(options: argparse.Namespace) -> EngineProfile:
 
 
 def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, dict[str, object]]:
-    """Return the options of each policy, in the order in which they were named, checked."""
+    """Return the checked options of each policy, in the order in which the policies were named."""
     chosen: dict[str, dict[str, object]] = {}
     for policy in options.policy:
         find_policy(policy_path(policy))
@@ -236,7 +236,7 @@ def _check_range(name: str, value: float, *, least: float) -> None:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Leave the garbage collector out: no cycles are made, and it walks millions of objects."""
+    """Disable the garbage collector: no cycles arise, and it would scan millions of objects."""
     gc.disable()
     try:
         yield
@@ -245,7 +245,7 @@ def _without_collections() -> Iterator[None]:
 
 
 class _ProgressBar:
-    """A line on a terminal, if a run takes long."""
+    """A progress bar on a terminal, shown if a run takes long."""
 
     def __init__(self, policy: str, count: int) -> None:
         self._policy, self._count = policy, count
@@ -253,7 +253,7 @@ class _ProgressBar:
         self._shown = False
 
     def show(self, ended: int) -> None:
-        """Show how many applications have ended."""
+        """Show the number of ended applications."""
         if sys.stderr.isatty() and time.monotonic() >= self._show_from:
             filled = 30 * ended // self._count
             bar = "#" * filled + "." * (30 - filled)
@@ -262,7 +262,7 @@ class _ProgressBar:
             self._shown = True
 
     def clear(self) -> None:
-        """Leave an empty line."""
+        """Clear the line of the bar."""
         if self._shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 

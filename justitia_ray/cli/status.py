@@ -26,7 +26,7 @@ _WAITS_FOR = {
 def status_text(seen: Json) -> str:
     """Return the document of `justitia status --json` as text, model by model.
 
-    A scheduler that is still starting says little of itself; the text leaves the rest out, too.
+    Fields that a starting scheduler does not report yet are left out.
     """
     return "\n\n".join(_model(name, status) for name, status in seen["models"].items())
 
@@ -85,7 +85,7 @@ def _state(status: Json) -> str:
 
 
 def _replica_count(status: Json) -> str | None:
-    """Return how many replicas there are; where as many are not wanted, how many and why."""
+    """Return the number of replicas; if another number is wanted, also that and the reason."""
     if "replicas" not in status:
         return None
     count, size = len(status["replicas"]), status.get("size")
@@ -95,7 +95,7 @@ def _replica_count(status: Json) -> str | None:
 
 
 def _dead_engines(status: Json) -> str | None:
-    """Return how many engines have died; None if none has."""
+    """Return the number of dead engines; None if none has died."""
     failures = status.get("engine_failures") or {}
     if not any(failures.values()):
         return None
@@ -149,7 +149,7 @@ def _inferences(status: Json) -> str | None:
 
 
 def _prompts(status: Json) -> str | None:
-    """Return how much of the prompts was in the engines' caches; None while nothing has ended."""
+    """Return the cached share of the prompts; None while no inference has ended."""
     tokens, cached = status.get("prompt_tokens"), status.get("cached_prompt_tokens", 0)
     return (
         f"{tokens:,} tokens of ended inferences, {cached / tokens:.0%} cached" if tokens else None
@@ -274,7 +274,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _amount(value: float | None) -> str:
-    """Return a number of token·iterations, or of another key of an order."""
+    """Return a number of token·iterations, or of another part of an order key."""
     return cell(value, ",.0f" if value is None or abs(value) < 1e12 else ".4g")
 
 
@@ -302,7 +302,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the service and print its answer, once or until interrupted.
+    """Request the status and print it, once or until interrupted.
 
     Raises:
         ConfigError: If an option is wrong.

@@ -1,4 +1,4 @@
-"""Tables as plain text, for what commands print."""
+"""Plain-text tables for the output of commands."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
     """Return rows as lines, columns as wide as their widest cell and two spaces apart.
 
     Args:
-        rows: The first is the heads; all as long.
-        numbers_from: The first column that is flush right, and so are those after it; None: none.
+        rows: Rows of equal length; the first holds the heads.
+        numbers_from: First of the right-aligned columns at the end; None: there are none.
     """
     if not rows:
         return ""
@@ -24,5 +24,5 @@ def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
 
 
 def cell(value: object, form: str = "") -> str:
-    """Return a value in this format, a dash if there is none."""
+    """Return a value in a format, a dash for None."""
     return "–" if value is None else format(value, form)

@@ -53,7 +53,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the service and print its answer, once or until interrupted.
+    """Request the listing and print it, once or until interrupted.
 
     Raises:
         ConfigError: If an option is wrong.
@@ -76,7 +76,7 @@ async def _look(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def top_text(seen: Json) -> str:
-    """Return the listing of each model as a table, with a line of counts before it."""
+    """Return the listing of each model as a table after a line of counts."""
     return "\n\n".join(_model(name, told) for name, told in seen["models"].items())
 
 
@@ -115,7 +115,7 @@ def _row(view: Json) -> Sequence[str]:
 
 
 def _cached(view: Json) -> str:
-    """Return the share of an application's prompt tokens that was in a cache, of what has ended."""
+    """Return the cached share of the prompt tokens of an application's ended inferences."""
     tokens = view.get("prompt_tokens")
     return cell(view["cached_prompt_tokens"] / tokens if tokens else None, ".0%")
 

@@ -1,4 +1,4 @@
-"""`justitia usage`: what tenants used of each model by the day, as a table or as JSON."""
+"""`justitia usage`: print tenants' usage of each model per day, as a table or as JSON."""
 
 import argparse
 import asyncio
@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the service and print its answer.
+    """Request the usage and print it.
 
     Raises:
         ResponseError: If the service answered with an error.

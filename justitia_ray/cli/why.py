@@ -1,4 +1,4 @@
-"""`justitia why`: why an application waits, what would help, and when it starts and ends."""
+"""`justitia why`: print why an application waits, what would help, and when it starts and ends."""
 
 import argparse
 import asyncio
@@ -33,7 +33,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the service and print its answer, once or until interrupted.
+    """Request an application's outlook and print it, once or until interrupted.
 
     Raises:
         ConfigError: If an option is wrong.
@@ -91,7 +91,7 @@ def _outlook(outlook: Json) -> list[tuple[str, str]]:
 
 
 def position(outlook: Json) -> str:
-    """Return how many applications are before one, with a plus if there may be more."""
+    """Return the number of applications before one, with a plus if there may be more."""
     if outlook["position"] is None:
         return "–"
     return f"{outlook['position']:,}{'+' if outlook['position_is_least'] else ''}"
@@ -105,7 +105,7 @@ def spread(quantiles: Json | None) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a time for people: 0.4 s, 37 s, 12 min, 3.5 h."""
+    """Return a rounded time with its unit: 0.4 s, 37 s, 12 min, 3.5 h."""
     if value < 10:
         return f"{value:.1f} s"
     if value < 120:

@@ -1,4 +1,4 @@
-"""`justitia workload`: a workload file, from a suite or from a user's own trace."""
+"""`justitia workload`: write a workload file, from a suite or from a user's own trace."""
 
 import argparse
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the file, print a line about it and return 0.
+    """Write the file, print a summary line and return 0.
 
     Raises:
         ConfigError: If an option or a file is wrong.
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _data_dir(options: argparse.Namespace) -> Path | None:
-    """Return `--data`, else JUSTITIA_DATA, else None; a trace of the user's own needs neither."""
+    """Return `--data`, else JUSTITIA_DATA, else None; always None for a user's own trace."""
     if options.trace is not None:
         if options.data is not None:
             raise ConfigError("--data goes with --suite, not with --from")
