@@ -1,7 +1,7 @@
-"""Application keys: ids of applications that are the same for nobody else, `tenant|application_id`.
+"""Application keys `tenant|application_id`, which are unique over all tenants.
 
-Callers choose ids, so two tenants may choose the same. Callers and answers have the plain id; the
-core, the wire, Redis, logs and the views of operators have the key.
+Callers choose ids, so two tenants may choose the same. Callers and answers use the plain id; the
+core, the internal protocol, Redis, logs and operators' views use the key.
 """
 
 import re
@@ -12,7 +12,7 @@ PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 """Form of the ids that callers choose."""
 
 SEPARATOR = "|"
-"""Character that neither tenants nor the ids that callers choose may have."""
+"""Character that is not allowed in tenants and in callers' ids."""
 
 
 def application_key(tenant: str, application_id: str) -> ApplicationId:
@@ -21,6 +21,6 @@ def application_key(tenant: str, application_id: str) -> ApplicationId:
 
 
 def split_key(key: ApplicationId) -> tuple[str, str]:
-    """Return the tenant and the plain id of an application, given its key."""
+    """Return the tenant and the plain id of an application's key."""
     tenant, _, application_id = key.rpartition(SEPARATOR)
     return tenant, application_id

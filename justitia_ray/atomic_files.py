@@ -1,7 +1,7 @@
-"""A file that is written whole or not at all.
+"""Atomic writing of a file.
 
-What is written goes to a scratch file in the same directory, which takes the file's place at the
-end. `sim.result_files.writing` does the same for a directory.
+Output goes to a scratch file in the same directory, which replaces the file at the end.
+`sim.result_files.writing` does the same for a directory.
 """
 
 import gzip
@@ -19,10 +19,11 @@ from justitia_ray.errors import ConfigError
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write bytes to, which replaces `path` when it is left without an error.
 
-    After an error, `path` is as it was and no scratch file is left.
+    After an error, `path` is unchanged and no scratch file is left.
 
     Raises:
-        ConfigError: If it cannot be written. Any OSError inside counts as that, so read elsewhere.
+        ConfigError: If it cannot be written, or on any other OSError inside: do not read files
+            there.
     """
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
     try:
@@ -38,11 +39,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_text(path: Path, *, packed: bool = False) -> Iterator[TextIO]:
-    r"""Yield a file to write UTF-8 text to, as `replacing` does; lines end in `\n` everywhere.
+    r"""Yield a file to write UTF-8 text to, as `replacing` does; lines end in `\n` on every system.
 
     Args:
         path: Replaced at the end.
-        packed: Whether to gzip it. The same text then gives the same bytes: no time is stamped.
+        packed: Whether to gzip it. Equal texts then give equal bytes: no time is stored.
 
     Raises:
         ConfigError: As `replacing`.

@@ -1,12 +1,12 @@
-"""The schema of the one YAML: Serve's `args` of an application, and its Ingress's `user_config`.
+"""Schema of the configuration file: an application's Serve `args`, and its Ingress's `user_config`.
 
-`AppArgs` and `AppSettings` are read from the file. Both come apart into what each model goes by,
-`AppConfig` and `SchedulingConfig`, so that nothing below the ingress knows how many models there
-are. A change of `args` restarts deployments; a change of `user_config` reaches the running
-scheduler, and the queue stays.
+`AppArgs` and `AppSettings` are read from the file. They are split into settings per model,
+`AppConfig` and `SchedulingConfig`, so that only the ingress handles several models. A change of
+`args` restarts deployments; a change of `user_config` is sent to the running scheduler, and the
+queue stays.
 
-The text below a key is its description for operators: `scripts/write_tables` makes the tables of
-deployments/README.md of it. Units are in the keys.
+The docstring of a key is its description for operators: `scripts/write_tables` writes the tables of
+deployments/README.md from them. Units are part of the keys' names.
 """
 
 import re
@@ -53,10 +53,12 @@ from justitia_ray.store.redis_url import Setup, read_redis_url
 from justitia_ray.units import Tokens
 
 _NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
-"""Serve takes `#` for a separator, and makes names of log files from names of deployments."""
+"""Characters not allowed in deployment names: Serve uses `#` as a separator, and names log files
+after deployments."""
 _LONGEST_DEPLOYMENT = 128
 _LONGEST_CONTEXT = 10**9
-"""A file's name has 255 characters, the application's name and the replica's id among them."""
+"""Longest deployment name: a file name has at most 255 characters, which include the application's
+name and the replica's id."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -73,20 +75,21 @@ JwtAlgorithm = Literal[
 
 
 class Section(BaseModel):
-    """A frozen part of the schema; a key that is not in it is an error."""
+    """A frozen part of the schema; unknown keys are an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
-        """Return values as the schema has them.
+        """Return the validated section.
 
         Args:
-            values: As they were given.
-            where: Put before what is wrong.
+            values: Keys and values from the file.
+            where: Prefix of error messages.
 
         Raises:
-            ConfigError: If a key is unknown or a value is not allowed; names every one of them.
+            ConfigError: If a key is unknown or a value is not allowed; the message names all of
+                them.
         """
         try:
             return cls.model_validate(values)
@@ -94,39 +97,36 @@ class Section(BaseModel):
             raise ConfigError(f"{where}{describe(error)}") from error
 
 
-# --- sections of `args`
-
-
 class ModelSection(Section):
     """A served model."""
 
     name: ModelName
-    """Name that callers put in `model`."""
+    """Name that callers give as `model`."""
     path: str
-    """A local directory, a hub name, or a model of random weights that is built on the spot:
+    """A local directory, a hub name, or a model of random weights that is built on the node:
     `random:tiny-llama`, `random:small-llama`, `random:tiny-embedding`, `random:tiny-reranker`, and
     `random:llama-2-7b` and `random:llama-3-8b`, which have no weights and need `load_format:
-    dummy`. The fake engine does not look at it."""
+    dummy`. The fake engine ignores it."""
     cache_dir: str = "~/.cache/justitia_ray/models"
-    """Where a `random:` model is built."""
+    """Directory in which a `random:` model is built."""
     adapters: dict[ModelName, str] = Field(default={})
-    """LoRA adapters: the name that callers put in `model`, and a local directory or hub name
-    (`random:tiny-adapter` for the tiny Llama). They run on the model's replicas and wait in its
-    queue. vLLM gets `enable_lora` and a slot for each (`max_loras`); one of a rank above 16 needs
+    """LoRA adapters: the name that callers give as `model`, and a local directory or hub name
+    (`random:tiny-adapter` for the tiny Llama). They run on the model's replicas and share its
+    queue. vLLM gets `enable_lora` and a slot for each (`max_loras`); a rank above 16 needs
     `max_lora_rank` in `engine.vllm_args`."""
     aliases: tuple[ModelName, ...] = ()
-    """Other names that callers may put in `model`, and patterns of such with `*`, `?` and `[…]`:
-    `gpt-4o`, `claude-haiku-*`; `*` is every name that no model has. A name goes before a pattern, a
-    longer pattern before a shorter. Answers name the model itself. None: harnesses ask for models
-    that are not served, and should learn that."""
+    """Other names that callers may give as `model`, and patterns of names with `*`, `?` and `[…]`:
+    `gpt-4o`, `claude-haiku-*`; `*` matches every name that no model has. Names are matched before
+    patterns, longer patterns before shorter ones. Answers contain the model's own name. Empty by
+    default, because harnesses ask for models that are not served, and should get an error."""
     reasoning_efforts: dict[str, str] = Field(default={})
-    """The effort to ask the model for, by that which callers name (`reasoning_effort`,
-    `reasoning.effort`, `output_config.effort`): `minimal: low, max: high` for a template that knows
-    low, medium and high. Others are passed on."""
+    """Replacement of the effort that callers request (`reasoning_effort`, `reasoning.effort`,
+    `output_config.effort`), for example `minimal: low, max: high` for a template that supports low,
+    medium and high. Other efforts are passed on unchanged."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that callers may put in `model`: all of them share one queue."""
+        """Names that callers may give as `model`; all of them share one queue."""
         return (self.name, *self.adapters)
 
     @model_validator(mode="after")
@@ -140,74 +140,76 @@ class ModelSection(Section):
 
 
 class FakeEngineSection(Section):
-    """An engine that sleeps as a GPU would: for tests and for measuring the rest of the path."""
+    """An engine that sleeps instead of computing, for tests and to measure the serving path."""
 
     kv_tokens: Count = 7_344
     """KV memory M in tokens: 459 blocks of 16, the paper's A10 (v1, Sec. V-A)."""
     block_size: Count = 1
-    """KV is given out in blocks of so many tokens."""
+    """Tokens in a KV block."""
     max_num_seqs: Count = 256
-    """Sequences that run at once; as vLLM's option."""
+    """Largest number of running sequences, as vLLM's option."""
     max_model_len: Count = 4_096
     """Longest prompt plus output of one sequence."""
     iteration_s: NotNegative = 0.03
     """Time of a decode iteration; about a 7B model on an A10 (v1, Sec. V)."""
     prefill_s_per_token: NotNegative = 0.0
-    """Time an iteration takes longer for each prompt token computed in it."""
+    """Time added to an iteration for each prompt token that it computes."""
     max_num_batched_tokens: Count = 8_192
-    """Tokens that an iteration computes at most, of longer prompts a chunk; as vLLM's option."""
+    """Largest number of tokens computed in an iteration, longer prompts in chunks; as vLLM's
+    option."""
     enable_prefix_caching: bool = True
-    """Whether the beginning of a prompt that was computed before is not computed again, by vLLM's
-    rules; as vLLM's option. Salts are those of `cache_isolation`."""
+    """Whether the computed beginning of a prompt is reused by later prompts, by vLLM's rules; as
+    vLLM's option. Salts are those of `cache_isolation`."""
     enable_prompt_tokens_details: bool = False
-    """Whether `usage` tells how many prompt tokens were in the cache; as vLLM's option."""
+    """Whether `usage` contains the number of cached prompt tokens; as vLLM's option."""
 
 
 class EngineSection(Section):
     """The engine inside each replica."""
 
     kind: Literal["vllm", "fake"] = "vllm"
-    """`vllm`, or `fake`: an engine that sleeps as a GPU would, and answers chats, completions and
-    `/tokenize`, `/detokenize` only."""
+    """`vllm`, or `fake`: an engine that sleeps instead of computing, and answers only chats,
+    completions, `/tokenize` and `/detokenize`."""
     vllm_args: dict[str, str | int | float | bool] = Field(default={})
-    """Options of `vllm serve`, with underscores and without dashes: `max_model_len: 2048`.
+    """Options of `vllm serve`, with underscores and without leading dashes: `max_model_len: 2048`.
     `scheduling_policy` is always `priority`, `data_parallel_size` 1, `sse_keep_alive_interval` 0
-    (waiting streams are kept alive by `ingress.keepalive_s`). Options of vLLM's HTTP server
-    (`port`, `api_key`, `root_path`, `middleware`, `ssl_*`) are the service's and are refused. The
-    ingress goes by `max_model_len` until a replica has told the context of its engine: without one
-    it cannot refuse what is too long before that. Tools that a model may choose to call need
-    `enable_auto_tool_choice: true` and `tool_call_parser`; reasoning needs `reasoning_parser`.
-    With `enable_prompt_tokens_details: true` callers see what was cached of their prompts.
-    `long_prefill_token_threshold` is always 0: prompts that begin alike share their memory.
-    `lora_modules` stands under `model.adapters`."""
+    (`ingress.keepalive_s` keeps waiting streams alive). Options of vLLM's HTTP server (`port`,
+    `api_key`, `root_path`, `middleware`, `ssl_*`) are refused: the service has its own. The ingress
+    uses `max_model_len` until a replica has reported the context of its engine; without it, prompts
+    that are too long are not refused before that. Tools that a model may choose to call need
+    `enable_auto_tool_choice: true` and `tool_call_parser`; reasoning needs `reasoning_parser`. With
+    `enable_prompt_tokens_details: true` callers see how many prompt tokens were cached.
+    `long_prefill_token_threshold` is always 0, so that prompts with equal beginnings share memory.
+    `lora_modules` is replaced by `model.adapters`."""
     cache_isolation: Literal["tenant", "top", "shared"] = "tenant"
-    """Which callers may find each other's prompts in vLLM's prefix cache: those of one tenant, the
-    whole path (`tenant`), of one tree (`top`: the first part of the path), or all (`shared`: a
-    caller learns from `cached_tokens` and the time to the first token what others have sent). A
-    system prompt that all tenants send is computed and kept for each. A caller's own `cache_salt`
+    """Callers that share cached prompts in vLLM's prefix cache: those of one tenant, by its whole
+    path (`tenant`), of one tree (`top`: the first part of the path), or all (`shared`: a caller can
+    learn from `cached_tokens` and the time to the first token what others have sent). A system
+    prompt that all tenants send is computed and stored for each. A caller's own `cache_salt`
     divides further."""
     max_cache_salts: Count = 1_000
-    """Salts (`cache_salt`) that the callers of one tenant may use at a time; a replica forgets one
-    ten minutes after its last use. Each holds a copy of what it caches. Another one is refused with
-    400."""
+    """Largest number of salts (`cache_salt`) in use by the callers of one tenant; a replica drops a
+    salt ten minutes after its last use. Each salt has its own copy of cached prompts. A further
+    salt is refused with 400."""
     grammar_timeout_s: Positive | None = 5.0
-    """Longest time that a grammar (a JSON schema, a regex, a list of choices, forced tools) may
-    take to compile. A process beside the replica compiles each first, and what takes longer is
-    refused with 400: vLLM compiles on its event loop, where a schema of alternatives that nest
-    stops all streams for minutes. The process starts with the first grammar. `null`: none does, as
-    in vLLM."""
+    """Longest time for compiling a grammar (a JSON schema, a regex, a list of choices, forced
+    tools). A process beside the replica compiles each grammar first, and refuses with 400 one that
+    takes longer: vLLM compiles on its event loop, where a schema of nested alternatives stops all
+    streams for minutes. The process starts with the first grammar. `null`: no such process, as in
+    vLLM."""
     grammar_memory_bytes: Count = 2**30
-    """Most memory that compiling a grammar may take, 1 GiB; what takes more is refused with 400."""
+    """Largest memory for compiling a grammar, 1 GiB; a grammar that needs more is refused with 400.
+    """
     env: dict[str, str] = Field(default={})
-    """Environment of the replica, set before vLLM is imported. Variables that change vLLM's HTTP
-    application (`VLLM_API_KEY`, `VLLM_SERVER_DEV_MODE`, …) are refused; where a node has them they
-    are dropped, with a warning."""
+    """Environment variables of the replica, set before vLLM is imported. Variables that change
+    vLLM's HTTP application (`VLLM_API_KEY`, `VLLM_SERVER_DEV_MODE`, …) are refused; if a node has
+    them they are removed, with a warning."""
     metrics: bool = True
-    """Whether vLLM's own metrics are in Ray's exporter, as `ray_vllm_…`, for Ray's dashboard of
-    LLMs; see [observability.md](observability.md#the-engines-metrics) for their cost."""
+    """Whether vLLM's own metrics are in Ray's exporter, as `ray_vllm_…`, for Ray's LLM dashboard;
+    see [observability.md](observability.md#the-engines-metrics) for their cost."""
     start_timeout_s: Positive = 3_600.0
-    """An engine that has not started after this time, its model loaded, is given up: its process
-    ends, and Serve starts another. vLLM itself waits without end for one that hangs."""
+    """Time after which an engine that has not started, its model included, is given up: its process
+    ends, and Serve starts another. vLLM itself waits for ever for a hanging start."""
     fake: FakeEngineSection = FakeEngineSection()
 
     @model_validator(mode="after")
@@ -217,10 +219,10 @@ class EngineSection(Section):
 
     @property
     def declared_context(self) -> Tokens | None:
-        """Context of the model as it is declared; None: vLLM finds it, by itself or as `auto`.
+        """Declared context length of the model; None: vLLM determines it, by default or as `auto`.
 
         Raises:
-            ValueError: If vLLM does not take it.
+            ValueError: If vLLM does not accept the value.
         """
         if self.kind == "fake":
             return self.fake.max_model_len
@@ -230,7 +232,7 @@ class EngineSection(Section):
 
 
 def _context_of(value: str | int | float | bool) -> Tokens | None:
-    """Return a `max_model_len` as vLLM reads it: `2k` are 2,000 and `2K` 2,048; None for `auto`."""
+    """Return a `max_model_len` as vLLM reads it: `2k` is 2,000 and `2K` 2,048; None for `auto`."""
     text = str(value).strip()
     if text == "-1" or text.lower() == "auto":
         return None
@@ -253,83 +255,86 @@ class ReplicaSection(Section):
     """Reports of a replica to the scheduler, and its streams."""
 
     report_interval_s: Positive = 0.25
-    """Running inferences are reported that often, ends of inferences at once; virtual time moves
-    with both. At most half of `scheduler.lease_timeout_s`, for this report says that a lease
-    runs."""
+    """Interval of reports on running inferences; ends of inferences are reported at once. Virtual
+    time advances with both. At most half of `scheduler.lease_timeout_s`, because this report
+    confirms that a lease runs."""
     pull_interval_s: NotNegative = 0.01
-    """Ends of inferences are gathered over this time after a pull: one costs about 2 ms of CPU."""
+    """Time after a pull over which ends of inferences are collected for the next: a pull costs
+    about 2 ms of CPU."""
     heartbeat_s: Positive = 1.0
-    """Longest pull while nothing runs; well below `scheduler.replica_timeout_s`."""
+    """Longest duration of a pull while nothing runs; well below `scheduler.replica_timeout_s`."""
     chunk_interval_s: NotNegative = 0.0
-    """Stream chunks are joined over this time after the first: a chunk costs CPU on its way, its
-    tokens hardly any. 0 joins those of one turn of the event loop."""
+    """Time after a stream chunk over which further chunks are joined to it: sending a chunk costs
+    CPU, its tokens hardly any. 0 joins the chunks of one turn of the event loop."""
     cache_fill_s: NotNegative = 0.0
-    """Longest time for which a new replica, which serves already, counts as starting for Serve,
-    until the prompt tokens that it has computed would fill its KV memory, or no call has come for
-    2 s. A rolling update waits for it before it stops more old replicas, each with the contexts of
-    its agents; so does a deployment under load. 0: Serve goes on at once."""
+    """Longest time for which a new replica, which already serves, counts as starting for Serve:
+    until the prompt tokens that it has computed would fill its KV memory, or no call has come for 2
+    s. Meanwhile a rolling update stops no more old replicas, whose caches hold the contexts of
+    agents; the same holds for a deployment under load. 0: Serve continues at once."""
     lease_grace_s: Positive = 1.0
-    """A payload may come so long before its lease, whose message may be on its way."""
+    """Time that a replica waits for the lease of a payload, whose message may arrive later."""
     stall_factor: NotNegative = 5.0
-    """An engine that has work and has made no step for so many times its longest step of late, plus
-    `stall_allowance_s`, is stalled: its leases go on elsewhere, and it gets no new ones until it
-    makes a step. Steps differ: the last piece of a long prompt takes several times the first."""
+    """An engine with work counts as stalled when it has made no step for this factor times its
+    longest recent step, plus `stall_allowance_s`: its leases move to other replicas, and it gets no
+    new ones until it makes a step. Steps differ: the last chunk of a long prompt takes several
+    times as long as the first."""
     stall_allowance_s: Positive = 15.0
-    """Time that a step may take longer because it compiles a kernel or loads an adapter; the first
-    16 steps may take four times as long. More for an engine whose single steps take longer than
-    this (a large `max_num_batched_tokens` on a CPU)."""
+    """Extra time for a step that compiles a kernel or loads an adapter; the first 16 steps get four
+    times as much. Increase it for an engine with single steps that take longer (a large
+    `max_num_batched_tokens` on a CPU)."""
     stall_replace_s: Positive = 60.0
-    """An engine that has been stalled for so long is killed with its process, and Serve starts
-    another: which takes minutes with a large model, so that one that goes on by itself is waited
-    for."""
+    """Time for which an engine may be stalled before its process is killed and Serve starts
+    another. A start takes minutes with a large model, so an engine that may recover gets this time.
+    """
 
 
 _LEAST_PATIENCE_S = 120.0
 
 
 class AutoscalingSection(Section):
-    """How many replicas a model has: as many as its queue asks for."""
+    """Autoscaling of a model's replicas by the demand of its queue."""
 
     min_replicas: Annotated[int, Field(ge=0)] = 1
-    """Replicas at least. 0: none while nothing is open; the first call then waits for one to
-    load."""
+    """Smallest number of replicas. 0: no replica while no application is open; the first call then
+    waits for one to load."""
     max_replicas: Count
-    """Replicas at most: what the cluster has engines' worth of GPUs for, or what may be spent."""
+    """Largest number of replicas: limited by the cluster's GPUs, or by the budget."""
     initial_replicas: Annotated[int, Field(ge=0)] | None = None
-    """Replicas after a deployment; `null`: `min_replicas`."""
+    """Number of replicas after a deployment; `null`: `min_replicas`."""
     target_drain_s: Positive = 60.0
-    """All that waits, runs, and is expected of open applications is to be served within this time:
-    shorter is faster and dearer."""
+    """Time within which all waiting, running and expected work of open applications must be served:
+    a shorter time is faster and costs more replicas."""
     load_s: Positive = 120.0
-    """Time that a replica takes to load, until some have been seen to: work that will have been
-    served by then starts none."""
+    """Time that a replica takes to load, until it has been measured: work that will be served
+    before a new replica is loaded starts none."""
     hold_s: NotNegative = 60.0
-    """An application of which nothing waits or runs (a tool gap) counts for so long: a replica
-    stays for it."""
+    """Time for which an application without waiting or running inferences (a tool gap) still
+    counts, so that a replica is kept for it."""
     upscale_delay_s: NotNegative = 10.0
-    """More replicas are started when they have been wanted for so long; from 0, at once. Serve's
-    own default is 30 s, for a count of requests that says less."""
+    """Time for which more replicas must have been wanted before they are started; 0 replicas start
+    at once. Serve's own default is 30 s, for a request count that is less precise."""
     downscale_delay_s: NotNegative | None = None
-    """Replicas are drained when fewer have been wanted for so long. `null`: twice `load_s`, 120 s
-    at least, for one that goes too soon has to load again. Serve's own default is 600 s."""
+    """Time for which fewer replicas must have been wanted before some are drained. `null`: twice
+    `load_s`, at least 120 s, because a replica that is stopped too early must load again. Serve's
+    own default is 600 s."""
     downscale_to_zero_delay_s: NotNegative | None = None
-    """Delay before the last one is drained; `null`: as `downscale_delay_s`."""
+    """Delay before the last replica is drained; `null`: `downscale_delay_s`."""
     poll_s: Positive = 1.0
-    """Ray Serve's controller asks the scheduler so often."""
+    """Interval at which Ray Serve's controller polls the scheduler for the replica count."""
     external: bool = False
-    """Whether something else starts and stops replicas, by the metric `justitia_wanted_replicas`:
-    Serve then does not. See autoscaling.md."""
+    """Whether an external autoscaler starts and stops replicas, by the metric
+    `justitia_wanted_replicas`, instead of Serve. See autoscaling.md."""
 
     @property
     def patience_s(self) -> float:
-        """Time for which fewer are wanted before replicas are drained, in seconds."""
+        """Seconds for which fewer replicas must have been wanted before some are drained."""
         if self.downscale_delay_s is None:
             return max(_LEAST_PATIENCE_S, 2 * self.load_s)
         return self.downscale_delay_s
 
     @property
     def rules(self) -> SizingRules:
-        """Rules that the scheduler sizes replicas by."""
+        """Rules by which the scheduler computes the number of replicas."""
         return SizingRules(
             self.min_replicas, self.max_replicas, self.target_drain_s, self.load_s, self.hold_s
         )
@@ -351,85 +356,87 @@ class AutoscalingSection(Section):
 
 
 class SchedulerSection(Section):
-    """Time-outs and limits of the scheduler actor."""
+    """Timeouts and limits of the scheduler actor."""
 
     num_cpus: Annotated[float, Field(gt=0)] = 0.1
-    """CPUs that Ray sets aside for the actor. Above 0, so that a head node that offers none does
-    not get it."""
+    """CPUs that Ray reserves for the actor. Above 0, so that it is not placed on a head node that
+    offers none."""
     namespace: Name = "justitia"
     """Ray namespace of the actor."""
     lease_timeout_s: Positive = 5.0
-    """A lease whose payload has not come by then expires; its inference waits again."""
+    """Time within which the payload of a lease must arrive; otherwise the lease expires and its
+    inference is queued again."""
     replica_timeout_s: Positive = 4.0
-    """A silent replica without a connection is taken for lost, so that its work is leased again
-    within 5 s; one that has a connection lives (`transport.standstill_s`), and is leased nothing
-    more."""
+    """Time after which a silent replica without a connection counts as lost, so that its work is
+    leased again within 5 s; a silent replica with a connection counts as alive
+    (`transport.standstill_s`), but gets no new leases."""
     ingress_timeout_s: Positive = 30.0
-    """A silent ingress is taken for lost, and its inferences are ended. Above the 20 s of a
-    long-poll."""
+    """Time after which a silent ingress counts as lost, and its inferences are ended. Above the 20
+    s of a long-poll."""
     application_idle_s: Positive = 600.0
-    """An application with nothing waiting or running ends by itself after this time; tool gaps are
+    """Time after which an application without waiting or running inferences ends; tool gaps are
     shorter."""
     recovery_s: Positive = 3.0
-    """A new scheduler grants nothing before every known replica has reported, but waits no longer
-    than this."""
+    """Longest time for which a new scheduler waits for the reports of all known replicas before it
+    grants leases."""
     quota_timeout_s: Positive = 10.0
-    """Where quotas are configured: how long an application, or an inference, waits for the accounts
-    to grant it, or for others in flight to leave it enough. Then it is refused, or let in if no
-    quota of its tenant rejects."""
+    """With quotas: the longest time that an application, or an inference, waits for the accounts to
+    grant it, or for other claims to be returned. Then it is refused, or admitted if no quota of its
+    tenant rejects."""
     engine_deaths_allowed: Annotated[int, Field(ge=0)] = 2
-    """Engines that may die of one call: then it is refused with 502, if no other ran on all of
-    them. 1 blames whatever ran alone on an engine that died of something else. 0 blames nothing:
-    what ran on a dead engine is leased again at once, up to `ingress.attempts` times. See
+    """Number of engine deaths that one call may cause: then it is refused with 502, if no other
+    call ran on all of these engines. 1 also blames a call that ran alone on an engine that died for
+    another reason. 0 blames no call: what ran on a dead engine is leased again at once, up to
+    `ingress.attempts` times. See
     [troubleshooting.md](troubleshooting.md#a-call-that-kills-its-engine)."""
     abandoned_s: Positive = 600.0
-    """The actor ends itself when nobody has called for so long."""
+    """Time without any call after which the actor ends itself."""
     max_waiting_inferences: Count = 200_000
-    """Inferences that wait or run; more are refused with 429. They take 0.2 to 0.6 GB. One tenant
-    may have at most four times what is left free."""
+    """Largest number of waiting and running inferences; more are refused with 429. They take 0.2 to
+    0.6 GB. One tenant may have at most four times the number left free."""
     max_open_applications: Count = 50_000
-    """Applications that have not ended, idle ones too; more are refused with 429, with the same
-    share of a tenant. They take 0.2 GB; saving all of them keeps the scheduler for 0.3 to 0.5 s.
-    Calls that name no application are one each: raise it where so many of those wait."""
+    """Largest number of open applications, idle ones included; more are refused with 429, with the
+    same limit for one tenant. They take 0.2 GB; saving all of them blocks the scheduler for 0.3 to
+    0.5 s. Calls that name no application count as one each: increase it if many of those wait."""
 
 
 class StoreSection(Section):
-    """Redis: an embedded server, or one that is there."""
+    """Redis: an embedded server, or an existing one."""
 
     durability: Literal["batched", "strict", "none"] = "batched"
-    """`batched`, `strict` (a tag is stored before it is given out) or `none` (no Redis, nothing is
-    kept); see below."""
+    """`batched`, `strict` (a tag is stored before it is returned) or `none` (no Redis, nothing is
+    stored); see below."""
     strict_timeout_s: Positive = 5.0
-    """With `strict`: how long an application may wait to be stored before it is refused with
+    """With `strict`: longest time that an application waits to be stored before it is refused with
     503."""
     redis_url: str | None = None
     """A server `redis://host:6379/0` or `unix:///path`, Sentinel
     `redis+sentinel://h1:26379,h2:26379/service/0`, a cluster `redis+cluster://h1:6379,h2:6379`;
-    `rediss` in place of `redis` for TLS. No user, no password. `null`: a Redis server of our own,
-    for one node; a cluster of several nodes is refused."""
+    `rediss` instead of `redis` for TLS. Without user and password. `null`: an embedded Redis
+    server, for one node; a cluster of several nodes is refused."""
     redis_username: str | None = None
     """User of Redis's access control list."""
     redis_password_env: str | None = None
     """Name of the environment variable that holds the password, on every node."""
     redis_password_file: str | None = None
-    """In place of `redis_password_env`: a file on every node that holds the password. It is read at
-    each connect, so that a password may change while the service runs; a variable may not."""
+    """A file on every node that holds the password, instead of `redis_password_env`. It is read at
+    each connect, so that the password may change while the service runs; a variable may not."""
     redis_sentinel_password_env: str | None = None
     """Name of the variable with the Sentinels' own password."""
     redis_sentinel_password_file: str | None = None
-    """In place of it: a file, read at each connect."""
+    """A file with the Sentinels' own password instead, read at each connect."""
     redis_tls_ca_file: str | None = None
-    """Certificates that are trusted, a file on every node; `null`: those of the system."""
+    """File of trusted certificates, on every node; `null`: those of the system."""
     redis_tls_cert_file: str | None = None
-    """Our certificate, where Redis asks for one."""
+    """File of the client certificate, if Redis requires one."""
     redis_tls_key_file: str | None = None
-    """Key of that certificate; `null`: in the same file."""
+    """Private key of that certificate; `null`: in the same file."""
     data_dir: str = "~/.local/share/justitia_ray"
-    """Where the embedded server keeps its data, in a directory for each application and model. Not
-    on a network file system."""
+    """Directory of the embedded server's data, with a subdirectory for each application and model.
+    Not on a network file system."""
     save_interval_s: Positive = 0.5
-    """Changes are saved that often: a scheduler that dies can lose so much of the accounts. The
-    design allows 1 s."""
+    """Interval at which changes are saved: a scheduler that dies can lose this much of the
+    accounts. The design allows 1 s."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "StoreSection":
@@ -463,35 +470,35 @@ class StoreSection(Section):
 
 
 class PredictionSection(Section):
-    """The predictor deployment, and what is done without it."""
+    """The predictor deployment, and the behaviour without it."""
 
     deadline_s: Positive = 0.02
-    """An application is not held up longer for its estimate; after that the ingress takes its own
+    """Longest time that an application waits for its estimate; after that the ingress uses its own
     copy of the class means."""
     prior_output_tokens: Count = 256
-    """Output expected of a call without `max_tokens`, in a class that nothing is known of (mean of
-    the LMSYS sample in the VTC paper's data)."""
+    """Expected output of a call without `max_tokens`, in an unknown class (mean of the LMSYS sample
+    in the VTC paper's data)."""
     max_classes: Count = 256
-    """Classes with means, histories and models of their own. Callers make classes, so their number
-    is bounded; the rest share `other`."""
+    """Largest number of classes with their own means, histories and models. Callers name the
+    classes, so their number is bounded; all others share `other`."""
     replicas: Annotated[int, Field(gt=0, le=64)] = 1
     """Replicas of the predictor. One of them learns; all serve the same versions within a second.
-    More than one is for when one dies."""
+    Use more than one to survive the loss of one."""
     minimum_samples: Annotated[int, Field(ge=LEAST_MINIMUM_SAMPLES)] = 10
-    """Finished applications with known inputs from which on a class has a model; 8 at least, for
-    three are held back and a model takes five."""
+    """Finished applications with known inputs from which on a class has a model; at least 8,
+    because three are held back and a model needs five."""
     history_per_class: Annotated[int, Field(ge=100, le=100_000)] = 500
-    """Finished applications of a class that are kept and trained on: with so many a training takes
-    20 s of one core. 100 to 100000."""
+    """Finished applications of a class that are kept and trained on: with the default a training
+    takes 20 s of one core. 100 to 100000."""
     models_dir: str | None = None
-    """A directory of `justitia predictor train` to begin with, on every node of the predictor. Each
-    model in it is brought once; from then on trainings go on from it."""
+    """A directory of `justitia predictor train` with initial models, on every node of the
+    predictor. Each model in it is imported once; later trainings start from it."""
     store_inputs: bool = False
-    """Whether the texts of inputs are kept in Redis with the history. Their features (hashed word
+    """Whether the texts of inputs are stored in Redis with the history. Their features (hashed word
     counts, measures) always are."""
     training_timeout_s: Positive = 900.0
-    """A training that takes longer is given up and tried again later. It runs in a process of its
-    own with the least priority."""
+    """Time after which a training is stopped, to be retried later. It runs in a separate process
+    with the lowest priority."""
 
     @model_validator(mode="after")
     def _history_holds_what_a_model_takes(self) -> "PredictionSection":
@@ -504,78 +511,79 @@ class PredictionSection(Section):
 
 
 class IngressSection(Section):
-    """The HTTP side."""
+    """The HTTP interface."""
 
     max_outstanding: Count = 20_000
-    """Inferences that one ingress process has submitted and not ended; more are refused with 429
-    and `Retry-After`."""
+    """Largest number of submitted inferences of one ingress process that have not ended; more are
+    refused with 429 and `Retry-After`."""
     max_body_bytes: Count = 16 * 2**20
-    """Longest request body, 16 MiB; a longer one is 413."""
+    """Longest request body, 16 MiB; a longer one is refused with 413."""
     max_body_bytes_held: Count = 512 * 2**20
-    """Bytes of the bodies above 64 KiB that one ingress process has and has not counted yet, 512
-    MiB; more are refused with 429. They wait as they came, and are read 24 MiB at a time, in fair
-    turns between tenants: a body that is read takes up to ten times its bytes. One tenant may hold
-    at most four times what is left free."""
+    """Largest total of the bodies above 64 KiB that one ingress process holds before counting their
+    tokens, 512 MiB; more are refused with 429. They wait unparsed, and are parsed 24 MiB at a time,
+    in fair turns between tenants: parsing a body takes up to ten times its size. One tenant may
+    hold at most four times the size left free."""
     keepalive_s: Positive = 15.0
-    """A stream is silent for so long at most, from the request to its end: in the queue, in a
-    prefill, between tokens, and while it waits for another replica. Proxies and clients take
-    silence for a lost connection, many after 60 s."""
+    """Longest silence of a stream, from the request to its end: in the queue, in a prefill, between
+    tokens, and while it waits for another replica. Proxies and clients take silence as a lost
+    connection, many after 60 s."""
     keepalive: Literal["event", "chunk", "comment", "none"] = "event"
-    """What a silent stream gets; a call's `X-Justitia-Keepalive` goes before it. `event`: the API's
-    own event, which clients count as activity (`ping` of Messages, `response.queued` and
-    `keepalive` of Responses), and a comment on chats and completions, which have none, but a chunk
-    for harnesses that count no comments (Qwen Code). `chunk`: on these a chunk without text, and no
-    comments, for clients that take each line for `data: JSON`.
-    `comment`: comments everywhere. `none`: nothing."""
+    """Keep-alive sent on a silent stream; a call's `X-Justitia-Keepalive` overrides it. `event`:
+    the API's own event, which clients count as activity (`ping` of Messages, `response.queued` and
+    `keepalive` of Responses), and a comment on chats and completions, which have none, except a
+    chunk for harnesses that ignore comments (Qwen Code). `chunk`: on chats and completions a chunk
+    without text instead of comments, for clients that read each line as `data: JSON`. `comment`:
+    comments everywhere. `none`: nothing."""
     submit_interval_s: NotNegative = 0.0
-    """Submissions are joined over this time, and while a batch is on its way in any case."""
+    """Time over which submissions are joined to a batch; they are also joined while a batch is
+    under way."""
     retry_linger_s: NotNegative = 10.0
-    """A request with an `Idempotency-Key` goes on for so long after its connection is gone; its
-    retry joins it."""
+    """Time for which a request with an `Idempotency-Key` continues after its connection is lost;
+    its retry joins it."""
     retry_kept_s: NotNegative = 60.0
-    """The answer to such a request can be read again for so long."""
+    """Time for which the answer to a request with an `Idempotency-Key` can be read again."""
     retry_kept_bytes: Count = 64 * 2**20
-    """Memory of all answers kept for retries, 64 MiB; beyond it the oldest that nobody reads go
-    before their time, and then new keys are refused with 429."""
+    """Memory of all answers kept for retries, 64 MiB; beyond it the oldest that no request reads
+    are dropped early, and then new keys are refused with 429."""
     attempts: Count = 20
-    """Leases that one call may use up before its caller gets an error; a stream may be cut so
-    often."""
+    """Largest number of leases for one call before its caller gets an error; also the number of
+    times that a stream may be cut."""
 
 
 class MetricsSection(Section):
-    """The series of the metrics, and how often they are brought up to date."""
+    """Series of the metrics, and the interval of their updates."""
 
     enabled: bool = True
-    """Whether Ray's exporter is given metrics; [monitoring/README.md](monitoring/README.md) has a
-    table of them."""
+    """Whether metrics are exported by Ray; [monitoring/README.md](monitoring/README.md) has a table
+    of them."""
     interval_s: Positive = 2.0
-    """How often the exporter is given what is new. Ray exports it every 10 s
+    """Interval at which new values are given to Ray's exporter, which exports every 10 s
     (`metrics_report_interval_ms`)."""
     max_classes: LabelCount = 15
-    """Application classes that have series of their own; callers make them, and the rest is
-    `other`. With 15 tenants too, the three histograms by class and tenant have at most 11,520
-    series a model."""
+    """Largest number of application classes with their own series; callers name classes, and all
+    others are `other`. With 15 tenants as well, the three histograms by class and tenant have at
+    most 11,520 series per model."""
     max_tenants: LabelCount = 15
-    """Tenants that have series of their own; the rest is `other` here, too."""
+    """Largest number of tenants with their own series; all others are `other`."""
 
 
 class TracingSection(Section):
     """Traces of applications, exported by OpenTelemetry."""
 
     endpoint: str | None = None
-    """Collector that is sent the spans, by OTLP over HTTP: `http://collector:4318/v1/traces`.
-    `null`: nothing is traced. Needs the extra `otel`."""
+    """Collector to which spans are sent, by OTLP over HTTP: `http://collector:4318/v1/traces`.
+    `null`: no tracing. Needs the extra `otel`."""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Share of the applications that are traced, each with all its calls or with none."""
     parent: Literal["application", "caller"] = "application"
-    """Whose trace a call belongs to if it brings a `traceparent`: that of its application, with a
-    link to its caller's span; or its caller's, and traced if that is, with a link to the
-    application's."""
+    """Trace of a call with a `traceparent`: `application`: that of its application, with a link to
+    its caller's span; `caller`: its caller's, sampled if that is, with a link to the application's.
+    """
     headers_env: str | None = None
     """Name of the environment variable, on every node, with headers for the collector:
     `name=value,name=value`."""
     headers_file: str | None = None
-    """File, on every node, with such headers, one a line."""
+    """File, on every node, with headers for the collector, one per line."""
 
     @field_validator("endpoint")
     @classmethod
@@ -589,35 +597,34 @@ class TracingSection(Section):
 
 
 class TlsSection(Section):
-    """Certificates of the connections between the service's own processes; both sides show one."""
+    """Certificates of connections between the service's processes; both sides present one."""
 
     certificate: str
-    """PEM file of this node's certificate, and those between it and the authority's."""
+    """PEM file of this node's certificate chain, without the root."""
     key: str
     """PEM file of its private key."""
     authority: str
-    """PEM file of the authority that has signed the certificates of all nodes. Whoever has a
-    certificate of it may connect, and still has to know the scheduler's secret: use a private one.
-    Host names are not compared, for nodes are called by their addresses."""
+    """PEM file of the authority that has signed the certificates of all nodes. Any holder of a
+    certificate of this authority may connect, but also needs the scheduler's secret: use a private
+    authority. Host names are not compared, because nodes are addressed by IP."""
 
 
 Port = Annotated[int, Field(ge=1024, le=65_535)]
 
 
 class TransportSection(Section):
-    """The connections between ingress, scheduler and replica."""
+    """Connections between ingress, scheduler and replica."""
 
     ports: tuple[Port, Port] | None = None
-    """First and last port at which schedulers and replicas listen, for firewalls: each takes the
-    first that is free on its node, on the address that Ray knows the node by. `null`: any free
-    port."""
+    """First and last port on which schedulers and replicas listen, for firewalls: each takes the
+    first free one on its node, at the node's address in Ray. `null`: any free port."""
     tls: TlsSection | None = None
-    """Encrypts the connections. Without it the handshake still proves who connects, but what is
-    sent can be read and changed on the way: only for networks that can be trusted."""
+    """Encrypts the connections. Without it the handshake still proves the peer's identity, but data
+    can be read and changed in transit: only for trusted networks."""
     standstill_s: Positive = 60.0
-    """A replica or an ingress whose process is silent (its event loop is busy, or it is stopped)
-    keeps its connections and leases for so long, while its machine answers. One whose process has
-    ended is lost at once, one whose machine does not answer after 5 s."""
+    """Time for which a replica or an ingress with a silent process (its event loop is busy, or it
+    is stopped) keeps its connections and leases, while its machine answers. A peer whose process
+    has ended is lost at once, one whose machine does not answer after 5 s."""
 
     @field_validator("ports")
     @classmethod
@@ -631,33 +638,33 @@ class JwtIssuerSection(Section):
     """An issuer of JSON Web Tokens."""
 
     issuer: Annotated[str, Field(min_length=1)]
-    """Value of a token's `iss`, exactly."""
+    """Exact value of a token's `iss`."""
     audience: Annotated[str, Field(min_length=1)]
-    """A token's `aud` has to name it."""
+    """Audience that a token's `aud` must contain."""
     jwks_url: str | None = None
-    """Where the issuer's public keys are, `https://…`; `null`: as its discovery document says,
+    """URL of the issuer's public keys, `https://…`; `null`: from its discovery document,
     `ISSUER/.well-known/openid-configuration`. `http://` is allowed for this machine only."""
     jwks_ca_file: str | None = None
-    """Certificates that are trusted there, a file on every node; `null`: those of the system."""
+    """File of certificates trusted for that URL, on every node; `null`: those of the system."""
     algorithms: Annotated[tuple[JwtAlgorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
-    """Signatures that are accepted, of the asymmetric ones."""
+    """Accepted signature algorithms; only asymmetric ones are allowed."""
     tenant_claim: str = "tenant"
-    """Claim with the tenant: a path of names with dots between, `org.team`. A token without it is
+    """Claim with the tenant: a path of names separated by dots, `org.team`. A token without it is
     refused."""
     tenant_below: str | None = None
-    """Tenant that those of this issuer are below: `acme` makes `acme/search` of `search`. `null`:
-    its word is taken for any tenant."""
+    """Tenant above those of this issuer: `acme` makes `acme/search` of `search`. `null`: the issuer
+    may name any tenant."""
     user_claim: str = "sub"
     """Claim with the user."""
     scope_claim: str = "scope"
-    """Claim with the scopes, with blanks between or as a list. Those that do not begin with
-    `scope_prefix` are others' business."""
+    """Claim with the scopes, separated by blanks or as a list. Scopes that do not begin with
+    `scope_prefix` are ignored."""
     scope_prefix: str = "justitia."
-    """`justitia.infer justitia.own` give `infer` and `own`."""
+    """Prefix of the scopes: `justitia.infer justitia.own` grant `infer` and `own`."""
     max_weight: Positive = 1.0
-    """Largest weight that a token's applications may ask for."""
+    """Largest weight that a token's applications may request."""
     leeway_s: NotNegative = 30.0
-    """Clocks may differ by so much."""
+    """Allowed difference between clocks."""
 
 
 class AccessSection(Section):
@@ -665,22 +672,23 @@ class AccessSection(Section):
 
     keys_file: str | None = None
     """A file of API keys, as `justitia keys create` writes it, on every node of the ingress. It is
-    read again when it changes; one that cannot be read leaves the last one in force."""
+    read again when it changes; if it cannot be read, the last version stays in force."""
     keys_in_redis: bool = False
-    """Whether API keys are in the Redis of `store.redis_url`, too."""
+    """Whether API keys are also read from the Redis of `store.redis_url`."""
     reload_s: Positive = 5.0
-    """How often keys are looked at: a revoked key is good for so long, and a new one unknown."""
+    """Interval at which keys are reloaded: the longest time that a revoked key is still accepted,
+    and a new one is not."""
     jwt: tuple[JwtIssuerSection, ...] = ()
     """Issuers whose JSON Web Tokens are accepted."""
     anonymous: str = "deny"
-    """`deny`: a call without a credential is answered with 401. Or the tenant that such calls are
-    for, with the scopes `infer` and `own`."""
+    """`deny`: a call without a credential is answered with 401. Otherwise the tenant of these
+    calls, which get the scopes `infer` and `own`."""
     anonymous_max_weight: Positive = 1.0
-    """Largest weight that applications of such calls may ask for."""
+    """Largest weight that applications of calls without a credential may request."""
 
     @property
     def default_tenant(self) -> str | None:
-        """The tenant of calls without a credential; None: they are refused."""
+        """Tenant of calls without a credential; None: they are refused."""
         return None if self.anonymous == "deny" else self.anonymous
 
     @model_validator(mode="after")
@@ -709,13 +717,13 @@ class SessionHeadersSection(Section):
     """Headers in which an operator's own agents name their sessions."""
 
     name: ClassName
-    """The rule's name, in statuses and metrics; ids of its applications begin with it."""
+    """Name of the rule, in statuses and metrics; ids of its applications begin with it."""
     run: HeaderName | None = None
-    """Header of the whole run, sub-agents included."""
+    """Header with the id of the whole run, sub-agents included."""
     session: HeaderName | None = None
-    """Header of the session, if that is one agent of a run."""
+    """Header with the id of the session, if that is one agent of a run."""
     parent: HeaderName | None = None
-    """Header of the session that spawned it."""
+    """Header with the id of the session that spawned it."""
     final: HeaderName | None = None
     """Header that is `true` at the session's last call."""
     application_class: ClassName | None = None
@@ -728,7 +736,7 @@ class SessionHeadersSection(Section):
         return self
 
     def harness(self) -> Harness:
-        """Return the headers as recognition reads them."""
+        """Return the headers in the form that recognition reads."""
         return Harness(
             self.name,
             _as_names(self.run),
@@ -744,25 +752,25 @@ def _as_names(header: str | None) -> tuple[str, ...]:
 
 
 class RecognitionSection(Section):
-    """How a call's application is recognised; see [recognition](#which-application)."""
+    """Rules by which a call's application is recognised; see [recognition](#which-application)."""
 
     rules: tuple[Literal[RULES], ...] = DEFAULT_RULES  # type: ignore[valid-type]
-    """The rules, in the order in which they are tried: `header` (`X-Justitia-Application`),
-    `metadata` (`application_id` or `session_id` in the body's), `headers` (below), `harness`
-    (headers of known ones; Qwen Code and pi also by what was said), `baggage`. Only where they are
-    named here: `user`, `prompt_cache_key` and `safety_identifier`, which name a person or a cache,
-    and, at the end, `conversation`."""
+    """Rules in the order in which they are tried: `header` (`X-Justitia-Application`), `metadata`
+    (`application_id` or `session_id` in the body's), `headers` (below), `harness` (headers of known
+    harnesses; Qwen Code and pi also by conversation), `baggage`. Used only if listed: `user`,
+    `prompt_cache_key` and `safety_identifier`, which name a person or a cache, and, at the end,
+    `conversation`."""
     headers: tuple[SessionHeadersSection, ...] = ()
-    """Headers of agents of your own."""
+    """Headers of your own agents."""
     baggage_key: str = "justitia.application"
     """Key of the W3C header `baggage`."""
     conversation_idle_s: Positive = 60.0
-    """An application that was recognised by its conversation ends when nothing was asked for so
-    long; each first call begins one, and all of them count as open."""
+    """Time without a call after which an application recognised by its conversation ends; each
+    first call opens one, and all of them count as open."""
 
     @property
     def by_conversation(self) -> bool:
-        """Whether what was said decides where nothing else does."""
+        """Whether the conversation identifies the application if no other rule does."""
         return CONVERSATION in self.rules
 
     @model_validator(mode="after")
@@ -780,24 +788,21 @@ class RecognitionSection(Section):
         return self
 
 
-# --- one model
-
-
 class SharedSections(Section):
-    """The settings that all models of an application have in common."""
+    """Settings that all models of an application share."""
 
     name: Name = "justitia"
-    """Part of the scheduler's name, of the keys in Redis and of the data directory. 1 to 64 of
-    `A-Z a-z 0-9 . _ -`."""
+    """Part of the scheduler's name, of the keys in Redis and of the data directory. 1 to 64 of `A-Z
+    a-z 0-9 . _ -`."""
     log_encoding: Literal["TEXT", "JSON"] | None = None
-    """`TEXT` or `JSON`: of what the Ingress, the Predictor and the replicas log. `null` is Serve's
-    own; a `logging_config` of the Serve application then reaches the Ingress only, for the others
-    have one of their own, to write no access log. The scheduler always writes JSON lines, to its
+    """Log format of the Ingress, the Predictor and the replicas: `TEXT` or `JSON`. `null`: Serve's
+    default; a `logging_config` of the Serve application then applies only to the Ingress, because
+    the others have their own, without an access log. The scheduler always writes JSON lines, to its
     worker's log."""
     engine: EngineSection = EngineSection()
     replica: ReplicaSection = ReplicaSection()
     autoscaling: AutoscalingSection | None = None
-    """How many replicas each model has. `null`: as many as the deployment's `num_replicas`."""
+    """Autoscaling of each model. `null`: the deployment's `num_replicas`."""
     scheduler: SchedulerSection = SchedulerSection()
     store: StoreSection = StoreSection()
     prediction: PredictionSection = PredictionSection()
@@ -807,7 +812,7 @@ class SharedSections(Section):
     transport: TransportSection = TransportSection()
     recognition: RecognitionSection = RecognitionSection()
     access: AccessSection | None = None
-    """Who may call. `null`: everybody, for the tenant that the call names."""
+    """Credentials of callers. `null`: all calls are allowed, for the tenant that the call names."""
 
     @model_validator(mode="after")
     def _keys_have_a_redis(self) -> Self:
@@ -831,7 +836,7 @@ class SharedSections(Section):
 
 
 class AppConfig(SharedSections):
-    """The settings of one model with its queue; the arguments of an application of one model."""
+    """Settings of one model with its queue; the arguments of an application with one model."""
 
     model: ModelSection
 
@@ -861,37 +866,37 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class KvShareSection(Section):
-    """A tenant's or a tier's share of the KV memory of each model, of all its replicas together."""
+    """A tenant's or a tier's share of the KV memory of each model, over all its replicas."""
 
     guaranteed: Share = 0.0
-    """Share that is the tenant's own, or the tier's. In sum those of tenants are at most the
-    parent's, and those of tiers and of tenants at the top at most 1. What is not lent of it is kept
-    free from others."""
+    """Share reserved for the tenant or the tier. The shares of sibling tenants add up to at most
+    the parent's, those of tiers and of top-level tenants to at most 1. The part that is not lent is
+    kept free from others."""
     max: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The most that may be held."""
+    """Largest share that may be held."""
     lends: Share = 1.0
-    """Fraction of the guaranteed share that others may use while it is not used: 0 keeps it
-    free."""
+    """Fraction of the guaranteed share that others may use while it is unused: 0 keeps it free."""
 
 
 class QuotaSection(Section):
-    """A limit on what a tenant uses in a period, over all models."""
+    """A limit on a tenant's usage in a period, over all models."""
 
     unit: Unit
     """`kv_token_time` (token·iterations), `tokens` (prompt and output), `computed_tokens` (without
-    those of prompts that were in the engine's prefix cache), `inferences` or `applications`."""
+    prompt tokens found in the engine's prefix cache), `inferences` or `applications`."""
     limit: Positive
     per: Period
     """`second`, `minute`, `hour`, `day` or `month` (30 days, if it is rolling)."""
     window: Window = Window.ROLLING
     """`rolling`, or `calendar`: the day or month of UTC."""
     on_exhausted: OnExhausted = OnExhausted.REJECT
-    """`reject`: applications are refused. `deprioritise`: they run when nobody with quota wants to.
-    `shadow`: nothing happens, and metrics say what would have."""
+    """Effect of an exhausted quota. `reject`: applications are refused. `deprioritise`: they run
+    only when no application with quota waits. `shadow`: none, but metrics count what would have
+    been rejected."""
     reserve_quantile: Annotated[float, Field(ge=0.5, le=1)] = 1.0
-    """What is reserved of tokens and `kv_token_time` for an inference that runs: this quantile of
-    its prediction. 1: the most that it may use by its `max_tokens`, so that the limit is exceeded
-    by the error of one prediction at most; less lets more of them run at once."""
+    """Tokens and `kv_token_time` reserved for a running inference, as a quantile of its prediction.
+    1: the most that its `max_tokens` allow, so that the limit is exceeded by at most the error of
+    one prediction; a lower quantile lets more inferences run at once."""
 
     @model_validator(mode="after")
     def _calendar_has_days(self) -> "QuotaSection":
@@ -903,12 +908,12 @@ class QuotaSection(Section):
 
 
 class CapsSection(Section):
-    """The most that one application of a tenant may use: what is beyond is refused."""
+    """Limits on one application of a tenant; further usage is refused."""
 
     inferences: Count | None = None
-    """Inferences that it may submit."""
+    """Largest number of inferences that it may submit."""
     kv_token_time: Positive | None = None
-    """KV token-time that it may be served, token·iterations."""
+    """Largest KV token-time that it may be served, in token·iterations."""
     seconds: Positive | None = None
     """Time from its opening in which it may submit."""
 
@@ -917,20 +922,21 @@ class TenantSection(Section):
     """A node of the tree of tenants."""
 
     weight: Positive | None = None
-    """Weight among its siblings. `null`: that of its applications; 1 for one that has children,
-    or less if `max_weight` is."""
+    """Weight among its siblings. `null`: that of its applications; for a node with children 1, or
+    `max_weight` if that is less."""
     max_weight: Positive | None = None
-    """Largest weight that its applications may ask for; at most the parent's."""
+    """Largest weight that its applications may request; at most the parent's."""
     kv_share: KvShareSection = KvShareSection()
     quotas: tuple[QuotaSection, ...] = ()
-    """Limits over periods, one for each unit and period. An application needs something left in
-    those of all nodes above, too."""
+    """Limits over periods, one for each unit and period. The quotas of all nodes above apply to an
+    application too."""
     caps: CapsSection = CapsSection()
     deadline_s: Positive | None = None
-    """An inference that has waited so long is refused, if the call names no deadline."""
+    """Longest waiting time of an inference, after which it is refused, if the call sets no
+    deadline."""
 
     def node(self) -> TenantNode:
-        """Return the node as the scheduler knows it."""
+        """Return the node in the form that the scheduler uses."""
         return TenantNode(
             self.weight,
             self.max_weight,
@@ -945,13 +951,13 @@ class TierSection(Section):
     """A service tier."""
 
     weight_factor: Positive | None = None
-    """Factor of the weight of applications of the tier. `null`: 0.1 for `flex`, 1 for `default`, 4
+    """Factor on the weight of the tier's applications. `null`: 0.1 for `flex`, 1 for `default`, 4
     for `priority`."""
     kv_share: KvShareSection = KvShareSection()
-    """Share of the KV memory for applications of the tier, of all tenants together."""
+    """Share of the KV memory for the tier's applications, over all tenants."""
 
     def tier(self, name: str) -> Tier:
-        """Return the tier as the scheduler knows it."""
+        """Return the tier in the form that the scheduler uses."""
         factor, share = self.weight_factor, self.kv_share
         return Tier(
             TIERS[name].weight_factor if factor is None else factor,
@@ -966,36 +972,35 @@ def _tree_of(
 
 
 class SchedulingConfig(Section):
-    """The order of one model's queue, which can change while the application runs."""
+    """Scheduling order of one model's queue, which can change while the application runs."""
 
     policy: str = "justitia"
-    """The order: a name of the table below, or the import path of your own,
-    `package.module:Class`."""
+    """Policy: a name in the table below, or the import path of your own, `package.module:Class`."""
     policy_options: dict[str, Any] = Field(default={})
-    """Options of the order: those of every policy and those of this one, both below. An unknown one
-    is an error."""
+    """Options of the policy: those of every policy and its own, both listed below. An unknown
+    option is an error."""
     admission: str = "peak"
-    """`peak`: the KV that everything running is predicted to reach stays within memory, so that
-    vLLM recomputes nothing; 0.2 points of mean completion time in the design's study. `prompt`: the
-    prompt fits now, as vLLM and the paper do."""
+    """`peak`: the predicted largest KV of all running inferences must fit the memory, so that vLLM
+    recomputes nothing (a difference of 0.2 points of mean completion time in the design's study).
+    `prompt`: the prompt must fit now, as in vLLM and the paper."""
     tenant_weights: dict[str, Positive] = Field(default={})
-    """Weight of the applications of a tenant that ask for none, by the nearest node above them that
-    is named; 1 otherwise. Applies to applications opened from then on. And weight of that tenant
-    among its siblings once it has tenants below it."""
+    """Weight of a tenant's applications that request none, from the nearest named node above them;
+    1 otherwise. Applies to applications opened from then on. Also the weight of that tenant among
+    its siblings once it has tenants below it."""
     tenants: dict[str, TenantSection] = Field(default={})
-    """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` is for the children of `acme`
-    that are not named, `*` for tenants at the top that are not; below."""
+    """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` applies to children of `acme`
+    that are not named, `*` to top-level tenants that are not named; see below."""
     tiers: dict[Literal["flex", "default", "priority"], TierSection] = Field(default={})
-    """Meaning of a request's `service_tier`."""
+    """Settings of a request's `service_tier`, by tier."""
 
     @property
     def tenant_tree(self) -> TenantTree:
-        """The tree of tenants."""
+        """Tree of tenants, with their weights."""
         return _tree_of(self.tenants, self.tenant_weights)
 
     @property
     def service_tiers(self) -> dict[str, Tier]:
-        """The tiers by name."""
+        """Service tiers by name, with defaults."""
         own = {str(name): section.tier(name) for name, section in self.tiers.items()}
         return {**TIERS, **own}
 
@@ -1018,7 +1023,7 @@ class SchedulingConfig(Section):
 
     @property
     def advice(self) -> str | None:
-        """What to write in place of a policy or an option that has moved; None: nothing."""
+        """Advice for a policy or an option that has moved; None: there is none."""
         return advice(self.policy, self.policy_options)
 
     @model_validator(mode="after")
@@ -1030,9 +1035,6 @@ class SchedulingConfig(Section):
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
-
-
-# --- one model or several
 
 
 class ModelEntry(ModelSection):
@@ -1062,7 +1064,7 @@ class AppArgs(SharedSections):
 
     model: ModelSection | None = None
     models: tuple[ModelEntry, ...] = ()
-    """Several models in place of `model`, of which one or the other is required; see below."""
+    """Several models instead of `model`; exactly one of the two is required; see below."""
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -1124,15 +1126,16 @@ class AppArgs(SharedSections):
 
 
 class AppSettings(SchedulingConfig):
-    """`user_config` of the Ingress deployment: for all models, and where some differ."""
+    """`user_config` of the Ingress deployment: settings for all models, and differences of some."""
 
     models: dict[str, dict[str, Any]] = Field(default={})
-    """With several models: by a model's name, the keys of this table in which it differs."""
+    """With several models: the keys of this table that differ for a model, by its name."""
 
     def fair_between_tenants(self) -> "AppSettings":
-        """Return the settings where tenants are who they say: `justitia` shares between them first.
+        """Return the settings for authenticated tenants: `justitia` shares between them first.
 
-        Settings that name another `fairness`, or a clock that cannot do it, stay as they are.
+        Settings with another `fairness`, or with a clock that does not support it, stay as they
+        are.
         """
         options = self.policy_options
         if self.policy != "justitia" or "fairness" in options or "clock" in options:
@@ -1161,7 +1164,7 @@ class AppSettings(SchedulingConfig):
         own = self.models.get(name, {})
         shared = self.model_dump(include=set(SchedulingConfig.model_fields))
         if own.get("policy", self.policy) != self.policy:
-            shared["policy_options"] = {}  # those of one policy mean nothing to another
+            shared["policy_options"] = {}  # options of one policy are not valid for another
         return SchedulingConfig.parse(shared | own, f"models.{name}: ")
 
 

@@ -12,12 +12,12 @@ CostFunction = Callable[[Tokens, Tokens], KvTokenTime]
 
 
 def kv_token_time(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
-    """Return the KV memory an inference holds over its decode, c = p·d + d(d+1)/2.
+    """Return the KV memory that an inference holds over its decode, c = p·d + d(d+1)/2.
 
     The same formula meters: after g of its d tokens an inference has received h(p, g).
 
-    Unit: token·iterations; exact for ints. Source: Justitia (arXiv:2510.17015v1), Sec. IV-A,
-    Eq. 1; the paper approximates Σᵢ₌₁..d (p+i) by pd + d²/2, this is the sum itself.
+    Unit: token·iterations; exact for ints. Source: Justitia (arXiv:2510.17015v1), Sec. IV-A, Eq. 1;
+    the paper approximates Σᵢ₌₁..d (p+i) by pd + d²/2, this is the sum itself.
 
     Raises:
         ValueError: If either count is negative.
@@ -28,7 +28,7 @@ def kv_token_time(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
 
 
 def weighted_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
-    """Return p + 2d: VTC's cost, and with it the compute-centric one of Justitia/C.
+    """Return p + 2d, the cost of VTC, which is also the compute-centric cost of Justitia/C.
 
     Unit: tokens. Source: VTC (OSDI 2024), Sec. 3.1 and 5.1 (w_p = 1, w_q = 2).
     """
@@ -38,7 +38,7 @@ def weighted_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime
 def profiled_quadratic(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
     """Return 2.1 p + d + 0.04 p d + 0.032 d² + 11.46, fitted to Llama-2-7B on an A10G.
 
-    Unit: the paper names none; time on a machine whose memory is full. Source: VTC, App. B.2.
+    Unit: not given by the paper; time on a machine whose memory is full. Source: VTC, App. B.2.
     """
     p, d = prompt_tokens, output_tokens
     return 2.1 * p + d + 0.04 * p * d + 0.032 * d * d + 11.46
@@ -56,7 +56,7 @@ def find_cost(name: str) -> CostFunction:
     """Return a cost function by its name in `COSTS`, or by import path: `package.module:function`.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is no such function.
     """
     if name in COSTS:
         return COSTS[name]
@@ -82,16 +82,16 @@ def find_by_path(path: str) -> object | None:
 def choices_cost(
     cost: CostFunction, prompt_tokens: Tokens, output_tokens: Tokens, choices: int
 ) -> KvTokenTime:
-    """Return the cost of a lease of several sequences, spread evenly over them.
+    """Return the cost of a lease of several sequences, with tokens spread evenly over them.
 
-    Exact for n choices of one prompt with equal lengths. Never falls as `output_tokens` grows, so
-    that it serves as a meter.
+    Exact for n choices of one prompt with equal lengths. Never decreases as `output_tokens` grows,
+    so that it can meter service.
 
     Args:
         cost: h(p, d) of one sequence.
         prompt_tokens: Prompt tokens of all sequences together.
         output_tokens: Output tokens of all sequences together.
-        choices: Sequences that run under the lease (prompts times n), at least 1.
+        choices: Number of sequences under the lease (prompts times n), at least 1.
     """
     if choices == 1:
         return cost(prompt_tokens, output_tokens)
@@ -106,6 +106,6 @@ def choices_kv_token_time(
     prompt_tokens: Tokens, output_tokens: Tokens, choices: int
 ) -> KvTokenTime:
     """Return `choices_cost` of KV token-time: a lower bound if lengths differ (convex in d)."""
-    if choices == 1:  # nearly always, and asked for each lease in each report
+    if choices == 1:  # the usual case, evaluated for each lease in each report
         return kv_token_time(prompt_tokens, output_tokens)
     return choices_cost(kv_token_time, prompt_tokens, output_tokens, choices)

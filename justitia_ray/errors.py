@@ -1,4 +1,4 @@
-"""Every error that the project raises on purpose, as a tree cut by who can act on it.
+"""All errors that the project raises on purpose, grouped by the party that can act on them.
 
     JustitiaError
     ├── ConfigError                 the operator: a setting, a file, an option
@@ -6,27 +6,27 @@
     │   ├── UnknownModel, UnknownApplication, ContextLengthExceeded
     │   ├── ApplicationIsClosed: ApplicationCancelled, ApplicationExpired
     │   └── UnsupportedOperation, NotServed, BodyTooLarge, UnsupportedEncoding
-    ├── Unauthenticated             the caller: it has not proved who it is
-    ├── Forbidden                   the caller: its credential does not give it the right
-    ├── AdmissionError              the caller, later: the system cannot take it now
+    ├── Unauthenticated             the caller: its credential is missing or not valid
+    ├── Forbidden                   the caller: its credential lacks the right
+    ├── AdmissionError              the caller, later: the system cannot accept it now
     │   ├── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
     │   ├── QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed, NotStored
     │   └── TooManyFailures, ApplicationIsEnding
-    ├── ConnectionLost              our processes, between themselves: another way, or again
-    ├── RemoteFailure               nobody: a mistake of ours in another process, whose log has it
-    ├── LeaseError                  ingress and replica, between themselves
+    ├── ConnectionLost              processes of the service: retry, or another route
+    ├── RemoteFailure               a bug in another process of the service, see its log
+    ├── LeaseError                  ingress and replica
     │   └── UnknownLease, LeaseSuperseded
     ├── EngineError                 the replica: its engine is dead or gave no answer
-    │   ├── AttemptsExhausted       the caller, later: no replica brought the call to its end
-    │   ├── KillsEngines            the caller: engines die of the call
-    │   ├── CannotContinue          the caller: a stream was cut and has to be asked for again
-    │   └── EngineFailed, StreamUnfinished   the caller: its stream was not brought to its end
+    │   ├── AttemptsExhausted       the caller, later: no replica completed the call
+    │   ├── KillsEngines            the caller: the call kills engines
+    │   ├── CannotContinue          the caller: a stream was cut and must be requested again
+    │   └── EngineFailed, StreamUnfinished   the caller: its stream was not completed
     ├── StreamRefused               the caller: the engine refused a stream that had begun
-    ├── StoreError                  the operator: Redis cannot be reached, or holds something else
+    ├── StoreError                  the operator: Redis cannot be reached, or holds other data
     └── ResponseError               the client: the service answered with an error
 
-Errors cross process boundaries, so every one of them hands its arguments to `Exception` and can be
-pickled. The HTTP status of each stands in one table, `justitia_ray.protocol.errors`.
+Errors cross process boundaries, so each passes its arguments to `Exception` and can be pickled.
+The HTTP status of each is in the table `justitia_ray.protocol.errors`.
 """
 
 import reprlib
@@ -34,7 +34,7 @@ from typing import Any
 
 
 class _Shown(reprlib.Repr):
-    """Shortened values, with the words of JSON and YAML for what has no other form there."""
+    """Shortened values, with null, true and false as in JSON and YAML."""
 
     def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (found by the type)
         return "null"
@@ -48,19 +48,19 @@ _REPR.maxstring = _REPR.maxother = 100
 
 
 def error_class(name: str) -> type["JustitiaError"] | None:
-    """Return the error of that name, None if there is none."""
+    """Return the error class of that name, None if there is none."""
     kind = globals().get(name)
     is_ours = isinstance(kind, type) and issubclass(kind, JustitiaError)
     return kind if is_ours else None
 
 
 def shown_short(value: object) -> str:
-    """Return a value as a message shows it: what callers send may have megabytes."""
+    """Return a short form of a value for a message: callers may send megabytes."""
     return _REPR.repr(value)
 
 
 class JustitiaError(Exception):
-    """Root of the tree."""
+    """Base class of all errors of this project."""
 
 
 class ConfigError(JustitiaError):
@@ -85,11 +85,11 @@ class RequestError(JustitiaError):
 
 
 class UnknownModel(RequestError):
-    """No model of that name is served here."""
+    """No model of that name is served."""
 
 
 class UnknownApplication(RequestError):
-    """No application of that id is open."""
+    """No application with that id is open."""
 
 
 class ApplicationIsClosed(RequestError):
@@ -105,35 +105,35 @@ class ApplicationExpired(ApplicationIsClosed):
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt, or the prompt and the output asked for, exceed the model's context."""
+    """The prompt, or prompt plus requested output, exceeds the model's context."""
 
 
 class UnsupportedOperation(RequestError):
-    """Something that vLLM could do but this service refuses, with the reason."""
+    """The request uses a feature of vLLM that this service refuses; the message says why."""
 
 
 class NotServed(RequestError):
-    """The model has no answer on this path, e.g. one that generates has no embeddings."""
+    """The model does not serve this path; a generating model, for example, has no embeddings."""
 
 
 class BodyTooLarge(RequestError):
-    """The request's body is longer than is read."""
+    """The request's body exceeds the limit."""
 
 
 class UnsupportedEncoding(RequestError):
-    """The request's body has a content coding that is not decoded here."""
+    """The request's body has an unsupported content coding."""
 
 
 class Unauthenticated(JustitiaError):
-    """The caller has not proved who it is; the message never shows what it sent."""
+    """The caller's credential is missing or not valid; the message never contains it."""
 
 
 class Forbidden(JustitiaError):
-    """The caller is known, and may not do this.
+    """The caller is known, but lacks the right.
 
     Attributes:
         message: What is not allowed, and what is.
-        code: Code of the answer.
+        code: Error code of the answer.
     """
 
     def __init__(self, message: str, code: str) -> None:
@@ -146,12 +146,12 @@ class Forbidden(JustitiaError):
 
 
 class AdmissionError(JustitiaError):
-    """The system cannot take the request now.
+    """The system cannot accept the request now.
 
     Attributes:
-        message: What is short.
-        retry_after_s: When to try again, in seconds; None: not known, or never.
-        limit: The limit that binds, if it is one: the fields of a `core.limits.LimitStanding`.
+        message: The resource that is short.
+        retry_after_s: Time until a retry makes sense, in seconds; None: not known, or never.
+        limit: The limit that applies, if any: the fields of a `core.limits.LimitStanding`.
     """
 
     def __init__(
@@ -170,23 +170,23 @@ class AdmissionError(JustitiaError):
 
 
 class QueueFull(AdmissionError):
-    """As many inferences wait as the configuration allows."""
+    """The configured number of waiting inferences is reached."""
 
 
 class TooManyApplications(AdmissionError):
-    """As many applications are open as the configuration allows."""
+    """The configured number of open applications is reached."""
 
 
 class TooManyFailures(AdmissionError):
-    """Too many calls with wrong credentials wait for their answers; another is not looked at."""
+    """Too many calls with wrong credentials are being answered; this one is not checked."""
 
 
 class QuotaExhausted(AdmissionError):
-    """A quota of the tenant, or of a node above it, has nothing left in its period."""
+    """A quota of the tenant, or of a node above it, is used up in its period."""
 
 
 class ApplicationBudgetExhausted(AdmissionError):
-    """The application has used up what one application of its tenant may use."""
+    """The application has used up the budget of one application of its tenant."""
 
 
 class DeadlineMissed(AdmissionError):
@@ -194,7 +194,7 @@ class DeadlineMissed(AdmissionError):
 
 
 class ApplicationIsEnding(AdmissionError):
-    """Whether the application is over is not known yet; its id can be used again once it is."""
+    """It is not known yet whether the application has ended; its id can be reused then."""
 
 
 class NotStored(AdmissionError):
@@ -206,23 +206,23 @@ class NoReplicaAnswers(AdmissionError):
 
 
 class SchedulerSuperseded(AdmissionError):
-    """The scheduler that was asked is no longer the leader, and serves nobody."""
+    """The called scheduler is no longer the leader, and serves no calls."""
 
 
 class ConnectionLost(JustitiaError):
-    """A connection between two of our processes is lost, refused, or cannot be opened."""
+    """A connection between two processes of the service is lost, refused, or cannot be opened."""
 
 
 class RemoteFailure(JustitiaError):
-    """A process has failed to answer a call, by a mistake of ours; its log has the traceback."""
+    """A call to another process of the service failed there by a bug; its log has the traceback."""
 
 
 class LeaseError(JustitiaError):
-    """A lease does not hold (any more).
+    """A lease is not valid, or not any more.
 
     Attributes:
         lease_id: The lease.
-        replica_id: Where it was to run.
+        replica_id: The replica to which it was granted.
     """
 
     def __init__(self, lease_id: str, replica_id: str) -> None:
@@ -239,7 +239,7 @@ class UnknownLease(LeaseError):
 
 
 class LeaseSuperseded(LeaseError):
-    """The scheduler has taken this lease back, and granted another one for its inference."""
+    """The scheduler has revoked this lease and granted another one for its inference."""
 
     def __str__(self) -> str:
         return f"lease {self.lease_id} on replica {self.replica_id} was replaced by another"
@@ -250,27 +250,27 @@ class EngineError(JustitiaError):
 
 
 class AttemptsExhausted(EngineError):
-    """A call used up its attempts, and no replica brought it to its end."""
+    """A call used up its attempts without being completed by a replica."""
 
 
 class KillsEngines(EngineError):
-    """Engines died under a call, and under no other each time: it is not run again."""
+    """Several engines died while running this call and no other: it is not run again."""
 
 
 class CannotContinue(EngineError):
-    """A stream was cut, and no other engine can go on where it ended; the message says why."""
+    """A stream was cut, and no other engine can continue it; the message gives the reason."""
 
 
 class EngineFailed(EngineError):
-    """The engine ended a stream with an error event of its own, which the caller has read."""
+    """The engine ended a stream with its own error event, which the caller has received."""
 
 
 class StreamUnfinished(EngineError):
-    """The engine ended a stream without the event that ends a whole one."""
+    """The engine ended a stream without the final event."""
 
 
 class StreamRefused(JustitiaError):
-    """The engine refused a call whose stream had begun, to keep its caller's connection alive.
+    """The engine refused a call whose stream had already started with keep-alives.
 
     Attributes:
         status: HTTP status of the engine's answer.
@@ -287,7 +287,7 @@ class StreamRefused(JustitiaError):
 
 
 class StoreError(JustitiaError):
-    """Redis cannot be reached, refuses, or holds what this version cannot read."""
+    """Redis cannot be reached, refuses a command, or holds data that this version cannot read."""
 
 
 class ResponseError(JustitiaError):
@@ -295,13 +295,14 @@ class ResponseError(JustitiaError):
 
     Attributes:
         status: HTTP status.
-        message: What the service said.
-        code: The service's error code, e.g. `context_length_exceeded`, if it gave one.
-        retry_after_s: When to try again, if the service said so.
-        dropped_reason: Why the call was dropped, one of `protocol.refusals.DropReason`, if given.
-        limit: The limit that binds, if one was named: scope, unit, limit, remaining, `reset_s`,
+        message: Message of the service.
+        code: The service's error code, for example `context_length_exceeded`; None if it gave none.
+        retry_after_s: Time until a retry makes sense, in seconds; None if the service gave none.
+        dropped_reason: Reason why the call was dropped, a `protocol.refusals.DropReason`; None if
+            not given.
+        limit: The limit that applies, if given: scope, unit, limit, remaining, `reset_s`,
             `period_s`.
-        should_retry: Whether another try makes sense, if the service said so.
+        should_retry: Whether a retry makes sense; None if the service did not say.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from justitia_ray.errors import ConfigError
 MAX_LINE_BYTES = 64 * 1024**2
 """Room for an application of half a million inferences."""
 MAX_FILE_BYTES = 1024**3
-"""Unpacked. Room for a million applications without texts; what is larger is some other file."""
+"""Largest unpacked file: room for a million applications without texts."""
 
 _Bytes: TypeAlias = BinaryIO | gzip.GzipFile
 
@@ -30,7 +30,7 @@ class JsonRecord:
         self.fields = fields
 
     def text(self, name: str) -> str:
-        """Return a field that must be a text with something in it.
+        """Return a field that must be a non-blank text.
 
         Raises:
             ConfigError: If it is not.
@@ -41,16 +41,16 @@ class JsonRecord:
         return value
 
     def value(self, name: str) -> Any:
-        """Return a field of any kind, None if it is missing."""
+        """Return a field of any type, None if it is missing."""
         return self.fields.get(name)
 
     def error(self, name: str, allowed: str, value: object) -> ConfigError:
-        """Return the error that says what a field should have been."""
+        """Return an error that names a field, the allowed values and the value."""
         return ConfigError(f"{self.where}: {name} must be {allowed}, got {value!r:.80}")
 
 
 def read_records(path: Path) -> Iterator[JsonRecord]:
-    """Yield the records of a file as it is read, blank lines left out; a `.gz` file is unpacked.
+    """Yield the records of a file lazily, without blank lines; a `.gz` file is unpacked.
 
     Raises:
         ConfigError: If the file cannot be read or is larger than MAX_FILE_BYTES, or a line is not a
@@ -73,7 +73,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file with their numbers, from 1; a `.gz` file is unpacked.
 
     Raises:
-        ConfigError: As `read_records`, but for what is in the lines.
+        ConfigError: As `read_records`, except for the content of the lines.
     """
     try:
         with _opened(path) as file:

@@ -1,16 +1,16 @@
-"""The quantities and ids of the project, named once.
+"""Types of the project's quantities and ids.
 
-The aliases document; they are not enforced, so that exact arithmetic (`fractions.Fraction`) can be
-put in wherever a `KvTokenTime` or a `VirtualTime` is expected, as the oracle tests do.
+The aliases only document, so that exact arithmetic (`fractions.Fraction`) can replace floats
+wherever a `KvTokenTime` or a `VirtualTime` is expected, as in the oracle tests.
 """
 
 from typing import TypeAlias
 
 Seconds: TypeAlias = float
-"""A duration, or an instant on the caller's monotonic clock (`…_at`)."""
+"""A duration, or a time on the caller's monotonic clock (`…_at`)."""
 
 Tokens: TypeAlias = int
-"""A count of tokens; of KV memory too, where one token fills one KV slot in every layer."""
+"""A number of tokens; also of KV memory, where one token takes one KV slot in every layer."""
 
 KvTokenTime: TypeAlias = float
 """KV memory held over decode iterations, in token·iterations (Justitia v1, Sec. IV-A, Eq. 1)."""
@@ -25,5 +25,5 @@ LeaseId: TypeAlias = str
 ReplicaId: TypeAlias = str
 IngressId: TypeAlias = str
 ClientId: TypeAlias = str
-"""Id of a client, whose service a policy compares: an application's id, or a tenant's name."""
+"""Id of a client, the unit whose service a policy compares: an application's id or a tenant."""
 Epoch: TypeAlias = int
