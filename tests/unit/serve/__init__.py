@@ -1,1 +1,1 @@
-"""The serving side without Ray."""
+"""Tests of the service without Ray."""

@@ -1,10 +1,10 @@
-"""A handle of an actor whose methods a test writes."""
+"""Stand-in for a Ray actor handle whose methods a test writes."""
 
 from types import SimpleNamespace
 
 
 class ActorHandle:
-    """Has the methods of its subclass that begin with a `_`, without it."""
+    """Handle that exposes each method `_name` of its subclass as the remote method `name`."""
 
     def __getattr__(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(remote=object.__getattribute__(self, f"_{name}"))

@@ -1,4 +1,4 @@
-"""What `build` refuses of the cluster that it is in, told by stand-ins for Ray and Serve."""
+"""Which clusters `build` refuses, tested with stand-ins for Ray and Serve."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Answer: TypeAlias = HTTPOptions | Exception
 
 
 class StandIn:
-    """A cluster whose controller answers every call so."""
+    """Cluster whose controller gives one fixed answer."""
 
     def __init__(self, answer: Answer) -> None:
         self.get_http_config = self
@@ -27,11 +27,11 @@ class StandIn:
         self._answer = answer
 
     def remote(self) -> "StandIn":
-        """Call the controller; the answer is this object, of which Ray gets what it says."""
+        """Call the controller; the result is this object, from which `get` reads the answer."""
         return self
 
     def get(self, answer: object, *, timeout: float | None = None) -> HTTPOptions:
-        """Wait for the answer, as `ray.get` does."""
+        """Return the answer as `ray.get` does."""
         assert answer is self
         self.waited_s.append(timeout)
         if isinstance(self._answer, Exception):
@@ -44,7 +44,7 @@ Behind = Callable[..., StandIn]
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
-    """Let this process be in a cluster, whose front is HAProxy unless said otherwise."""
+    """Place this process in a cluster, whose front is HAProxy unless stated otherwise."""
 
     def start(answer: Answer, *, haproxy: bool = True) -> StandIn:
         controller = StandIn(answer)
@@ -66,12 +66,12 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was said of Serve's controller."""
+    """Return the logged warnings about Serve's controller."""
     return [text for text in caplog.messages if "Serve's controller" in text]
 
 
-def test_tls_that_haproxy_has_not_is_refused(behind: Behind) -> None:
-    """Callers would get no answer, or plaintext; the sentence says both ways out."""
+def test_tls_behind_haproxy_is_refused(behind: Behind) -> None:
+    """Callers would get plaintext or no answer; the error names both remedies."""
     behind(HTTPOptions(**CERTIFICATE))
 
     with pytest.raises(ConfigError) as refused:
@@ -90,10 +90,9 @@ def test_tls_that_haproxy_has_not_is_refused(behind: Behind) -> None:
         pytest.param(CERTIFICATE, False, id="Serve's own proxy has TLS"),
     ],
 )
-def test_other_fronts_are_let_pass(
+def test_other_fronts_are_accepted(
     behind: Behind, options: dict[str, Any], haproxy: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing else of the front is for `build` to say."""
     behind(HTTPOptions(**options), haproxy=haproxy)
 
     assert app.build(ARGS) is not None
@@ -101,15 +100,17 @@ def test_other_fronts_are_let_pass(
 
 
 def test_serve_that_has_not_started_is_not_waited_for(behind: Behind) -> None:
-    """`serve run module:app` builds first and starts Serve then."""
+    """`serve run module:app` builds the application before it starts Serve."""
     controller = behind(ValueError("Failed to look up actor SERVE_CONTROLLER_ACTOR"))
 
     assert app.build(ARGS) is not None
     assert [] == controller.waited_s
 
 
-def test_process_without_ray_asks_nobody(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`serve build` needs no cluster, and must not start one."""
+def test_process_without_ray_calls_no_cluster(
+    behind: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve build` needs no cluster and must not start one."""
     controller = behind(HTTPOptions(**CERTIFICATE))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
@@ -118,10 +119,10 @@ def test_process_without_ray_asks_nobody(behind: Behind, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError("busy"), RayActorError()])
-def test_controller_without_an_answer_holds_up_nothing(
+def test_silent_controller_does_not_delay_the_build(
     behind: Behind, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be busy or start again: the doctor finds later what could not be seen now."""
+    """The controller may be busy or restarting; the doctor finds the problem later."""
     controller = behind(error)
 
     with caplog.at_level(logging.WARNING):
@@ -131,25 +132,25 @@ def test_controller_without_an_answer_holds_up_nothing(
     assert type(error).__name__ in warning
 
 
-# --- how many replicas
+# --- number of replicas
 
 
 def replicas_of(**sections: Any) -> Any:
-    """Return the deployment of the engines of an application with these sections."""
+    """Return the engine deployment of an application with these sections."""
     ingress = app.build(ARGS | sections)
     ((replicas, _),) = ingress._bound_deployment.init_args[1]
     return replicas._bound_deployment
 
 
 def test_without_autoscaling_the_file_says_how_many(behind: Behind) -> None:
-    """Old files work: Serve's `num_replicas` stands under `deployments`."""
+    """Old files set Serve's `num_replicas` under `deployments`."""
     behind(HTTPOptions(), haproxy=False)
 
     assert replicas_of()._deployment_config.autoscaling_config is None
 
 
 def test_autoscaling_gives_serve_our_policy_with_its_own_delays(behind: Behind) -> None:
-    """Bounds and delays are Serve's; the rules go to the scheduler with each question."""
+    """Serve applies bounds and delays; the scheduler receives the rules with each question."""
     behind(HTTPOptions(), haproxy=False)
     section = {"min_replicas": 0, "max_replicas": 5, "load_s": 200.0, "target_drain_s": 30.0}
     scaling = replicas_of(autoscaling=section)._deployment_config.autoscaling_config
@@ -176,7 +177,7 @@ def test_autoscaling_gives_serve_our_policy_with_its_own_delays(behind: Behind) 
 
 
 def test_external_autoscaler_is_left_alone_by_serve(behind: Behind) -> None:
-    """Two that decide would undo each other's decisions."""
+    """Two autoscalers would undo each other's decisions."""
     behind(HTTPOptions(), haproxy=False)
     section = {"max_replicas": 5, "external": True}
 

@@ -1,4 +1,4 @@
-"""The in-process ASGI caller, against small applications that behave and misbehave."""
+"""The in-process ASGI caller, tested with well-behaved and misbehaving applications."""
 
 import asyncio
 from collections.abc import MutableMapping
@@ -15,25 +15,23 @@ START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 
 
 def chunk(body: bytes, more_body: bool) -> Message:
-    """Return a body message."""
     return {"type": "http.response.body", "body": body, "more_body": more_body}
 
 
 async def messages_of(
     app: AsgiApp, path: str = "/path", context: Context | None = None
 ) -> list[Message]:
-    """Return all messages of one call."""
     return [message async for message in call_asgi(app, path, [], b"in", context)]
 
 
 async def leave_after_head(app: AsgiApp) -> None:
-    """Call an application, and leave after its first message."""
+    """Call an application and leave after its first message."""
     async with aclosing(call_asgi(app, "/path", [], b"")) as messages:
         await anext(messages)
 
 
 async def test_messages_pass_in_order_and_the_body_arrives_whole() -> None:
-    """The caller is all that stands between the application and the wire."""
+    """The caller is the only link between the application and the wire."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = await receive()
@@ -46,7 +44,7 @@ async def test_messages_pass_in_order_and_the_body_arrives_whole() -> None:
 
 @pytest.mark.parametrize("raises", [True, False])
 async def test_application_that_ends_too_early_is_an_engine_error(raises: bool) -> None:
-    """Its caller must neither hang nor take half an answer for a whole one."""
+    """The caller must neither hang nor accept half an answer as a whole one."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         await send(START)
@@ -62,7 +60,7 @@ async def test_application_that_ends_too_early_is_an_engine_error(raises: bool) 
 
 
 async def test_error_after_the_last_message_does_not_spoil_the_answer() -> None:
-    """Starlette sends its 500 and then raises; the caller has his answer by then."""
+    """Starlette sends its 500 and then raises, when the caller already has the answer."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         await send(START)
@@ -73,7 +71,7 @@ async def test_error_after_the_last_message_does_not_spoil_the_answer() -> None:
 
 
 async def test_early_close_says_disconnect_before_it_cancels() -> None:
-    """On a disconnect vLLM frees KV; cancelled at once, a unary generation runs to its end."""
+    """On a disconnect vLLM frees KV. A unary generation that is cancelled at once runs on."""
     seen: list[str] = []
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -93,7 +91,7 @@ async def test_early_close_says_disconnect_before_it_cancels() -> None:
 async def test_application_that_ignores_the_disconnect_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stuck handler must not hold up the replica for ever."""
+    """A stuck handler must not block the replica forever."""
     monkeypatch.setattr("justitia_ray.serve.asgi._GOODBYE_S", 0.01)
     cancelled = asyncio.Event()
 
@@ -126,7 +124,7 @@ async def test_application_runs_in_the_given_context() -> None:
 
 
 async def test_path_is_read_as_a_server_reads_it() -> None:
-    """An id with a slash travels quoted, a model in the query: over a handle as over HTTP."""
+    """An id with a slash is percent-encoded and a model is in the query, as over HTTP."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         await send(START)

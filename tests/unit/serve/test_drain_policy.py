@@ -1,4 +1,4 @@
-"""Serve's policy of a model: what it says to Serve's controller, and that it never waits there."""
+"""Serve's autoscaling policy of a model: its answers to the controller, which it never blocks."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ DEPLOYMENT = DeploymentID("Replica", "demo")
 
 
 class Told:
-    """Answers that a test gives, and the questions."""
+    """Planned answers of the scheduler, and the questions received."""
 
     def __init__(
         self, wanted: int | None, age_s: float = 0.0, leaving: list[str] | None = None
@@ -37,7 +37,6 @@ class Told:
         self.questions: list[dict[str, Any]] = []
 
     def latest(self, question: dict[str, Any]) -> tuple[dict[str, Any], float] | None:
-        """Return the answer."""
         self.questions.append(question)
         if self.wanted is None:
             return None
@@ -47,7 +46,7 @@ class Told:
 def context(
     running: int, target: int, *, requests: float = 0.0, now: float = 0.0, **config: Any
 ) -> AutoscalingContext:
-    """Return what Serve's controller tells a policy."""
+    """Return the context that Serve's controller passes to a policy."""
     settings = AutoscalingConfig(
         **{"min_replicas": 0, "max_replicas": 10, "target_ongoing_requests": 2, **config}
     )
@@ -77,8 +76,8 @@ def policy(told: Told) -> DrainTimePolicy:
     return DrainTimePolicy(**ARGUMENTS, stale_s=STALE_S, answers=told)
 
 
-def test_scheduler_is_told_rules_and_what_loads() -> None:
-    """It sizes by both, and knows neither."""
+def test_question_has_the_rules_and_the_loading_replicas() -> None:
+    """The scheduler computes the size from the rules and the loading replicas."""
     told = Told(3)
     wanted, state = policy(told)(context(2, 5))
 
@@ -93,33 +92,33 @@ def test_scheduler_is_told_rules_and_what_loads() -> None:
 
 
 @pytest.mark.parametrize("told", [Told(None), Told(1, age_s=STALE_S + 1)], ids=["none", "old"])
-def test_without_an_answer_what_there_is_stays(told: Told) -> None:
-    """A scheduler that is started again is no reason to end replicas: they hold its leases."""
+def test_without_an_answer_the_size_stays(told: Told) -> None:
+    """A restarting scheduler is no reason to end replicas, which hold its leases."""
     assert 4 == policy(told)(context(4, 4))[0]
 
 
 def test_without_an_answer_serves_own_count_asks_for_more() -> None:
-    """Seven requests at two a replica are four, where three are."""
+    """Seven requests at two per replica need four replicas, and three exist."""
     assert 4 == policy(Told(None))(context(3, 3, requests=7))[0]
     assert 3 == policy(Told(None))(context(3, 3, requests=1))[0]
 
 
 def test_from_zero_serve_starts_one_at_once_though_it_counts_no_request() -> None:
-    """Our queue holds the calls; Serve's own count of them is 0, and its delay does not apply."""
+    """The calls wait in justitia's queue, so Serve counts 0, and Serve's delay does not apply."""
     decide = _apply_autoscaling_config(policy(Told(1)))
 
     assert 1 == decide(context(0, 0, upscale_delay_s=30.0))[0]
 
 
-def test_what_loads_from_zero_is_not_ended_by_a_smaller_wish() -> None:
-    """While none runs Serve takes each wish at once, without the delay of a scale-down."""
+def test_smaller_target_does_not_end_the_first_loading_replicas() -> None:
+    """While no replica runs, Serve applies each target at once, without the scale-down delay."""
     decide = _apply_autoscaling_config(policy(Told(1)))
 
     assert 3 == decide(context(0, 3, downscale_delay_s=600.0))[0]
 
 
-def test_to_zero_goes_by_serves_delay() -> None:
-    """An empty queue for a moment is no empty queue."""
+def test_scale_to_zero_waits_for_serves_delay() -> None:
+    """A queue that is empty for a moment does not end the last replica."""
     decide = _apply_autoscaling_config(policy(Told(0)))
 
     assert 1 == decide(context(1, 1, downscale_delay_s=600.0))[0]
@@ -138,18 +137,18 @@ def test_to_zero_goes_by_serves_delay() -> None:
     ],
     ids=["one", "several", "none", "earlier scheduler", "gone since the question", "no need"],
 )
-def test_what_serve_counts_though_it_leaves_is_asked_for_beside(
+def test_draining_replicas_counted_by_serve_are_added_to_the_target(
     wanted: int, leaving: list[str] | None, asked: int
 ) -> None:
-    """A controller that is started again takes what drains for what runs, until it has gone.
+    """A restarted controller counts draining replicas as running until they have ended.
 
-    The calls that wait would wait for that, for as long as the longest stream lasts.
+    Without the addition waiting calls would wait as long as the longest stream.
     """
     assert asked == policy(Told(wanted, leaving=leaving))(context(2, 2))[0]
 
 
-def test_loading_time_is_from_the_wish_to_the_first_sight() -> None:
-    """Two are wanted at 10 s; one serves at 40 s, the other at 50 s: the median is told."""
+def test_loading_time_is_from_the_request_to_the_first_report() -> None:
+    """Two replicas are requested at 10 s and serve at 40 s and 50 s; the median is reported."""
     loads = LoadTimes()
     for now, running, target in ((0, 1, 1), (10, 1, 3), (40, 2, 3), (50, 3, 3)):
         loads.observe(running, target, float(now))
@@ -157,10 +156,10 @@ def test_loading_time_is_from_the_wish_to_the_first_sight() -> None:
     assert 40.0 == loads.usual_s
 
 
-def test_replicas_that_a_new_controller_finds_have_not_loaded() -> None:
-    """For a second after its death none runs; sized by loads of a second there would be too many.
+def test_replicas_found_by_a_new_controller_have_no_loading_time() -> None:
+    """For a second after a controller restart none runs, which must not count as a load of 1 s.
 
-    The one that is missed later has loaded for 30 s.
+    The replica that is missing later has loaded for 30 s.
     """
     loads = LoadTimes()
     for now, running in ((0.0, 0), (0.8, 3), (1.0, 4)):
@@ -173,8 +172,8 @@ def test_replicas_that_a_new_controller_finds_have_not_loaded() -> None:
     assert 30.0 == loads.usual_s
 
 
-def test_replica_that_died_loads_from_when_it_is_missed() -> None:
-    """Serve starts another without a change of the target."""
+def test_replacement_of_a_dead_replica_loads_from_its_absence() -> None:
+    """Serve replaces the replica without a change of the target."""
     loads = LoadTimes()
     for now, running in ((0, 2), (5, 1), (25, 2)):
         loads.observe(running, 2, float(now))
@@ -182,8 +181,8 @@ def test_replica_that_died_loads_from_when_it_is_missed() -> None:
     assert 20.0 == loads.usual_s
 
 
-def test_start_that_is_given_up_is_no_load() -> None:
-    """Those asked for last go first, as Serve ends them."""
+def test_abandoned_start_does_not_count_as_a_load() -> None:
+    """Serve ends the latest requested replicas first."""
     loads = LoadTimes()
     for now, running, target in ((0, 1, 1), (1, 1, 2), (5, 1, 3), (7, 1, 2), (30, 2, 2)):
         loads.observe(running, target, float(now))
@@ -191,8 +190,8 @@ def test_start_that_is_given_up_is_no_load() -> None:
     assert 29.0 == loads.usual_s
 
 
-def test_class_is_for_a_process_that_has_not_this_package() -> None:
-    """Serve's controller has not the application's runtime environment."""
+def test_policy_class_is_loaded_without_this_package() -> None:
+    """Serve's controller lacks the application's runtime environment."""
     made = AutoscalingPolicy(policy_function=DrainTimePolicy, policy_kwargs=ARGUMENTS)
     script = (
         "import sys; sys.modules['justitia_ray'] = None\n"
@@ -214,7 +213,7 @@ def test_class_is_for_a_process_that_has_not_this_package() -> None:
 
 
 class StandInActor:
-    """A scheduler actor, and `ray.get` of what it answers."""
+    """Scheduler actor, and a `ray.get` of its answers."""
 
     def __init__(self) -> None:
         self.size = self
@@ -224,12 +223,12 @@ class StandInActor:
         self.asked: list[dict[str, Any]] = []
 
     def remote(self, question: dict[str, Any]) -> "StandInActor":
-        """Take a question."""
+        """Accept a question."""
         self.asked.append(question)
         return self
 
     def get(self, _: object, *, timeout: float) -> dict[str, Any] | None:
-        """Return the next answer once it is let go; the last one again and again."""
+        """Return the next answer once it is released; the last one repeats."""
         assert timeout > 0
         self.free.wait()
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -240,7 +239,7 @@ class StandInActor:
 
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
-    """A scheduler that this process would find in a cluster."""
+    """Scheduler actor that this process would find in a cluster."""
     stand_in = StandInActor()
 
     def get_actor(name: str, namespace: str) -> StandInActor:
@@ -253,13 +252,13 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
 
 
 def asking() -> list[threading.Thread]:
-    """Return the threads that ask."""
+    """Return the polling threads."""
     return [one for one in threading.enumerate() if one.name == "justitia-drain-policy"]
 
 
 @pytest.fixture
 def polled(actor: StandInActor) -> Iterator[list[PolledAnswers]]:
-    """Answers that are asked for a hundred times a second, in a list that alone holds them."""
+    """Answers polled a hundred times a second, in a list that holds the only reference."""
     assert actor.free.is_set()
     held = [PolledAnswers(ARGUMENTS["scheduler"], ARGUMENTS["namespace"], 0.01)]
     yield held
@@ -269,7 +268,7 @@ def polled(actor: StandInActor) -> Iterator[list[PolledAnswers]]:
 
 
 def wanted(polled: list[PolledAnswers]) -> int | None:
-    """Return how many are wanted by the last answer."""
+    """Return the number of replicas wanted by the last answer."""
     latest = polled[0].latest({"n": 1})
     return None if latest is None else latest[0]["wanted"]
 
@@ -278,7 +277,7 @@ def wanted(polled: list[PolledAnswers]) -> int | None:
 async def test_controller_does_not_wait_for_the_scheduler(
     actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
-    """The controller's one loop serves the whole cluster."""
+    """The controller's single event loop serves the whole cluster."""
     actor.free.clear()
     actor.answers = [{"wanted": 2}]
 
@@ -292,7 +291,7 @@ async def test_controller_does_not_wait_for_the_scheduler(
 async def test_failure_leaves_the_last_answer_to_age_and_is_tried_again(
     actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
-    """A scheduler dies and comes back; a thread that died of it would never hear of that."""
+    """The scheduler restarts, and a thread that had ended would never notice."""
     actor.answers = [{"wanted": 2}, ValueError("no actor"), None, {"wanted": 5}]
 
     await eventually(lambda: wanted(polled) == 2, "the first answer is there")
@@ -303,7 +302,7 @@ async def test_failure_leaves_the_last_answer_to_age_and_is_tried_again(
 async def test_thread_ends_with_the_policy(
     actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
-    """Each deployment makes a policy of its own, in a controller that lives for months."""
+    """Each deployment creates a policy in a controller that runs for months."""
     actor.answers = [{"wanted": 2}]
     await eventually(lambda: wanted(polled) == 2, "it asks")
     assert 1 == len(asking())

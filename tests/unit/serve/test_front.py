@@ -1,4 +1,4 @@
-"""The front's environment: limits that fit into open files, Serve's proxy without HAProxy."""
+"""Environment of the HTTP front: connection limits, open files, and Serve's proxy as fallback."""
 
 import os
 import resource
@@ -20,18 +20,18 @@ from justitia_ray.serve.front import (
 )
 
 HAPROXY = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/sh"}
-"""Something that can be executed: the tests of a plan run nothing."""
+"""Executable path for tests that run nothing."""
 
 
 @pytest.fixture(autouse=True)
 def _linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The platform with HAProxy's binary."""
+    """Pretend to run on the platform for which HAProxy's binary exists."""
     monkeypatch.setattr(sys, "platform", "linux")
 
 
 @pytest.mark.parametrize("descriptors", [0, 300, 1_024, 20_000, 20_001, 1_048_576])
 def test_connections_fit_into_open_files_and_one_more_does_not(descriptors: int) -> None:
-    """HAProxy dies at its start if it is promised more than fits; the next one is wasted memory."""
+    """HAProxy exits at its start if its limit needs more open files than the process may have."""
     fitting = fitting_connections(descriptors)
 
     assert wanted_descriptors(fitting) <= max(descriptors, wanted_descriptors(0))
@@ -39,7 +39,7 @@ def test_connections_fit_into_open_files_and_one_more_does_not(descriptors: int)
 
 
 def test_haproxy_takes_2_and_a_half_open_files_a_connection() -> None:
-    """Measured: 7,980 connections start with 20,000 open files, 7,986 ask for 20,002."""
+    """Measured: 7,980 connections start with 20,000 open files, 7,986 need 20,002."""
     assert 7_800 < fitting_connections(20_000) < 7_980
 
 
@@ -55,7 +55,10 @@ def test_haproxy_takes_2_and_a_half_open_files_a_connection() -> None:
 def test_limit_covers_callers_as_far_as_open_files_allow(
     callers: int, descriptors: int, connections: str, notes: int
 ) -> None:
-    """Every waiting caller holds a connection; what does not fit is said, with what to do."""
+    """Every waiting caller holds a connection.
+
+    A limit that does not fit is logged with a remedy.
+    """
     plan = plan_front(callers, descriptors, HAPROXY)
 
     assert connections == plan.environment["RAY_SERVE_HAPROXY_MAXCONN"]
@@ -67,7 +70,7 @@ def test_limit_covers_callers_as_far_as_open_files_allow(
 def test_without_haproxy_the_throughput_settings_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Alone they make nothing cheaper (measured); a front that is missing would end Serve."""
+    """Alone these settings bring no speed (measured), and a missing HAProxy would end Serve."""
     monkeypatch.setattr(front, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     plan = plan_front(1_000, 20_000, {})
@@ -82,8 +85,8 @@ def test_without_haproxy_the_throughput_settings_are_left_out(
     assert "this is darwin" in elsewhere.notes[0]
 
 
-def test_serve_that_speaks_tls_is_its_own_front() -> None:
-    """With HAProxy's environment the application would be refused; what runs it does not matter."""
+def test_serve_with_tls_runs_without_haproxy() -> None:
+    """With HAProxy's environment the application would be refused."""
     nowhere = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/nowhere"}
     for environment in (HAPROXY, nowhere):
         plan = plan_front(1_000, 20_000, environment, tls=True)
@@ -94,13 +97,13 @@ def test_serve_that_speaks_tls_is_its_own_front() -> None:
 
 
 def test_binary_that_cannot_be_run_is_named(tmp_path: Path) -> None:
-    """Ray would find out at Serve's start, in the log of an actor."""
+    """Ray would report the error only at Serve's start, in an actor's log."""
     with pytest.raises(ConfigError, match=r"RAY_SERVE_HAPROXY_BINARY_PATH is '/.*none': the path"):
         plan_front(1, 20_000, {"RAY_SERVE_HAPROXY_BINARY_PATH": str(tmp_path / "none")})
 
 
 def test_haproxy_is_started_without_splicing() -> None:
-    """Ray's configuration has no switch for it, and with it a caller that left is not noticed."""
+    """Ray's configuration has no option for splicing, which hides that a caller has left."""
     plan = plan_front(1, 20_000, HAPROXY).environment
     again = plan_front(1, 20_000, plan).environment
     other = plan_front(1, 20_000, plan | {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/cat"}).environment
@@ -117,7 +120,7 @@ def test_haproxy_is_started_without_splicing() -> None:
 def test_wrapper_that_cannot_be_executed_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An archive may have lost its mode; Ray would refuse to start such a binary."""
+    """An archive may lose the file mode, and Ray would fail to start the wrapper."""
     monkeypatch.setattr(front, "WRAPPER", tmp_path / "haproxy_without_splicing")
     front.WRAPPER.write_text("#!/bin/sh")
     plan = plan_front(1, 20_000, HAPROXY)
@@ -135,7 +138,7 @@ def test_wrapper_that_cannot_be_executed_is_left_out_and_named(
 def test_wrapper_hands_its_arguments_to_the_named_haproxy(
     tmp_path: Path, features: str, arguments: str
 ) -> None:
-    """A build that cannot splice refuses the option."""
+    """A build without splicing rejects the option."""
     binary = tmp_path / "haproxy"
     binary.write_text(f'#!/bin/sh\n[ "$1" = -vv ] && echo "Features: {features}" || echo "$@"\n')
     binary.chmod(0o755)
@@ -151,7 +154,7 @@ def test_wrapper_hands_its_arguments_to_the_named_haproxy(
 
 
 def test_front_is_read_from_the_environment_of_the_process() -> None:
-    """Ray's own default limit counts where none is given."""
+    """Without an explicit limit Ray's default applies."""
     serve = read_front(HAPROXY)
     default = read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"})
     given = read_front(plan_front(20_000, 20_000, HAPROXY).environment | HAPROXY)
@@ -168,7 +171,7 @@ def test_front_is_read_from_the_environment_of_the_process() -> None:
 
 
 def test_process_raises_its_limit_of_open_files_to_what_it_may_have() -> None:
-    """`ray start` leaves an ingress with the shell's 1,024, and each caller takes one."""
+    """`ray start` leaves an ingress the shell's limit of 1,024, and each caller uses one file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
     try:

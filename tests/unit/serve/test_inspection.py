@@ -1,4 +1,4 @@
-"""Each part's own view of itself, and how an inspection gathers the views."""
+"""Each part's report about itself, and the inspection that collects the reports."""
 
 import asyncio
 import json
@@ -48,11 +48,11 @@ CONFIG = AppConfig.parse({"name": "demo", "model": {"name": "m", "path": "none"}
 
 
 inference = partial(services.inference, prompt_tokens=50)
-"""Needs 60 of the replica's 100 tokens."""
+"""Inference that needs 60 of the replica's 100 tokens."""
 
 
 class Desk(Services):
-    """A service that leads, its clock, and what it says of itself."""
+    """Leading service with a manual clock and its inspection report."""
 
     leader: SchedulerService
 
@@ -66,24 +66,24 @@ class Desk(Services):
         return await self.leader.pull(pull(self.number, **fields))
 
     async def submit(self, *items: Any) -> Any:
-        """Let ingress `i` submit."""
+        """Let ingress `i` submit an inference."""
         return await self.leader.submit_many("i", 1, 0, items)
 
     def let_pass(self, seconds: float) -> None:
-        """Let time pass in which the process runs."""
+        """Let time pass while the process runs."""
         for _ in range(round(10 * seconds)):
             self.hands.at += 0.1
             self.leader.term.clock.beat()
 
     async def seen(self) -> SchedulerReport:
-        """Examine it, a second after the last time."""
+        """Inspect the service one second after the last inspection."""
         self.let_pass(1.1)
         return SchedulerReport.model_validate(await self.leader.inspect())
 
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    """A service that leads, which nobody has called."""
+    """Leading service without callers."""
     desk = Desk()
     desk.leader = await desk.start(recovery_s=0.05)
     yield desk
@@ -91,12 +91,12 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 def assert_shows(facts: BaseModel, **expected: Any) -> None:
-    """Check the fields that are named, whatever the others are."""
+    """Check the given fields and ignore the others."""
     assert expected == facts.model_dump(include=set(expected))
 
 
-async def test_scheduler_says_who_holds_what(desk: Desk) -> None:
-    """What the checks compare: leases by replica, inferences by ingress, tags against V."""
+async def test_scheduler_reports_holders_of_leases_and_inferences(desk: Desk) -> None:
+    """The checks compare leases by replica, inferences by ingress, and tags with V."""
     await desk.submit(opened(), inference("q1"), inference("q2"))
     await desk.pull()
     running = LeaseProgress("1-1", 50, 1, running=True)
@@ -120,7 +120,7 @@ async def test_scheduler_says_who_holds_what(desk: Desk) -> None:
 
 
 async def test_application_is_shown_with_an_idle_time_of_its_own(desk: Desk) -> None:
-    """The doctor would else call it late, or not see that it is."""
+    """Otherwise the doctor would misjudge whether the application is late."""
     await desk.submit(opened(), replace(opened("b"), idle_s=30.0))
     seen = await desk.seen()
 
@@ -128,7 +128,7 @@ async def test_application_is_shown_with_an_idle_time_of_its_own(desk: Desk) -> 
 
 
 async def test_unread_mail_is_counted_from_its_first_message(desk: Desk) -> None:
-    """Two looks tell by the number of the first whether anything was read between them."""
+    """The number of the first unread message shows whether anything was read between two looks."""
     await desk.pull()
     await desk.submit(opened(), inference("q1"))
     await desk.pull()
@@ -139,8 +139,8 @@ async def test_unread_mail_is_counted_from_its_first_message(desk: Desk) -> None
     assert [(1, 1), (0, None)] == [(r.unread, r.next_unread) for r in (before, after)]
 
 
-async def test_replica_that_is_free_for_what_is_first_is_said_to_be(desk: Desk) -> None:
-    """The sign of a queue that stands still; one that leaves is not free."""
+async def test_replica_with_room_for_the_first_application_is_flagged(desk: Desk) -> None:
+    """The flag marks a stalled queue; a replica that leaves does not count as free."""
     await desk.pull(draining=True)
     await desk.submit(opened(), inference("q1"))
     leaving = await desk.seen()
@@ -151,14 +151,14 @@ async def test_replica_that_is_free_for_what_is_first_is_said_to_be(desk: Desk) 
     assert "q1" == leaving.first
     assert [1.1, 3.1] == [pytest.approx(look.replicas["r"].draining_s) for look in (leaving, later)]
 
-    # No event grants it: the state is made by hand, as a bug would make it.
+    # No event grants the inference: the state is set by hand, as a bug would leave it.
     later_replica = desk.leader.term.driver.core.state.replicas["r"]
     later_replica.draining, later_replica.takes_leases = False, True
     assert (await desk.seen()).replicas["r"].free_for_first
 
 
 async def test_tag_is_told_with_the_clock_that_it_is_of(desk: Desk) -> None:
-    """Under `fairness: tenant` V inside a tenant is another than V, and F is to be held to it."""
+    """With `fairness: tenant` the V inside a tenant differs, and F must be compared with it."""
     await desk.leader.configure({"policy": "justitia", "policy_options": {"fairness": "tenant"}})
     other = ApplicationArrived("b", "c", "u", 1.0, 1_000.0, "i")
     await desk.submit(opened(), other, inference("q1"), services.inference("q2", "b"))
@@ -171,8 +171,8 @@ async def test_tag_is_told_with_the_clock_that_it_is_of(desk: Desk) -> None:
     assert [True, True] == [a.active and a.finish > a.clock for a in seen.applications.values()]
 
 
-async def test_looks_within_a_second_are_one(desk: Desk) -> None:
-    """Anybody who reaches the port could else keep the scheduler busy with inspections."""
+async def test_inspections_within_a_second_share_one_result(desk: Desk) -> None:
+    """Otherwise any caller of the port could keep the scheduler busy with inspections."""
     await desk.seen()
     await desk.submit(opened())
     desk.let_pass(0.9)
@@ -182,7 +182,7 @@ async def test_looks_within_a_second_are_one(desk: Desk) -> None:
 
 
 async def test_long_tables_are_cut_and_say_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is bounded, and nothing is concluded from what is missing in it."""
+    """The answer is bounded, and missing rows prove nothing."""
     monkeypatch.setattr(scheduler_inspection, "MAX_ENTRIES", 2)
     monkeypatch.setattr(scheduler_inspection, "_MAX_CHECKED", 2)
     await desk.submit(opened(), *(inference(f"q{number}") for number in range(5)))
@@ -193,8 +193,8 @@ async def test_long_tables_are_cut_and_say_so(desk: Desk, monkeypatch: pytest.Mo
     assert "5 inferences; they are looked at up to 2" == seen.unchecked_rules
 
 
-async def test_worst_state_is_inspected_too(desk: Desk) -> None:
-    """An application without an account breaks what looks at accounts; the rest is still told."""
+async def test_corrupt_state_is_still_inspected(desk: Desk) -> None:
+    """An application without an account fails the account checks; the other checks still run."""
     await desk.submit(opened(), inference("q1"))
     await desk.pull()
     del desk.leader.term.driver.core.ledger.fair_share.accounts["a"]
@@ -207,8 +207,8 @@ async def test_worst_state_is_inspected_too(desk: Desk) -> None:
     assert ["1-1"] == list(seen.leases)
 
 
-async def test_store_is_said_as_the_scheduler_sees_it(desk: Desk) -> None:
-    """Its kind decides which checks there are; the age of a save says what is at risk."""
+async def test_store_is_reported_as_the_scheduler_sees_it(desk: Desk) -> None:
+    """The store's kind selects the checks; the age of a save shows what would be lost."""
 
     async def has_saved() -> bool:
         return bool((await desk.leader.status())["saves"] > 0)
@@ -227,7 +227,7 @@ async def test_store_is_said_as_the_scheduler_sees_it(desk: Desk) -> None:
 
 
 async def own_view(trouble: EngineError | None = None) -> ReplicaReport:
-    """Return what a replica says that holds `1-1` and `1-2`, of which the second was aborted."""
+    """Return the report of a replica that holds lease `1-1` and the aborted lease `1-2`."""
 
     def check() -> None:
         if trouble is not None:
@@ -270,8 +270,8 @@ async def own_view(trouble: EngineError | None = None) -> ReplicaReport:
     return own
 
 
-async def test_replica_says_what_it_holds_and_what_it_has_yet_to_confirm() -> None:
-    """A lease is missing at its replica only if its end is not on the way either."""
+async def test_replica_reports_held_leases_and_unconfirmed_ends() -> None:
+    """A lease is missing at its replica only if its end is not being reported either."""
     own = await own_view()
 
     assert {"1-1": ("armed", False), "1-2": ("running", True)} == {
@@ -281,7 +281,7 @@ async def test_replica_says_what_it_holds_and_what_it_has_yet_to_confirm() -> No
 
 
 async def test_replica_says_why_its_engine_cannot_go_on() -> None:
-    """The reason is in the process that is about to leave, and soon nowhere else."""
+    """The reason is only in the process that is about to exit."""
     assert "out of memory" == (await own_view(EngineError("out of memory"))).engine
 
 
@@ -289,7 +289,7 @@ async def test_replica_says_why_its_engine_cannot_go_on() -> None:
 
 
 async def inspect_replica(replica_id: str) -> dict[str, Any]:
-    """Replica `r1` answers, `r2` is gone, `r3` hangs."""
+    """Answer for `r1`, report `r2` as gone, and hang for `r3`."""
     if replica_id == "r2":
         raise ConnectionLost("the connection to r2 is lost")
     if replica_id == "r3":
@@ -299,7 +299,7 @@ async def inspect_replica(replica_id: str) -> dict[str, Any]:
 
 
 async def scheduler_of_two() -> dict[str, Any]:
-    """The scheduler hears of r1 and r2."""
+    """Return the report of a scheduler with replicas r1 and r2."""
     replica = {"silent_s": 0.1, "kv_tokens": 100}
     heard_of = {"r1": {"address": "10.0.0.1:7001"} | replica, "r2": replica}
     return {"ready": True, "epoch": 3, "replicas": heard_of}
@@ -312,9 +312,9 @@ async def _never(address: str, target: str) -> Link:
 def calls(
     scheduler: Callable[[], Awaitable[Any]] = scheduler_of_two, links: ReplicaLinks | None = None
 ) -> InspectionCalls:
-    """Return the calls of an ingress of which Serve runs r1 and r3, and starts r4.
+    """Return an ingress's inspection calls; Serve runs r1 and r3 and starts r4.
 
-    One of its inferences runs, and one waits.
+    One inference of the ingress runs, and one waits.
     """
     inferences = {
         "q1": SimpleNamespace(held_lease=lambda: "3-1"),
@@ -336,7 +336,7 @@ def calls(
 
 @pytest.fixture(autouse=True)
 def _serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serve's controller answers at once, and nobody is waited for long."""
+    """Let Serve's controller answer at once, with short timeouts."""
     replicas = {"r1": "RUNNING", "r3": "RUNNING", "r4": "STARTING"}
     seen = ServeReport(
         nodes=1,
@@ -349,8 +349,8 @@ def _serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "_SCHEDULER_S", 0.02)
 
 
-async def test_all_that_should_answer_are_asked_and_silence_is_noted() -> None:
-    """Replicas of the scheduler and of Serve: one that only Serve knows may be the hung one."""
+async def test_all_parts_are_inspected_and_silent_ones_listed() -> None:
+    """A replica that only Serve lists may be the one that hangs."""
     found = await calls().inspect()
 
     silent = {"r2": "ConnectionLost: the connection to r2 is lost", "r3": "no answer within 0.02 s"}
@@ -367,8 +367,8 @@ async def test_all_that_should_answer_are_asked_and_silence_is_noted() -> None:
     assert own == found.ingress
 
 
-async def test_replica_that_was_never_called_is_asked_where_the_scheduler_has_it() -> None:
-    """An ingress learns addresses with its grants; without traffic it has none."""
+async def test_uncalled_replica_is_inspected_at_the_schedulers_address() -> None:
+    """An ingress learns addresses from grants and has none without traffic."""
     dialled: list[tuple[str, str]] = []
 
     async def dial(address: str, target: str) -> Link:
@@ -384,12 +384,12 @@ async def test_replica_that_was_never_called_is_asked_where_the_scheduler_has_it
 
 
 async def hangs() -> Any:
-    """The scheduler stands still."""
+    """Hang, as a stalled scheduler does."""
     await asyncio.Event().wait()
 
 
 async def is_gone() -> Any:
-    """The scheduler's process is gone."""
+    """Fail, as a dead scheduler process does."""
     raise RayActorError
 
 
@@ -403,7 +403,7 @@ async def is_gone() -> Any:
 async def test_silent_scheduler_is_a_result(
     scheduler: Callable[[], Awaitable[Any]], reason: str
 ) -> None:
-    """Something is wrong when a service is inspected: an error would say less than the rest."""
+    """An inspection is made during failures, so the other parts are still reported."""
     found = await calls(scheduler).inspect()
 
     assert found.scheduler is None
@@ -412,7 +412,7 @@ async def test_silent_scheduler_is_a_result(
 
 
 async def test_inspections_at_once_are_one() -> None:
-    """Ten operators who look at the same trouble ask everybody once."""
+    """Ten operators who inspect one failure send one set of requests."""
     asked = 0
 
     async def counting() -> dict[str, Any]:
@@ -427,7 +427,7 @@ async def test_inspections_at_once_are_one() -> None:
 
 
 async def test_path_answers_with_what_the_doctor_reads() -> None:
-    """Both sides go by one schema, and it is JSON."""
+    """Both sides share one JSON schema."""
     nothing: Any = None
     async with client_of(ServedModel(CONFIG, nothing, nothing, nothing, calls())) as client:
         answer = await client.get("/v1/examination")
@@ -451,7 +451,7 @@ async def test_path_answers_with_what_the_doctor_reads() -> None:
 def test_certificates_of_serve_are_seen_in_its_http_options(
     http_options: dict[str, Any] | None, tls: bool | None
 ) -> None:
-    """Serve says the options that were set; a Serve that says none is not called plain."""
+    """The options show what was set; a Serve without TLS options is not reported as plaintext."""
     assert gathering._asks_for_tls(http_options) is tls
 
 
@@ -474,10 +474,10 @@ _RETRIED = (
     ],
     ids=["well", "updating", "scaling", "retried", "unhealthy", "failed", "not said"],
 )
-def test_deployment_that_does_not_start_is_told_with_serves_reason(
+def test_failing_deployment_is_reported_with_serves_message(
     deployment: dict[str, Any], reason: str | None
 ) -> None:
-    """While Serve tries again its status is that of an update; only the message tells of it."""
+    """While Serve retries, its status is that of an update, and only the message has the error."""
     told = gathering._failure(deployment)
 
     assert (told is None) == (reason is None)

@@ -1,4 +1,4 @@
-"""Metrics through Ray: what its exporter is told, how often, and after which mistakes."""
+"""Metrics exported through Ray: names, values, intervals, and behaviour after errors."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from tests.unit.observability.recording_backend import RecordingBackend
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
 def test_every_metric_of_the_table_can_be_made(metric: Metric) -> None:
-    """Ray refuses descriptions that are not ASCII, and boundaries of 0: none would be exported."""
+    """Ray refuses descriptions that are not ASCII and bucket bounds of 0."""
     backend, labels = RayMetrics(), dict.fromkeys(metric.labels, "x")
 
     if metric.kind == "counter":
@@ -31,7 +31,7 @@ def test_every_metric_of_the_table_can_be_made(metric: Metric) -> None:
 
 
 class _Gauge:
-    """Keeps what Ray is told, by name, and by the upper end of a bucket."""
+    """Ray gauge that stores its values by name and by the upper end of a bucket."""
 
     told: ClassVar[dict[str, dict[str, float]]] = {}
 
@@ -40,7 +40,6 @@ class _Gauge:
         self._labels = tag_keys
 
     def set(self, value: float, tags: Mapping[str, str]) -> None:
-        """Keep it."""
         assert tuple(tags) == self._labels
         self.told.setdefault(self._name, {})[tags.get("le", "")] = value
 
@@ -51,17 +50,17 @@ _LE = ("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "1.0"
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
-    """What Ray is told."""
+    """Values that Ray has received."""
     monkeypatch.setattr(ray_metrics, "Gauge", _Gauge)
     monkeypatch.setattr(_Gauge, "told", {})
     return _Gauge.told
 
 
 def test_histogram_has_the_series_of_prometheus(told: dict[str, dict[str, float]]) -> None:
-    """Dashboards and alerts select them: buckets count all that is below, up to all of it.
+    """Dashboards and alerts select cumulative buckets.
 
-    Each bucket is a name of its own for Ray, whose agent takes 2,000 series of one. They become one
-    name in its exporter, which joins underscores.
+    Each bucket is a separate name for Ray, whose agent accepts 2,000 series per name. The exporter
+    joins underscores, which makes them one name.
     """
     labels = dict.fromkeys(m.ACCOUNTS_EXCHANGE_SECONDS.labels, "x")
     counts = [2, 0, 1, *[0] * 7, 4]
@@ -75,10 +74,10 @@ def test_histogram_has_the_series_of_prometheus(told: dict[str, dict[str, float]
     assert len(told) == len(_LE)
 
 
-def test_ray_without_open_telemetry_is_told_of_one_name(
+def test_ray_without_open_telemetry_gets_one_name(
     told: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its older exporter leaves names as they are."""
+    """Ray's older exporter leaves names unchanged."""
     monkeypatch.setenv("RAY_enable_open_telemetry", "0")
     labels = dict.fromkeys(m.ACCOUNTS_EXCHANGE_SECONDS.labels, "x")
     RayMetrics().set_histogram(m.ACCOUNTS_EXCHANGE_SECONDS, labels, [1] * len(_LE), 0.0)
@@ -90,7 +89,7 @@ _ARGS = {"name": "app", "model": {"name": "m", "path": "none"}}
 
 
 def test_measures_have_the_labels_and_the_bounds_of_the_configuration() -> None:
-    """Two applications, or two models of one, are told apart in one Prometheus."""
+    """One Prometheus distinguishes applications, and models of one application."""
     config = AppConfig.parse(_ARGS | {"metrics": {"max_classes": 1}})
     measures = new_measures(config, "replica", "r7")
 
@@ -100,10 +99,10 @@ def test_measures_have_the_labels_and_the_bounds_of_the_configuration() -> None:
     assert ["a", "other"] == [measures.label("application_class", name) for name in ("a", "b")]
 
 
-def test_failing_look_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Metrics are for people: without them the service goes on, and what it counts is told.
+def test_failing_export_is_logged_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Without metrics the service continues, and counts are exported later.
 
-    A failure that comes after a success is another one.
+    A failure after a success is logged again.
     """
     fails = True
 
@@ -126,8 +125,8 @@ def test_failing_look_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureF
     assert 2 == len(caplog.records)
 
 
-async def test_exporter_that_ends_tells_all_and_nothing_more() -> None:
-    """Nothing is lost at an orderly end; a scheduler that lost its office says so once."""
+async def test_stopping_exporter_sends_all_values_once() -> None:
+    """An orderly end loses no value, and a superseded scheduler reports its state once."""
     looks: list[int] = []
     measures = new_measures(AppConfig.parse(_ARGS), "scheduler")
     taken = RecordingBackend()

@@ -1,4 +1,4 @@
-"""The service's README names files and names in them; they are held to the code."""
+"""Names of files and functions in the service's README exist in the code."""
 
 import re
 from importlib import import_module
@@ -18,7 +18,6 @@ STATIONS = [
 
 
 def test_life_of_an_inference_has_nine_steps_each_with_its_file() -> None:
-    """A newcomer follows them from file to file."""
     steps = re.split(r"(?m)^\d\. ", LIFE)[1:]
 
     assert 9 == len(steps)
@@ -27,8 +26,8 @@ def test_life_of_an_inference_has_nine_steps_each_with_its_file() -> None:
 
 
 @pytest.mark.parametrize(("path", "name"), STATIONS)
-def test_station_is_where_the_readme_says(path: str, name: str) -> None:
-    """A name that moved and is not found here is worse than no map."""
+def test_readme_step_names_an_existing_function(path: str, name: str) -> None:
+    """A name that has moved makes the README misleading."""
     file = (SERVE / path).resolve().relative_to(ROOT)
     found = import_module(".".join(file.with_suffix("").parts))
     for part in name.split("."):
@@ -36,7 +35,7 @@ def test_station_is_where_the_readme_says(path: str, name: str) -> None:
 
 
 def test_every_folder_is_described() -> None:
-    """Each process has its row in the table."""
+    """Each process has a row in the README's table."""
     folders = {entry.name for entry in SERVE.iterdir() if (entry / "__init__.py").exists()}
 
     assert folders == set(re.findall(r"^\| \[`(\w+)/`\]", README, re.M))

@@ -1,4 +1,4 @@
-"""Spans on their way to a collector, through OpenTelemetry's SDK and over HTTP."""
+"""Spans sent to a collector over HTTP with OpenTelemetry's SDK."""
 
 import builtins
 import re
@@ -27,12 +27,11 @@ LINK = TraceContext(0xCAFE, 0xF00D, is_sampled=True)
 
 
 def section(**values: Any) -> TracingSection:
-    """Return the settings of tracing."""
     return TracingSection.parse({"endpoint": "http://127.0.0.1:1/v1/traces"} | values)
 
 
 async def test_span_arrives_as_it_was_made() -> None:
-    """Ids are ours: they are what ties the spans of many processes together."""
+    """The ids must not change, because they connect the spans of several processes."""
     child = TraceContext(0xFEED, 0x1, is_sampled=True)
     span = Span(
         "chat small",
@@ -69,7 +68,7 @@ async def test_span_arrives_as_it_was_made() -> None:
 
 
 def test_nothing_is_started_where_tracing_is_off() -> None:
-    """The default costs no thread and no import."""
+    """By default there is neither a thread nor an import."""
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
 
     assert start_span_exporter(config, "ingress", "i-1") is None
@@ -78,7 +77,7 @@ def test_nothing_is_started_where_tracing_is_off() -> None:
 def test_headers_come_from_environment_and_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A secret has no place in the configuration; the forms are those of OpenTelemetry."""
+    """A secret does not belong into the configuration; the formats are OpenTelemetry's."""
     monkeypatch.setenv("COLLECTOR", "Authorization=Basic%20abc%3D, x-scope=team-a")
     file = tmp_path / "headers"
     file.write_text("x-key = secret==\n\n")
@@ -102,7 +101,7 @@ def test_headers_come_from_environment_and_file(
 def test_headers_that_cannot_be_read_are_named(
     values: dict[str, str], text: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By their place: what stands there may be a secret."""
+    """The error names the position of the header, because its content may be a secret."""
     if text is not None:
         monkeypatch.setenv("COLLECTOR", text)
     with pytest.raises(ConfigError, match=said) as raised:
@@ -112,7 +111,7 @@ def test_headers_that_cannot_be_read_are_named(
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found when the application is built, and not by traces that never come."""
+    """The missing extra is reported at build time."""
     real = builtins.__import__
 
     def without_exporter(name: str, *arguments: Any, **more: Any) -> Any:
@@ -136,13 +135,13 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_setting_that_is_not_allowed_is_named(values: dict[str, Any]) -> None:
-    """An endpoint without its path would be asked for `/`, which no collector has."""
+    """A URL without a path would make the exporter post to `/`, which no collector serves."""
     with pytest.raises(ConfigError, match=next(iter(values))):
         section(**values)
 
 
-def test_example_of_the_page_is_allowed() -> None:
-    """It is what an operator copies."""
+def test_documented_example_is_valid() -> None:
+    """Operators copy the example."""
     page = (ROOT / "deployments" / "observability.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
 

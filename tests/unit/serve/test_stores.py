@@ -1,4 +1,4 @@
-"""Which stores a configuration means, and what they take from the environment."""
+"""The store selected by a configuration, and the environment variables it reads."""
 
 import time
 from typing import Any
@@ -21,12 +21,11 @@ from tests.eventually import eventually
 
 
 def config(**store: Any) -> AppConfig:
-    """Return a configuration with this section."""
     return AppConfig.parse({"model": {"name": "m", "path": "none"}, "store": store})
 
 
 def test_without_durability_nothing_is_started_or_stored() -> None:
-    """No Redis at all: also none of our own."""
+    """Without durability not even the embedded Redis is started."""
     none = config(durability="none")
 
     assert embedded_server(none) is None
@@ -35,8 +34,8 @@ def test_without_durability_nothing_is_started_or_stored() -> None:
 
 
 @pytest.mark.parametrize("durability", ["batched", "strict"])
-async def test_with_it_there_is_a_redis_of_ours_unless_one_is_named(durability: str) -> None:
-    """Durable by default, without a server to install."""
+async def test_durability_uses_an_embedded_redis_unless_one_is_named(durability: str) -> None:
+    """The service is durable by default, without a Redis server to install."""
     store = scheduler_store(config(durability=durability))
 
     assert isinstance(store, SchedulerStore)
@@ -46,7 +45,7 @@ async def test_with_it_there_is_a_redis_of_ours_unless_one_is_named(durability: 
 
 
 def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never from the configuration, which is logged; nor are they shown with the rest."""
+    """The configuration is logged, so secrets are read from the environment only and not shown."""
     monkeypatch.setenv("A", "redis-s3cret")
     monkeypatch.setenv("B", "sentinel-s3cret")
     found = store_credentials(
@@ -65,18 +64,18 @@ def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("key", ["redis_password_env", "redis_sentinel_password_env"])
 def test_variable_that_is_not_set_is_named(key: str) -> None:
-    """It has to be set on the node of the scheduler, not only where one deploys."""
+    """The variable must be set on the scheduler's node, not only where `serve deploy` runs."""
     section = config(redis_url="redis+sentinel://h/s", **{key: "NOT_SET_ANYWHERE"})
     with pytest.raises(ConfigError, match=f"store.{key}: variable NOT_SET_ANYWHERE is not set"):
         scheduler_store(section)
 
 
 async def test_actor_without_durability_serves_and_its_epochs_rise() -> None:
-    """A restarted one has to be listened to, though it remembers nothing."""
+    """Callers must follow a restarted actor although it remembers nothing."""
     values = config(durability="none").model_dump()
     epochs: list[int] = []
     for _ in range(2):
-        # They are milliseconds, and a restart takes longer than one: here it might not.
+        # Epochs are milliseconds; a restart normally takes longer than one, but here it might not.
         await eventually(lambda: max(epochs, default=0) < int(1000 * time.time()), "time passes")
         actor = SchedulerActor(values)
         epochs.append(await actor.configure({}))
@@ -86,8 +85,8 @@ async def test_actor_without_durability_serves_and_its_epochs_rise() -> None:
     assert 1_700_000_000_000 < epochs[0] < epochs[1]
 
 
-async def test_actor_takes_office_above_an_epoch_that_its_callers_know() -> None:
-    """The wall clock was set back: nobody would listen to what it says by itself."""
+async def test_actor_starts_above_its_callers_epoch() -> None:
+    """After the wall clock was set back, the clock's epoch alone would be ignored."""
     actor = SchedulerActor(config(durability="none").model_dump())
     known = await actor.configure({}) + 10**9
     first = await (await actor.started()).poll_grants("i", known, 0)

@@ -1,4 +1,4 @@
-"""What the accounts have stored by the time that they answer, and what they leave in the store."""
+"""What the accounts service has stored when it answers, and which claims it leaves in the store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -21,13 +21,13 @@ _TENANTS = {"t": {"quotas": [{"unit": "applications", "limit": 9, "per": "day"}]
 
 
 class _HeldStore(AccountsStore):
-    """A store that writes what it is handed when the test says so."""
+    """Store whose saves finish only when the test releases them."""
 
     def __init__(self) -> None:
         super().__init__(None, "app")
         self.written: dict[str, JsonObject] = {}
         self.held: list[asyncio.Event] = []
-        """Of the saves that have begun, in order."""
+        """Events of the pending saves, in the order in which the saves began."""
 
     async def save(self, epoch: Epoch, records: Mapping[str, JsonObject | None]) -> bool:
         self.held.append(asyncio.Event())
@@ -45,13 +45,12 @@ async def _begun(store: AccountsStore) -> AccountsService:
 
 @pytest.fixture
 def redis() -> FakeSchedulerStore:
-    """The stored records, over several lives of the accounts actor."""
+    """Redis stand-in that survives restarts of the accounts actor."""
     return FakeSchedulerStore()
 
 
 @pytest_asyncio.fixture
 async def service(redis: FakeSchedulerStore) -> AsyncIterator[AccountsService]:
-    """Accounts on it."""
     service = await _begun(_on(redis))
     yield service
     await service.end()
@@ -68,8 +67,8 @@ def _asks(service: AccountsService, scheduler: str, *names: str) -> Exchange:
     return Exchange(scheduler, 1, 1, asks=asks, accounts=service.book.epoch)
 
 
-async def test_what_was_granted_is_stored_before_it_is_answered_whoever_else_asks() -> None:
-    """The models of an application ask at the same time: one is no reason to answer the other."""
+async def test_grant_is_stored_before_any_concurrent_ask_is_answered() -> None:
+    """An answer to one model's ask may not precede the save that another model's ask started."""
     store = _HeldStore()
     service = await _begun(store)
     first = asyncio.create_task(service.exchange(_asks(service, "m1", "a")))
@@ -79,22 +78,22 @@ async def test_what_was_granted_is_stored_before_it_is_answered_whoever_else_ask
     await asyncio.sleep(0)
     store.held[0].set()
     third = asyncio.create_task(service.exchange(_asks(service, "m3", "c")))
-    for _ in range(10):  # far more turns than the answers take
+    for _ in range(10):  # more loop turns than the answers need
         await asyncio.sleep(0)
 
     assert first.done()
     assert not second.done()
-    assert 2 == len(store.held)  # an older one could be written after a newer one
+    assert 2 == len(store.held)  # otherwise an older save could overwrite a newer one
     for held in store.held:
         held.set()
     await asyncio.gather(second, third)
     assert {"claim:m1|a", "claim:m2|b", "claim:m3|c"} <= store.written.keys()
 
 
-async def test_claim_that_ends_while_the_store_is_away_is_not_there_when_it_is_back(
+async def test_claim_that_ends_during_a_store_outage_is_removed_afterwards(
     service: AccountsService, redis: FakeSchedulerStore
 ) -> None:
-    """Later accounts would count the application twice: as used, and as claimed for good."""
+    """A leaked claim would count the application twice: once as used and once as claimed."""
     await service.exchange(_asks(service, "m", "a"))
     redis.away = True
     over = Use("a", {Unit.APPLICATIONS: 1.0}, is_over=True)

@@ -1,4 +1,4 @@
-"""A judge of grammars that does what they say, for workers without vLLM."""
+"""A grammar judge without vLLM that returns the verdict written in the grammar itself."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from justitia_ray.serve.engines.grammar_worker import Judge
 
 
 def scripted_judge(config: str) -> Callable[[], Judge]:
-    """Return a maker of judges; `config` may say that there is none, or none before a file."""
+    """Return a factory of judges; `config` can make it fail, or fail until a given file exists."""
     if config == "broken":
         raise RuntimeError("no such model")
 

@@ -1,4 +1,4 @@
-"""An engine's options and variables, checked before anything is started."""
+"""Engine options and environment variables are checked before any process starts."""
 
 import logging
 from typing import Any
@@ -12,7 +12,6 @@ from justitia_ray.serve.engines.vllm_variables import UNWANTED, drop_unwanted
 
 
 def config(name: str = "m", **engine: Any) -> AppConfig:
-    """Return the configuration of a model with such an engine."""
     return AppConfig.parse({"model": {"name": name, "path": "p"}, "engine": engine})
 
 
@@ -30,7 +29,7 @@ def test_variable_that_changes_the_inner_server_is_refused_by_name(name: str) ->
 
 
 def test_stray_variables_are_dropped_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    """They are on a node for another program; their values may be secrets."""
+    """Stray variables may belong to another program on the node; their values may be secrets."""
     environment = {
         "VLLM_API_KEY": "s3cret",
         "VLLM_PORT": "tcp://10.0.0.1:8000",
@@ -47,8 +46,8 @@ def test_stray_variables_are_dropped_and_named(caplog: pytest.LogCaptureFixture)
     assert {"VLLM_PORT": "29500"} == port
 
 
-def test_parser_is_asked_once_for_the_same_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time takes ten seconds."""
+def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of vLLM's parser takes ten seconds."""
     asked: list[str] = []
 
     def ask(question: str, environment: dict[str, str]) -> str | None:
@@ -74,8 +73,8 @@ def test_parser_that_is_not_installed_is_not_asked(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.vllm
-def test_parser_runs_in_a_process_of_its_own() -> None:
-    """A misspelt option, and a template that is not there: both ended each start of a replica."""
+def test_parser_runs_in_a_separate_process() -> None:
+    """A misspelt option or a missing template used to end every start of a replica."""
     models = {
         "misspelt": config("misspelt", vllm_args={"max_modle_len": 4}),
         "template": config("template", vllm_args={"chat_template": "/no/such/file.jinja"}),

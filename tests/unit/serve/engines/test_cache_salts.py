@@ -1,4 +1,4 @@
-"""Salts of the prefix cache: one for each tenant, which no salt of a caller can give."""
+"""Prefix-cache salts: one for each tenant, which no salt of another tenant's caller can equal."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ def test_callers_salt_divides_further(isolation: Any) -> None:
 
 
 def test_no_salt_of_a_caller_is_another_tenants() -> None:
-    """Neither its digest, nor a text that would run over into the tenant's part."""
+    """A salt may contain another tenant's digest, or text that overflows into the tenant part."""
     others = {_salt("tenant", tenant) for tenant in ("a", "a/b", "b")}
     named = [*(salt for salt in others if salt), "a", "b", "1:a", "|a", "a1:b", "1:b1:s"]
 
@@ -42,7 +42,7 @@ def test_no_salt_of_a_caller_is_another_tenants() -> None:
 
 
 def test_callers_salts_are_bounded_in_number_and_length() -> None:
-    """One that was not used for ten minutes makes room; another tenant has room of its own."""
+    """A salt that was unused for ten minutes is evicted; each tenant has a separate budget."""
     salts = CacheSalts("tenant", 2)
     for now, own in ((0.0, "r"), (1.0, "s"), (2.0, "r")):
         salts.salt("a", own, now)
@@ -57,7 +57,7 @@ def test_callers_salts_are_bounded_in_number_and_length() -> None:
 
 
 def test_tenants_that_are_idle_take_no_memory() -> None:
-    """A tenant whose calls have stopped was kept for good; one that goes on is not dropped."""
+    """An idle tenant used to be kept forever."""
     salts = CacheSalts("tenant", 1)
     for number in range(1_000):
         salts.salt(f"t{number}", "s", float(number))
@@ -71,7 +71,7 @@ def test_tenants_that_are_idle_take_no_memory() -> None:
 
 
 class _Engine:
-    """Takes requests as vLLM's output processor does."""
+    """Engine that stores requests as vLLM's output processor does."""
 
     def __init__(self, salts: CacheSalts | None) -> None:
         self.request_states: dict[str, Any] = {}
@@ -85,7 +85,6 @@ class _Engine:
         raise NotImplementedError
 
     def take(self, tenant: str, own: str | None) -> None:
-        """Take a request of a tenant."""
         token = CURRENT_METER.set(LeaseMeter(0, (), tenant))
         self.add_request(SimpleNamespace(request_id="r", cache_salt=own))
         CURRENT_METER.reset(token)

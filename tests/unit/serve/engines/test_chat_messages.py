@@ -1,4 +1,4 @@
-"""Messages and arguments of a chat template, as vLLM prepares them."""
+"""Chat messages and template arguments, prepared as vLLM prepares them."""
 
 from typing import Any
 
@@ -37,7 +37,10 @@ def calling(arguments: Any) -> dict[str, Any]:
     ],
 )
 def test_arguments_of_a_call_are_an_object(given: Any, read: dict[str, Any]) -> None:
-    """Templates iterate them; SDKs send them as JSON text, cut off if the model was."""
+    """Templates iterate over the arguments.
+
+    SDKs send JSON text, cut off if the model's output was.
+    """
     message = calling(given)
     (call,) = one(message)["tool_calls"]
 
@@ -129,7 +132,7 @@ def test_empty_calls_and_fields_of_other_services_are_left_out() -> None:
 
 
 def test_reasoning_has_both_of_its_names() -> None:
-    """Templates read either; clients send the earlier one."""
+    """Templates read either name, and clients send the older one."""
     read = one({"role": "assistant", "content": "x", "reasoning_content": "because"})
 
     assert "because" == read["reasoning"] == read["reasoning_content"]

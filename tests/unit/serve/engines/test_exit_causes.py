@@ -1,4 +1,4 @@
-"""Which ends of an engine's process are its own, and which come from outside."""
+"""Exits of an engine process that count as the engine's failure, and exits caused from outside."""
 
 import signal
 from pathlib import Path
@@ -12,7 +12,7 @@ from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_its
     "exit_code", [None, 1, 3, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS]
 )
 def test_error_or_fault_is_its_own(exit_code: int | None) -> None:
-    """None: it has said that it failed, and its process has not ended yet."""
+    """Exit code None: the engine reported a failure and its process has not ended yet."""
     assert ended_by_itself(exit_code, out_of_memory=False)
 
 

@@ -1,4 +1,4 @@
-"""What is made of the settings: an engine, and the counter of an ingress."""
+"""Engines and token counters built from the settings."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ except StopIteration as end:
 
 
 def test_tokenizer_without_a_class_of_its_own_is_loaded_without_torch(tmp_path: Path) -> None:
-    """Torch costs an ingress seconds at its start and 0.4 GB, and it computes nothing with it."""
+    """Importing torch costs an ingress seconds at start and 0.4 GB."""
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -46,7 +46,6 @@ def test_tokenizer_without_a_class_of_its_own_is_loaded_without_torch(tmp_path: 
 async def test_engine_exports_its_metrics_where_both_settings_say_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: bool, service: bool, exports: bool
 ) -> None:
-    """Who switches metrics off means all of them."""
     made: dict[str, Any] = {}
 
     def record(*arguments: Any, **options: Any) -> object:

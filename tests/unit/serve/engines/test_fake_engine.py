@@ -1,4 +1,4 @@
-"""What the fake engine promises beyond the Protocol: determinism, order, its token rule."""
+"""Guarantees of the fake engine beyond the protocol: determinism, order and its token rule."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.eventually import eventually
 
 @pytest.fixture
 async def engine() -> AsyncIterator[FakeEngine]:
-    """An engine of 100 tokens whose iterations take no time."""
+    """Engine of 100 KV tokens whose iterations take no time."""
     engine = FakeEngine("fake", kv_tokens=100, iteration_s=0)
     await engine.start()
     yield engine
@@ -28,32 +28,29 @@ async def engine() -> AsyncIterator[FakeEngine]:
 
 
 def call(lease_id: str, priority: int = 0, **body: Any) -> EngineCall:
-    """Return a completion call."""
     return EngineCall(lease_id, priority, COMPLETIONS, {}, json.dumps(body).encode())
 
 
 async def choices(engine: FakeEngine, called: EngineCall) -> list[str]:
-    """Return the texts of a unary answer."""
     items = [item async for item in engine.call(called)]
     assert isinstance(items[0], ResponseHead)
     return [choice["text"] for choice in json.loads(items[1])["choices"]]  # type: ignore[arg-type]
 
 
 async def test_text_depends_on_prompt_choice_and_position_alone(engine: FakeEngine) -> None:
-    """Tests compare answers across replicas, restarts and lengths."""
+    """Other tests compare answers across replicas, restarts and lengths."""
     long, other_choice = await choices(engine, call("a", prompt="x y", n=2, max_tokens=9))
     (short,) = await choices(engine, call("b", prompt="x y", max_tokens=4))
     (other_prompt,) = await choices(engine, call("c", prompt="x z", max_tokens=9))
 
     assert long.split()[:4] == short.split()
     assert len({long, other_choice, other_prompt}) == 3
-    # The rule in one shot; no hash() in it, which differs from process to process.
+    # The rule is written out without hash(), which differs between processes.
     ids = [zlib.crc32(f"x y\0{0}\0{i}".encode()) % 1000 for i in range(4)]
     assert short == "".join(f"w{token} " for token in ids)
 
 
 async def test_stop_ends_open_calls_with_an_error() -> None:
-    """A replica that stops must not leave its callers waiting."""
     engine = FakeEngine("fake", kv_tokens=100, iteration_s=60)
     await engine.start()
     open_call = asyncio.create_task(choices(engine, call("a", prompt="x")))
@@ -67,7 +64,7 @@ async def test_stop_ends_open_calls_with_an_error() -> None:
 
 
 def test_memory_of_less_than_a_block_is_refused() -> None:
-    """It would make an engine that never admits anything; the schema knows the other bounds."""
+    """An engine with less than one block of memory would never admit a request."""
     with pytest.raises(ConfigError, match="kv_tokens is 8; it must be at least 16"):
         FakeEngine("fake", kv_tokens=8, block_size=16)
 
@@ -113,7 +110,7 @@ def test_prompt_tokens_follow_the_stated_rule(path: str, body: dict[str, Any], t
     ],
 )
 def test_bodies_without_a_prompt_are_refused(path: str, body: dict[str, Any]) -> None:
-    """A count of zero would be scheduled."""
+    """Without a prompt the request would be scheduled with a token count of zero."""
     with pytest.raises(RequestError):
         parse_request(path, json.dumps(body).encode(), "fake", 100)
 
@@ -128,7 +125,7 @@ def test_bodies_without_a_prompt_are_refused(path: str, body: dict[str, Any]) ->
 async def test_tokens_are_counted_as_prompts_are(
     engine: FakeEngine, fields: dict[str, Any], count: int
 ) -> None:
-    """A client that cuts its prompt to the context must count what will be charged."""
+    """A client that cuts its prompt to the context must count the tokens that will be charged."""
     body = json.dumps(fields).encode()
     head, answer = await engine.answer_unscheduled("/tokenize", {}, body)
     told = json.loads(answer)
@@ -138,7 +135,6 @@ async def test_tokens_are_counted_as_prompts_are(
 
 
 async def test_tokens_become_the_text_that_they_are_in_answers(engine: FakeEngine) -> None:
-    """And what is no list of tokens is the caller's mistake."""
     _, answer = await engine.answer_unscheduled("/detokenize", {}, b'{"tokens": [7, 8]}')
     head, _ = await engine.answer_unscheduled("/detokenize", {}, b'{"tokens": "7"}')
 
@@ -146,13 +142,12 @@ async def test_tokens_become_the_text_that_they_are_in_answers(engine: FakeEngin
     assert 400 == head.status
 
 
-def told_cached(answer: bytes) -> int:
-    """Return the cached tokens in `usage`."""
+def cached_tokens_reported(answer: bytes) -> int:
+    """Return the cached tokens reported in `usage`."""
     return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 async def ask(engine: FakeEngine, called: EngineCall) -> bytes:
-    """Return the body of a unary answer."""
     items = [item async for item in engine.call(called)]
     assert isinstance(items[0], ResponseHead)
     assert 200 == items[0].status, items
@@ -162,7 +157,7 @@ async def ask(engine: FakeEngine, called: EngineCall) -> bytes:
 
 @pytest.fixture
 async def telling() -> AsyncIterator[FakeEngine]:
-    """An engine with blocks of four tokens that tells what it found in its cache."""
+    """Engine with blocks of four tokens that reports its cache hits."""
     engine = FakeEngine(
         "fake",
         kv_tokens=400,
@@ -177,23 +172,22 @@ async def telling() -> AsyncIterator[FakeEngine]:
 
 
 async def test_conversation_that_goes_on_finds_all_that_was_said(telling: FakeEngine) -> None:
-    """Agents send their whole history with each turn; the answer is part of it."""
+    """Agents send their whole history with each turn, including the previous answers."""
     said = [{"role": "user", "content": "a b c d"}]
     first = await ask(telling, EngineCall("1", 0, CHAT, {}, chat(said)))
     answer = json.loads(first)["choices"][0]["message"]["content"]
     said += [{"role": "assistant", "content": answer}, {"role": "user", "content": "e"}]
     second = await ask(telling, EngineCall("2", 0, CHAT, {}, chat(said)))
 
-    assert 0 == told_cached(first)
-    # 4 words, a frame of 4, 8 tokens of the answer, the last of which was never computed.
-    assert 12 == told_cached(second)
+    assert 0 == cached_tokens_reported(first)
+    # 4 words, a frame of 4, and 8 answer tokens, the last of which was never computed.
+    assert 12 == cached_tokens_reported(second)
     assert Progress(8, 8, 0) == telling.release("1")
     assert Progress(25, 8, 12) == telling.release("2")
     assert (telling.cache_queries, telling.cache_hits) == (8 + (16 + 4 + 1 + 4), 12)
 
 
 def chat(messages: list[dict[str, str]]) -> bytes:
-    """Return the body of a chat with an answer of eight tokens."""
     return json.dumps({"messages": messages, "max_tokens": 8}).encode()
 
 
@@ -212,7 +206,7 @@ def chat(messages: list[dict[str, str]]) -> bytes:
 async def test_prompt_is_found_where_vllm_would_find_it(
     telling: FakeEngine, other: dict[str, Any], cached: int
 ) -> None:
-    """By its own tenant and salt; not where the probabilities of the prompt are asked for."""
+    """The cache is keyed by tenant and salt. Requests for prompt log probabilities skip it."""
     tenant = other.pop("tenant", "a")
     prompt = " ".join("abcdefghi")
     body = {"prompt": prompt, "max_tokens": 2}
@@ -220,7 +214,7 @@ async def test_prompt_is_found_where_vllm_would_find_it(
         payload = json.dumps({**body, **more}).encode()
         answer = await ask(telling, EngineCall(lease, 0, COMPLETIONS, {}, payload, (), whose))
 
-    assert cached == told_cached(answer)
+    assert cached == cached_tokens_reported(answer)
 
 
 async def test_salt_that_is_no_text_is_the_callers_mistake(telling: FakeEngine) -> None:
@@ -230,8 +224,7 @@ async def test_salt_that_is_no_text_is_the_callers_mistake(telling: FakeEngine) 
     assert 400 == items[0].status
 
 
-async def test_cached_prompt_takes_no_time_again() -> None:
-    """The prefill of what is new is all that is waited for."""
+async def test_cached_prompt_skips_its_prefill() -> None:
     lengths: list[float] = []
     engine = FakeEngine("fake", kv_tokens=400, iteration_s=0, prefill_s_per_token=1e-6)
     sleep = asyncio.sleep
@@ -247,13 +240,13 @@ async def test_cached_prompt_takes_no_time_again() -> None:
             await ask(engine, call(lease, prompt=prompt, max_tokens=1))
         await engine.stop()
 
-    # All of the first; of the second its last token; of the third what differs.
+    # all of the first prompt, the last token of the second, the differing token of the third
     assert [pytest.approx(n * 1e-6) for n in (4, 1, 1)] == lengths
 
 
 @pytest.mark.parametrize("kv_tokens", [64, 65])
-async def test_engine_goes_on_after_the_first_that_runs_was_preempted(kv_tokens: int) -> None:
-    """It is the last in order: vLLM plans an empty iteration then, and the next one goes on."""
+async def test_engine_continues_after_preempting_its_only_running_request(kv_tokens: int) -> None:
+    """An empty vLLM iteration is planned when the last request in order is preempted."""
     engine = FakeEngine("fake", kv_tokens=kv_tokens, iteration_s=0)
     await engine.start()
     last = asyncio.create_task(ask(engine, call("1", 2, prompt="a b", max_tokens=60)))
@@ -279,8 +272,8 @@ async def test_engine_without_the_cache_computes_every_prompt() -> None:
     assert 400 == engine.free_kv_tokens()
 
 
-def test_count_has_ids_and_places_of_a_chat_where_they_are_wanted() -> None:
-    """By them the queue counts the memory of common beginnings once."""
+def test_token_count_includes_ids_and_cuts_of_a_chat_on_request() -> None:
+    """The queue uses the ids and cut positions to count the memory of common prefixes once."""
     said = [("system", "be brief"), ("user", "a b"), ("assistant", "c"), ("tool", "d e f")]
     messages = tuple({"role": role, "content": text} for role, text in said)
     known = count_prompt(Conversation(messages), wants_ids=True)

@@ -1,4 +1,4 @@
-"""Grammars are compiled in processes that can be killed; the calls of others go on."""
+"""Grammars are compiled in processes that can be killed without affecting other callers."""
 
 import asyncio
 import os
@@ -29,7 +29,6 @@ def _checks(config: str = "fine", timeout_s: float = 30.0) -> GrammarChecks:
 
 @pytest.fixture
 async def checks() -> AsyncIterator[GrammarChecks]:
-    """Checks with a worker of their own, which starts with the first grammar."""
     checks = _checks()
     yield checks
     checks.stop()
@@ -60,7 +59,7 @@ async def test_calls_that_wait_for_one_grammar_share_it(checks: GrammarChecks) -
 
 
 async def test_quick_processes_are_used_again(checks: GrammarChecks) -> None:
-    """A fork costs more than most schemas."""
+    """A fork costs more than compiling most schemas."""
     said = [await _check(checks, "a", f"ok {number}") for number in range(10)]
 
     assert len({one.split(", ")[1] for one in said}) <= 2
@@ -90,7 +89,7 @@ async def test_what_does_not_come_through_is_refused_and_others_are_not(
 
 
 async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(checks: GrammarChecks) -> None:
-    """One of a tenant is compiled at a time, and there is room for another tenant's."""
+    """Each tenant compiles one grammar at a time, and another tenant has a separate slot."""
     await _check(checks, "a", "ok")
     heavy = [asyncio.create_task(_check(checks, "a", f"sleep 1{zeros}")) for zeros in ("", ".0")]
     light = await _check(checks, "b", "ok b")
@@ -115,10 +114,10 @@ async def test_grammar_whose_callers_have_left_is_not_compiled(checks: GrammarCh
 
 
 @pytest.mark.parametrize("kind", ["killed", "disk", "package"])
-async def test_accident_is_a_failure_of_the_engine_and_no_verdict(
+async def test_crash_of_a_fork_is_an_engine_failure_and_not_a_verdict(
     checks: GrammarChecks, kind: str, tmp_path: Path
 ) -> None:
-    """The same grammar was refused with 400 for ten minutes."""
+    """Such a grammar used to be refused with 400 for ten minutes."""
     grammar = f"once {tmp_path / 'mark'} {kind}"
     with pytest.raises(EngineError, match="compiles grammars first"):
         await _check(checks, "a", grammar)
@@ -127,7 +126,7 @@ async def test_accident_is_a_failure_of_the_engine_and_no_verdict(
 
 
 async def test_large_grammars_of_two_tenants_reach_the_worker_whole(checks: GrammarChecks) -> None:
-    """Their bytes were mixed in the pipe, and the worker read callers' text as a frame."""
+    """Interleaved writes to the pipe used to make the worker read caller text as a frame."""
     for number in range(8):
         said = await asyncio.gather(
             *(_check(checks, tenant, f"ok {tenant}{number}" + tenant * 2 * _MIB) for tenant in "ab")
@@ -154,7 +153,10 @@ async def test_worker_that_cannot_start_fails_its_calls_and_no_others() -> None:
 
 
 async def test_worker_that_ends_at_once_is_not_started_for_each_call() -> None:
-    """It takes seconds and half a gigabyte; what has never judged anything may never do."""
+    """A start takes seconds and half a gigabyte.
+
+    A worker that never gave a verdict may never do so.
+    """
     checks = _checks("broken")
     with pytest.raises(EngineError, match="it has ended"):
         await _check(checks, "a", "ok")
@@ -219,13 +221,13 @@ def _worker(config: str) -> Iterator[tuple[psutil.Process, Connection]]:
 
 @pytest.fixture
 def worker() -> Iterator[tuple[psutil.Process, Connection]]:
-    """A worker that is ready, and this end of its pipe."""
+    """Worker that is ready, and the test's end of its pipe."""
     with _worker("fine") as made:
         yield made
 
 
 def _judge(pipe: Connection, number: int) -> list[Result]:
-    """Return what a worker says until a job has its end."""
+    """Return the worker's results up to the end of a job."""
     pipe.send_bytes(msgspec.msgpack.encode(Job(number, b'{"do": "ok"}')))
     results = [msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)]
     while results[-1].number != number:
@@ -236,7 +238,7 @@ def _judge(pipe: Connection, number: int) -> list[Result]:
 async def test_worker_whose_forks_fail_pauses_longer_each_time_and_comes_back(
     tmp_path: Path,
 ) -> None:
-    """It forked without end, as fast as it could, and its calls waited for their time to be up."""
+    """The worker used to fork in a busy loop while its calls ran into their timeouts."""
     file = tmp_path / "there is room"
     with _worker(f"needs {file}") as (process, pipe):
         *notices, result = _judge(pipe, 1)
@@ -290,7 +292,7 @@ async def test_forks_that_fail_are_logged_and_their_calls_told(
 async def test_worker_goes_on_when_a_fork_has_died_as_a_job_comes(
     worker: tuple[psutil.Process, Connection],
 ) -> None:
-    """It heard of both at once, and looked for a fork that it had just replaced."""
+    """The worker used to handle both events at once and look up a fork that it had replaced."""
     process, pipe = worker
 
     def send(number: int) -> None:
@@ -320,7 +322,7 @@ async def test_worker_goes_on_when_a_fork_has_died_as_a_job_comes(
 
 
 class _Code:
-    """Makes a folder as it is unpickled."""
+    """Object that creates a folder when it is unpickled."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -330,10 +332,13 @@ class _Code:
 
 
 @pytest.mark.parametrize("is_frame", [True, False])
-def test_what_comes_through_the_pipe_is_not_run(
+def test_pipe_input_is_never_unpickled(
     worker: tuple[psutil.Process, Connection], tmp_path: Path, is_frame: bool
 ) -> None:
-    """Neither in the worker nor in a fork; protocol 0 is text that a schema can hold."""
+    """Neither the worker nor a fork unpickles input.
+
+    Protocol 0 is text that a schema can contain.
+    """
     _, pipe = worker
     made = tmp_path / "made"
     code = pickle.dumps(_Code(str(made)), protocol=0)

@@ -1,4 +1,4 @@
-"""Counts of prompts by a model's tokenizer and template, and what is refused by them."""
+"""Prompt tokens by a model's tokenizer and chat template, and requests that the count refuses."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ _HI = {"role": "user", "content": "hi"}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer of words, without a chat template."""
+    """Word tokenizer without a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counted(model: Path, path: str, fields: dict[str, Any], **options: Any) -> PromptCount:
-    """Return the count of the only prompt of a body."""
+    """Return the token count of the single prompt of a body."""
     engine = {"vllm_args": {"chat_template": str(_TEMPLATE), **options}}
     config = AppConfig.parse({"model": {"name": "m", "path": str(model)}, "engine": engine})
     body = parse_body(path, json.dumps(fields).encode(), ("m",), None)
@@ -48,18 +48,16 @@ def counted(model: Path, path: str, fields: dict[str, Any], **options: Any) -> P
 
 
 class RefusingTokenizer:
-    """Refuses every effort, and counts the chats that it renders."""
+    """Tokenizer that refuses every reasoning effort and counts the chats that it renders."""
 
     rendered = 0
 
     def get_chat_template(self, template: str | None, tools: Any) -> str:
-        """Return a template that nothing reads."""
         return ""
 
     def apply_chat_template(
         self, messages: Any, reasoning_effort: str | None = None, **arguments: Any
     ) -> str:
-        """Render a chat."""
         self.rendered += 1
         if reasoning_effort is not None:
             raise jinja2.TemplateError("no such effort")
@@ -71,14 +69,13 @@ def chat(*messages: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_template_of_the_options_is_rendered(model: Path) -> None:
-    """`user: hi` and `assistant:`."""
     assert PromptCount(3) == counted(model, CHAT, chat(_HI))
     literal = "{% for m in messages %}{{ m.content }} {% endfor %}"
     assert PromptCount(1) == counted(model, CHAT, chat(_HI), chat_template=literal)
 
 
 def test_arguments_reach_the_template(model: Path) -> None:
-    """The last line is the caller's to leave out."""
+    """The caller may omit the last line."""
     assert PromptCount(2) == counted(model, CHAT, chat(_HI, add_generation_prompt=False))
     template = "{{ mood }} {% for m in messages %}{{ m.content }} {% endfor %}"
     options = {"chat_template": template, "default_chat_template_kwargs": '{"mood": "a b"}'}
@@ -96,7 +93,7 @@ def test_template_that_reads_parts_gets_them(model: Path) -> None:
 
 
 def test_failure_of_a_template_is_left_to_the_engine(model: Path) -> None:
-    """It may be a difference between this reading and the engine's."""
+    """The failure may be a difference between this renderer and the engine."""
     failing = "{{ messages[7].content | items }}"
 
     assert not counted(model, CHAT, chat(_HI), chat_template=failing).is_exact
@@ -140,15 +137,15 @@ def test_effort_that_the_template_refuses_is_named(
         (MESSAGES, chat(_HI, max_tokens=1, reasoning={"effort": "xhigh"})),
     ],
 )
-def test_efforts_of_other_paths_are_not_looked_at(
+def test_reasoning_effort_is_ignored_on_other_paths(
     model: Path, path: str, fields: dict[str, Any]
 ) -> None:
-    """The engine ignores them."""
+    """The engine ignores the reasoning effort on these paths."""
     assert 0 < counted(model, path, fields).tokens
 
 
-def test_efforts_that_callers_make_up_are_not_kept(model: Path) -> None:
-    """A long one is not judged, and of the others the latest are remembered."""
+def test_invented_reasoning_efforts_do_not_fill_the_memory(model: Path) -> None:
+    """A long effort is not checked; of the others only the latest are remembered."""
     tokenizer = RefusingTokenizer()
     renderer = ChatRenderer(tokenizer, ChatOptions(content_format="string"))
     renderer.check_effort("x" * 33, "reasoning_effort")
@@ -163,7 +160,7 @@ def test_efforts_that_callers_make_up_are_not_kept(model: Path) -> None:
 
 
 def test_items_of_other_forms_are_not_judged_by_the_template(model: Path) -> None:
-    """The engine moves system messages to the front; what is counted here is an estimate."""
+    """The engine moves system messages to the front; this count is only an estimate."""
     middle = chat(_HI, {"role": "system", "content": "x"}, _HI, max_tokens=1)
 
     assert not counted(model, MESSAGES, middle).is_exact
@@ -179,7 +176,6 @@ def test_template_of_a_request_is_refused_unless_the_operator_trusts_it(model: P
 
 
 def test_tools_are_counted_unless_the_options_leave_them_out(model: Path) -> None:
-    """`tool: {"type": "function", "function": {"name": "f", "description": null, …}}`."""
     body = chat(_HI, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none")
 
     assert 3 < counted(model, CHAT, body).tokens
@@ -196,7 +192,7 @@ def test_special_tokens_are_the_callers_choice(model: Path) -> None:
 def test_model_without_a_readable_tokenizer_is_estimated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A form that the engine alone reads must not keep the ingress from starting."""
+    """The ingress must start even if only the engine can read the tokenizer's format."""
     (tmp_path / "tokenizer_config.json").write_text("{}")
     found = counted(tmp_path, COMPLETIONS, {"prompt": "a" * 40})
 

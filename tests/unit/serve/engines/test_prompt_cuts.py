@@ -1,4 +1,4 @@
-"""Places in rendered chats after which those that begin alike may differ."""
+"""Positions in rendered chats after which chats with a common beginning may differ."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def _beginnings(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def test_cuts_are_around_the_system_prompt_the_last_answer_and_the_last_message() -> None:
-    """The words of the user stand in the system prompt, too."""
+    """The user's words also occur in the system prompt."""
     assert [
         "[tools]<system>Be brief. Users ask.<user>",
         "[tools]<system>Be brief. Users ask.<user>Users ask.<assistant>Reading.<tool>",

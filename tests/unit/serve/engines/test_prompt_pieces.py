@@ -1,4 +1,4 @@
-"""Long texts are counted in pieces: exactly, and no further than they are of interest."""
+"""Long texts are tokenized in pieces: the count is exact and stops at the requested limit."""
 
 import random
 from collections.abc import Callable
@@ -50,7 +50,7 @@ _PIECE = 2_500
 
 
 def _text(draw: random.Random, characters: int) -> str:
-    """Return a text of words, gaps, numbers, and now and then a long word without any gap."""
+    """Return a text of words, gaps and numbers with an occasional long word without gaps."""
     parts: list[str] = []
     length = 0
     while length < characters:
@@ -126,7 +126,7 @@ def _unigram() -> Any:
 
 
 def _llama_2() -> Any:
-    """Without a pre-tokenizer: words are separated by nothing but the vocabulary."""
+    """Return a tokenizer like Llama 2's, whose text is split by the vocabulary alone."""
 
     def parts(tokenizer: Tokenizer) -> None:
         tokenizer.normalizer = normalizers.Sequence(
@@ -151,12 +151,11 @@ _KINDS = {
 
 @pytest.fixture(scope="module", params=_KINDS)
 def tokenizer(request: pytest.FixtureRequest) -> Any:
-    """A tokenizer of each kind, trained on the spot."""
     return PreTrainedTokenizerFast(tokenizer_object=_KINDS[request.param]())
 
 
 def _run(counting: Counting) -> tuple[int, int]:
-    """Return the tokens that are counted, and the steps that it took."""
+    """Return the number of tokens counted and the steps it took."""
     steps = 1
     while True:
         try:
@@ -184,7 +183,7 @@ def test_pieces_have_as_many_tokens_as_the_whole(tokenizer: Any, seed: int) -> N
 def test_ids_and_cuts_of_pieces_are_those_of_the_whole(
     tokenizer: Any, characters: int, seed: int
 ) -> None:
-    """A cut is the number of tokens that end there or before."""
+    """A cut is the number of tokens that end at or before it."""
     draw = random.Random(seed)
     text = _text(draw, characters)
     whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -198,7 +197,7 @@ def test_ids_and_cuts_of_pieces_are_those_of_the_whole(
 
 
 class _Noting:
-    """A tokenizer that notes how long the texts are that it is given."""
+    """Tokenizer that records the lengths of the texts it encodes."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -227,12 +226,12 @@ def test_too_long_text_is_counted_no_further_than_is_certain(tokenizer: Any, see
     found, steps = _run(PieceCounter(tokenizer, _PIECE).count(text, most, special=True))
 
     assert most < found <= whole
-    assert steps <= 12  # of 24 or more
+    assert steps <= 12  # out of 24 or more
 
 
 @pytest.mark.parametrize("part", ["a", "ab", " ", "\n", "漢", "=", "0", "\u0301", "a\n", "\r"])
 def test_monotonous_text_is_never_counted_for_more_than_it_is(tokenizer: Any, part: str) -> None:
-    """It has no place to cut, or each place looks like another."""
+    """A monotonous text has no place to cut, or every place looks the same."""
     text = part * (20_000 // len(part))
     whole = len(tokenizer(text).input_ids)
     for most in (whole, whole - 1, 10, None):

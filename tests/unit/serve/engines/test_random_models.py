@@ -1,4 +1,4 @@
-"""Where built-in models are put, without building a real one."""
+"""Storage of the built-in random models, tested without building a real one."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,13 @@ from justitia_ray.serve.engines.random_models import materialise_model
 
 @pytest.mark.parametrize("path", ["some/hub-model", "relative/dir", "/absolute/dir"])
 def test_other_paths_are_returned_unchanged(path: str, tmp_path: Path) -> None:
-    """Real models are vLLM's business, and nothing may be written for them."""
+    """Real models are loaded by vLLM, so nothing may be written for them."""
     assert materialise_model(path, tmp_path / "cache") == path
     assert not (tmp_path / "cache").exists()
 
 
 def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
-    """A typing error must not be sent to the hub as a model name."""
+    """A misspelt name must not be requested from the hub."""
     with pytest.raises(
         ConfigError,
         match=r"random:huge.*allowed: random:llama-2-7b, random:llama-3-8b, random:small-llama, ",
@@ -27,7 +27,7 @@ def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -
 
 
 def test_model_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every replica of a node asks for it on every start, and building takes ten seconds."""
+    """Every replica of a node requests the model on every start, and a build takes ten seconds."""
     built: list[Path] = []
 
     def build(directory: Path) -> None:
@@ -48,7 +48,7 @@ def test_model_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_loser_of_a_race_takes_the_winners_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two replicas may start at once on one node; neither may see half a model."""
+    """Two replicas of a node may start at once, and neither may read half a model."""
 
     def build(directory: Path) -> None:
         (directory / "config.json").write_text("loser")
@@ -66,8 +66,9 @@ def test_loser_of_a_race_takes_the_winners_model(
 
 @pytest.mark.vllm
 def test_shape_is_that_of_the_real_model(tmp_path: Path) -> None:
-    """It has as many weights, 6.74 billion, and a text for each token that may be drawn."""
-    from transformers import AutoConfig, AutoTokenizer  # with torch, which no other test here needs
+    """The model has 6.74 billion weights and a text for each token that may be sampled."""
+    # imports torch, which no other test here needs
+    from transformers import AutoConfig, AutoTokenizer
 
     path = materialise_model("random:llama-2-7b", tmp_path)
 
@@ -84,10 +85,11 @@ def test_shape_is_that_of_the_real_model(tmp_path: Path) -> None:
 def test_shape_of_llama_3_has_a_quarter_of_the_kv_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.03 billion weights, and 131,072 bytes of KV for each token."""
-    from transformers import AutoConfig  # with torch, which no other test here needs
+    """The model has 8.03 billion weights and 131,072 bytes of KV for each token."""
+    from transformers import AutoConfig  # imports torch, which no other test here needs
 
-    monkeypatch.setattr(random_models, "_SHAPE_VOCABULARY", 300)  # training is what takes long
+    # training the tokenizer is the slow part
+    monkeypatch.setattr(random_models, "_SHAPE_VOCABULARY", 300)
 
     config = AutoConfig.from_pretrained(materialise_model("random:llama-3-8b", tmp_path))
     kv_size = config.num_key_value_heads * config.head_dim
@@ -99,7 +101,7 @@ def test_shape_of_llama_3_has_a_quarter_of_the_kv_heads(
 
 
 def test_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk must not leave a directory that the next start takes for a model."""
+    """After a full disk the next start must not find a directory that looks like a model."""
 
     def build(directory: Path) -> None:
         (directory / "config.json").write_text("half")

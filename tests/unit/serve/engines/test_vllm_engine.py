@@ -1,4 +1,4 @@
-"""vLLM's options, and the tokens of a lease, without vLLM."""
+"""vLLM's options and the token accounting of a lease, tested without vLLM."""
 
 import sys
 from types import SimpleNamespace
@@ -41,13 +41,12 @@ from justitia_ray.serve.engines.vllm_requests import LeaseMeter
     ],
 )
 def test_options_that_would_break_the_service_are_refused(option: dict[str, VllmValue]) -> None:
-    """Each would change the engine behind the back of the queue, capacity, names or privacy."""
+    """These options would change the queue, capacity, names or privacy unnoticed by the service."""
     with pytest.raises(ConfigError, match=r"vllm_args: .*(allowed|cannot be set|no.* option name)"):
         VllmEngine("model", "name", option)
 
 
-def test_priority_is_always_asked_for() -> None:
-    """It is not vLLM's default."""
+def test_priority_scheduling_is_always_enabled() -> None:
     assert checked_vllm_args({})["scheduling_policy"] == "priority"
     assert checked_vllm_args({"scheduling-policy": "priority"}) == checked_vllm_args({})
     assert checked_vllm_args({"disable_log_stats": False}) == checked_vllm_args({})
@@ -63,7 +62,10 @@ def test_end_of_a_core_says_whether_the_engine_died_by_itself(
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of several the one that has ended; a kernel that has killed since the last look did it."""
+    """With several processes, the one that has ended decides.
+
+    The OOM killer is recognised by the kernel's kill count.
+    """
     engine: Any = VllmEngine("model", "name", {})
     engine._core_processes = [SimpleNamespace(exitcode=code) for code in exit_codes]
     monkeypatch.setattr(vllm_engine, "count_oom_kills", lambda: oom_kills)
@@ -75,7 +77,10 @@ def test_end_of_a_core_says_whether_the_engine_died_by_itself(
 async def test_batches_are_as_large_as_those_of_the_server_of_vllm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defaults go by the use: on an H100 8,192 tokens for the server, 2,048 for no named use."""
+    """The batch size depends on the usage context.
+
+    On an H100 it is 8,192 tokens for the server and 2,048 without a context.
+    """
     uses: list[str] = []
 
     def refuse(_: object, usage_context: str = "ENGINE_CONTEXT", **__: object) -> None:
@@ -98,7 +103,7 @@ async def test_batches_are_as_large_as_those_of_the_server_of_vllm(
 
 
 def test_engine_that_was_killed_did_not_die_by_itself() -> None:
-    """Its exit code is lost where psutil reaps the process before `multiprocessing` does."""
+    """The exit code is lost if psutil reaps the process before `multiprocessing` does."""
     engine: Any = VllmEngine("model", "name", {})
     engine._core_processes = [SimpleNamespace(exitcode=None)]
     engine.kill()
@@ -109,7 +114,7 @@ def test_engine_that_was_killed_did_not_die_by_itself() -> None:
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
 def test_options_go_through_vllms_own_parser() -> None:
-    """What an operator knows from `vllm serve` works here, and what vLLM refuses is named."""
+    """Options of `vllm serve` are accepted, and the error names what vLLM refuses."""
     options = {"max_model_len": 2048, "enforce_eager": True, "enable_prefix_caching": False}
 
     parsed = parse_vllm_args(
@@ -142,7 +147,7 @@ def test_options_go_through_vllms_own_parser() -> None:
     [*(2048, "2048", "2k", "2K", "25.6k", "1M", "0.5m", "auto", "Auto", "-1", -1), " 4k "],
 )
 def test_context_is_declared_as_vllm_reads_it(value: VllmValue) -> None:
-    """The ingress has no vLLM, and goes by it until an engine has started."""
+    """The ingress has no vLLM and uses the declared context until an engine has started."""
     engine = EngineSection(vllm_args={"max_model_len": value})
     parsed = parse_vllm_args("m", "m", checked_vllm_args(engine.vllm_args), {})
 
@@ -160,7 +165,7 @@ def test_context_that_vllm_does_not_read_is_refused(value: VllmValue) -> None:
 
 
 def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
-    """Return what of vLLM's `RequestState` a meter reads, of a sequence that was just taken on."""
+    """Return the fields of `RequestState` that a meter reads, for a newly admitted sequence."""
     serving = object() if generates else None
     return SimpleNamespace(
         request_id=request_id,
@@ -173,8 +178,8 @@ def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
     )
 
 
-def test_input_that_was_read_is_one_token_of_output() -> None:
-    """The protocol charges it with d = 1; before it is read, and if it never is, with nothing."""
+def test_computed_input_is_charged_as_one_output_token() -> None:
+    """An input without generation is charged with d = 1 once computed, and with nothing before."""
     meter = LeaseMeter(0)
     first, second = (state(request_id, 4, generates=False) for request_id in ("a", "b"))
     meter.add_sequence(first)
@@ -186,7 +191,7 @@ def test_input_that_was_read_is_one_token_of_output() -> None:
 
 
 def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
-    """Its first token is one of those, not one more."""
+    """The first token is included in vLLM's count."""
     meter, running = LeaseMeter(0), state("g", 5, generates=True)
     meter.add_sequence(running)
     running.is_prefilling = False
@@ -196,7 +201,6 @@ def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
 
 
 def test_cached_tokens_are_known_once_every_sequence_has_a_token() -> None:
-    """What a stopped call found is in its last word all the same, of those that had one."""
     meter = LeaseMeter(0)
     first, second = (state(request_id, 40, generates=True) for request_id in ("a", "b"))
     meter.add_sequence(first)
@@ -207,5 +211,6 @@ def test_cached_tokens_are_known_once_every_sequence_has_a_token() -> None:
     assert meter.read_progress().cached_tokens is None
     assert 32 == meter.read_final(0.0).cached_tokens
 
-    second.is_prefilling, second.num_cached_tokens = False, 48  # it went on after 8 tokens
+    # the second sequence continued after 8 tokens
+    second.is_prefilling, second.num_cached_tokens = False, 48
     assert Progress(80, 0, 72) == meter.read_progress()

@@ -1,4 +1,4 @@
-"""A model whose parts all answer: a real gateway, in front of stand-ins that keep nothing."""
+"""A served model whose parts all answer: a real gateway in front of stateless stand-ins."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ _JSON = {"content-type": "application/json"}
 
 
 class GrantingQueue(FakeQueueClient):
-    """Grants every inference at once, and forgets it."""
+    """Queue client that grants every inference at once and stores nothing."""
 
     async def next_grant(self, inference: PendingInference) -> Any:
         return Grant("q", "i", "l", "r", 0, 1, 0.0)
@@ -36,54 +36,44 @@ class GrantingQueue(FakeQueueClient):
 
 
 class AnsweringReplicas:
-    """Answers every call with an empty object, or a stream of one event."""
+    """Replica calls that answer with an empty object, or with a stream of one event."""
 
     async def paths(self) -> frozenset[str]:
-        """Return the paths that are answered: all."""
         return frozenset({*INFERENCE_PATHS, *UNSCHEDULED_PATHS})
 
     async def unary(self, grant: Grant, path: str, payload: bytes, headers: Any) -> Answer:
-        """Answer an inference whole."""
         return 200, _JSON, b"{}"
 
     async def unscheduled(self, path: str, payload: bytes) -> Answer:
-        """Answer what takes no turn."""
         return 200, _JSON, b"{}"
 
     async def stream(
         self, grant: Grant, path: str, payload: bytes, resume: Any, headers: Any
     ) -> AsyncIterator[Head | Part]:
-        """Answer an inference in a stream."""
         yield 200, {"content-type": "text/event-stream"}
         yield Part(b"data: [DONE]\n\n", 1, ())
 
 
 class AnsweringScheduler:
-    """Knows every application whose id has an odd number of characters."""
+    """Scheduler that finds every application whose id has an odd number of characters."""
 
     async def find_application(self, key: str) -> dict[str, Any] | None:
-        """Return the view of an application."""
         return {"application_id": key} if self._knows(key) else None
 
     async def applications(self, most: int, tenant: str | None) -> dict[str, Any]:
-        """Return a listing of nothing."""
         none = {"applications": 0, "waiting": 0, "running": 0}
         return {"applications": [], "own": none, "others": none}
 
     async def close_application(self, key: str) -> bool:
-        """Close an application."""
         return self._knows(key)
 
     async def cancel_application(self, key: str) -> bool:
-        """Cancel an application."""
         return self._knows(key)
 
     async def usage(self, days: list[int]) -> dict[str, Any]:
-        """Return no usage."""
         return {"days": {}, "open_from": days[-1]}
 
     async def status(self, applications: int) -> dict[str, Any]:
-        """Return the status of a scheduler that leads."""
         return {"ready": True, "degraded": None, "replicas": {"r": {}}}
 
     def _knows(self, key: str) -> bool:
@@ -91,7 +81,7 @@ class AnsweringScheduler:
 
 
 class AnsweringPredictor:
-    """A handle of a predictor without classes, which takes every sample."""
+    """Predictor handle without classes that accepts every sample."""
 
     def __init__(self) -> None:
         self.overview = SimpleNamespace(remote=self._overview)
@@ -109,16 +99,15 @@ class AnsweringPredictor:
 
 
 class AnsweringInspection:
-    """Finds an ingress and nothing else."""
+    """Inspection that finds one ingress and nothing else."""
 
     async def inspect(self) -> Inspection:
-        """Return the inspection."""
         ingress = IngressReport(ingress_id="i", epoch=1, open_applications=0)
         return Inspection(name="default", model="m", scheduler=None, ingress=ingress)
 
 
 def answering_model(specs: ApplicationSpecCache, **ingress: Any) -> ServedModel:
-    """Return a model `m` that answers everything; `ingress` are settings of that section."""
+    """Return a served model `m` that answers everything; `ingress` sets that section's options."""
     model, engine = {"name": "m", "path": "none"}, {"kind": "fake"}
     config = AppConfig.parse({"model": model, "engine": engine, "ingress": ingress})
     parts: Any = (GrantingQueue(), AnsweringReplicas(), FakeEstimates(), FakeCounter(), specs)

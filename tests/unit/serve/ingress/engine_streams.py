@@ -1,4 +1,4 @@
-"""Streams as vLLM sends them on each path: an event a chunk."""
+"""Streams as vLLM sends them on each path, one event per chunk."""
 
 import json
 from typing import Any
@@ -17,16 +17,16 @@ BODIES: dict[str, dict[str, Any]] = {
     MESSAGES: BODY,
     RESPONSES: {"model": "m", "input": "a", "max_output_tokens": 5, "stream": True},
 }
-"""A call on each path that generates."""
+"""A request body for each path that generates."""
 
 
 def compact(data: Any) -> str:
-    """Return JSON as pydantic writes it, without blanks."""
+    """Return JSON without spaces, as pydantic writes it."""
     return json.dumps(data, separators=(",", ":"))
 
 
 def named(kind: str, **data: Any) -> bytes:
-    """Return an event with its type's name."""
+    """Return an event that carries its type's name."""
     return f"event: {kind}\ndata: {compact({**data, 'type': kind})}\n\n".encode()
 
 
@@ -110,13 +110,13 @@ STREAMS: dict[str, list[bytes]] = {
         named("response.completed", response=_response("completed", _SAID), sequence_number=8),
     ],
 }
-"""A whole stream on each path, an event a chunk."""
+"""A complete stream for each path, one event per chunk."""
 PATHS = tuple(STREAMS)
 HEAD = (200, {"content-type": "text/event-stream; charset=utf-8"})
 
 
 def events_of(body: bytes) -> list[tuple[str | None, Any]]:
-    """Return name and data of each event of a body, without comments; [DONE] is a string."""
+    """Return the name and data of each event of a body, without comments; [DONE] is a string."""
     found = []
     for block in body.decode().split("\n\n"):
         name = data = None

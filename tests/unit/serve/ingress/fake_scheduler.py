@@ -1,4 +1,4 @@
-"""A scheduler, as an ingress sees it over a connection, that a test plays."""
+"""Scheduler stand-in for an ingress: the test posts its messages."""
 
 import asyncio
 from typing import Any
@@ -11,47 +11,44 @@ from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, 
 
 
 class FakeScheduler:
-    """Takes calls in its epoch, and says what the test posts."""
+    """Scheduler that accepts calls of its own epoch and delivers messages posted by the test."""
 
     def __init__(self) -> None:
         self.epoch = 1
         self.batches: list[tuple[int, tuple[Submission, ...]]] = []
-        """(epoch, items) of each submission that was taken, without `Resubmitted`."""
+        """Epoch and items of each accepted submission, without `Resubmitted`."""
         self.has_all = False
-        """Whether the ingress has said, after all else, that it has submitted everything again."""
+        """Whether the ingress has reported the end of its resubmission."""
         self.refused: list[tuple[str, str, NackReason]] = []
         self.still_waits = True
         self.refusal: Refusal | None = None
-        """Why no application is opened."""
+        """Refusal of every application opening; None: openings are accepted."""
         self.standings: tuple[LimitStanding, ...] = ()
-        """Limits that the answer to an opening tells of."""
+        """Limits that are returned with the answer to an opening."""
         self.ingress_ids: list[str] = []
-        """Under which the ingress has called, each once."""
+        """Ids under which the ingress has called, without repetitions."""
         self._forgotten: set[str] = set()
         self.failures: dict[str, list[Exception]] = {}
-        """Raised by the next calls of a method."""
+        """Errors that the next calls of each method raise."""
         self.failed = 0
         self._mailbox: Mailbox[IngressMessage] = Mailbox()
         self._bell = asyncio.Event()
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return its answer to a call."""
         self._maybe_fail(method)
         return await getattr(self, f"_{method}")(*arguments)
 
     @property
     def items(self) -> list[Submission]:
-        """Everything that was taken, in order."""
         return [item for _, items in self.batches for item in items]
 
     def post(self, *messages: IngressMessage) -> None:
-        """Tell the ingress."""
         for message in messages:
             self._mailbox.put(message)
         self._ring()
 
     def replace(self) -> None:
-        """Let another scheduler take office, which knows nothing."""
+        """Replace the scheduler by a new one without state."""
         self.epoch += 1
         self.has_all = False
         self.batches.clear()
@@ -59,14 +56,13 @@ class FakeScheduler:
         self._ring()
 
     def forget(self) -> None:
-        """Give up the ingress for silent, with all that it has outstanding."""
+        """Forget the ingress and its outstanding inferences, as if it had been silent too long."""
         self._forgotten.add(self.ingress_ids[-1])
         self.batches.clear()
         self._mailbox = Mailbox()
         self._ring()
 
     def fail_next(self, method: str, *errors: Exception) -> None:
-        """Let the next calls of a method fail."""
         self.failures.setdefault(method, []).extend(errors)
         self._ring()
 
@@ -80,7 +76,6 @@ class FakeScheduler:
             raise self.failures[method].pop(0)
 
     def _mail(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
-        """Return what an ingress is told now."""
         if ingress_id not in self.ingress_ids:
             self.ingress_ids.append(ingress_id)
         if epoch != self.epoch or ingress_id in self._forgotten:

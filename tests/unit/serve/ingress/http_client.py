@@ -1,4 +1,4 @@
-"""A client of the HTTP application in front of stand-ins."""
+"""HTTP client of the ingress application in front of stand-ins."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -22,7 +22,7 @@ from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 
 
 class StandInGateway:
-    """Reads bodies as the real gateway does, and answers as the test says."""
+    """Gateway that reads bodies as the real one does and returns the answers set by the test."""
 
     max_model_len = 100
 
@@ -33,7 +33,7 @@ class StandInGateway:
         self.items: list[StreamItem] = [(200, {"content-type": "text/plain"}), b"told"]
         self.unscheduled_answer: Answer = (200, {"content-type": "text/plain"}, b"unscheduled")
         self.source: Any = None
-        """Yields the items in place of `items`."""
+        """Source of the stream items; None: `items` are used."""
         self.submitter = self
         self.limits: tuple[LimitStanding, ...] = ()
         self.outlooks = StreamOutlooks(self.ask_outlooks, 0.0)
@@ -41,32 +41,26 @@ class StandInGateway:
         self.may_count = asyncio.Event()
         self.may_count.set()
         self.failed_streams: list[int] = []
-        """Statuses of streams that failed after their head."""
+        """Statuses of the streams that failed after their head was sent."""
 
     def note_failed_stream(self, status: int) -> None:
-        """Note a stream that failed after its head."""
         self.failed_streams.append(status)
 
     def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
-        """Return the limits of every caller's tenant."""
         return self.limits
 
     def parse(self, path: str, raw: bytes, fields: dict[str, Any]) -> Any:
-        """Read a body."""
         return parse_body(path, raw, ("m",), self.max_model_len, fields)
 
     async def counted(self, context: RequestContext, body: Any) -> Any:
-        """Return a body as it is, once that may be."""
         await self.may_count.wait()
         return body
 
     async def check_served(self, path: str) -> None:
-        """Raise the refusal, if there is one."""
         if self.refusal is not None:
             raise self.refusal
 
     async def answer(self, path: str, context: RequestContext, body: Any) -> Answer:
-        """Return the items as a whole answer, or fail."""
         async with aclosing(self.stream(path, context, body)) as answer:
             items: list[Any] = [item async for item in answer]
         (status, head), *chunks = items
@@ -79,7 +73,6 @@ class StandInGateway:
         body: Any,
         on_submitted: Callable[[str], None] = lambda application_id: None,
     ) -> AsyncGenerator[StreamItem]:
-        """Yield the items, or fail."""
         self.answered += 1
         on_submitted("default|own")
         if self.failure is not None:
@@ -93,37 +86,31 @@ class StandInGateway:
             yield item
 
     async def ask_outlooks(self, application_ids: tuple[str, ...]) -> dict[str, Any]:
-        """Return what is known."""
         return self.known_outlooks
 
     def check_path(self, path: str) -> None:
-        """Know no path that is not served."""
+        pass
 
     def name_body(self, raw: bytes, fields: dict[str, Any]) -> bytes:
-        """Return a body as it is."""
         return raw
 
     async def unscheduled(self, path: str, payload: bytes) -> Answer:
-        """Return the answer to an unscheduled call."""
         return self.unscheduled_answer
 
     async def open_application(self, spec: ApplicationSpec) -> tuple[Any, float]:
-        """Open any application."""
         return SimpleNamespace(application_id="a", predicted_kv_token_time=1.0), 1.0
 
     def standings_of(self, tenant: str) -> tuple[()]:
-        """Know no limits."""
         return ()
 
 
 FINDER = ApplicationFinder(RecognitionSection())
-"""Finds applications by what a call says itself; nothing is looked up."""
+"""Finder that uses only the ids in a call and requests nothing from a directory."""
 
 
 def model_of(
     gateway: Any = None, scheduler: Any = None, predictor: Any = None, **config: Any
 ) -> ServedModel:
-    """Return a model `m` behind these stand-ins."""
     parsed = AppConfig.parse({"model": {"name": "m", "path": "none"}, **config})
     nothing: Any = None
     return ServedModel(parsed, gateway, scheduler, predictor, nothing)
@@ -138,7 +125,7 @@ async def client_of(
     raise_app_exceptions: bool = True,
     root: str = "",
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve models in this process, and yield a client of them."""
+    """Serve models in this process and yield an HTTP client of them."""
     app = build_http_app(
         ServedModels(models),
         specs or ApplicationSpecCache(600.0, 100),

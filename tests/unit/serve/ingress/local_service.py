@@ -1,4 +1,4 @@
-"""The HTTP application on a port of this machine, for clients that want a server."""
+"""The HTTP application on a local port, for clients that need a server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, model_o
 
 
 class LocalService:
-    """A service in front of a stand-in, and what its calls raised for Serve."""
+    """HTTP service in front of a stand-in that collects the errors its calls raise to Serve."""
 
     def __init__(self, gateway: StandInGateway, **ingress: Any) -> None:
         model = model_of(gateway, ingress=ingress)
@@ -26,7 +26,7 @@ class LocalService:
         self.raised: list[type[Exception]] = []
 
     async def app(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer a call as Serve does: what it raises is noted, and goes no further."""
+        """Answer a call as Serve does: an error is recorded and not propagated."""
         try:
             await self._app(scope, receive, send)
         except Exception as error:
@@ -34,7 +34,6 @@ class LocalService:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["LocalService"]:
-        """Listen on a free port of 127.0.0.1."""
         config = uvicorn.Config(
             self.app,
             host="127.0.0.1",

@@ -1,4 +1,4 @@
-"""A stream behind nginx with its defaults, which buffers answers unless it is told not to."""
+"""A stream behind nginx with default settings, which buffers answers unless a header forbids it."""
 
 import asyncio
 import socket
@@ -52,7 +52,6 @@ def _listens(port: int) -> bool:
 
 @asynccontextmanager
 async def nginx_before(url: str, folder: Path) -> AsyncIterator[str]:
-    """Run nginx in front of a service, and yield its URL."""
     program, port = debian_program("nginx", "nginx-light"), _free_port()
     config = folder / "nginx.conf"
     config.write_text(_CONFIG.format(folder=folder, port=port, url=url))
@@ -69,7 +68,7 @@ async def nginx_before(url: str, folder: Path) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_each_chunk_passes_before_the_next_is_there(path: str, tmp_path: Path) -> None:
-    """The engine's chunks, and signs of life before and between them."""
+    """Both the engine's chunks and the keepalives before and between them must pass unbuffered."""
     gateway, source = StandInGateway(), Source()
     gateway.source = source
     async with (

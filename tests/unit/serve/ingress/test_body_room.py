@@ -1,4 +1,4 @@
-"""Large bodies wait as bytes for their turn to be read, in fair order and within bounds."""
+"""Large bodies wait unparsed for their turn, in fair order and within memory bounds."""
 
 import asyncio
 import subprocess
@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 class _Readers:
-    """Calls that hold a turn until they are let go."""
+    """Calls that hold a parsing turn until the test ends them."""
 
     def __init__(self, room: BodyRoom) -> None:
         self.room = room
@@ -25,7 +25,7 @@ class _Readers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def begin(self, name: str, size_bytes: int) -> None:
-        """Let a call come; its tenant is its name up to a blank."""
+        """Start a call; the tenant is the part of its name before the space."""
         self._ends[name] = asyncio.Event()
         self._tasks[name] = asyncio.create_task(self._read(name, size_bytes))
         await asyncio.sleep(0)
@@ -42,13 +42,11 @@ class _Readers:
                     self.reading.remove(name)
 
     async def end(self, name: str) -> None:
-        """Let a call be counted."""
         self._ends[name].set()
         await self._tasks[name]
         await asyncio.sleep(0)
 
     async def leave(self, name: str) -> None:
-        """Let a caller leave."""
         self._tasks[name].cancel()
         await asyncio.wait([self._tasks[name]])
         await asyncio.sleep(0)
@@ -94,8 +92,11 @@ async def test_small_body_is_read_whatever_waits() -> None:
             pass
 
 
-async def test_what_finds_no_room_is_refused_and_a_tenant_leaves_room_for_others() -> None:
-    """Of 100 MiB one tenant takes 80, four times the rest; another still finds room."""
+async def test_full_room_refuses_bodies_and_one_tenant_cannot_take_all_of_it() -> None:
+    """One tenant may take 80 of 100 MiB, four times what is left.
+
+    Another tenant still finds room.
+    """
     readers = _Readers(BodyRoom(100 * _MIB, _MIB))
     for call in range(8):
         await readers.begin(f"a {call}", 10 * _MIB)
@@ -114,8 +115,8 @@ async def test_what_finds_no_room_is_refused_and_a_tenant_leaves_room_for_others
         last.note_size(100 * _MIB)
 
 
-def test_body_that_grows_is_counted_once_and_may_take_the_whole_room_alone() -> None:
-    """The share of a tenant is for its second body: the first is as good as any."""
+def test_growing_body_is_counted_once_and_may_fill_the_whole_room() -> None:
+    """A tenant's share limits its second body: a single body may fill the whole room."""
     room = BodyRoom(100 * _MIB)
     with room.hold("a") as body:
         for size_mib in range(101):
@@ -141,7 +142,7 @@ def test_room_is_given_back_once() -> None:
 
 
 async def test_turn_and_room_last_as_long_as_the_thread_that_reads_the_body() -> None:
-    """A caller that sends 16 MB and leaves, again and again, takes one thread and not all."""
+    """A caller that sends 16 MB and disconnects, repeatedly, occupies one thread and not all."""
     room = BodyRoom(16 * _MIB, 16 * _MIB)
     began, may_end = threading.Event(), threading.Event()
 
@@ -219,7 +220,7 @@ print(resident_mib() - begin)
 
 
 def test_memory_of_large_bodies_is_returned() -> None:
-    """Freed bodies leave nothing behind, though small blocks live between them."""
+    """Small blocks that live between freed bodies do not keep the memory from being returned."""
     command = [sys.executable, "-c", _PROGRAM, "returned"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""One ingress of two models: each scheduler hears what is meant for its model."""
+"""One ingress of two models: each scheduler receives the settings of its own model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,18 +17,17 @@ from justitia_ray.serve.ingress.deployment import Ingress
 _ARGS = {
     "models": [{"name": "m", "path": "none"}, {"name": "org/n", "path": "none"}],
     "engine": {"kind": "fake"},
-    "metrics": {"enabled": False},  # there is no exporter without a cluster
+    "metrics": {"enabled": False},  # no metrics exporter exists without a cluster
 }
 
 
 class Handle:
-    """Notes its calls; answers `status` and `table`, and hangs at all others but `configure`."""
+    """Handle that records its calls, answers status, table and configure, and hangs otherwise."""
 
     def __init__(self) -> None:
         self.policies: list[str] = []
 
     def options(self, **options: Any) -> "Handle":
-        """Return a handle of the same."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -49,19 +48,17 @@ class Handle:
 
 
 class WithoutServe(Ingress):
-    """An ingress that Serve neither starts nor ends."""
+    """Ingress that Serve neither starts nor stops."""
 
     async def stop(self) -> None:
-        """End what it started."""
         await Ingress.__del__(self)
 
     def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
-        """Nothing: here the garbage collector calls it."""
+        """Do nothing when the garbage collector calls this."""
 
 
 @pytest.fixture
 def schedulers() -> dict[str, Handle]:
-    """Return the scheduler of each model."""
     return {"m": Handle(), "org/n": Handle()}
 
 
@@ -69,8 +66,6 @@ def schedulers() -> dict[str, Handle]:
 async def ingress(
     schedulers: dict[str, Handle], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[WithoutServe]:
-    """Return an ingress that has found them."""
-
     async def find(config: AppConfig) -> Handle:
         return schedulers[config.model.name]
 
@@ -87,7 +82,6 @@ async def ingress(
 async def test_settings_reach_the_scheduler_of_their_model(
     ingress: WithoutServe, schedulers: dict[str, Handle]
 ) -> None:
-    """A change for one is no change for the other; both are told what is in force."""
     await ingress.reconfigure({"policy": "vtc", "models": {"org/n": {"policy": "fcfs"}}})
     await ingress.reconfigure({"policy": "srjf", "models": {"org/n": {"policy": "fcfs"}}})
 
@@ -96,10 +90,13 @@ async def test_settings_reach_the_scheduler_of_their_model(
 
 
 @pytest.mark.parametrize("models", [{"x": {}}, {"org/n": {"policy": "fifo"}}])
-async def test_wrong_settings_of_one_model_change_none(
+async def test_invalid_settings_of_one_model_leave_both_unchanged(
     ingress: WithoutServe, schedulers: dict[str, Handle], models: dict[str, Any]
 ) -> None:
-    """Half a change is worse than none: the operator mends the file and deploys it again."""
+    """A half-applied change is worse than none.
+
+    The operator fixes the file and deploys it again.
+    """
     with pytest.raises(ConfigError, match=r"models"):
         await ingress.reconfigure({"policy": "vtc", "models": models})
 
@@ -107,7 +104,6 @@ async def test_wrong_settings_of_one_model_change_none(
 
 
 async def test_model_is_named_in_the_query_over_a_handle_too(ingress: WithoutServe) -> None:
-    """Agents inside Serve see what is seen over HTTP."""
     await ingress.reconfigure({"models": {"org/n": {"policy": "fcfs"}}})
     status, _, body = await ingress.call("GET", "/v1/status?model=org%2Fn", {}, b"")
 

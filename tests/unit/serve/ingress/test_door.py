@@ -1,4 +1,4 @@
-"""The door: who may call what, decided before a body is read; what a request is for."""
+"""Authorization before a request body is read, and the context of an admitted request."""
 
 import json
 import logging
@@ -37,25 +37,22 @@ OPEN = Door(None, DEFAULT_TENANT)
 
 
 def guarded(default_tenant: str | None = None) -> Door:
-    """Return a door that knows one key."""
     return Door(Gate([lambda: KeyTable([KEY.record])], None, None), default_tenant)
 
 
 def asgi_scope(*headers: tuple[str, str], **more: Any) -> dict[str, Any]:
-    """Return the scope of a call with these headers."""
     raw = [(name.encode(), value.encode()) for name, value in headers]
     return {"headers": raw, **more}
 
 
 async def admitted(door: Door, path: str, *headers: tuple[str, str], **more: Any) -> RequestContext:
-    """Return what is known of a call that is let in."""
     scope = asgi_scope(*headers, **more)
     await door.admit(scope, path)
     return context_of(scope)
 
 
 def test_every_route_is_in_the_table() -> None:
-    """A route that is not would be open to every credential."""
+    """A route that is missing from the table would be open to every credential."""
     app = build_http_app(ServedModels([model_of()]), ApplicationSpecCache(1.0, 1), OPEN, FINDER)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
 
@@ -78,12 +75,11 @@ def test_every_route_is_in_the_table() -> None:
     ],
 )
 def test_path_has_a_scope(path: str, scope: Scope | None) -> None:
-    """Probes have none, nor has what is not there."""
+    """Probes and unknown paths have no scope."""
     assert scope == scope_of(path)
 
 
-async def test_open_door_lets_everybody_in_for_any_tenant() -> None:
-    """As it was before there was access: the caller says who it is."""
+async def test_without_access_control_any_tenant_may_be_named() -> None:
     context = await admitted(OPEN, "/v1/status", ("x-justitia-tenant", "team"))
 
     assert ("team", True) == (context.tenant, context.operates)
@@ -91,7 +87,7 @@ async def test_open_door_lets_everybody_in_for_any_tenant() -> None:
 
 
 async def test_call_over_a_handle_needs_no_credential() -> None:
-    """It names its tenant, unless there is one for those who name none."""
+    """A call over a handle must name its tenant unless a default tenant is configured."""
     named = await admitted(guarded(), "/v1/status", ("x-justitia-tenant", "in"), **{TRUSTED: True})
     unnamed = await admitted(guarded(), "/v1/status", **{TRUSTED: True})
 
@@ -102,7 +98,7 @@ async def test_call_over_a_handle_needs_no_credential() -> None:
 
 
 async def test_tenant_may_be_named_in_the_body_alone() -> None:
-    """A caller without a tenant of its own, over a handle say, opens an application for one."""
+    """Over a handle, a caller without a tenant may open an application for one."""
     app = build_http_app(
         ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
     )
@@ -121,13 +117,16 @@ async def test_tenant_may_be_named_in_the_body_alone() -> None:
 
 @pytest.mark.parametrize("name", ["x-justitia-tenant", "idempotency-key", "authorization"])
 async def test_identifying_header_comes_once(name: str) -> None:
-    """Where the door is open, too: a proxy in front may set one."""
+    """A proxy in front may set the header even where no access control is configured."""
     with pytest.raises(RequestError, match=f"the header {name} comes 2 times"):
         await admitted(OPEN, "/v1/models", (name, "a"), (name, "a"))
 
 
 async def test_refusal_comes_before_the_body() -> None:
-    """A stranger's gigabytes are not read, and a right credential does not help without scope."""
+    """An unauthorised caller's body is not read.
+
+    A valid credential without the scope is refused.
+    """
     gateway = StandInGateway()
     app = build_http_app(
         ServedModels([model_of(gateway)]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
@@ -156,7 +155,7 @@ async def test_refusal_comes_before_the_body() -> None:
 
 
 async def test_in_process_call_is_marked_by_its_caller_alone() -> None:
-    """A header cannot say what the scope says."""
+    """A header cannot claim what only the ASGI scope may state."""
     app = build_http_app(
         ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
     )
@@ -169,8 +168,11 @@ async def test_in_process_call_is_marked_by_its_caller_alone() -> None:
     assert [401, 200] == [found[0]["status"] for found in (stranger, trusted)]
 
 
-async def test_unknown_path_is_no_secret() -> None:
-    """Whoever has a credential is told that it is not there, others nothing."""
+async def test_only_authenticated_callers_learn_that_a_path_is_unknown() -> None:
+    """A caller with a credential gets 404.
+
+    A caller without one gets no hint that the path is unknown.
+    """
     async with client_of(model_of(StandInGateway()), door=guarded()) as http:
         stranger = await http.get("/v1/nowhere")
         known = await http.get("/v1/nowhere", headers={"x-api-key": KEY.secret})
@@ -198,19 +200,19 @@ OPERATOR = Identity("ops", frozenset({Scope.OPERATE}), "key:2")
 def test_path_names_an_application_by_its_id_or_its_key(
     identity: Identity, header: str | None, named: str, key: str
 ) -> None:
-    """An operator may mean anybody's, an owner those of its branch."""
+    """An operator may name any application, an owner those of its own branch."""
     assert key == RequestContext(identity, header).key_of(named)
 
 
 @pytest.mark.parametrize(("header", "named"), [("beta", "a"), (None, "beta|a"), (None, "|a")])
-def test_application_of_a_stranger_is_not_there(header: str | None, named: str) -> None:
-    """The answer is that for an id that nobody has."""
+def test_application_of_another_tenant_is_not_found(header: str | None, named: str) -> None:
+    """The answer is the same as for an id that does not exist."""
     with pytest.raises((UnknownApplication, RequestError)):
         RequestContext(OWNER, header).key_of(named)
 
 
 def test_header_and_body_name_one_tenant() -> None:
-    """Which of two would count is nothing to guess."""
+    """Two different tenants in one request are ambiguous, so it is refused."""
     context = read_context(OWNER, [(b"x-justitia-tenant", b"acme/x")])
 
     assert ["acme/x", "acme/x"] == [context.tenant_or(None), context.tenant_or("acme/x")]
@@ -221,12 +223,11 @@ def test_header_and_body_name_one_tenant() -> None:
 
 
 def args_with(**access: Any) -> AppArgs:
-    """Return the arguments of a guarded application."""
     return AppArgs.parse({"model": {"name": "m", "path": "none"}, "access": access})
 
 
-async def test_keeper_s_door_goes_by_the_settings(tmp_path: Path) -> None:
-    """A file of keys, and a tenant for those who show none."""
+async def test_door_of_the_deployment_uses_the_access_settings(tmp_path: Path) -> None:
+    """The settings name a file of keys and a tenant for callers without a key."""
     file = tmp_path / "keys.yaml"
     file.write_text(write_records([KEY.record]))
     denies = AccessKeeper(args_with(keys_file=str(file)))
@@ -245,7 +246,7 @@ async def test_keeper_s_door_goes_by_the_settings(tmp_path: Path) -> None:
 
 
 class Predictor:
-    """A handle that rolls back from version 2 to version 1."""
+    """Predictor handle that rolls back from version 2 to version 1."""
 
     def __getattr__(self, name: str) -> Any:
         answers = {
@@ -259,8 +260,8 @@ class Predictor:
         return SimpleNamespace(remote=remote)
 
 
-async def test_act_of_an_operator_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> None:
-    """Who, what, before, after; and never the key."""
+async def test_operator_action_is_logged_as_one_json_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The audit line has the actor, action, old and new value, and never the key."""
     key = create_key(tenant="ops", user="eve", scopes=["operate"], now=0.0)
     gate = Gate([lambda: KeyTable([key.record])], None, None)
     door = Door(gate, None)
@@ -284,17 +285,16 @@ async def test_act_of_an_operator_is_one_line_of_json(caplog: pytest.LogCaptureF
 
 
 class Scheduler:
-    """A scheduler that ends whatever it is told to."""
+    """Scheduler that ends every application it receives."""
 
     async def cancel_application(self, application_id: str) -> bool:
-        """Return that it was known."""
         return True
 
 
-async def test_end_of_a_stranger_s_application_is_audited(
+async def test_ending_another_tenants_application_is_audited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What operators do to their own is no act."""
+    """An operator's action on an application of its own tenant is not audited."""
     key = create_key(tenant="ops", scopes=["operate"], now=0.0)
     door = Door(Gate([lambda: KeyTable([key.record])], None, None), None)
     with caplog.at_level(logging.INFO, "ray.serve"):

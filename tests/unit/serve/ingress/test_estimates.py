@@ -1,4 +1,4 @@
-"""What an ingress keeps of inputs: features, bounded, for as long as the application is open."""
+"""Input features that an ingress stores for open applications, within a memory bound."""
 
 import asyncio
 from dataclasses import replace
@@ -23,21 +23,21 @@ from tests.unit.serve.actor_handle import ActorHandle
 
 
 async def test_long_text_has_the_same_features() -> None:
-    """They are made in a thread, so that other callers go on."""
+    """The features of a long text are computed in a thread, so that other callers continue."""
     text = "many words " * 10_000
 
     assert features_of(text) == (await FeatureCache(store_inputs=False).summarise(text)).features
 
 
 async def test_oldest_inputs_make_room() -> None:
-    """Applications that are never closed must not fill the memory; one that is ends once."""
+    """Applications that are never closed must not fill the memory."""
     inputs = FeatureCache(store_inputs=True, max_weight=500)
     seen = await inputs.summarise("x" * 30)
-    for number in (*range(20), 19):  # the last one again: counts once
+    for number in (*range(20), 19):  # the last input is added again and counts once
         inputs.keep_input(f"app-{number}", seen)
 
     taken = [inputs.take_input(f"app-{number}") for number in (*range(20), 19)]
-    assert [None] * 15 + [seen] * 5 + [None] == taken  # 64 + 2 + 30 each
+    assert [None] * 15 + [seen] * 5 + [None] == taken  # 64 + 2 + 30 bytes each
 
 
 STAGES = (StageServed(2, 2, 20, 30, 400),)
@@ -45,12 +45,12 @@ STAGES = (StageServed(2, 2, 20, 30, 400),)
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell at once what has finished."""
+    """Report finished applications without delay."""
     monkeypatch.setattr(estimates_module, "_TEACH_S", 0.001)
 
 
 class StandInPredictor(ActorHandle):
-    """A handle of a predictor that knows one class, and notes what it is told."""
+    """Predictor handle with one class that records its calls."""
 
     def __init__(self) -> None:
         self.learning = LearningPredictor()
@@ -83,19 +83,17 @@ class StandInPredictor(ActorHandle):
 
 
 def estimates_of(predictor: StandInPredictor, **settings: Any) -> Estimates:
-    """Return an ingress's estimates."""
     return Estimates(predictor, PredictionSection(**({"deadline_s": 5.0} | settings)))
 
 
 def ended(application_id: str = "a", **changes: Any) -> EndApplication:
-    """Return the end of an application of class EV."""
     fields: dict[str, Any] = {"application_class": "EV", "kv_token_time": 400.0, "inferences": 2}
     fields |= {"output_tokens": 30, "stages": STAGES, **changes}
     return replace(ENDED, application_id=application_id, **fields)
 
 
 async def test_predictor_sees_features_and_no_text() -> None:
-    """The text goes no further than the process that first had it."""
+    """The text of an input must not leave the ingress process."""
     estimates = estimates_of(predictor := StandInPredictor())
     seen = await estimates.inputs.summarise("some words")
     estimate = await estimates.estimate_application("EV", 3, 8, seen)
@@ -106,7 +104,7 @@ async def test_predictor_sees_features_and_no_text() -> None:
 
 @pytest.mark.parametrize("failure", ["late", "gone"])
 async def test_without_an_answer_the_copied_table_is_taken(failure: str) -> None:
-    """An application is not held up for its estimate."""
+    """An application must not wait for its estimate."""
     predictor = StandInPredictor()
     estimates = estimates_of(predictor, deadline_s=0.01)
     estimates.start()
@@ -125,7 +123,7 @@ async def test_without_an_answer_the_copied_table_is_taken(failure: str) -> None
 
 
 async def test_stages_are_copied_with_the_table() -> None:
-    """Lengths of inferences are asked for at each of them: that must cost no call."""
+    """A call to the predictor for every inference's length would be too expensive."""
     estimates = estimates_of(predictor := StandInPredictor())
     assert estimates.stages.expect("EV", 0, 10, 8) is None
     estimates.start()
@@ -137,8 +135,7 @@ async def test_stages_are_copied_with_the_table() -> None:
 
 
 @pytest.mark.parametrize(("stored", "text"), [(False, None), (True, "some words")])
-async def test_end_is_told_with_the_input_that_was_seen(stored: bool, text: str | None) -> None:
-    """And with the stages; with the text only if it is to be stored."""
+async def test_end_report_includes_the_input_features(stored: bool, text: str | None) -> None:
     estimates = estimates_of(predictor := StandInPredictor(), store_inputs=stored)
     estimates.inputs.keep_input("a", await estimates.inputs.summarise("some words"))
     estimates.start()
@@ -155,8 +152,11 @@ async def test_end_is_told_with_the_input_that_was_seen(stored: bool, text: str 
 @pytest.mark.parametrize(
     "changes", [{"outcome": Outcome.CANCELLED}, {"failed": 1}, {"kv_token_time": 0.0}]
 )
-async def test_what_was_cut_short_teaches_nothing(changes: dict[str, Any]) -> None:
-    """Its cost is not that of its class; what was kept of its input goes all the same."""
+async def test_cut_off_application_is_not_learned_from(changes: dict[str, Any]) -> None:
+    """A cut-off application does not have the cost of its class.
+
+    Its stored input is removed all the same.
+    """
     estimates = estimates_of(StandInPredictor())
     estimates.inputs.keep_input("a", await estimates.inputs.summarise("some words"))
     estimates.note_ended_application(ended("a", **changes))
@@ -165,8 +165,8 @@ async def test_what_was_cut_short_teaches_nothing(changes: dict[str, Any]) -> No
     assert estimates.inputs.take_input("a") is None
 
 
-async def test_what_finishes_while_the_predictor_is_away_is_told_later() -> None:
-    """Its statistics are those of everything that ran."""
+async def test_ends_during_a_predictor_outage_are_reported_later() -> None:
+    """The predictor's statistics must cover every application that ran."""
     estimates = estimates_of(predictor := StandInPredictor())
     predictor.error = RayError("gone")
     estimates.start()

@@ -1,7 +1,6 @@
-"""Calls that nobody would write: made from the description, or of arbitrary headers.
+"""Requests generated from the OpenAPI description, and requests with arbitrary headers.
 
-None is a failure of the service, none gets past the door without its scope, and each answer is one
-that the description allows.
+None may cause a server failure or pass without its scope, and the description allows every answer.
 """
 
 import asyncio
@@ -75,7 +74,7 @@ _CHECKS = [
 
 
 async def _at_once(delay_s: float) -> None:
-    """Hold nobody back."""
+    """Send every reply without delay."""
 
 
 def _build() -> HttpApp:
@@ -100,13 +99,12 @@ _OPERATIONS: list[Any] = [found.ok() for found in _FOUND]
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.Runner]:
-    """Run calls, one after the other."""
+    """Event loop runner on which generated calls are made."""
     with asyncio.Runner() as runner:
         yield runner
 
 
 async def call(case: Any, credential: str | None) -> httpx.Response:
-    """Send a generated call with a credential, or with none."""
     made: Any = requests.Request(**case.as_transport_kwargs(base_url="http://service")).prepare()
     headers = [
         (name.lower().encode(), value if isinstance(value, bytes) else value.encode("latin-1"))
@@ -121,7 +119,7 @@ async def call(case: Any, credential: str | None) -> httpx.Response:
 
 
 def refusal(path: str, name: str) -> int | None:
-    """Return the status that refuses a caller on a path; None if the door lets it in."""
+    """Return the status that refuses a caller on a path; None if the caller is admitted."""
     scope = scope_of(path)
     if scope is None or is_public(path):
         return None
@@ -131,7 +129,7 @@ def refusal(path: str, name: str) -> int | None:
 
 
 def _name_what_is_there(case: Any) -> None:
-    """Take made-up names out of a generated call: nearly all of them would be refused first."""
+    """Replace made-up names in a generated call, most of which would be refused early."""
     if "name" in case.path_parameters:
         case.path_parameters = {"name": "m"}
     if isinstance(case.body, dict):
@@ -146,7 +144,7 @@ def _name_what_is_there(case: Any) -> None:
 def test_generated_call_has_an_answer_of_the_description(
     operation: Any, loop: asyncio.Runner
 ) -> None:
-    """Of well-formed and malformed calls, by each identity, by a wrong one, and by none."""
+    """Well-formed and malformed calls are sent with each identity, a wrong one, and none."""
     modes = [GenerationMode.POSITIVE]
     if operation.body or operation.query or operation.headers:
         modes.append(GenerationMode.NEGATIVE)
@@ -193,7 +191,7 @@ _NAMES = st.one_of(
 _GOOD = (b"authorization", b"Bearer " + _KEYS["all"].secret.encode())
 _HEADER_LISTS = st.one_of(
     st.lists(st.tuples(_NAMES, _VALUES), max_size=8),
-    # With a good credential more is read of the rest.
+    # A good credential lets more of the other headers be read.
     st.lists(st.tuples(_NAMES, _VALUES), max_size=3, unique_by=lambda header: header[0]).map(
         lambda headers: [*headers, _GOOD]
     ),
@@ -219,7 +217,7 @@ _TARGETS = st.one_of(
         ),
     ),
 )
-"""Method and path, nearly all of which are there."""
+"""Methods and paths, nearly all of which exist."""
 _QUERIES = st.one_of(
     st.sampled_from(
         [b"", b"model=m", b"model=%ED%A0%80", b"applications=%D9%A3", b"model&model=m"]
@@ -241,7 +239,7 @@ _BODIES = st.one_of(
 
 
 async def answer_to(scope: Message, body: bytes) -> list[Message]:
-    """Return what the application sends for a call; its caller stays until the end."""
+    """Return the messages of the application's answer to a caller that stays until the end."""
     unread, sent = [{"type": "http.request", "body": body, "more_body": False}], list[Message]()
 
     async def receive() -> Message:
@@ -274,7 +272,7 @@ def test_arbitrary_headers_are_no_failure_and_no_way_in(
     body: bytes,
     trusted: bool,
 ) -> None:
-    """Duplicates, other bytes than text, huge values, two credentials: on any path and method."""
+    """The headers include duplicates, bytes that are not text, huge values and two credentials."""
     method, path = target
     scope: Message = {"type": "http", "method": method, "path": path, "query_string": query}
     scope.update(
@@ -296,7 +294,7 @@ def test_arbitrary_headers_are_no_failure_and_no_way_in(
 def test_two_copies_of_a_header_that_says_who_calls_are_refused(
     loop: asyncio.Runner, name: bytes
 ) -> None:
-    """Also if they are the same: which of two a reader takes is chance."""
+    """Even two equal copies are refused, because readers differ in which one they use."""
     secret = _KEYS["all"].secret.encode()
     values = {b"authorization": b"Bearer " + secret, b"x-api-key": secret}
     headers = [(b"authorization", values[b"authorization"])] * (name not in _CREDENTIALS)
@@ -311,8 +309,8 @@ def test_two_copies_of_a_header_that_says_who_calls_are_refused(
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/", "/healthz", "/made-up"])
-def test_query_that_is_no_text_is_refused(loop: asyncio.Runner, path: str) -> None:
-    """A server hands on the bytes that came; the framework fails on them where it tells a URL."""
+def test_query_with_invalid_text_is_refused(loop: asyncio.Runner, path: str) -> None:
+    """A server passes the raw bytes on, and the framework would fail while building the URL."""
     scope: Message = {"type": "http", "method": "PUT", "path": path, "query_string": b"a=\xb1"}
     scope.update({"headers": [_GOOD], "scheme": "http", "server": ("service", 80)})
 

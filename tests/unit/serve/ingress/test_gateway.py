@@ -1,4 +1,4 @@
-"""What the gateway tells the scheduler of an inference: its stage, its length, what is to come."""
+"""What the gateway submits to the scheduler: class, stage, predicted length and later stages."""
 
 import json
 from contextlib import AbstractContextManager, nullcontext
@@ -43,7 +43,7 @@ from tests.unit.observability.recording_backend import exported, measures
 
 @dataclass
 class FakeSession:
-    """A session with the first scheduler."""
+    """Session with the first scheduler."""
 
     ingress_id: str = "i"
     epoch: int = 1
@@ -51,7 +51,7 @@ class FakeSession:
 
 @dataclass
 class FakeQueueClient:
-    """Keeps what is submitted; grants nothing."""
+    """Queue client that stores submissions and grants nothing."""
 
     session: FakeSession = field(default_factory=FakeSession)
     pending: PendingInferences = field(default_factory=PendingInferences)
@@ -79,13 +79,13 @@ class FakeQueueClient:
 
 
 def context(headers: dict[str, str]) -> RequestContext:
-    """Return the context of a call with these headers, of tenant `t` if they name none."""
+    """Return the request context for these headers; the tenant is `t` unless they name one."""
     named = {"x-justitia-tenant": "t"} | headers
     return read_context(ANYBODY, [(k.encode(), v.encode()) for k, v in named.items()])
 
 
 class FakeEstimates:
-    """Answers from tables that the test fills."""
+    """Estimates read from tables that the test fills."""
 
     def __init__(self) -> None:
         self.classes = ClassMeanPredictor()
@@ -106,7 +106,7 @@ class FakeEstimates:
 
 
 class FakeCounter:
-    """Every request has so many prompts, of ten tokens each."""
+    """Token counter that finds a fixed number of prompts, of ten tokens each, in every request."""
 
     def __init__(self, prompts: int = 1) -> None:
         self._prompts = prompts
@@ -122,15 +122,15 @@ class FakeCounter:
 
 @dataclass
 class Replicas:
-    """Answers what it has a path for, and keeps what it was asked."""
+    """Replica calls that answer on their paths and record the requests."""
 
     served: frozenset[str] | None
-    """None: there is none."""
+    """Paths that are answered; None: no replica exists."""
     asked_paths: int = 0
     contexts: list[int | Exception] = field(default_factory=list)
-    """What they say of their engines' context, one answer after the other."""
+    """Successive answers to the question for the engine's context length; errors are raised."""
     cache_blocks: list[int] = field(default_factory=lambda: [16])
-    """As much for the blocks of their caches; the last answer is given again."""
+    """Successive answers to the question for the cache's block size; the last one repeats."""
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
     async def paths(self) -> frozenset[str]:
@@ -158,7 +158,7 @@ _CONFIG = AppConfig.parse({"model": {"name": "m", "path": "none"}, "engine": {"k
 
 
 class Desk:
-    """A gateway and what it was made of, with replicas that serve these paths."""
+    """A gateway with its stand-ins and replicas that serve the given paths."""
 
     def __init__(self, *served: str, prompts: int = 1) -> None:
         self.client, self.estimates = FakeQueueClient(), FakeEstimates()
@@ -171,33 +171,31 @@ class Desk:
         self.gateway = Gateway(_CONFIG, *parts)
 
     async def open_application(self, application_class: str, application_id: str) -> None:
-        """Open an application with some input."""
         spec = ApplicationSpec(application_class, "input", "t", None, application_id)
         await self.gateway.submitter.open_application(spec)
 
     async def submit(self, headers: dict[str, str], **fields: Any) -> InferenceSubmitted:
-        """Let one completion be submitted, and return what the scheduler is told."""
+        """Submit one completion and return the event that the scheduler receives."""
         body = {"prompt": "text", "max_tokens": 1000, **fields}
         return await self.submit_body(COMPLETIONS, headers, body)
 
     async def submit_body(
         self, path: str, headers: dict[str, str], body: dict[str, Any]
     ) -> InferenceSubmitted:
-        """Let one inference be submitted, and return what the scheduler is told."""
+        """Submit one inference and return the event that the scheduler receives."""
         parsed = self.gateway.parse(path, json.dumps(body).encode())
         with pytest.raises(EngineError, match="no replica here"):
             await self.gateway.answer(path, context(headers), parsed)
         return self.client.items[-1]
 
     def predictions(self) -> dict[str, float]:
-        """Return how many applications were opened, by what their estimate rests on."""
+        """Return the number of opened applications by the source of their estimate."""
         told = exported(self.measures).counts
         return {key[1]: n for key, n in told.items() if key[0] == "predictions_total" and n}
 
 
 @pytest.fixture
 def desk() -> Desk:
-    """Return a gateway."""
     return Desk("/tokenize", MESSAGES)
 
 
@@ -205,7 +203,7 @@ _IN_A = {"x-justitia-application": "a", "x-justitia-class": "EV"}
 
 
 async def test_inference_of_an_open_application_is_of_its_class(desk: Desk) -> None:
-    """Who opened it said the class; inferences name the application only."""
+    """The class is named at the opening; inferences name only the application."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 40, 1000)])
     await desk.open_application("EV", "a")
     item = await desk.submit({"x-justitia-application": "a"})
@@ -213,8 +211,8 @@ async def test_inference_of_an_open_application_is_of_its_class(desk: Desk) -> N
     assert 40 == item.predicted_output_tokens
 
 
-async def test_each_stage_has_its_length_and_what_is_to_come(desk: Desk) -> None:
-    """The second is submitted after an answer, so it is told what applications need from there."""
+async def test_submission_carries_the_stage_length_and_later_stages(desk: Desk) -> None:
+    """The second inference follows an answer, so it carries the needs of the later stages."""
     desk.estimates.stages.observe_stages(
         "EV", [StageServed(1, 1, 10, 4, 50), StageServed(1, 1, 10, 40, 1_000_000)]
     )
@@ -231,9 +229,9 @@ async def test_each_stage_has_its_length_and_what_is_to_come(desk: Desk) -> None
 async def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins(
     desk: Desk,
 ) -> None:
-    """Half of the applications that get to the second stage have a third; a sibling adds nothing.
+    """Half of the applications in the second stage reach a third; a sibling adds nothing.
 
-    Two inferences of 10 + 2·4 tokens at first, then 10 + 2·8 and 10 + 2·16.
+    The first stage has two inferences of 10 + 2·4 tokens, the second 10 + 2·8, the third 10 + 2·16.
     """
     map_stage, reduce_stage = (
         StageServed(2, 2, 20, 8, 100, 5, 1.5),
@@ -254,7 +252,7 @@ async def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_beg
 
 
 async def test_opening_by_itself_tells_the_stages_to_come(desk: Desk) -> None:
-    """The opening of an unknown class tells none."""
+    """The opening of an unknown class carries no later stages."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
     for name in ("EV", "unknown"):
         await desk.open_application(name, name)
@@ -265,7 +263,7 @@ async def test_opening_by_itself_tells_the_stages_to_come(desk: Desk) -> None:
 
 
 async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
-    """Two, at 256 tokens each as usual; room is kept for all of max_tokens."""
+    """Two inferences are expected to generate the default 256 tokens; max_tokens is reserved."""
     await desk.submit(_IN_A)
     item = await desk.submit(_IN_A)
 
@@ -277,7 +275,7 @@ async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
 async def test_tenant_named_below_the_credential_s_is_the_one_that_counts(
     desk: Desk, tenant: str, weight: float
 ) -> None:
-    """It weighs what the nearest node does that the operator gave a weight: a new name not 1."""
+    """The weight is that of the nearest configured ancestor; a new name does not get weight 1."""
     acme = Identity("acme", frozenset({Scope.INFER}), "key:0")
     submitter = desk.gateway.submitter
     submitter.tenant_weights = {"acme": 2.0, "acme/x": 9.0}
@@ -293,10 +291,10 @@ async def test_tenant_named_below_the_credential_s_is_the_one_that_counts(
 @pytest.mark.parametrize(
     ("said", "is_retry"), [(None, None), ("0", False), ("2", True), ("x", None), ("-1", None)]
 )
-async def test_call_that_comes_again_is_told_to_be_one(
+async def test_retried_call_is_submitted_as_a_retry(
     desk: Desk, said: str | None, is_retry: bool | None
 ) -> None:
-    """As the official clients say it with every call; others say nothing."""
+    """The official clients mark a retry in a header."""
     headers = {} if said is None else {"x-stainless-retry-count": said}
     item = await desk.submit({**_IN_A, **headers})
 
@@ -304,7 +302,6 @@ async def test_call_that_comes_again_is_told_to_be_one(
 
 
 async def test_final_inference_closes_its_application(desk: Desk) -> None:
-    """Its caller has said that nothing more comes."""
     final = replace(context({"x-justitia-application": "a"}), is_final=True)
     body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
     submit = desk.gateway.submitter.submit_inference
@@ -314,7 +311,7 @@ async def test_final_inference_closes_its_application(desk: Desk) -> None:
 
 
 async def test_rule_and_idle_time_go_with_the_application(desk: Desk) -> None:
-    """The rule is counted for every inference; whoever looks at the application reads it."""
+    """The rule is counted per inference and shown with the application."""
     begun = replace(
         context({}),
         application_id="conversation/1",
@@ -335,17 +332,17 @@ async def test_rule_and_idle_time_go_with_the_application(desk: Desk) -> None:
     assert {"new_conversation": 1, "conversation": 1, "none": 1} == rules
 
 
-async def test_more_is_charged_than_is_predicted(desk: Desk) -> None:
-    """And the prediction is told as it is: it is what is compared with the truth in the end."""
+async def test_charged_cost_includes_a_margin_over_the_prediction(desk: Desk) -> None:
+    """The unmodified prediction is reported, as it is compared with the true cost at the end."""
     arrival, _ = await desk.gateway.submitter.open_application(ApplicationSpec("EV", "input", "t"))
 
-    # One inference of ten tokens and the prior's 256.
+    # one inference of ten prompt tokens and the prior's 256 output tokens
     assert 10 * 256 + 256 * 257 // 2 == arrival.predicted_kv_token_time
     assert CHARGE_FACTOR * arrival.predicted_kv_token_time == arrival.charge_kv_token_time
 
 
 async def test_every_choice_counts(desk: Desk) -> None:
-    """Three sequences of 10 + 256 tokens; predicted and prompt tokens are over all of them."""
+    """Three sequences of 10 + 256 tokens; predicted and prompt tokens are sums over all choices."""
     item = await desk.submit(_IN_A, n=3)
 
     assert (3, 30, 3000) == (item.choices, item.prompt_tokens, item.predicted_output_tokens)
@@ -358,7 +355,7 @@ async def test_every_choice_counts(desk: Desk) -> None:
 async def test_quotas_reserve_the_most_or_the_quantile_that_they_name(
     desk: Desk, quantile: float | None, reserved: int
 ) -> None:
-    """Costs of a class reach from one to nine: lengths, which cost their square, from one to 3."""
+    """Costs range from 1 to 9, so lengths, whose squares are the costs, range from 1 to 3."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 50, 1000)])
     desk.estimates.classes.estimate = _nine_times_as_much  # type: ignore[method-assign]
     if quantile is not None:
@@ -380,8 +377,8 @@ def _nine_times_as_much(
     return Estimate(100, 10, 900, 50, "class")
 
 
-async def test_forced_length_is_no_guess(desk: Desk) -> None:
-    """A replay says how long each answer is to be; the stage's mean has nothing to add."""
+async def test_forced_length_replaces_the_prediction(desk: Desk) -> None:
+    """A replay fixes the length of each answer, so the stage's mean adds nothing."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50)])
     item = await desk.submit(_IN_A, max_tokens=100, ignore_eos=True)
 
@@ -391,7 +388,7 @@ async def test_forced_length_is_no_guess(desk: Desk) -> None:
 
 
 async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> None:
-    """Opened by a call or by its first inference; a second inference is not its input."""
+    """Only the first inference is the application's input."""
     await desk.open_application("EV", "b")
     await desk.submit(_IN_A)
     await desk.submit({**_IN_A, "x-justitia-application": "b"})
@@ -400,7 +397,7 @@ async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> Non
 
 
 async def test_estimate_is_counted_where_its_application_is_opened(desk: Desk) -> None:
-    """Once: neither for its inferences nor when it is opened again, with another estimate."""
+    """Inferences, and a second opening with another estimate, do not count."""
     desk.estimates.classes.observe_cost("EV", Sample(1_000, 1, 10, None))
     for name in ("EV", "unknown"):
         await desk.open_application(name, "a")
@@ -412,7 +409,7 @@ async def test_estimate_is_counted_where_its_application_is_opened(desk: Desk) -
 async def test_opening_that_is_refused_is_no_estimate_of_an_application(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller comes again, and is estimated anew."""
+    """The caller retries, and the retry gets a new estimate."""
 
     async def refuse(arrival: ApplicationArrived) -> float:
         raise TooManyApplications("no room", 5.0)
@@ -428,7 +425,7 @@ async def test_opening_that_is_refused_is_no_estimate_of_an_application(
 
 
 async def test_call_that_ends_with_an_error_is_one_dropped_call(desk: Desk) -> None:
-    """Callers are told why in a header; the operator sees how many."""
+    """Callers read the reason in a header, and operators read the number of dropped calls."""
     await desk.submit(_IN_A)
 
     assert [("engine_error", "engine")] == [
@@ -441,7 +438,7 @@ async def test_call_that_ends_with_an_error_is_one_dropped_call(desk: Desk) -> N
 async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_its_lease(
     desk: Desk,
 ) -> None:
-    """Two first inferences at once have an estimate each; until then it may be refused."""
+    """Two concurrent first inferences carry an estimate each, and either may still be refused."""
     await desk.submit(_IN_A)
     desk.client.pending.applications.clear()
     await desk.submit(_IN_A)
@@ -453,7 +450,7 @@ async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_
 
 
 def test_position_is_forgotten_with_its_application() -> None:
-    """An id that comes again is another application, and memory is bounded by what is open."""
+    """An id that is used again is a new application, and memory is bounded by the open ones."""
     pending = PendingInferences()
     arrival = ApplicationArrived("a", "EV", "t", 1.0, 1.0, "i")
     pending.applications["a"] = arrival
@@ -470,8 +467,8 @@ def test_position_is_forgotten_with_its_application() -> None:
     assert (0, 1) == pending.next_stage("a")
 
 
-async def test_inputs_that_are_read_once_are_charged_as_a_token_each() -> None:
-    """The protocol says d = 1; three inputs of ten tokens are three sequences of one lease."""
+async def test_embedding_inputs_are_charged_as_one_output_token_each() -> None:
+    """The protocol sets d = 1; three inputs of ten tokens are three sequences of one lease."""
     item = await Desk(prompts=3).submit_body(EMBEDDINGS, {}, {"input": ["a", "b", "c"]})
 
     sizes = (item.prompt_tokens, item.choices, item.predicted_output_tokens)
@@ -479,7 +476,7 @@ async def test_inputs_that_are_read_once_are_charged_as_a_token_each() -> None:
 
 
 async def test_message_is_an_inference_like_any_other(desk: Desk) -> None:
-    """Its own field says how long it may be; the length is bounded by it."""
+    """The messages API has its own length field, which bounds the output."""
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
     item = await desk.submit_body(MESSAGES, {}, body)
 
@@ -488,7 +485,10 @@ async def test_message_is_an_inference_like_any_other(desk: Desk) -> None:
 
 
 async def test_path_that_the_model_has_not_is_refused_before_it_waits(desk: Desk) -> None:
-    """A queue of minutes for a 404 helps nobody; the replicas are asked once what they have."""
+    """The paths of the replicas are requested once.
+
+    A 404 must not wait in the queue for minutes.
+    """
     for _ in range(2):
         await desk.gateway.check_served(MESSAGES)
         with pytest.raises(NotServed, match="the model 'm' has no /v1/embeddings"):
@@ -497,7 +497,7 @@ async def test_path_that_the_model_has_not_is_refused_before_it_waits(desk: Desk
 
 
 async def test_while_no_replica_is_there_nothing_is_refused(desk: Desk) -> None:
-    """The first is still being started: what comes meanwhile waits for it."""
+    """Calls wait while the first replica is still starting."""
     desk.replicas.served, later = None, desk.replicas.served
     await desk.gateway.check_served(EMBEDDINGS)
     desk.replicas.served = later
@@ -506,8 +506,8 @@ async def test_while_no_replica_is_there_nothing_is_refused(desk: Desk) -> None:
         await desk.gateway.check_served(EMBEDDINGS)
 
 
-async def test_chats_are_not_held_up_by_the_question(desk: Desk) -> None:
-    """They are nearly all calls; a model without them refuses them once that is known."""
+async def test_chats_do_not_wait_for_the_replicas_paths(desk: Desk) -> None:
+    """Chats are nearly all calls; a model without chat refuses them once its paths are known."""
     await desk.gateway.check_served(CHAT)
     desk.gateway.check_path(EMBEDDINGS)
     assert 0 == desk.replicas.asked_paths
@@ -522,10 +522,10 @@ async def test_chats_are_not_held_up_by_the_question(desk: Desk) -> None:
 async def test_context_is_that_of_the_engines_once_one_has_started(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What vLLM derives or fits into its memory: a declared one may be missing, or too large."""
+    """The context may be derived by vLLM, so a declared one may be missing or too large."""
     monkeypatch.setattr(gateway, "_ASK_AGAIN_S", 0.0)
     monkeypatch.setattr(gateway, "_ASK_FOR_CACHE_S", 0.0)
-    desk.replicas.cache_blocks = [0, 16]  # the first is of before an update
+    desk.replicas.cache_blocks = [0, 16]  # the first answer comes from a replica before the update
     declared = desk.gateway.max_model_len
     older = AttributeError("a replica of an earlier release cannot tell it")
     desk.replicas.contexts = [NoReplicaAnswers("none"), older, 256, 512]
@@ -535,16 +535,16 @@ async def test_context_is_that_of_the_engines_once_one_has_started(
 
     assert (4_096, 512) == (declared, desk.gateway.max_model_len)
     assert 2 * 502 == item.max_output_tokens
-    assert (1, 2) == (before.copies, item.copies)  # a replica has said that its engine has a cache
+    # a replica has reported that its engine has a cache
+    assert (1, 2) == (before.copies, item.copies)
 
 
 async def ask(desk: Desk, path: str, body: bytes) -> Answer:
-    """Make an unscheduled call."""
     return await desk.gateway.unscheduled(path, desk.gateway.name_body(body, json.loads(body)))
 
 
 async def test_unscheduled_call_goes_to_a_replica_with_the_models_name(desk: Desk) -> None:
-    """What counts tokens takes no turn; a wrong name is refused here."""
+    """Counting tokens needs no lease; a wrong model name is refused by the ingress."""
     answer = await ask(desk, "/tokenize", b'{"prompt": "a"}')
 
     assert (200, {}, b"{}") == answer
@@ -564,7 +564,7 @@ async def test_unscheduled_call_goes_to_a_replica_with_the_models_name(desk: Des
 def test_request_that_vllm_forbids_is_refused_where_vllm_would_read_it(
     kind: str, verdict: AbstractContextManager[Any]
 ) -> None:
-    """A fake engine reads no tools; names and efforts are the engine's before it looks."""
+    """The fake engine reads no tools, so names and efforts are checked as the engine would."""
     body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "x"}]}
     model = {"name": "m", "path": "none", "aliases": ["gpt-*"], "reasoning_efforts": {"max": "low"}}
     parts: Any = (FakeQueueClient(), None, FakeEstimates(), FakeCounter(1), None)

@@ -1,4 +1,4 @@
-"""Bodies and headers that are too much or make no sense: an answer in a sentence, no traceback."""
+"""Oversized or invalid bodies and headers get an error of one sentence without a traceback."""
 
 import json
 from collections.abc import AsyncIterator
@@ -17,20 +17,19 @@ _PATHS = (COMPLETIONS, _APPLICATIONS)
 
 @pytest.fixture
 def gateway() -> StandInGateway:
-    """Return what the requests come to."""
     return StandInGateway()
 
 
 @pytest.fixture
 async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an ingress that reads a thousand bytes of a body."""
+    """HTTP client of an ingress that reads at most 1,000 bytes of a body."""
     model = model_of(gateway, ingress={"max_body_bytes": _MOST})
     async with client_of(model, raise_app_exceptions=False) as client:
         yield client
 
 
 class Upload:
-    """A body that comes in pieces without its length being told, and counts what is taken."""
+    """Body without a declared length that counts the pieces that are read."""
 
     def __init__(self, pieces: int) -> None:
         self.taken = 0
@@ -49,7 +48,7 @@ class Upload:
 async def test_body_that_is_too_long_is_read_no_further(
     http: httpx.AsyncClient, path: str, pieces: int, headers: dict[str, str], taken: int
 ) -> None:
-    """Unread if it says so itself; else ten pieces are allowed, and the eleventh is too much."""
+    """A declared length is refused unread; otherwise reading stops at the eleventh piece."""
     body = Upload(pieces)
     answer = await http.post(path, content=body, headers=headers)
     error = answer.json()["error"]
@@ -61,7 +60,6 @@ async def test_body_that_is_too_long_is_read_no_further(
 
 
 async def test_body_as_long_as_is_allowed_is_read(http: httpx.AsyncClient) -> None:
-    """The limit is the longest body, not the first that is refused."""
     body = json.dumps({"prompt": "a"}).encode()
     whole = await http.post(COMPLETIONS, content=body + b" " * (_MOST - len(body)))
 
@@ -86,7 +84,6 @@ async def test_body_as_long_as_is_allowed_is_read(http: httpx.AsyncClient) -> No
 async def test_body_that_is_no_request_is_a_400_in_a_sentence(
     http: httpx.AsyncClient, gateway: StandInGateway, path: str, body: bytes
 ) -> None:
-    """Whatever is sent, the answer is the caller's mistake in OpenAI's form, and short."""
     answer = await http.post(path, content=body)
     error = answer.json()["error"]
 
@@ -107,10 +104,10 @@ async def test_body_that_is_no_request_is_a_400_in_a_sentence(
         ("input", ["x" * 800]),
     ],
 )
-async def test_application_of_absurd_names_is_refused_and_not_quoted_in_full(
+async def test_overlong_names_are_refused_and_not_quoted_in_full(
     http: httpx.AsyncClient, param: str, value: Any
 ) -> None:
-    """Each of them is kept as long as the application is open, in memory and in Redis."""
+    """These names would be stored in memory and Redis as long as the application is open."""
     answer = await http.post(_APPLICATIONS, json={"application_class": "c", param: value})
 
     assert (400, param) == (answer.status_code, answer.json()["error"]["param"])
@@ -120,7 +117,7 @@ async def test_application_of_absurd_names_is_refused_and_not_quoted_in_full(
 async def test_key_of_any_length_takes_the_same_memory(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """Keys are kept as long as their answers; two long ones that differ are two requests."""
+    """A key is stored as long as its answer, and two long keys that differ are two requests."""
     body = {"prompt": "a"}
     for key in ("k" * 50_000 + "1", "k" * 50_000 + "2", "k" * 50_000 + "1"):
         await http.post(COMPLETIONS, json=body, headers={"idempotency-key": key})
@@ -128,10 +125,10 @@ async def test_key_of_any_length_takes_the_same_memory(
     assert 2 == gateway.answered
 
 
-async def test_failure_that_nobody_foresaw_is_an_error_without_its_story(
+async def test_unexpected_failure_is_an_error_without_details(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """Clients read OpenAI's form; what went wrong inside is for the log."""
+    """The details of an internal failure belong in the log only."""
     gateway.failure = ZeroDivisionError("secret")
     answer = await http.post(COMPLETIONS, json={"prompt": "a"})
 

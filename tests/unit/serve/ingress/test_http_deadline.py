@@ -1,4 +1,4 @@
-"""The operator's limit on the time of a call, which no header of a caller lifts."""
+"""The operator's time limit of a call, which no request header can lift."""
 
 import asyncio
 import json
@@ -23,19 +23,18 @@ _LIFTING = [(b"x-request-timeout-seconds", b"0")]
 
 
 def app_of(gateway: StandInGateway, limit_s: float | None = _LIMIT_S) -> AsgiApp:
-    """Return the HTTP application of a service whose operator limits the time of calls."""
+    """Return the HTTP application with a time limit on calls."""
     specs, door = ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT)
     return build_http_app(ServedModels([model_of(gateway)]), specs, door, FINDER, limit_s)
 
 
 def scope_of(path: str, **more: Any) -> Message:
-    """Return the ASGI scope of a call that asks for no limit."""
+    """Return the ASGI scope of a call without a time limit of its own."""
     head = {"type": "http", "method": "POST", "path": path, "headers": _LIFTING}
     return {**head, "query_string": b"", "server": ("a", 80), "scheme": "http", **more}
 
 
 def body_of(path: str, *, stream: bool) -> bytes:
-    """Return the body of a call on a path."""
     left_out = "prompt" if path == RESPONSES else ""
     fields = {name: value for name, value in _BODY.items() if name != left_out}
     return json.dumps(fields | {"stream": stream}).encode()
@@ -43,8 +42,8 @@ def body_of(path: str, *, stream: bool) -> bytes:
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_call_that_has_no_answer_in_time_is_given_up(path: str, stream: bool) -> None:
-    """Neither client tries again: the next try would take as long."""
+async def test_call_past_its_time_limit_is_cancelled(path: str, stream: bool) -> None:
+    """The official clients do not retry this error: a retry would take as long."""
     gateway, source, caller = StandInGateway(), Source(), Caller(body_of(path, stream=stream))
     gateway.source = source
     await app_of(gateway)(scope_of(path), caller.receive, caller.send)
@@ -59,7 +58,7 @@ async def test_call_that_has_no_answer_in_time_is_given_up(path: str, stream: bo
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
 async def test_stream_that_runs_for_too_long_ends_with_an_error_event(path: str) -> None:
-    """A connection that is cut looks like an answer's end to some clients."""
+    """Some clients mistake a cut connection for the end of an answer."""
     gateway, source, caller = StandInGateway(), Source(), Caller(body_of(path, stream=True))
     gateway.source = source
     source.feed((200, {}), b"a\n\n")
@@ -75,7 +74,7 @@ async def test_stream_that_runs_for_too_long_ends_with_an_error_event(path: str)
 
 @pytest.mark.parametrize("path", [COMPLETIONS, "/v1/applications"])
 async def test_body_that_does_not_come_is_not_waited_for(path: str) -> None:
-    """Connections are few, and a caller could hold each with one byte."""
+    """Otherwise a caller could hold a connection with one byte."""
     caller, never = Caller(), asyncio.Event()
 
     async def receive() -> Message:
@@ -91,7 +90,7 @@ async def test_body_that_does_not_come_is_not_waited_for(path: str) -> None:
     ("limit_s", "more"), [(None, {}), (_LIMIT_S, {TRUSTED: True})], ids=["no limit", "handle"]
 )
 async def test_call_without_a_limit_runs_on(limit_s: float | None, more: dict[str, Any]) -> None:
-    """Serve's HTTP options say nothing of calls over a handle."""
+    """Serve's HTTP options do not apply to calls over a handle."""
     gateway, source = StandInGateway(), Source()
     caller = Caller(body_of(CHAT, stream=False))
     gateway.source = source

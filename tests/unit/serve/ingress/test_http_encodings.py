@@ -1,4 +1,4 @@
-"""Content codings of request bodies: decoded within the limit, and named where they are not."""
+"""Content codings of request bodies: decoded within the size limit, and unsupported ones named."""
 
 import asyncio
 import gzip
@@ -36,19 +36,19 @@ _APPLICATIONS = "/v1/applications"
 
 
 def raw_deflate(data: bytes) -> bytes:
-    """Return a body as many clients send `deflate`: without the frame of zlib."""
+    """Return a raw deflate body without the zlib frame, as many clients send it."""
     packer = zlib.compressobj(wbits=-15)
     return packer.compress(data) + packer.flush()
 
 
 def streamed_zstd(data: bytes) -> bytes:
-    """Return a body in a frame that does not say its length."""
+    """Return a zstd frame that does not declare its length."""
     packer = zstandard.ZstdCompressor().compressobj()
     return packer.compress(data) + packer.flush()
 
 
 def in_halves(encode: Encode) -> Encode:
-    """Return an encoder that makes two members, which are one body."""
+    """Return an encoder that writes a body as two concatenated members."""
     return lambda data: encode(data[: len(data) // 2]) + encode(data[len(data) // 2 :])
 
 
@@ -75,7 +75,6 @@ _ENCODED: dict[str, tuple[str, Encode]] = {
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an ingress with a limit of a body's length."""
     specs = ApplicationSpecCache(600.0, 100)
     model = answering_model(specs, max_body_bytes=_MOST)
     async with client_of(model, specs=specs, raise_app_exceptions=False) as client:
@@ -83,7 +82,6 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 
 def body_of(path: str) -> bytes:
-    """Return a body of a path."""
     if path == _APPLICATIONS:
         return json.dumps({"application_class": "c", "input": "word " * 300}).encode()
     left_out = "prompt" if path == RESPONSES else ""
@@ -142,7 +140,7 @@ _SIMPLE = ["gzip", "deflate", "raw deflate", "zstd", "zstd streamed", "br"]
 async def test_broken_body_is_a_mistake_of_its_caller(
     http: httpx.AsyncClient, coding: str, harm: Callable[[bytes], bytes]
 ) -> None:
-    """What follows the end may be another request's: nothing is dropped in silence."""
+    """Bytes after the end may belong to another request, so they are not dropped silently."""
     name, encode = _ENCODED[coding]
     body = harm(encode(body_of(CHAT)))
     answer = await http.post(CHAT, content=body, headers={"content-encoding": name})
@@ -152,7 +150,7 @@ async def test_broken_body_is_a_mistake_of_its_caller(
 
 
 async def test_body_that_is_not_encoded_is_no_gzip(http: httpx.AsyncClient) -> None:
-    """A proxy that has decoded it and left the header is told so."""
+    """A proxy may decode a body and leave the header in place."""
     headers = {"content-encoding": "gzip"}
     answer = await http.post(CHAT, content=body_of(CHAT), headers=headers)
 
@@ -160,14 +158,13 @@ async def test_body_that_is_not_encoded_is_no_gzip(http: httpx.AsyncClient) -> N
 
 
 class Upload:
-    """A body in pieces, of which it counts those that are taken."""
+    """Body in pieces that counts the pieces that are read."""
 
     def __init__(self, body: bytes, piece_bytes: int) -> None:
         self.taken = 0
         self._pieces = [body[i : i + piece_bytes] for i in range(0, len(body), piece_bytes)]
 
     async def receive(self) -> Message:
-        """Return the next piece."""
         piece = self._pieces[self.taken]
         self.taken += 1
         more = self.taken < len(self._pieces)
@@ -175,7 +172,6 @@ class Upload:
 
 
 async def read(most_bytes: int, upload: Upload, coding: str) -> bytes:
-    """Read a body in a room of its own."""
     room = BodyRoom(2**30)
     with room.hold("a") as held:
         return await BodyReader(most_bytes, room).read_body(held, "", upload.receive, [coding])
@@ -185,12 +181,12 @@ _ZEROS = bytes(2**25)
 _BOMBS: dict[str, tuple[str, bytes]] = {
     **{name: (_ENCODED[name][0], _ENCODED[name][1](_ZEROS)) for name in _SIMPLE},
     "gzip of gzip": ("gzip, gzip", gzip.compress(gzip.compress(_ZEROS))),
-    # The first coding that is taken off makes gigabytes, of which the next would make nothing.
+    # The first decoding yields gigabytes that the second would reduce to nothing.
     "skippable frame": (
         "zstd, gzip",
         gzip.compress(b"\x50\x2a\x4d\x18\x00\x00\x00\x02" + _ZEROS),
     ),
-    # Blocks of 4 bytes, each for 128 KiB.
+    # Each block of 4 bytes expands to 128 KiB.
     "zstd blocks": (
         "zstd",
         b"\x28\xb5\x2f\xfd\x00\x58" + (131_072 << 3 | 2).to_bytes(3, "little") * 1_000 + b"\0",
@@ -201,8 +197,8 @@ del _ZEROS
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", _BOMBS)
-async def test_body_that_is_decoded_too_long_is_read_no_further(bomb: str) -> None:
-    """32 MiB in a few kilobytes: decoding stops a step beyond the limit."""
+async def test_decoding_stops_at_the_size_limit(bomb: str) -> None:
+    """A few kilobytes encode 32 MiB; decoding stops within one step beyond the limit."""
     name, body = _BOMBS[bomb]
     upload = Upload(body, 1_000)
     with pytest.raises(BodyTooLarge):
@@ -213,7 +209,7 @@ async def test_body_that_is_decoded_too_long_is_read_no_further(bomb: str) -> No
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 async def test_members_that_hold_nothing_are_bounded(coding: str) -> None:
-    """Each takes as long to begin as 10 kB to decode."""
+    """Each empty member costs as much time to start as decoding 10 kB."""
     name, encode = _ENCODED[coding]
     upload = Upload(encode(b"") * 2_000, 2**16)
     with pytest.raises(RequestError, match="more than 1,024 members"):
@@ -228,8 +224,8 @@ async def test_encoded_body_is_bounded_as_it_comes_too(http: httpx.AsyncClient) 
 
 
 @pytest.mark.parametrize("coding", _SIMPLE)
-async def test_event_loop_turns_while_a_large_body_is_decoded(coding: str) -> None:
-    """Streams of others run in the same loop: each turn has a step of 256 KiB."""
+async def test_event_loop_keeps_running_while_a_large_body_is_decoded(coding: str) -> None:
+    """Other streams run on the same event loop, so each turn decodes at most 256 KiB."""
     name, encode = _ENCODED[coding]
     body = random.Random(1).randbytes(2**22).hex().encode()
     upload = Upload(encode(body), 2**30)
@@ -246,7 +242,7 @@ async def test_event_loop_turns_while_a_large_body_is_decoded(coding: str) -> No
 @pytest.mark.parametrize("coding", _SIMPLE)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_body_is_whole_wherever_the_last_step_ends(coding: str, steps: int) -> None:
-    """What makes little more than whole steps may be taken whole with output still to come."""
+    """A member slightly longer than whole steps may be consumed while output is still pending."""
     name, encode = _ENCODED[coding]
     lengths = range(steps * 2**18 - 8, steps * 2**18 + 300, 8)
     bodies = [b" " * length for length in lengths]
@@ -261,14 +257,13 @@ def test_body_is_whole_wherever_the_last_step_ends(coding: str, steps: int) -> N
 
 
 class Unending:
-    """The first bytes of a body whose rest never comes."""
+    """The beginning of a body that never ends."""
 
     def __init__(self, body: bytes) -> None:
         self.is_read = asyncio.Event()
         self._pieces = [body[i : i + 2**16] for i in range(0, len(body), 2**16)]
 
     async def receive(self) -> Message:
-        """Return the next piece, and note when there is none."""
         if self._pieces:
             return {"type": "http.request", "body": self._pieces.pop(0), "more_body": True}
         self.is_read.set()
@@ -278,10 +273,8 @@ class Unending:
 
 @pytest.mark.parametrize("coding", [*_SIMPLE, "none"])
 @pytest.mark.parametrize("path", [CHAT, "/tokenize", _APPLICATIONS])
-async def test_body_that_never_ends_is_counted_as_far_as_it_has_come(
-    path: str, coding: str
-) -> None:
-    """Connections that stay open may hold 16 MiB each: a tenant has its share of the room."""
+async def test_unfinished_body_counts_for_the_bytes_received(path: str, coding: str) -> None:
+    """Connections left open may hold 16 MiB each, so they count against the tenant's share."""
     name, encode = _ENCODED[coding]
     text = random.Random(1).randbytes(2**18).hex().encode()
     begun = encode(text)[: None if coding == "none" else -8]

@@ -1,4 +1,4 @@
-"""The routes of the inference endpoints: each answers, and errors have the form of its family."""
+"""Routes of the inference endpoints and the error format of each API family."""
 
 import asyncio
 import json
@@ -40,27 +40,24 @@ _BODY: dict[str, Any] = {
     "texts": ["a"],
     "max_tokens": 5,
 }
-"""Holds what any of the endpoints asks for."""
+"""A request body that every endpoint accepts."""
 _OPEN = Door(None, DEFAULT_TENANT)
 _ENGINE_ERROR = b'{"error": {"message": "m", "type": "BadRequestError", "code": 400}}'
 
 
 @pytest.fixture
 def gateway() -> StandInGateway:
-    """Return what the requests come to."""
     return StandInGateway()
 
 
 @pytest.fixture
 async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the HTTP application in front of it."""
     async with client_of(model_of(gateway)) as client:
         yield client
 
 
 @pytest.mark.parametrize("path", INFERENCE_PATHS)
 async def test_every_endpoint_of_the_table_is_answered(http: httpx.AsyncClient, path: str) -> None:
-    """A path that is in the table and has no route would be a 404 that nobody understands."""
     body = {name: value for name, value in _BODY.items() if (path, name) != (RESPONSES, "prompt")}
     answer = await http.post(path, json=body)
 
@@ -68,10 +65,9 @@ async def test_every_endpoint_of_the_table_is_answered(http: httpx.AsyncClient, 
 
 
 @pytest.mark.parametrize("path", UNSCHEDULED_PATHS)
-async def test_what_takes_no_turn_is_answered_by_any_replica(
+async def test_unscheduled_call_is_answered_by_any_replica(
     http: httpx.AsyncClient, gateway: StandInGateway, path: str
 ) -> None:
-    """With the engine's own status and body."""
     answer = await http.post(path, json=_BODY)
 
     assert (200, "unscheduled") == (answer.status_code, answer.text)
@@ -82,10 +78,10 @@ async def test_what_takes_no_turn_is_answered_by_any_replica(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_errors_on_the_way_have_the_form_of_the_family(
+async def test_errors_have_the_format_of_their_api_family(
     http: httpx.AsyncClient, gateway: StandInGateway, stream: bool
 ) -> None:
-    """Refused before it waits, while it waits, or by the engine: Anthropic's client reads it."""
+    """Errors before, during and after the wait in the queue must suit Anthropic's client."""
     body = _BODY | {"stream": stream}
     malformed = await http.post(MESSAGES, json=body | {"max_tokens": 0})
     gateway.items = [(400, {}), _ENGINE_ERROR]
@@ -97,7 +93,7 @@ async def test_errors_on_the_way_have_the_form_of_the_family(
 
     answers = (malformed, by_engine, full, not_served)
     assert [400, 400, 429, 404] == [answer.status_code for answer in answers]
-    assert full.headers["retry-after"] in ("7", "8")  # 7 s, spread by a tenth
+    assert full.headers["retry-after"] in ("7", "8")  # 7 s with up to 10 % jitter
     assert [
         "invalid_request_error",
         "invalid_request_error",
@@ -129,7 +125,7 @@ async def test_unforeseen_error_has_the_form_of_the_family_behind_a_prefix(
 async def test_caller_that_leaves_ends_its_call_at_once(
     gateway: StandInGateway, stream: bool
 ) -> None:
-    """Its inference must not go on until something is to be sent: that may be the whole answer."""
+    """Otherwise the inference would run until there is something to send."""
     source, caller = Source(), Caller(json.dumps(_BODY | {"stream": stream}).encode())
     gateway.source = source
     call = asyncio.create_task(_post(gateway, COMPLETIONS, caller))
@@ -146,7 +142,7 @@ async def test_caller_that_leaves_ends_its_call_at_once(
 
 
 async def test_cancelled_call_is_cancelled() -> None:
-    """Serve cancels a call in its own way, too: that must not pass for an end."""
+    """Serve also cancels a call directly, and that must not look like a normal end."""
     caller, never = Caller(), asyncio.Event()
     call = asyncio.create_task(until_disconnect(caller.receive, cast(Any, never.wait())))
     await asyncio.sleep(0)
@@ -164,10 +160,10 @@ async def _post(gateway: StandInGateway, path: str, caller: Caller, **ingress: A
     await app(scope, caller.receive, caller.send)
 
 
-async def test_streams_head_and_chunks_are_the_replicas(
+async def test_stream_passes_on_the_replicas_head_and_chunks(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """No length, and no type of its own making; proxies are told to pass a stream on."""
+    """A stream has no length and forbids proxies to buffer it."""
     gateway.items = [(200, {"content-type": "text/event-stream", "x-a": "b"}), b"c", b"d"]
     streamed = await http.post(COMPLETIONS, json=_BODY | {"stream": True})
     whole = await http.post(COMPLETIONS, json=_BODY)
@@ -181,7 +177,7 @@ async def test_streams_head_and_chunks_are_the_replicas(
 async def test_body_that_comes_in_pieces_is_read_whole(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """Proxies cut a long body where they like; a client may not say how long it is."""
+    """Proxies split long bodies, and a client need not declare a length."""
 
     async def pieces() -> AsyncGenerator[bytes]:
         for byte in json.dumps(_BODY).encode():
@@ -195,7 +191,6 @@ async def test_body_that_comes_in_pieces_is_read_whole(
 async def test_retry_with_a_key_gets_the_same_answer(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """Head and all, whether it was streamed or not."""
     for stream in (False, True):
         headers = {"idempotency-key": f"key-{stream}"}
         first, again = [
@@ -210,7 +205,7 @@ async def test_retry_with_a_key_gets_the_same_answer(
 async def test_stream_that_fails_in_the_middle_has_one_head_and_fails_for_serve(
     gateway: StandInGateway, error: Exception
 ) -> None:
-    """The caller is told in the stream; Serve counts what is raised."""
+    """The caller reads the error in the stream, and Serve counts the raised one."""
     source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
     gateway.source = source
     source.feed((200, {}), b"a", error)
@@ -255,10 +250,10 @@ async def test_caller_and_operator_choose_the_form_of_a_sign_of_life(
         ("OpenAI/JS 6.1.0", None, "event", b": "),
     ],
 )
-async def test_harness_whose_idle_timer_counts_no_comments_gets_chunks(
+async def test_client_that_ignores_comments_gets_keepalive_chunks(
     gateway: StandInGateway, agent: str, asked: str | None, configured: str, first: bytes
 ) -> None:
-    """In place of comments alone: the call and the operator may say otherwise."""
+    """The header or the operator's setting asks for chunks where a client ignores comments."""
     source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
     gateway.source = source
     caller.headers |= {"user-agent": agent}
@@ -275,7 +270,7 @@ async def test_harness_whose_idle_timer_counts_no_comments_gets_chunks(
 async def test_stream_is_kept_alive_while_its_prompt_is_counted(
     gateway: StandInGateway, refusal: Exception | None
 ) -> None:
-    """A long one, behind others: what is wrong with it is an event then."""
+    """A long prompt may wait behind others; an error in it is sent as an event."""
     caller = Caller(json.dumps(_BODY | {"stream": True}).encode())
     gateway.may_count.clear()
     gateway.failure = refusal
@@ -307,7 +302,7 @@ async def test_form_of_a_sign_of_life_that_there_is_not_is_refused(
 async def test_other_methods_are_refused_as_on_every_route(
     http: httpx.AsyncClient, method: str
 ) -> None:
-    """Only POST passes FastAPI by."""
+    """POST requests bypass FastAPI's routing."""
     answer = await http.request(method, COMPLETIONS)
     elsewhere = await http.request("PATCH", "/v1/models")
 
@@ -316,7 +311,7 @@ async def test_other_methods_are_refused_as_on_every_route(
 
 
 async def test_prefix_of_the_service_is_no_part_of_the_path(gateway: StandInGateway) -> None:
-    """Serve passes the whole path, and the prefix of the application beside it."""
+    """Serve passes the whole path and, separately, the application's prefix."""
     app = build_http_app(
         ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER
     )
@@ -332,7 +327,7 @@ async def test_prefix_of_the_service_is_no_part_of_the_path(gateway: StandInGate
 
 
 async def test_large_body_that_finds_no_room_is_refused(gateway: StandInGateway) -> None:
-    """With 429 and when to come back; a small one is read all the same."""
+    """The answer is 429 with a retry time; a small body is still read."""
     model = model_of(gateway, ingress={"max_body_bytes_held": 100_000})
     large = {"messages": [{"role": "user", "content": "a" * 200_000}]}
     async with client_of(model) as http:
@@ -346,7 +341,7 @@ async def test_large_body_that_finds_no_room_is_refused(gateway: StandInGateway)
 
 
 async def test_large_body_holds_its_turn_until_it_is_counted(gateway: StandInGateway) -> None:
-    """Two of 20 MiB are not read at once; while the first is answered the second is read."""
+    """The second of two 20 MiB bodies is read while the first is being answered."""
     model = model_of(gateway, ingress={"max_body_bytes": 2**25})
     counting: list[asyncio.Event] = []
 
@@ -373,7 +368,7 @@ async def test_large_body_holds_its_turn_until_it_is_counted(gateway: StandInGat
 async def test_large_body_holds_no_turn_while_a_replica_is_waited_for(
     gateway: StandInGateway, path: str
 ) -> None:
-    """Two of 13 MiB are not read at once; while the first waits the second is read."""
+    """The second of two 13 MiB bodies is read while the first waits for a replica."""
     model = model_of(gateway)
     waiting: list[str] = []
     may_answer = asyncio.Event()
@@ -397,7 +392,7 @@ async def test_large_body_holds_no_turn_while_a_replica_is_waited_for(
 async def test_body_of_an_unscheduled_call_keeps_its_room_while_a_replica_is_waited_for(
     gateway: StandInGateway,
 ) -> None:
-    """Half a minute at most, in which nothing else would bound what waits."""
+    """The wait takes up to half a minute, and nothing else bounds the waiting bodies."""
     model = model_of(gateway, ingress={"max_body_bytes_held": 300_000})
     waits, may_answer = asyncio.Event(), asyncio.Event()
 

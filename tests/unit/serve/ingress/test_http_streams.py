@@ -1,4 +1,4 @@
-"""Streams over HTTP: never silent for longer than is said, and failed in the form of their API."""
+"""HTTP streams: bounded silence, and failures in the format of their API."""
 
 import asyncio
 import json
@@ -25,17 +25,17 @@ from tests.harness.simulation.virtual_loop import VirtualLoop, run_virtually
 from tests.unit.serve.ingress.engine_streams import BODIES, HEAD, PATHS, STREAMS, events_of
 
 Plan = list[tuple[Seconds, StreamItem | Exception]]
-"""What comes after how long: the head, chunks, or a failure."""
+"""Delay before each item: the head, chunks, or a failure."""
 _KINDS = [Keepalive.EVENT, Keepalive.CHUNK, Keepalive.COMMENT]
 _REFUSAL = json.dumps({"error": {"message": "m", "type": "BadRequestError", "code": 400}}).encode()
 
 
 class Wire:
-    """A caller's end of the connection in virtual time."""
+    """Connection to a caller in virtual time."""
 
     def __init__(self, slow_s: Seconds = 0.0) -> None:
         self.sent: list[tuple[Seconds, bytes]] = []
-        """When each piece of the body went, and what."""
+        """Time and content of each piece of the body that was sent."""
         self.head: Message = {}
         self.headed_at: Seconds | None = None
         self.is_whole = False
@@ -43,7 +43,7 @@ class Wire:
         self._is_busy = False
 
     async def send(self, message: Message) -> None:
-        """Take a message; one at a time, in as long as the caller needs."""
+        """Accept one message at a time, as slowly as the caller reads."""
         now = asyncio.get_running_loop().time()
         assert not self._is_busy
         if message["type"] == "http.response.start":
@@ -59,12 +59,11 @@ class Wire:
 
     @property
     def body(self) -> bytes:
-        """What came of the body."""
         return b"".join(chunk for _, chunk in self.sent)
 
 
 async def source(plan: Plan) -> AsyncGenerator[StreamItem]:
-    """Yield what is planned."""
+    """Yield the planned items."""
     for after_s, item in plan:
         await asyncio.sleep(after_s)
         if isinstance(item, Exception):
@@ -80,7 +79,7 @@ async def answer(
     since: Seconds = VirtualLoop.STARTS_AT,
     on_failure: Callable[[int], None] = lambda status: None,
 ) -> None:
-    """Answer a call with a stream, as its endpoint does."""
+    """Answer a call with a stream as its endpoint does."""
     body = json.dumps(BODIES[reply.path]).encode()
     async with ended_in_form(reply):
         reply.on_failure = on_failure
@@ -96,7 +95,7 @@ def send(
     kind: Keepalive = Keepalive.EVENT,
     **options: Any,
 ) -> Seconds:
-    """Send a stream in virtual time; return when it ended."""
+    """Send a stream in virtual time and return its end time."""
     loop = VirtualLoop()
     terms = KeepaliveTerms(interval_s, kind)
     run_virtually(answer(Reply(path, wire.send), plan, terms, **options), loop)
@@ -105,14 +104,14 @@ def send(
 
 
 def slowly(path: str) -> Plan:
-    """Return a stream that waits for everything it may wait for."""
+    """Return a stream that pauses in the queue, in its prefill, and after it was cut."""
     first, second, *rest, last = STREAMS[path]
     return [
         (40.0, HEAD),  # in the queue
         (0.0, first),
         (70.0, second),  # in its prefill
         *((0.1, chunk) for chunk in rest),
-        (0.0, b""),  # cut: it waits for its next lease
+        (0.0, b""),  # cut: waits for its next lease
         (130.0, last),
         (20.0, b""),
     ]
@@ -121,10 +120,9 @@ def slowly(path: str) -> Plan:
 @pytest.mark.parametrize("interval_s", [0.5, 2.0, 15.0, 60.0])
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_is_never_silent_for_longer_than_is_said(
+def test_stream_is_never_silent_for_longer_than_the_interval(
     path: str, kind: Keepalive, interval_s: Seconds
 ) -> None:
-    """In the queue, in a prefill, between tokens, while it waits for another replica."""
     wire = Wire()
     ended_at = send(wire, slowly(path), path, interval_s, kind)
 
@@ -143,8 +141,8 @@ def test_stream_that_asks_for_nothing_gets_nothing(path: str) -> None:
     assert STREAMS[path] == [chunk for _, chunk in wire.sent]
 
 
-def test_stream_that_speaks_gets_no_signs_of_life() -> None:
-    """A timer a stream looks now and then, and a chunk costs it nothing."""
+def test_active_stream_gets_no_keepalives() -> None:
+    """The keepalive timer must not run once per chunk."""
     wire = Wire()
     chunk = STREAMS[CHAT][1]
     send(wire, [(0.0, HEAD), *((10.0, chunk) for _ in range(100))])
@@ -154,7 +152,7 @@ def test_stream_that_speaks_gets_no_signs_of_life() -> None:
 
 @pytest.mark.parametrize("since_s", [0.0, 9.0, 30.0])
 def test_silence_is_counted_from_the_request(since_s: Seconds) -> None:
-    """What was looked up before the stream began is silence for its caller, too."""
+    """The lookups before the stream starts also count as silence for the caller."""
     wire, since = Wire(), VirtualLoop.STARTS_AT - since_s
     send(wire, [(60.0, HEAD), (0.0, STREAMS[CHAT][-1])], since=since)
 
@@ -162,7 +160,7 @@ def test_silence_is_counted_from_the_request(since_s: Seconds) -> None:
 
 
 class SilentWait(PlainWait):
-    """A wait whose scheduler never answers, or says something."""
+    """Wait outlook whose scheduler never answers, or answers with a fixed text."""
 
     def __init__(self, says: bytes | None = None) -> None:
         self.waits = 0
@@ -204,10 +202,10 @@ def test_scheduler_that_does_not_answer_delays_no_sign_of_life(interval_s: Secon
         (RESPONSES, Keepalive.NONE, False),
     ],
 )
-def test_place_in_the_queue_is_told_while_the_stream_waits_for_a_lease(
+def test_queue_position_is_sent_while_the_stream_waits_for_a_lease(
     path: str, kind: Keepalive, asks: bool
 ) -> None:
-    """In a prefill nobody is asked, nor where no comment is sent."""
+    """No outlook is requested during a prefill or when no comment is sent."""
     wire, wait = Wire(), SilentWait(b": justitia position=7\n\n")
     first, second, *rest = STREAMS[path]
     plan: Plan = [(20.0, HEAD), (0.0, first), (20.0, second), (0.0, b"")]
@@ -217,7 +215,6 @@ def test_place_in_the_queue_is_told_while_the_stream_waits_for_a_lease(
 
 
 def test_caller_that_reads_slowly_is_sent_one_thing_at_a_time() -> None:
-    """And no signs of life while it has not taken what was sent before."""
     wire = Wire(slow_s=50.0)
     send(wire, slowly(CHAT), interval_s=2.0)
 
@@ -236,8 +233,8 @@ def test_sign_of_life_does_not_split_an_event() -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 40.0])
-def test_head_of_a_stream_tells_proxies_to_pass_it_on(after_s: Seconds) -> None:
-    """Begun by the engine, or by a sign of life: nginx buffers what does not say so."""
+def test_stream_head_disables_proxy_buffering(after_s: Seconds) -> None:
+    """Proxies such as nginx buffer streams without this header, even after a keepalive."""
     wire = Wire()
     send(wire, [(after_s, (200, {**HEAD[1], "X-Justitia-Replica": "r"})), (0.0, b"a\n\n")])
 
@@ -248,8 +245,8 @@ def test_head_of_a_stream_tells_proxies_to_pass_it_on(after_s: Seconds) -> None:
     assert (after_s == 0.0) == (b"x-justitia-replica" in head)
 
 
-def test_head_that_a_sign_of_life_begins_names_the_application() -> None:
-    """It is known before the queue; what the engine would add is not."""
+def test_head_before_the_first_keepalive_names_the_application() -> None:
+    """The application is known before the queue; the engine's headers are not."""
     wire = Wire()
     reply = Reply(CHAT, wire.send)
     reply.early_head = {"x-justitia-application": "a/1"}
@@ -263,7 +260,7 @@ def test_head_that_a_sign_of_life_begins_names_the_application() -> None:
 
 
 def failing(plan: Plan, path: str, error: type[Exception]) -> tuple[Wire, list[int]]:
-    """Send a stream that fails, and return the wire and the statuses that were counted."""
+    """Send a failing stream and return the connection and the counted statuses."""
     wire, counted = Wire(), list[int]()
     with pytest.raises(error):
         send(wire, plan, path, on_failure=counted.append)
@@ -272,8 +269,8 @@ def failing(plan: Plan, path: str, error: type[Exception]) -> tuple[Wire, list[i
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("begun_by", ["engine", "chunk", "sign of life"])
-def test_failure_after_the_head_is_told_counted_and_raised(path: str, begun_by: str) -> None:
-    """Serve counts what is raised; the caller has read it before, as its API says it."""
+def test_failure_after_the_head_is_sent_counted_and_raised(path: str, begun_by: str) -> None:
+    """Serve counts the raised error; the caller has already read it in its API's format."""
     error = ApplicationIsClosed("application 'a' was cancelled")
     plan: Plan = [(40.0, error)]
     if begun_by != "sign of life":
@@ -296,8 +293,8 @@ def test_failure_before_the_head_is_an_answer_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_engines_refusal_after_the_head_is_told_in_the_form_of_the_api(path: str) -> None:
-    """Its own status comes too late; its text is the caller's, and not the log's."""
+def test_engine_refusal_after_the_head_has_the_format_of_the_api(path: str) -> None:
+    """The engine's status comes too late; its text is sent to the caller and not logged."""
     refusal: Plan = [(40.0, (400, {})), (0.0, _REFUSAL)]
     wire, counted = Wire(), list[int]()
     with pytest.raises(StreamRefused) as refused:
@@ -343,7 +340,7 @@ def test_failure_that_nobody_foresaw_is_told_without_its_text() -> None:
 
 
 def test_many_streams_cost_a_timer_each() -> None:
-    """A thousand streams that speak for a minute: a handful of turns for each of their chunks."""
+    """A thousand streams that send for a minute take a handful of timer turns per chunk."""
     chunk = STREAMS[CHAT][1]
     plan: Plan = [(0.0, HEAD), *((1.0, chunk) for _ in range(60))]
 
@@ -359,16 +356,15 @@ def test_many_streams_cost_a_timer_each() -> None:
 
 
 class SlowWire(Wire):
-    """A caller that takes each message in its own time, the head too; notes all that is sent."""
+    """Slow caller that records every message, including the head."""
 
     def __init__(self) -> None:
         super().__init__(slow_s=50.0)
         self.kinds: list[tuple[str, bool]] = []
-        """Type of each message in order, and whether one before it was still being sent."""
+        """Type of each message, and whether the previous one was still being sent."""
         self._sending = 0
 
     async def send(self, message: Message) -> None:
-        """Take a message, however many are sent."""
         self.kinds.append((message["type"].rpartition(".")[2], bool(self._sending)))
         self._sending += 1
         await asyncio.sleep(50.0)
@@ -386,10 +382,10 @@ class SlowWire(Wire):
     ],
 )
 @pytest.mark.parametrize("interval_s", [7.0, 15.0, 40.0])
-def test_no_sign_of_life_is_sent_into_a_head_a_whole_answer_or_after_the_end(
+def test_keepalives_never_interrupt_a_head_or_an_answer_nor_follow_the_end(
     plan: Plan, sent: list[str], interval_s: Seconds
 ) -> None:
-    """A caller that reads slowly is not silent: what was sent before waits for it."""
+    """A caller that reads slowly still has unread data, so no keepalive is due."""
     wire = SlowWire()
     send(wire, plan, interval_s=interval_s)
 

@@ -1,4 +1,4 @@
-"""`/v1/usage`: the rows that a caller may see, and events whose ids never change."""
+"""`/v1/usage`: rows visible to a caller, and events with stable ids."""
 
 from datetime import date
 
@@ -16,7 +16,7 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 
 _TODAY = date(2026, 11, 25)
 _DAY = 20_782
-"""That day, counted from 1970."""
+"""The tested day, counted in days from 1970-01-01."""
 _TOLD = {
     "days": {
         _DAY - 1: {"a": {"tokens": 1}, "a/x": {"tokens": 2}, "ab": {"tokens": 3}},
@@ -27,7 +27,6 @@ _TOLD = {
 
 
 def test_days_are_inclusive_and_default_to_today() -> None:
-    """A month of usage is asked for by its first and last day."""
     assert [_DAY] == days_between(None, None, _TODAY)
     assert [_DAY - 1, _DAY] == days_between("2026-11-24", "2026-11-25", _TODAY)
 
@@ -42,17 +41,16 @@ def test_days_are_inclusive_and_default_to_today() -> None:
         ("20261101", None, "from"),
     ],
 )
-def test_days_that_are_none_are_refused_by_parameter(
+def test_invalid_days_are_refused_by_parameter(
     since: str | None, until: str | None, param: str
 ) -> None:
-    """The caller is told which of its parameters is wrong."""
     with pytest.raises(RequestError) as error:
         days_between(since, until, _TODAY)
     assert param == error.value.param
 
 
 def test_rows_are_of_a_tenant_and_of_those_below() -> None:
-    """`ab` is not below `a`; an operator who names nobody sees all."""
+    """`ab` is not below `a`; an operator that names no tenant gets all rows."""
     rows = list(usage_rows("m", _TOLD, "a"))
 
     assert [("2026-11-24", "a", True), ("2026-11-24", "a/x", True), ("2026-11-25", "a", False)] == [
@@ -61,8 +59,8 @@ def test_rows_are_of_a_tenant_and_of_those_below() -> None:
     assert 4 == len(list(usage_rows("m", _TOLD, None)))
 
 
-def test_events_are_of_days_that_are_over_and_name_them() -> None:
-    """A meter drops an event whose id and source it has seen: a total that grows would be lost."""
+def test_events_cover_finished_days_only() -> None:
+    """A meter drops an event whose id and source it has seen, so a growing total would be lost."""
     once, again = (list(cloud_events("app", usage_rows("m", _TOLD, None))) for _ in range(2))
 
     assert once == again
@@ -80,8 +78,8 @@ def test_events_are_of_days_that_are_over_and_name_them() -> None:
     } == once[0]["data"]
 
 
-def test_row_says_what_was_computed_of_the_prompts() -> None:
-    """Totals of an earlier version know of no cache."""
+def test_row_reports_computed_prompt_tokens() -> None:
+    """Totals stored by an earlier version have no cached tokens."""
     totals = {"t": {"prompt_tokens": 10, "cached_prompt_tokens": 8}, "u": {"prompt_tokens": 9}}
     rows = usage_rows("m", {"days": {_DAY: totals}, "open_from": _DAY}, None)
 
@@ -91,7 +89,6 @@ def test_row_says_what_was_computed_of_the_prompts() -> None:
 
 
 def test_callers_see_their_own_tenant_and_operators_all() -> None:
-    """What others use is theirs to know."""
     own = RequestContext(Identity("a", frozenset({Scope.OWN}), "key"))
     operator = RequestContext(Identity("a", frozenset({Scope.OPERATE}), "key"))
 

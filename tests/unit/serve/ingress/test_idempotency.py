@@ -1,4 +1,4 @@
-"""Retries with an Idempotency-Key: one attempt, however often it is asked for."""
+"""Retries with an Idempotency-Key share one attempt."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -13,7 +13,7 @@ _AMPLE = 2**20
 
 
 class Source:
-    """An answer made step by step, which counts how often it was begun and whether it ended."""
+    """Answer produced step by step that counts its starts and records its end."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -39,7 +39,7 @@ async def collect(items: AsyncGenerator[StreamItem]) -> list[StreamItem]:
 
 
 async def test_second_caller_joins_the_running_attempt_from_its_start() -> None:
-    """A retry must neither run twice nor miss what had been said before it came."""
+    """A retry must neither run twice nor miss the chunks sent before it arrived."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     first = attempts.join_attempt("k", b"body", source.answer)
     assert await anext(first) == (200, {})
@@ -55,7 +55,7 @@ async def test_second_caller_joins_the_running_attempt_from_its_start() -> None:
 
 
 async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> None:
-    """Clients retry when their connection broke: the work done so far must not be lost."""
+    """Clients retry when their connection broke, and the work so far must not be lost."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     first = attempts.join_attempt("k", b"body", source.answer)
     await anext(first)
@@ -67,8 +67,8 @@ async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> Non
     assert source.begun == 1
 
 
-async def test_attempt_that_nobody_reads_is_cancelled_after_the_linger_time() -> None:
-    """A caller that does not come back must not hold KV memory for ever."""
+async def test_attempt_without_readers_is_cancelled_after_the_linger_time() -> None:
+    """A caller that does not return must not hold KV memory forever."""
     source, attempts = Source(), IdempotentAttempts(linger_s=0, kept_s=60, max_bytes=_AMPLE)
     first = attempts.join_attempt("k", b"body", source.answer)
     await anext(first)
@@ -78,7 +78,7 @@ async def test_attempt_that_nobody_reads_is_cancelled_after_the_linger_time() ->
 
 
 async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> None:
-    """Only answers are worth keeping: an engine's death must not be repeated to the retry."""
+    """An engine failure must not be replayed to the retry."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     source.steps.put_nowait(EngineError("dead"))
     with pytest.raises(EngineError):
@@ -90,8 +90,8 @@ async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> 
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408, 409, 425])
-async def test_answer_that_may_be_another_next_time_is_not_kept(status: int) -> None:
-    """An engine's failure, or a refusal for want of room, must not be repeated to the retry."""
+async def test_transient_failure_is_not_stored(status: int) -> None:
+    """An engine failure or a capacity refusal must not be replayed to the retry."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     source.status = status
     for step in (b"failed", None, b"whole", None):
@@ -117,8 +117,7 @@ async def test_answer_that_would_be_the_same_is_kept(status: int) -> None:
     assert source.begun == 1
 
 
-async def test_stream_that_was_cut_runs_anew_for_a_retry_of_another_body_too() -> None:
-    """Nothing of it is kept: neither its chunks nor what it was asked."""
+async def test_cut_stream_is_forgotten_with_its_body() -> None:
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     for step in (b"a", EngineFailed("failed"), b"b", None):
         source.steps.put_nowait(step)
@@ -133,7 +132,7 @@ async def test_stream_that_was_cut_runs_anew_for_a_retry_of_another_body_too() -
 
 
 async def test_key_of_another_body_is_refused() -> None:
-    """A key names one request; answering another one with its answer would be silent corruption."""
+    """A key names one request, so another body with it must not get that request's answer."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     first = attempts.join_attempt("k", b"body", source.answer)
     await anext(first)
@@ -143,12 +142,11 @@ async def test_key_of_another_body_is_refused() -> None:
     await first.aclose()
 
 
-async def test_answer_is_read_again_while_it_is_kept_and_runs_again_after() -> None:
-    """A retry that comes just after the end gets the same answer; memory is given back later."""
+async def test_answer_is_replayed_until_it_expires() -> None:
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=0, max_bytes=_AMPLE)
     source.steps.put_nowait(None)
     assert await collect(attempts.join_attempt("k", b"body", source.answer)) == [(200, {})]
-    await asyncio.sleep(0)  # the timer of no length
+    await asyncio.sleep(0)  # run the zero-length timer
     await asyncio.sleep(0)
     source.steps.put_nowait(None)
 
@@ -157,7 +155,7 @@ async def test_answer_is_read_again_while_it_is_kept_and_runs_again_after() -> N
 
 
 async def answered(attempts: IdempotentAttempts, key: str, size: int) -> Source:
-    """Let a request be answered with so many bytes."""
+    """Store a finished answer of the given size in bytes."""
     source = Source()
     source.steps.put_nowait(b"x" * size)
     source.steps.put_nowait(None)
@@ -165,20 +163,20 @@ async def answered(attempts: IdempotentAttempts, key: str, size: int) -> Source:
     return source
 
 
-async def test_answers_beyond_their_memory_go_before_their_time_the_oldest_first() -> None:
-    """Whole answers are kept: a thousand long ones would be the ingress's memory."""
+async def test_oldest_answers_are_evicted_when_memory_is_full() -> None:
+    """A thousand long answers could otherwise fill the ingress's memory."""
     attempts = IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     sources = [await answered(attempts, f"k{i}", 2_000) for i in range(3)]
     again = [await answered(attempts, f"k{i}", 2_000) for i in (2, 1)]
     first_again = await answered(attempts, "k0", 2_000)
 
     assert [1, 1, 1] == [source.begun for source in sources]
-    assert [0, 0] == [source.begun for source in again]  # read from what is kept
+    assert [0, 0] == [source.begun for source in again]  # read from the stored answers
     assert 1 == first_again.begun
 
 
-async def test_answer_that_is_being_read_is_not_taken_from_its_reader() -> None:
-    """A slow reader of a retry gets all of it, whatever others ask for meanwhile."""
+async def test_eviction_does_not_interrupt_a_reader() -> None:
+    """A slow reader gets the whole answer although other answers evict it meanwhile."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     for step in (b"a" * 2_000, b"b" * 2_000, None):
         source.steps.put_nowait(step)
@@ -193,8 +191,8 @@ async def test_answer_that_is_being_read_is_not_taken_from_its_reader() -> None:
     assert 1 == source.begun
 
 
-async def test_no_attempt_is_begun_while_running_ones_fill_the_memory() -> None:
-    """What runs cannot be forgotten; what is begun would only add to it."""
+async def test_new_attempt_is_refused_while_running_ones_fill_the_memory() -> None:
+    """Running attempts cannot be evicted, so a new one would exceed the bound."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     running = attempts.join_attempt("k", b"body", source.answer)
     source.steps.put_nowait(b"x" * 6_000)

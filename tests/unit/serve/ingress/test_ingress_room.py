@@ -1,4 +1,4 @@
-"""An ingress that has no room, and what callers are told of limits when they open something."""
+"""An ingress without room for calls, and the limits reported when an application is opened."""
 
 import asyncio
 
@@ -14,18 +14,16 @@ _MOST = 5
 
 
 def client_of(scheduler: FakeScheduler) -> QueueClient:
-    """Return a client with room for five inferences."""
-
     async def nothing() -> None:
         return None
 
     return QueueClient(scheduler, lambda ended: None, nothing, _MOST, 0.0)
 
 
-async def test_calls_that_there_is_no_room_for_come_back_as_room_is_made(
+async def test_refused_calls_get_staggered_retry_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each is told another time, by how fast calls end here, ten a second: not all the same."""
+    """Ten calls end per second here; each refused call gets its own retry time."""
     client = client_of(FakeScheduler())
     loop = asyncio.get_running_loop()
     now = 1_000.0
@@ -51,8 +49,8 @@ async def test_calls_that_there_is_no_room_for_come_back_as_room_is_made(
     assert 2.0 < waits[-1] < 2.5
 
 
-async def test_opening_tells_of_the_limits_of_its_tenant() -> None:
-    """Who only opens applications paces itself, too."""
+async def test_opening_returns_the_limits_of_its_tenant() -> None:
+    """A caller that only opens applications must be able to pace itself, too."""
     scheduler = FakeScheduler()
     client = client_of(scheduler)
     limit = LimitStanding("t", "applications", 9, 4, 60.0, 86_400.0)

@@ -1,4 +1,4 @@
-"""A large body is read in small steps, and refused as fast as a small one, in the same words."""
+"""Large bodies are parsed in small steps; refusals are as fast as for small ones."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ _LONG = b'{"application_class":"c","input":"%b"' % (b"a" * 70_000)
     ids=["no end", "more", "no text", "no value", "deep"],
 )
 def test_body_that_is_no_json_is_told_why(end: bytes, large: str, small: str) -> None:
-    """A large one was cut before it was judged, and told that it ends too early."""
+    """A large invalid body used to be cut before parsing and reported as truncated."""
     said = "the body is not valid JSON: "
     told = str(_read(ApplicationBody, _LONG + end))
     of_small = str(_read(ApplicationBody, _LONG.replace(b"a" * 70_000, b"") + end))
@@ -90,8 +90,8 @@ def test_number_that_json_does_not_have_is_named_with_its_place(
     assert f"the body is not valid JSON: {expected}" == _read(ApplicationBody, raw)
 
 
-def test_fields_that_are_unknown_cost_nothing_each() -> None:
-    """A million of them took 17 s, in which no stream of the process went on."""
+def test_unknown_fields_cost_nothing() -> None:
+    """A million unknown fields used to take 17 s, in which no stream of the process continued."""
     raw = b'{"application_class":"c",%b}' % b",".join(b'"k%06d":1' % n for n in range(10**6))
     began_at = time.process_time()
     told = _read(ApplicationBody, raw)
@@ -110,8 +110,8 @@ def test_lists_of_a_model_that_has_them_are_kept() -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e400", "[[NaN]]", '{"b":Infinity}'])
 @pytest.mark.parametrize("is_large", [False, True])
-def test_number_that_is_none_is_refused_at_every_length(value: str, is_large: bool) -> None:
-    """A small body was taken with them."""
+def test_invalid_number_is_refused_at_every_body_size(value: str, is_large: bool) -> None:
+    """Small bodies with such numbers used to be accepted."""
     more = "a" * (70_000 if is_large else 10)
     told = _read(HistoryBody, f'{{"samples":[{{"more":"{more}","k":{value}}}]}}'.encode())
 
@@ -134,7 +134,7 @@ def test_number_that_is_none_is_refused_at_every_length(value: str, is_large: bo
 def test_list_of_millions_of_objects_is_refused_before_they_are_made(
     samples: bytes, reason: str
 ) -> None:
-    """16 MiB of them were 0.4 GB, and held all streams of the process up for a second."""
+    """A list of 16 MiB used to become 0.4 GB of objects and stop all streams for a second."""
     raw = b'{"samples":[%b]}' % samples
     tracemalloc.start()
     told = _read(HistoryBody, raw)
@@ -149,8 +149,8 @@ def test_list_of_millions_of_objects_is_refused_before_they_are_made(
 
 @pytest.mark.parametrize("unit", ["a", "\u00e9", "\u4e2d", "\U0001f600", "\n", "\\", '"\u4e2d'])
 @pytest.mark.parametrize("is_ascii", [False, True])
-def test_others_run_while_a_long_text_is_read(unit: str, is_ascii: bool) -> None:
-    """Read at once, 16 MiB kept the event loop for up to 105 ms."""
+def test_event_loop_runs_while_a_long_text_is_parsed(unit: str, is_ascii: bool) -> None:
+    """Parsing 16 MiB at once used to block the event loop for up to 105 ms."""
     text = unit * (4 * _MIB)
     raw = json.dumps({"application_class": "c", "input": text}, ensure_ascii=is_ascii).encode()
     steps = 0
@@ -197,7 +197,7 @@ def test_text_that_is_none_is_refused_in_the_words_of_its_piece(text: bytes) -> 
     st.integers(48, 80),
 )
 def test_pieces_of_a_text_are_the_text(parts: list[str], is_ascii: bool, size_bytes: int) -> None:
-    """No piece ends within a character, an escape or a pair of surrogates."""
+    """No piece ends inside a character, an escape or a surrogate pair."""
     text = "".join(parts)
     value = json.dumps(text, ensure_ascii=is_ascii).encode()
     pieces = list(text_pieces(memoryview(value), size_bytes))

@@ -1,4 +1,4 @@
-"""The description of the HTTP surface: valid, complete, and true of routes, door and errors."""
+"""The OpenAPI description: valid, complete, and consistent with the authorization table."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -32,7 +32,6 @@ from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_
 
 @pytest.fixture
 def app() -> HttpApp:
-    """Return the HTTP application."""
     models = ServedModels([model_of(StandInGateway())])
     return build_http_app(
         models, ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT), FINDER
@@ -40,12 +39,12 @@ def app() -> HttpApp:
 
 
 def operations(document: dict[str, Any]) -> set[tuple[str, str]]:
-    """Return (method, path) of each operation that a document describes."""
+    """Return the (method, path) pairs that an OpenAPI document describes."""
     return {(m.upper(), path) for path, of_path in document["paths"].items() for m in of_path}
 
 
 def registered(routes: list[BaseRoute]) -> set[tuple[str, str]]:
-    """Return (method, path) of each route of an application."""
+    """Return the (method, path) pairs of an application's routes."""
     return {
         (method, route.path_format)
         for route in routes
@@ -55,18 +54,17 @@ def registered(routes: list[BaseRoute]) -> set[tuple[str, str]]:
 
 
 def undescribed(app: HttpApp) -> set[tuple[str, str]]:
-    """Return the operations that are there and not described, or described and not there."""
+    """Return the operations that are routed but not described, or described but not routed."""
     return registered(app.routes) ^ operations(app.openapi())
 
 
 def without_scope(app: HttpApp) -> set[str]:
-    """Return the paths that the door's table lacks."""
+    """Return the paths that are missing from the authorization table."""
     paths = {path for _, path in registered(app.routes)}
     return {path for path in paths if scope_of(path) is None and not is_public(path)}
 
 
 def test_document_is_valid_openapi(app: HttpApp) -> None:
-    """Generators of clients refuse one that is not."""
     document = app.openapi()
 
     assert document["openapi"].startswith("3.1")
@@ -83,7 +81,7 @@ def test_every_route_is_described_and_in_the_table_of_the_door(app: HttpApp) -> 
 def test_route_that_is_added_without_either_is_found(app: HttpApp) -> None:
 
     async def answer() -> None:
-        """Answer nothing."""
+        pass
 
     app.add_api_route("/v1/made-up", answer)
     app.add_route("/v2/made-up", lambda request: Response(), methods=["POST"])
@@ -93,7 +91,7 @@ def test_route_that_is_added_without_either_is_found(app: HttpApp) -> None:
 
 
 def parameters(described: dict[str, Any]) -> set[tuple[str, str, bool]]:
-    """Return (name, place, whether it is required) of the parameters of an operation."""
+    """Return name, place and requiredness of each parameter of an operation."""
     return {
         (one["name"], one["in"], one.get("required", False))
         for one in described.get("parameters", ())
@@ -158,7 +156,7 @@ def test_body_is_that_of_its_model(
 
 
 def statuses(path: str, described: dict[str, Any]) -> set[str]:
-    """Return the statuses of the service's own errors that a call of an operation may have."""
+    """Return the statuses of the service's own errors that an operation may return."""
     found = set() if is_public(path) else {"400", "401", "403", "429", "503"}
     is_engine = path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS)
     if is_engine or any(n == "model" or place == "path" for n, place, _ in parameters(described)):
@@ -178,7 +176,7 @@ def test_errors_of_an_operation_are_those_that_its_call_may_have(app: HttpApp) -
 
 
 def test_each_error_names_its_codes(app: HttpApp) -> None:
-    """A client decides by the code whether it tries again."""
+    """Clients decide by the error code whether to retry."""
     names = {"400": "Malformed", "401": "Unauthenticated", "403": "Forbidden", "404": "NotFound"}
     names |= {"409": "Conflict", "413": "TooLarge", "415": "Encoded", "429": "TooMany"}
     names |= {"502": "EngineFailed", "503": "Unavailable", "504": "TooLate"}
@@ -200,7 +198,6 @@ def test_each_error_names_its_codes(app: HttpApp) -> None:
 
 
 def test_scope_of_an_operation_is_that_of_the_door(app: HttpApp) -> None:
-    """What a reader is told is what is asked of callers."""
     for path, of_path in app.openapi()["paths"].items():
         scope = scope_of(path)
         for described in of_path.values():
@@ -210,14 +207,14 @@ def test_scope_of_an_operation_is_that_of_the_door(app: HttpApp) -> None:
 
 
 def test_public_operations_ask_for_no_credential(app: HttpApp) -> None:
-    """Probes and this description; all else is behind the door."""
+    """Probes and the description itself need no credential; everything else does."""
     public = {path for path in app.openapi()["paths"] if is_public(path)}
 
     assert {"/healthz", "/readyz", "/openapi.json"} == public
 
 
 async def test_description_is_served(app: HttpApp) -> None:
-    """Behind a prefix it names the prefix as the server."""
+    """Behind a prefix the description names the prefix as the server."""
     transport = httpx.ASGITransport(app, root_path="/llm")
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
         answer = await http.get("/llm/openapi.json")
@@ -229,11 +226,11 @@ async def test_description_is_served(app: HttpApp) -> None:
 async def test_body_without_its_input_is_refused_as_the_description_says(
     app: HttpApp, path: str
 ) -> None:
-    """What the service asks for, and what it says that it asks for, are written in two places."""
+    """The required input is written once in the service and once in the description."""
     described = app.openapi()["paths"][path]["post"]["requestBody"]
     schema = described["content"]["application/json"]["schema"]
     names = ("input", "prompt", "messages", "texts", "queries", "documents", "query")
-    # The Responses API has a field `prompt` that is refused, and none of the others' inputs.
+    # The Responses API has a `prompt` field that is refused, and none of the others' inputs.
     inputs: dict[str, Any] = dict.fromkeys(names, "a") | {"max_tokens": 5}
     inputs |= {"messages": [{"role": "user", "content": "a"}], "texts": ["a"]}
     if path == "/v1/responses":
@@ -248,7 +245,7 @@ async def test_body_without_its_input_is_refused_as_the_description_says(
 
 
 def test_errors_have_the_form_of_the_path_and_their_headers(app: HttpApp) -> None:
-    """A client reads the form of its API; when to try again, and how to say who calls."""
+    """Each path has the error format of its API, a retry time, and the authentication header."""
     document = app.openapi()
     for path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS):
         responses = document["paths"][path]["post"]["responses"]
@@ -264,10 +261,10 @@ def test_errors_have_the_form_of_the_path_and_their_headers(app: HttpApp) -> Non
 
 
 class InferOnly(Gate):
-    """Takes everybody for a caller that may ask models, and no more."""
+    """Gate that admits every caller with the scope `infer` only."""
 
     def __init__(self) -> None:
-        """Need nothing to tell callers apart."""
+        pass
 
     async def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> Identity:
         return Identity("t", frozenset({Scope.INFER}), "test")
@@ -285,7 +282,7 @@ class InferOnly(Gate):
     ],
 )
 async def test_door_sees_the_path_that_is_routed(prefix: str, path: str, status: int) -> None:
-    """With a prefix cut off otherwise than the router does, the scope would not be asked for."""
+    """If the prefix were cut off differently than in the router, the scope would not be checked."""
     models = ServedModels([model_of(StandInGateway())])
     app = build_http_app(models, ApplicationSpecCache(600.0, 100), Door(InferOnly(), None), FINDER)
     transport = httpx.ASGITransport(app, root_path=prefix)
@@ -295,8 +292,8 @@ async def test_door_sees_the_path_that_is_routed(prefix: str, path: str, status:
     assert status == answer.status_code
 
 
-async def test_method_that_is_not_allowed_is_told_which_is(app: HttpApp) -> None:
-    """HTTP asks for the header, RFC 9110, 15.5.6."""
+async def test_405_names_the_allowed_methods(app: HttpApp) -> None:
+    """RFC 9110, 15.5.6 requires the Allow header."""
     async with client_of(model_of(StandInGateway())) as http:
         answer = await http.put("/v1/status")
 

@@ -1,4 +1,4 @@
-"""The predictor's paths: bodies that are wrong, and failures behind them, as statuses."""
+"""HTTP paths of the predictor: invalid bodies and its failures, as status codes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ ROLLBACK = "/v1/predictor/EV/rollback"
 
 
 class StandInPredictor:
-    """A handle whose every method answers the same, or fails."""
+    """Predictor handle whose methods all return the same answer, or fail."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -34,7 +34,6 @@ class StandInPredictor:
 async def call(
     predictor: StandInPredictor, method: str, path: str, content: bytes = b""
 ) -> httpx.Response:
-    """Send a request to an application with this predictor."""
     async with client_of(model_of(predictor=predictor)) as client:
         return await client.request(method, path, content=content)
 
@@ -52,12 +51,12 @@ async def call(
 async def test_each_path_asks_the_predictor(
     method: str, path: str, content: bytes, asked: tuple[Any, ...]
 ) -> None:
-    """A body without a content type is JSON here too."""
+    """A body without a content type is parsed as JSON here, too."""
     predictor = StandInPredictor(1 if "samples" in path else {"classes": {}})
     answer = await call(predictor, method, path, content)
 
     assert 200 == answer.status_code
-    before = [("overview",)] if path == ROLLBACK else []  # for the audit
+    before = [("overview",)] if path == ROLLBACK else []  # read for the audit log
     assert [*before, asked] == predictor.asked
 
 
@@ -73,7 +72,6 @@ async def test_each_path_asks_the_predictor(
     ],
 )
 async def test_wrong_body_is_refused_by_field(path: str, content: bytes, param: str) -> None:
-    """Nothing reaches the predictor."""
     predictor = StandInPredictor({})
     answer = await call(predictor, "POST", f"/v1/predictor/{path}", content)
 
@@ -82,7 +80,7 @@ async def test_wrong_body_is_refused_by_field(path: str, content: bytes, param: 
 
 
 def raised(error: Exception) -> RayTaskError:
-    """Return an error as Ray wraps it."""
+    """Return an error wrapped as Ray wraps it."""
     return RayTaskError("roll_back", "traceback", error)
 
 
@@ -96,10 +94,10 @@ def raised(error: Exception) -> RayTaskError:
         (RayActorError(), 503, "gives no answer: The actor"),
     ],
 )
-async def test_error_of_the_predictor_is_answered_as_what_it_is(
+async def test_predictor_error_has_the_matching_status(
     error: Exception, status: int, message: str
 ) -> None:
-    """Its traceback is no caller's business; one that is gone is being started again."""
+    """The traceback is not sent to callers; a predictor whose process died is being restarted."""
     answer = await call(StandInPredictor(error), "POST", ROLLBACK)
 
     assert status == answer.status_code

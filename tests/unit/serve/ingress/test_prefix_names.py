@@ -1,4 +1,4 @@
-"""Names of the beginnings of prompts: alike for what an engine's cache shares, and no other."""
+"""Names of prompt prefixes: equal exactly where the engine's prefix cache would share them."""
 
 from array import array
 from dataclasses import replace
@@ -53,7 +53,6 @@ def test_cuts_are_whole_blocks_and_the_last_token_is_never_shared() -> None:
 
 
 def test_prompts_that_begin_alike_have_that_name_in_common() -> None:
-    """As far as whole blocks go, whatever follows."""
     one = named(prompt(*range(40), 1, 2, 3, cuts=(40,)))
     other = named(prompt(*range(40), 3, 2, 1, 0, 0, cuts=(40,)))
 
@@ -64,7 +63,7 @@ def test_prompts_that_begin_alike_have_that_name_in_common() -> None:
 
 
 def test_texts_of_other_lengths_are_named_at_the_same_round_lengths() -> None:
-    """Completions say nothing of where they begin alike: 96 of 100 to 111 blocks in common."""
+    """Completions do not mark common prefixes; 96 of 100 to 111 common blocks are found."""
     lengths = [
         {prefix.tokens // BLOCK for prefix in named(prompt(*range(BLOCK * blocks + 1)))}
         for blocks in (100, 105, 111)
@@ -85,8 +84,8 @@ def test_texts_of_other_lengths_are_named_at_the_same_round_lengths() -> None:
         {"names": names_of(key=Key("k", b"t" * 32))},
     ],
 )
-def test_what_the_cache_keeps_apart_has_other_names(other: dict[str, Any]) -> None:
-    """And under another secret no name can be found by trying."""
+def test_prefixes_in_separate_caches_have_different_names(other: dict[str, Any]) -> None:
+    """A different secret gives different names, so names cannot be guessed."""
     count = prompt(*range(40), cuts=(20,))
 
     assert not set(named(count)) & set(named(count, **other))
@@ -121,7 +120,7 @@ def test_request_that_reads_no_cache_shares_nothing(fields: dict[str, Any]) -> N
 
 
 def test_nothing_is_named_without_a_cache_or_ids() -> None:
-    """Estimated prompts have no ids."""
+    """Estimated prompts have no token ids."""
     assert not names_of(block=0).shares(body())
     assert b"" == names_of(block=0).names(prompt(*range(40)), body(), "t")
     assert b"" == names_of().names(PromptCount(40, is_exact=False), body(), "t")

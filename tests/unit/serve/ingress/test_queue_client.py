@@ -1,4 +1,4 @@
-"""The ingress's side of the queue: batches, grants, and what a new scheduler is told."""
+"""Queue client of an ingress: submission batches, grants, and repetition to a new scheduler."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,18 +45,18 @@ _MOST = 5
 
 
 class Rig:
-    """A client, the scheduler that it talks to, and what the client has told its owner."""
+    """A queue client, its scheduler, and the callbacks it made."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
         self.ended: list[EndApplication] = []
         self.openings: list[tuple[str, bool]] = []
-        """Applications, and whether they are open."""
+        """Applications, each with whether it was opened (True) or closed (False)."""
         self.new_epochs = 0
         self.failures: list[Exception] = []
-        """Of what is done at a new epoch."""
+        """Errors raised by the callback of a new epoch."""
         self.may_end = asyncio.Event()
-        """Whether what is done at a new epoch may end."""
+        """Event that lets the callback of a new epoch finish."""
         self.may_end.set()
         self.client = QueueClient(
             self.scheduler,
@@ -75,12 +75,12 @@ class Rig:
             raise self.failures.pop()
 
     async def taken(self, count: int) -> list[object]:
-        """Return what the scheduler has taken, once it is that much."""
+        """Return the items that the scheduler has accepted, once there are that many."""
         await eventually(lambda: len(self.scheduler.items) >= count, f"{count} items are taken")
         return list(self.scheduler.items)
 
     async def submitted(self, last: str) -> list[str]:
-        """Return the inferences that the scheduler has taken, once the last is among them."""
+        """Return the inferences that the scheduler has accepted, once `last` is among them."""
 
         def taken() -> list[str]:
             items = self.scheduler.items
@@ -90,23 +90,23 @@ class Rig:
         return taken()
 
     async def granted(self) -> tuple[PendingInference, Grant]:
-        """Submit an inference with its application, and return it and its lease."""
+        """Submit an inference with its application and return it with its lease."""
         ticket = self.client.submit_inference(inference(), opened())
         self.scheduler.post(grant())
         return ticket, await self.client.next_grant(ticket)
 
     async def forgets(self, name: str = "a") -> None:
-        """Wait until an application is not open here any more."""
+        """Wait until an application is no longer open at the client."""
         await eventually(lambda: name not in self.pending.applications, f"{name} is forgotten")
 
     async def follows(self, epoch: int) -> None:
-        """Wait until the client knows the epoch."""
+        """Wait until the client follows the epoch."""
         await eventually(lambda: self.client.session.epoch == epoch, f"it knows epoch {epoch}")
 
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """A client that knows the scheduler's epoch and repeats calls at once."""
+    """Client that has the scheduler's epoch and repeats failed calls without delay."""
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
     rig = Rig()
     rig.client.session.ingress_id = "i"
@@ -117,20 +117,19 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
 
 
 def grant(request_id: str = "q", lease_id: str = "1-1") -> Grant:
-    """Return a lease for it."""
+    """Return a lease for the inference."""
     return Grant(request_id, "i", lease_id, "r", 1, 15, 0.0)
 
 
 def ended(name: str = "a") -> EndApplication:
-    """Return the end of an application."""
     return replace(ENDED, application_id=name)
 
 
 # --- submissions
 
 
-async def test_what_is_submitted_at_once_goes_in_one_batch_and_in_order(rig: Rig) -> None:
-    """An inference that came before its application would be refused; and batches are cheap."""
+async def test_concurrent_submissions_form_one_ordered_batch(rig: Rig) -> None:
+    """An inference that arrived before its application would be refused."""
     rig.client.submit_inference(inference("q1"), opened())
     rig.client.submit_inference(inference("q2"))
     rig.client.close_application("a")
@@ -140,8 +139,10 @@ async def test_what_is_submitted_at_once_goes_in_one_batch_and_in_order(rig: Rig
     assert [4] == [len(items) for _, items in rig.scheduler.batches if items]
 
 
-async def test_very_many_go_in_several_batches(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new leader is sent all that is pending, and has to answer others meanwhile."""
+async def test_large_backlog_is_sent_in_several_batches(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new leader receives everything that is pending and must answer other calls meanwhile."""
     monkeypatch.setattr(scheduler_session, "BATCH", 2)
     rig.client.submit_inference(inference("q1"), opened())
     rig.client.submit_inference(inference("q2"))
@@ -154,7 +155,7 @@ async def test_very_many_go_in_several_batches(rig: Rig, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("error", [ConnectionLost("cut"), RemoteFailure("a bug")])
 async def test_submission_that_failed_is_repeated_once(rig: Rig, error: Exception) -> None:
-    """A scheduler that is being started again, or fails a call, must not lose an inference."""
+    """A scheduler that restarts or fails a call must not lose an inference."""
     rig.scheduler.fail_next("submit_many", error)
     rig.client.submit_inference(inference(), opened())
     await eventually(lambda: rig.scheduler.failed, "the first submission has failed")
@@ -165,9 +166,9 @@ async def test_submission_that_failed_is_repeated_once(rig: Rig, error: Exceptio
 
 
 async def test_more_than_the_allowed_number_is_refused(rig: Rig) -> None:
-    """The ingress's memory is bounded; the caller is asked to come back.
+    """The ingress's memory is bounded, and the caller is asked to retry.
 
-    It takes no place in its stage: it would else look like one with a larger fan-out each time.
+    The refused call takes no place in its stage: otherwise every retry would widen the fan-out.
     """
     first, *_ = [rig.client.submit_inference(inference(f"q{i}"), opened()) for i in range(_MOST)]
     before = rig.pending.next_stage("a")
@@ -182,7 +183,7 @@ async def test_more_than_the_allowed_number_is_refused(rig: Rig) -> None:
 
 
 async def test_opening_is_repeated_until_the_scheduler_is_there(rig: Rig) -> None:
-    """A caller who opens an application during a restart waits, and does not fail."""
+    """A caller that opens an application during a scheduler restart waits."""
     rig.scheduler.fail_next("open_application", ConnectionLost("cut"), ConnectionLost("cut"))
 
     assert 42.0 == await rig.client.open_application(opened())
@@ -193,7 +194,7 @@ async def test_opening_is_repeated_until_the_scheduler_is_there(rig: Rig) -> Non
 
 
 async def test_grant_reaches_its_inference_and_only_once(rig: Rig) -> None:
-    """The long-poll and the answer to a submission carry the same messages."""
+    """The long-poll and the answer to a submission can carry the same message."""
     ticket, first = await rig.granted()
     rig.client.submit_inference(inference("other"))
     await rig.taken(3)
@@ -202,8 +203,8 @@ async def test_grant_reaches_its_inference_and_only_once(rig: Rig) -> None:
     assert not ticket.answers
 
 
-async def test_lease_is_told_to_the_attempt_that_it_replaces(rig: Rig) -> None:
-    """The scheduler took the first one back: its replica was silent, or had not reported it."""
+async def test_attempt_is_notified_of_its_replacement_lease(rig: Rig) -> None:
+    """The scheduler revoked the first lease: its replica was silent or had not reported it."""
     ticket, first = await rig.granted()
     told: list[str] = []
     ticket.on_grant = lambda newer: told.append(newer.lease_id)
@@ -217,7 +218,10 @@ async def test_lease_is_told_to_the_attempt_that_it_replaces(rig: Rig) -> None:
 
 
 async def test_grant_of_a_caller_that_has_left_is_given_back(rig: Rig) -> None:
-    """The grant was on its way when its caller left; its KV must not wait for a lapse."""
+    """The caller left while the grant was on its way.
+
+    Its KV must not stay reserved until the lapse.
+    """
     rig.client.cancel_inference(rig.client.submit_inference(inference(), opened()))
     await rig.taken(3)
     rig.scheduler.post(grant())
@@ -227,7 +231,7 @@ async def test_grant_of_a_caller_that_has_left_is_given_back(rig: Rig) -> None:
 
 
 async def test_inference_that_has_ended_is_not_cancelled(rig: Rig) -> None:
-    """Cancelling is what every caller does at the end, whatever the end was."""
+    """Every caller cancels at its end, whatever the end was."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.pending.note_answered(ticket)
     rig.client.cancel_inference(ticket)
@@ -237,7 +241,7 @@ async def test_inference_that_has_ended_is_not_cancelled(rig: Rig) -> None:
 
 
 async def test_refused_inference_tells_its_caller_why(rig: Rig) -> None:
-    """Otherwise it would wait for ever."""
+    """Without a refusal the inference would wait forever."""
     ticket = rig.client.submit_inference(inference())
     rig.scheduler.post(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
     with pytest.raises(UnknownApplication, match="application 'a'"):
@@ -245,7 +249,7 @@ async def test_refused_inference_tells_its_caller_why(rig: Rig) -> None:
 
 
 async def test_application_that_expires_as_an_inference_comes_is_opened_again(rig: Rig) -> None:
-    """The inference was on its way: its caller did nothing that it could be refused for."""
+    """The inference was on its way when the application expired, so it must not be refused."""
     await rig.client.open_application(opened())
     ticket = rig.client.submit_inference(inference())
     await rig.taken(1)
@@ -264,7 +268,7 @@ _UNKNOWN = Refuse("q", "i", Refusal.UNKNOWN_APPLICATION)
 
 
 async def test_inference_refused_twice_is_submitted_anew_once(rig: Rig) -> None:
-    """Its batch was repeated while the scheduler stood still: the second answer is no news."""
+    """The batch was repeated during a scheduler stall, so the second refusal is a duplicate."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.scheduler.post(ended(), _UNKNOWN, _UNKNOWN)
     await eventually(lambda: len(ticket.answers) == 2, "both refusals are there")
@@ -291,7 +295,7 @@ async def test_lease_after_a_refusal_is_taken(rig: Rig) -> None:
 
 
 async def test_lease_that_could_not_be_used_is_refused_and_the_next_one_taken(rig: Rig) -> None:
-    """The inference keeps its place; a scheduler that is away is asked again."""
+    """The inference keeps its place; a scheduler that is unreachable gets the refusal again."""
     ticket, first = await rig.granted()
     rig.scheduler.fail_next("refuse_lease", ConnectionLost("cut"))
     await rig.client.nack_lease(ticket, first, NackReason.CONNECTION)
@@ -304,7 +308,7 @@ async def test_lease_that_could_not_be_used_is_refused_and_the_next_one_taken(ri
 async def test_inference_that_has_ended_at_the_scheduler_is_submitted_under_another_id(
     rig: Rig,
 ) -> None:
-    """Its replica reported an end that never reached the caller."""
+    """The replica reported an end that never reached the caller."""
     ticket, first = await rig.granted()
     rig.scheduler.still_waits = False
     await rig.client.nack_lease(ticket, first, NackReason.LEASE)
@@ -317,9 +321,9 @@ async def test_inference_that_has_ended_at_the_scheduler_is_submitted_under_anot
 
 
 async def test_inference_that_was_refused_at_the_scheduler_is_not_submitted_again(rig: Rig) -> None:
-    """Its application was cancelled while it ran, and its replica's word came first.
+    """The application was cancelled while the inference ran.
 
-    Submitted again with its opening, it would open the application again and run.
+    A resubmission would reopen the application and run again.
     """
     ticket, first = await rig.granted()
     rig.scheduler.still_waits = False
@@ -336,10 +340,10 @@ async def test_inference_that_was_refused_at_the_scheduler_is_not_submitted_agai
 
 
 @pytest.mark.parametrize(("epoch", "ingress_id"), [(0, "i"), (1, "earlier")])
-async def test_application_opened_under_an_earlier_epoch_or_name_is_told_again(
+async def test_application_opened_under_an_earlier_epoch_or_name_is_sent_again(
     rig: Rig, epoch: int, ingress_id: str
 ) -> None:
-    """Its answer came after the scheduler was told of all that was open; one name hears its end."""
+    """The opening's answer arrived after the open applications had been repeated."""
 
     async def answer(arrival: ApplicationArrived) -> Opened:
         return Opened(epoch, 42.0)
@@ -353,12 +357,12 @@ async def test_application_opened_under_an_earlier_epoch_or_name_is_told_again(
 @pytest.mark.parametrize(
     ("message", "told_ends"), [(ended(), [ended()]), (ForgetApplication("a", "i"), [])]
 )
-async def test_end_of_an_application_is_told_where_it_was_opened_last(
+async def test_end_of_an_application_goes_to_where_it_was_last_opened(
     rig: Rig,
     message: EndApplication | ForgetApplication,
     told_ends: list[EndApplication],
 ) -> None:
-    """Its true cost is what the predictor learns from, once; elsewhere it is open no more."""
+    """The predictor must receive the true cost once; elsewhere the application is only closed."""
     await rig.client.open_application(opened())
     rig.scheduler.post(message)
     await rig.forgets()
@@ -369,10 +373,10 @@ async def test_end_of_an_application_is_told_where_it_was_opened_last(
 # --- another scheduler
 
 
-async def test_application_that_the_scheduler_has_no_room_for_is_not_open_here(rig: Rig) -> None:
-    """It has no end to be heard of: kept as open it would be for ever, and never be opened.
+async def test_application_refused_for_lack_of_room_is_not_kept_open(rig: Rig) -> None:
+    """No end would ever be received, so the client would keep it open forever.
 
-    Its inference hears of it, and the owner: by a refusal, or by a lease that it was opened.
+    Either the refusal or the lease of its inference decides.
     """
     refused = rig.client.submit_inference(inference("q1", "a"), opened("a"))
     leased = rig.client.submit_inference(inference("q2", "b"), opened("b"))
@@ -388,8 +392,8 @@ async def test_application_that_the_scheduler_has_no_room_for_is_not_open_here(r
     assert ["q2"] == list(rig.pending.inferences)
 
 
-async def test_opening_that_is_refused_is_an_error_that_says_when_to_come_back(rig: Rig) -> None:
-    """Over its own call there is no inference to refuse."""
+async def test_refused_opening_raises_an_error_with_a_retry_time(rig: Rig) -> None:
+    """An opening by its own call has no inference that could carry the refusal."""
     rig.scheduler.refusal = Refusal.TOO_MANY_APPLICATIONS
     with pytest.raises(TooManyApplications) as refused:
         await rig.client.open_application(opened())
@@ -398,8 +402,8 @@ async def test_opening_that_is_refused_is_an_error_that_says_when_to_come_back(r
     assert "a" not in rig.pending.applications
 
 
-async def test_new_scheduler_is_told_what_has_ended_lately(rig: Rig) -> None:
-    """What the last one had not saved is open again in the next, until it has long been idle."""
+async def test_new_scheduler_receives_recent_ends(rig: Rig) -> None:
+    """Ends that the last scheduler had not saved would leave applications open at the next."""
     for name in ("a", "b"):
         rig.client.submit_inference(inference(name, name), opened(name))
     await rig.taken(4)
@@ -413,8 +417,8 @@ async def test_new_scheduler_is_told_what_has_ended_lately(rig: Rig) -> None:
     assert ApplicationClosed("b") not in rig.scheduler.items  # it was opened again
 
 
-async def test_new_scheduler_is_told_all_that_is_outstanding(rig: Rig) -> None:
-    """Applications first, then inferences with their age and the lease they hold."""
+async def test_new_scheduler_receives_all_outstanding_items(rig: Rig) -> None:
+    """Applications are sent first, then inferences with their age and current lease."""
     running = rig.client.submit_inference(inference("running"), opened())
     rig.client.submit_inference(inference("waiting"))
     rig.scheduler.post(grant("running"))
@@ -436,9 +440,9 @@ async def test_new_scheduler_is_told_all_that_is_outstanding(rig: Rig) -> None:
 async def test_application_that_ended_with_an_answer_that_was_lost_is_opened_again(
     rig: Rig, opened_by_call: bool
 ) -> None:
-    """The scheduler that knew of the end is gone, and the next one does not know the application.
+    """The next scheduler has no record of the application or its end.
 
-    One that refused it for another reason is not to run it.
+    A call that was refused for another reason must not run.
     """
     if opened_by_call:
         await rig.client.open_application(opened())
@@ -463,18 +467,18 @@ async def test_application_that_ended_with_an_answer_that_was_lost_is_opened_aga
         await waiting
 
 
-async def test_new_scheduler_is_told_of_closings_that_had_not_been_sent(rig: Rig) -> None:
+async def test_new_scheduler_receives_unsent_closings(rig: Rig) -> None:
     """An application that is never closed would stay open until it expires."""
     await rig.client.open_application(opened())
-    rig.scheduler.epoch = 2  # it has taken office, and nobody has heard of it yet
+    rig.scheduler.epoch = 2  # it leads, but no message has announced it yet
     rig.client.close_application("a")
 
     expected = [replace(opened(), resubmitted=True), ApplicationClosed("a")]
     assert expected == await rig.taken(2)
 
 
-async def test_new_scheduler_is_told_of_closings_whose_end_was_not_heard_of(rig: Rig) -> None:
-    """The old one may have died before it saved them, or before it told of the end."""
+async def test_new_scheduler_receives_closings_without_a_reported_end(rig: Rig) -> None:
+    """The old scheduler may have died before it saved the closings or reported the ends."""
     rig.pending.note_answered(rig.client.submit_inference(inference("q1", "a"), opened("a")))
     rig.client.close_application("a")
     await rig.client.open_application(opened("b"))
@@ -491,7 +495,7 @@ async def test_new_scheduler_is_told_of_closings_whose_end_was_not_heard_of(rig:
 async def test_application_that_is_opened_again_by_a_call_is_not_closed_at_a_new_scheduler(
     rig: Rig,
 ) -> None:
-    """Its end was not told: whoever opens the id again must not hear of it."""
+    """The end was never reported, and the caller that reopened the id must not receive it."""
     await rig.client.open_application(opened("a"))
     rig.pending.note_closed("a")
     await rig.client.open_application(opened("a"))
@@ -504,7 +508,7 @@ async def test_application_that_is_opened_again_by_a_call_is_not_closed_at_a_new
 
 
 async def test_grants_of_the_new_scheduler_are_read_from_its_first(rig: Rig) -> None:
-    """It numbers its messages from one again."""
+    """The new scheduler numbers its messages from one."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.scheduler.post(grant(), grant(lease_id="1-2"))
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
@@ -515,8 +519,8 @@ async def test_grants_of_the_new_scheduler_are_read_from_its_first(rig: Rig) -> 
     assert "2-1" == (await rig.client.next_grant(ticket)).lease_id
 
 
-async def test_scheduler_of_a_lower_epoch_is_not_listened_to(rig: Rig) -> None:
-    """Two may be alive for a moment; the older one is about to end itself."""
+async def test_messages_of_a_lower_epoch_are_ignored(rig: Rig) -> None:
+    """Two schedulers may live for a moment; the older one is about to stop."""
     rig.scheduler.replace()
     await rig.follows(2)
     rig.scheduler.epoch = 1
@@ -535,7 +539,7 @@ async def test_scheduler_of_a_lower_epoch_is_not_listened_to(rig: Rig) -> None:
 
 
 async def test_ingress_that_was_forgotten_submits_everything_under_another_name(rig: Rig) -> None:
-    """What it had outstanding was ended while it stood still: its callers still wait."""
+    """The scheduler ended its inferences during a stall, and their callers still wait."""
     running = rig.client.submit_inference(inference("running"), opened("a"))
     rig.client.submit_inference(inference("waiting"))
     rig.client.close_application("a")
@@ -560,7 +564,7 @@ async def test_ingress_that_was_forgotten_submits_everything_under_another_name(
 
 
 async def test_application_opened_anew_after_being_forgotten_has_the_new_name(rig: Rig) -> None:
-    """Its end would be told to a name that nobody has, and it would stay open here for ever."""
+    """Otherwise the end would be sent to an unused name and the application stay open forever."""
     await rig.client.open_application(opened())
     ticket = rig.client.submit_inference(inference())
     rig.scheduler.post(grant(), ended())
@@ -579,7 +583,7 @@ async def test_application_opened_anew_after_being_forgotten_has_the_new_name(ri
 
 
 async def test_grants_after_being_forgotten_reach_their_callers(rig: Rig) -> None:
-    """A lease granted before is revoked; one that was not yet used must not be used either."""
+    """The earlier lease was revoked and must not be used even if it was still unused."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.scheduler.post(grant(lease_id="1-1"))
     await eventually(lambda: ticket.answers, "the grant is there")
@@ -591,7 +595,7 @@ async def test_grants_after_being_forgotten_reach_their_callers(rig: Rig) -> Non
 
 
 async def test_batch_that_found_the_ingress_forgotten_is_sent_once(rig: Rig) -> None:
-    """It is part of everything that is outstanding."""
+    """The batch is part of the outstanding items that are sent again."""
     rig.scheduler.fail_next("poll_grants", ConnectionLost("cut"))
     await eventually(lambda: rig.scheduler.failed, "no poll is on its way")
     rig.scheduler.forget()
@@ -604,26 +608,26 @@ async def test_batch_that_found_the_ingress_forgotten_is_sent_once(rig: Rig) -> 
     assert ["q1", "q2"] == requests
 
 
-# --- a scheduler that has lost its office
+# --- a superseded scheduler
 
 
 def superseded() -> SchedulerSuperseded:
-    """Return what a call of it raises."""
+    """Return the error that calls of a superseded scheduler raise."""
     return SchedulerSuperseded("epoch 7 is in office, held by process 1 on host gpu-9")
 
 
-async def test_opening_at_a_superseded_scheduler_says_who_is_in_office(rig: Rig) -> None:
-    """A caller that waited for it would wait for ever."""
+async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> None:
+    """A caller that waited for the superseded scheduler would wait forever."""
     rig.scheduler.fail_next("open_application", superseded())
     with pytest.raises(SchedulerSuperseded, match=r"host gpu-9$"):
         await rig.client.open_application(opened())
 
 
 @pytest.mark.slow
-async def test_what_waits_at_a_superseded_scheduler_is_refused_after_a_while(
+async def test_inferences_at_a_superseded_scheduler_are_refused_after_a_while(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No successor was found meanwhile: its office is held by another deployment."""
+    """No successor was found, so another deployment holds the lead."""
     monkeypatch.setattr(scheduler_session, "_GIVE_UP_S", 0.01)
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.001)
     ticket = rig.client.submit_inference(inference(), opened())
@@ -635,7 +639,7 @@ async def test_what_waits_at_a_superseded_scheduler_is_refused_after_a_while(
 
 
 async def test_successor_that_is_found_soon_loses_nothing(rig: Rig) -> None:
-    """Ray leads to the new process of the actor a moment after the old one has said so."""
+    """Ray resolves the actor's name to the new process shortly after the old one was superseded."""
     ticket = rig.client.submit_inference(inference(), opened())
     await rig.taken(2)
     rig.scheduler.fail_next("poll_grants", superseded())
@@ -646,10 +650,10 @@ async def test_successor_that_is_found_soon_loses_nothing(rig: Rig) -> None:
     assert grant() == await rig.client.next_grant(ticket)
 
 
-async def test_two_superseded_schedulers_are_not_one_that_never_ends(
+async def test_each_superseded_scheduler_restarts_the_waiting_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two failovers in a row each has its time, whatever lay between their answers."""
+    """Two failovers in a row each get the full waiting time."""
     monkeypatch.setattr(scheduler_session, "_GIVE_UP_S", 0.0)
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.001)
     ticket = rig.client.submit_inference(inference(), opened())
@@ -662,8 +666,8 @@ async def test_two_superseded_schedulers_are_not_one_that_never_ends(
     assert grant() == await rig.client.next_grant(ticket)
 
 
-async def test_what_a_new_scheduler_has_to_be_told_is_repeated_until_it_is(rig: Rig) -> None:
-    """Settings that reach it no more would be those of its store, or the defaults."""
+async def test_settings_are_repeated_until_a_new_scheduler_accepts_them(rig: Rig) -> None:
+    """Without its settings the scheduler would use stored ones or the defaults."""
     rig.failures = [RayActorError(), RaySystemError("it is not in office any more")]
     rig.scheduler.replace()
     await eventually(lambda: rig.new_epochs == 3, "it was told after two failures")
@@ -672,7 +676,7 @@ async def test_what_a_new_scheduler_has_to_be_told_is_repeated_until_it_is(rig: 
 
 
 async def test_new_scheduler_has_its_settings_before_anything_is_submitted_to_it(rig: Rig) -> None:
-    """One that found none in its store would let in what the quotas refuse."""
+    """A scheduler without stored settings would admit what the quotas refuse."""
     rig.client.submit_inference(inference(), opened())
     await rig.taken(2)
     rig.may_end.clear()
@@ -686,10 +690,10 @@ async def test_new_scheduler_has_its_settings_before_anything_is_submitted_to_it
     assert [] == before
 
 
-async def test_settings_that_a_new_scheduler_does_not_take_hold_nothing_up_for_long(
+async def test_hanging_settings_call_delays_submissions_only_briefly(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handle by which it is told may hang while the connection works."""
+    """The actor handle that carries the settings may hang while the connection works."""
     monkeypatch.setattr(scheduler_session, "_PREPARED_WITHIN_S", 0.0)
     rig.client.submit_inference(inference(), opened())
     await rig.taken(2)

@@ -1,4 +1,4 @@
-"""Readiness says what is missing, and never fails itself."""
+"""Readiness names each missing part and never fails itself."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,6 @@ _AWAY = AdmissionError("the scheduler is being started again")
 
 
 async def answer(path: str, status: dict[str, Any] | Exception, **config: Any) -> httpx.Response:
-    """Ask an application whose scheduler says that."""
-
     async def scheduler_status(applications: int) -> dict[str, Any]:
         if isinstance(status, Exception):
             raise status
@@ -44,7 +42,7 @@ async def answer(path: str, status: dict[str, Any] | Exception, **config: Any) -
 async def test_what_is_missing_makes_it_not_ready(
     status: dict[str, Any] | Exception, reason: str | None
 ) -> None:
-    """Traffic is to go elsewhere meanwhile, and an operator is to see why."""
+    """Traffic must be routed elsewhere meanwhile, and an operator must see the reason."""
     ready = await answer("/readyz", status)
 
     state = (503, "degraded") if reason else (200, "ready")
@@ -52,25 +50,27 @@ async def test_what_is_missing_makes_it_not_ready(
     assert reason == ready.json()["reason"]
 
 
-async def test_scheduler_that_is_away_asks_to_come_back() -> None:
-    """A client of ours repeats a 503, and would give up at a 500."""
+async def test_unreachable_scheduler_is_a_503_with_a_retry_time() -> None:
+    """The official client repeats a 503 but gives up at a 500."""
     status = await answer("/v1/status", _AWAY)
 
     assert 503 == status.status_code
-    assert 900 <= int(status.headers["retry-after-ms"]) <= 1_100  # a second, jittered
+    assert 900 <= int(status.headers["retry-after-ms"]) <= 1_100  # one second with jitter
 
 
 @pytest.mark.parametrize(("least", "status"), [(0, 200), (1, 503)])
-async def test_model_that_may_have_no_replica_is_ready_without_one(least: int, status: int) -> None:
-    """The call that is to start one must not be kept out by who asks for readiness."""
+async def test_model_that_scales_to_zero_is_ready_without_a_replica(
+    least: int, status: int
+) -> None:
+    """The call that starts the first replica must not be kept out by the readiness probe."""
     scaling = {"min_replicas": least, "max_replicas": 2}
     ready = await answer("/readyz", _READY | {"replicas": {}}, autoscaling=scaling)
 
     assert status == ready.status_code
 
 
-async def test_root_answers_harnesses_that_ask_whether_a_service_is_there() -> None:
-    """Some do before their first call."""
+async def test_root_path_answers_probes_of_harnesses() -> None:
+    """Some harnesses request the root path before their first call."""
     async with client_of(model_of()) as client:
         asked, read = await client.head("/"), await client.get("/")
 

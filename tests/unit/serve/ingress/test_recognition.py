@@ -1,4 +1,4 @@
-"""Recognition in ingresses: two of them that share one directory agree on every call."""
+"""Two ingresses that share a directory assign every call to the same application."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -23,7 +23,7 @@ ANSWER = {"role": "assistant", "content": "a"}
 
 
 class Link:
-    """The way to a directory, as a connection to a scheduler is."""
+    """Connection to a scheduler that serves its directory methods."""
 
     def __init__(self) -> None:
         self.directory = Directory()
@@ -31,7 +31,6 @@ class Link:
         self.asked: list[str] = []
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Do what the scheduler's method of that name does."""
         if self.is_lost:
             raise ConnectionLost("it is being started again")
         self.asked.append(method)
@@ -39,7 +38,7 @@ class Link:
 
 
 class Ingress:
-    """The finder of an ingress process."""
+    """The application finder of one ingress process."""
 
     def __init__(self, link: Link, **section: Any) -> None:
         self.finder = ApplicationFinder(RecognitionSection.parse(section), link)
@@ -47,7 +46,6 @@ class Ingress:
     async def find(
         self, headers: Json, fields: Json | None = None, *, who: Identity = ACME, path: str = CHAT
     ) -> FoundApplication:
-        """Return a call's application."""
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         body = fields or {"messages": [QUESTION]}
         return await self.finder.find(read_context(who, raw), path, body)
@@ -62,7 +60,7 @@ class Ingress:
         return (await self.find(headers, who=who)).context.application_id
 
     async def say(self, *messages: Json, who: Identity = ACME) -> str | None:
-        """Send a chat, have it answered `a`, and return its application."""
+        """Send a chat that is answered with `a` and return its application."""
         found = await self.find({}, {"messages": list(messages)}, who=who)
         whole = json.dumps({"choices": [{"message": ANSWER}]}).encode()
         await found.read_answer((200, {}, whole))
@@ -71,19 +69,18 @@ class Ingress:
 
 @pytest.fixture
 def link() -> Link:
-    """Return the way to an empty directory."""
     return Link()
 
 
 @pytest.fixture
 def ingresses(link: Link) -> tuple[Ingress, Ingress]:
-    """Return two ingresses that go by conversations, too."""
+    """Return two ingresses that also recognise conversations."""
     rules = (*RecognitionSection().rules, "conversation")
     return Ingress(link, rules=rules), Ingress(link, rules=rules)
 
 
-async def test_call_that_nothing_names_is_an_application_of_its_own(link: Link) -> None:
-    """And nobody is asked; what it is recognised by is in its context otherwise."""
+async def test_call_without_any_id_is_a_separate_application(link: Link) -> None:
+    """No lookup is made for a call without any identifying field."""
     ingress = Ingress(link)
     plain = await ingress.find({})
     named = await ingress.find({"x-claude-code-session-id": "s"})
@@ -100,7 +97,7 @@ async def test_call_that_nothing_names_is_an_application_of_its_own(link: Link) 
 
 
 async def test_header_counts_only_where_it_is_a_rule(link: Link) -> None:
-    """An operator may trust harnesses only."""
+    """An operator may accept only the headers of known harnesses."""
     found = await Ingress(link, rules=["harness"]).find({"x-justitia-application": "a"})
 
     assert found.context.application_id is None
@@ -109,7 +106,7 @@ async def test_header_counts_only_where_it_is_a_rule(link: Link) -> None:
 async def test_sub_agents_of_a_harness_are_one_application_at_every_ingress(
     ingresses: tuple[Ingress, Ingress], link: Link
 ) -> None:
-    """Whoever they reach; each asks once for a session."""
+    """Each ingress looks a session up once."""
     one, other = ingresses
     roots = [
         await one.root("root"),
@@ -124,7 +121,7 @@ async def test_sub_agents_of_a_harness_are_one_application_at_every_ingress(
 
 
 async def test_parent_of_another_tenant_is_a_stranger(ingresses: tuple[Ingress, Ingress]) -> None:
-    """Its name stands for an application of the caller's own tenant."""
+    """A session's name refers to an application of the caller's own tenant only."""
     one, other = ingresses
     await one.root("child", "root")
 
@@ -146,7 +143,7 @@ async def test_end_of_a_sub_agent_is_not_that_of_its_root(link: Link) -> None:
 
 
 async def test_conversation_goes_on_at_every_ingress(ingresses: tuple[Ingress, Ingress]) -> None:
-    """A follow-up belongs to the application of the call that it goes on from; a fork, too."""
+    """A follow-up or a fork belongs to the application of the call that it continues."""
     one, other = ingresses
     first = await one.say(QUESTION)
     second = await other.say(QUESTION, ANSWER, QUESTION)
@@ -157,8 +154,10 @@ async def test_conversation_goes_on_at_every_ingress(ingresses: tuple[Ingress, I
     assert {first} == {second, fork, third}
 
 
-async def test_calls_that_say_the_same_are_strangers(ingresses: tuple[Ingress, Ingress]) -> None:
-    """Of thousands with one template and one answer none is joined to another."""
+async def test_calls_with_equal_text_are_separate_applications(
+    ingresses: tuple[Ingress, Ingress],
+) -> None:
+    """Thousands of calls may share one template and one answer."""
     one, other = ingresses
     firsts = [await ingress.say(QUESTION) for ingress in (one, other, one)]
     follow_up = await other.say(QUESTION, ANSWER, QUESTION)
@@ -168,17 +167,17 @@ async def test_calls_that_say_the_same_are_strangers(ingresses: tuple[Ingress, I
 
 
 async def test_conversation_is_its_tenant_s(ingresses: tuple[Ingress, Ingress]) -> None:
-    """The same words from another key begin another."""
+    """The same words sent with another tenant's key start another conversation."""
     one, _ = ingresses
     first = await one.say(QUESTION)
 
     assert first != await one.say(QUESTION, ANSWER, QUESTION, who=BETA)
 
 
-async def test_new_conversation_waits_for_less_than_a_session(
+async def test_lookup_of_a_new_conversation_has_a_shorter_timeout(
     ingresses: tuple[Ingress, Ingress],
 ) -> None:
-    """Each first call begins one, and most have no second."""
+    """Every first call starts a conversation, and most have no second call."""
     one, _ = ingresses
     new = (await one.find({})).context
     text = (await one.find({}, {"prompt": "q"}, path=COMPLETIONS)).context
@@ -187,10 +186,10 @@ async def test_new_conversation_waits_for_less_than_a_session(
     assert (None, None) == (text.application_id, text.idle_s)
 
 
-async def test_streamed_answer_is_named_before_its_last_chunk(
+async def test_streamed_answer_is_recorded_before_its_last_chunk(
     ingresses: tuple[Ingress, Ingress], link: Link
 ) -> None:
-    """Its caller may go on at once, elsewhere; a stream that is cut names nothing."""
+    """The caller may continue at another ingress at once; a cut stream is not recorded."""
     one, other = ingresses
     found = await one.find({})
     begun = json.dumps({"choices": [{"index": 0, "delta": {"content": "a"}}]}).encode()
@@ -212,10 +211,9 @@ async def test_streamed_answer_is_named_before_its_last_chunk(
 
 
 @pytest.mark.parametrize("status", [400, 500])
-async def test_error_is_no_answer(
+async def test_error_response_does_not_continue_a_conversation(
     ingresses: tuple[Ingress, Ingress], link: Link, status: int
 ) -> None:
-    """Whatever its body says."""
     found = await ingresses[0].find({})
     await found.read_answer((status, {}, json.dumps({"choices": [{"message": ANSWER}]}).encode()))
 
@@ -225,7 +223,7 @@ async def test_error_is_no_answer(
 async def test_call_goes_on_without_the_directory(
     ingresses: tuple[Ingress, Ingress], link: Link
 ) -> None:
-    """While the scheduler is started again each ingress goes by what it knows itself."""
+    """While the scheduler restarts, each ingress uses only its own entries."""
     one, other = ingresses
     link.is_lost = True
     first = await one.say(QUESTION)
@@ -236,10 +234,10 @@ async def test_call_goes_on_without_the_directory(
     assert "opencode/root" == await one.root("root")
 
 
-async def test_own_conversation_goes_on_before_a_new_scheduler_is_told(
+async def test_local_conversation_continues_before_a_new_scheduler_is_updated(
     ingresses: tuple[Ingress, Ingress], link: Link
 ) -> None:
-    """An ingress remembers what it named lately; what is nobody's stays nobody's."""
+    """An ingress remembers its recent entries; unassigned conversations stay unassigned."""
     one, other = ingresses
     first = await one.say(QUESTION)
     link.directory = Directory()
@@ -250,10 +248,10 @@ async def test_own_conversation_goes_on_before_a_new_scheduler_is_told(
     assert first != await one.say(QUESTION, ANSWER, {"role": "user", "content": "else"})
 
 
-async def test_new_scheduler_is_told_what_was_named(
+async def test_new_scheduler_receives_the_recorded_conversations(
     ingresses: tuple[Ingress, Ingress], link: Link
 ) -> None:
-    """By each ingress what that named: conversations and families go on."""
+    """Each ingress repeats its entries, so that conversations and families continue."""
     one, other = ingresses
     first = await one.say(QUESTION)
     await one.root("child", "root")

@@ -1,7 +1,8 @@
-"""Sessions of coding harnesses as they were recorded: each is one application of its class.
+"""Recorded sessions of coding harnesses: each is one application of the expected class.
 
-A session has tools, a resume and, but for pi, a sub-agent; `tests/e2e/harnesses` plays such ones.
-Long texts are shortened. Of harnesses that name their session what was said before is left out.
+Every session has tools and a resume and, except for pi, a sub-agent; `tests/e2e/harnesses` plays
+such sessions. Long texts are shortened. Where a harness names its session, the earlier turns are
+left out.
 """
 
 import itertools
@@ -26,7 +27,7 @@ _RECORDED = Path(__file__).parent / "recorded_harnesses"
 
 
 class Link:
-    """The way to a directory that all ingresses share."""
+    """Connection to the directory that all ingresses share."""
 
     def __init__(self) -> None:
         self._directory = Directory()
@@ -36,7 +37,7 @@ class Link:
 
 
 class Ingresses:
-    """Two ingresses, which take the calls in turns."""
+    """Two ingresses that handle the calls alternately."""
 
     def __init__(self) -> None:
         link = Link()
@@ -44,7 +45,7 @@ class Ingresses:
         self._finders = itertools.cycle(finders)
 
     async def answer(self, call: Json, who: Identity = ACME) -> RequestContext:
-        """Let a recorded call be answered as it was, and return its application."""
+        """Replay the recorded answer to a call and return the call's application."""
         headers = [(name.encode(), value.encode()) for name, value in call["headers"].items()]
         found = await next(self._finders).find(
             read_context(who, headers), call["path"], call["body"]
@@ -59,12 +60,11 @@ class Ingresses:
         return found.context
 
     async def applications(self, calls: list[Json], who: Identity = ACME) -> list[str | None]:
-        """Return the application of each call."""
         return [(await self.answer(call, who)).application_id for call in calls]
 
 
 def recorded(session: str) -> list[Json]:
-    """Return the calls of a session, in the order in which they were made."""
+    """Return the calls of a session in recorded order."""
     lines = (_RECORDED / f"{session}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
@@ -97,7 +97,7 @@ async def test_session_is_one_application_of_its_harness(
 
 @pytest.mark.parametrize("session", ["qwen-code", "pi", "pi-messages"])
 async def test_conversation_of_a_harness_is_its_key_s(session: str) -> None:
-    """The same words by another key of the same tenant are another application."""
+    """The same words sent with another key of the tenant are another application."""
     calls, ingresses = recorded(session), Ingresses()
     one = await ingresses.applications(calls)
     other = await ingresses.applications(calls, OTHER_KEY)
@@ -107,7 +107,7 @@ async def test_conversation_of_a_harness_is_its_key_s(session: str) -> None:
 
 
 async def test_two_runs_that_begin_alike_are_two_applications() -> None:
-    """Of the same prompt in the same directory: only the ids of tool calls differ."""
+    """Two runs of one prompt in one directory differ only in the ids of their tool calls."""
     calls, ingresses = recorded("pi"), Ingresses()
     again = json.loads(json.dumps(calls).replace("call_", "call_again_"))
     interleaved = [call for pair in zip(calls, again, strict=True) for call in pair]
@@ -117,8 +117,8 @@ async def test_two_runs_that_begin_alike_are_two_applications() -> None:
     assert 1 == len({*found[::2]}) == len({*found[1::2]})
 
 
-async def test_sub_agent_of_a_prompt_that_two_runs_gave_is_neither_s() -> None:
-    """It cannot be told whose it is, and so it is an application of its own, of its class."""
+async def test_sub_agent_with_an_ambiguous_parent_joins_neither_run() -> None:
+    """Its parent is ambiguous, so the sub-agent becomes a separate application of its class."""
     calls, ingresses = recorded("qwen-code"), Ingresses()
     text = json.dumps(calls).replace("call_", "call_again_").replace("@@tools@@", "@@others@@")
     again = json.loads(text)
@@ -140,7 +140,7 @@ def _said(call: Json) -> list[Json]:
 
 
 async def test_harness_is_known_by_the_first_words_of_its_system_prompt() -> None:
-    """Where its library's `User-Agent` hides it."""
+    """The library's `User-Agent` hides the harness."""
     call = recorded("qwen-code")[0]
     call["headers"] = {"user-agent": "OpenAI/JS 6.1.0"}
     found = await Ingresses().answer(call)

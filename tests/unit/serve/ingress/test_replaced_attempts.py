@@ -1,4 +1,4 @@
-"""An inference whose lease was taken back and granted elsewhere is not run at both places."""
+"""An inference whose lease was revoked and granted elsewhere does not run at both replicas."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -24,7 +24,7 @@ def _last(lease_id: str) -> bytes:
 
 
 class Leases:
-    """Grants that a test hands out."""
+    """Queue of grants that the test controls."""
 
     def __init__(self) -> None:
         self.pending = self
@@ -33,7 +33,6 @@ class Leases:
         self.answered = 0
 
     def grant(self, number: int) -> None:
-        """Grant a lease, as the client of the queue takes it."""
         newer = Grant("q", "i", f"lease-{number}", f"replica-{number}", 0, 0, 0.0)
         self.inference.answers.append(newer)
         self.inference.news.set()
@@ -57,7 +56,7 @@ class Leases:
 
 
 class Replica:
-    """A connection to a replica that answers once the test lets it."""
+    """Connection to a replica that answers when the test releases it."""
 
     is_lost = False
 
@@ -95,7 +94,7 @@ class Replica:
 
 
 class Rig:
-    """Attempts at two replicas."""
+    """Attempts of one inference at two replicas."""
 
     def __init__(self, obstacle: str = "") -> None:
         self.leases = Leases()
@@ -113,7 +112,7 @@ class Rig:
         return self.leases.inference
 
     async def regrant(self) -> None:
-        """Grant a lease elsewhere while the first replica is at work."""
+        """Grant a second lease while the first replica is still running."""
         await self.replicas[0].called.wait()
         self.leases.grant(2)
 
@@ -148,8 +147,8 @@ async def test_stream_goes_on_under_the_newer_lease() -> None:
     assert [] == rig.leases.given_back
 
 
-async def test_stream_that_no_other_engine_can_continue_is_left_where_it_is() -> None:
-    """Its end may still come from there; cut, it would be an error."""
+async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
+    """The stream may still finish there, whereas cutting it would be an error."""
     rig = Rig(obstacle="it has more than one sequence")
     rig.leases.grant(1)
     body = asyncio.create_task(_whole(rig.attempts.stream(rig.submit, COMPLETIONS, b"{}")))

@@ -1,4 +1,4 @@
-"""Calls that need no lease: any replica answers, and one that dies meanwhile is none."""
+"""Calls without a lease: any replica may answer, and a dead one is replaced by the next."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
 
 
 class Method:
-    """A remote method that raises or returns what the test has laid out, call by call."""
+    """Remote method that raises or returns the test's planned results in order."""
 
     def __init__(self, results: list[Any]) -> None:
         self.results = deque(results)
@@ -28,27 +28,23 @@ class Method:
 
 
 class Handle:
-    """A handle of the replicas."""
-
     def __init__(self, *results: Any) -> None:
         self.aside = self.paths = Method([*results])
 
 
 def calls_to(handle: Handle) -> ReplicaCalls:
-    """Return the calls over a handle."""
     return ReplicaCalls(cast(Any, None), cast(Any, handle))
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a call be tried again at once, and given up soon."""
+    """Retry calls without delay and give up early."""
     monkeypatch.setattr(replica_calls, "_AGAIN_S", 0.0)
     monkeypatch.setattr(replica_calls, "_UNSCHEDULED_S", 0.05)
     monkeypatch.setattr(replica_calls, "_PATHS_S", 0.05)
 
 
-async def test_replica_that_dies_is_asked_in_vain_and_the_next_answers() -> None:
-    """Serve chooses."""
+async def test_next_replica_answers_after_one_dies() -> None:
     handle = Handle(EngineError("dead"), (200, {}, b"{}"))
 
     assert (200, {}, b"{}") == await calls_to(handle).unscheduled("/tokenize", b"body")
@@ -56,8 +52,11 @@ async def test_replica_that_dies_is_asked_in_vain_and_the_next_answers() -> None
     assert ("/tokenize", b"body") == (handle.aside.calls[1][0], handle.aside.calls[1][2])
 
 
-async def test_call_under_which_two_replicas_have_ended_asks_no_third_one() -> None:
-    """One text for `/tokenize` would take all of them; a drain is no fault of the caller."""
+async def test_call_that_ended_two_replicas_is_not_sent_to_a_third() -> None:
+    """One `/tokenize` body that kills engines must not take down all replicas.
+
+    A drain is harmless.
+    """
     handle = Handle(EngineError("dead"), ActorDiedError(), ActorDiedError(), (200, {}, b""))
 
     with pytest.raises(NoReplicaAnswers, match="2 replicas have ended") as refused:
@@ -67,15 +66,14 @@ async def test_call_under_which_two_replicas_have_ended_asks_no_third_one() -> N
 
 
 async def test_lookup_goes_on_while_replicas_end_under_it() -> None:
-    """It sends nothing of a caller's, whose own call has run nowhere."""
+    """The lookup carries no caller input, so it cannot have ended the replicas."""
     found = frozenset({"/tokenize"})
     handle = Handle(*[ActorDiedError() for _ in range(4)], found)
 
     assert found == await calls_to(handle).paths()
 
 
-async def test_when_no_replica_answers_the_caller_hears_of_it() -> None:
-    """With a status that says: try again later."""
+async def test_caller_gets_a_retryable_error_when_no_replica_answers() -> None:
     calls = calls_to(Handle(EngineError("dead")))
 
     with pytest.raises(NoReplicaAnswers, match="no replica has answered"):
@@ -84,8 +82,8 @@ async def test_when_no_replica_answers_the_caller_hears_of_it() -> None:
         await calls.unscheduled("/tokenize", b"")
 
 
-async def test_caller_comes_back_after_as_long_again_as_no_replica_has_answered() -> None:
-    """Not every five seconds for an hour; a replica that answers ends the silence."""
+async def test_retry_time_equals_the_length_of_the_outage() -> None:
+    """The retry time grows with the outage instead of staying at five seconds."""
     handle = Handle(EngineError("dead"))
     calls, loop = calls_to(handle), asyncio.get_running_loop()
     waits = []

@@ -1,4 +1,4 @@
-"""An ingress's connections to replicas: one each, and none is dialled again too soon."""
+"""An ingress has one connection to each replica and limits how often it reconnects."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,20 +14,19 @@ from tests.harness.simulation.virtual_loop import run_virtually
 
 
 class Connection:
-    """A connection that a test cuts."""
+    """Connection that the test can cut."""
 
     def __init__(self) -> None:
         self.is_lost = False
         self.closed = 0
 
     async def close(self) -> None:
-        """Close it."""
         self.is_lost = True
         self.closed += 1
 
 
 class Rig:
-    """Connections, and how they were dialled."""
+    """The connections of an ingress and a record of its dials."""
 
     def __init__(self) -> None:
         self.dialled: list[tuple[str, str]] = []
@@ -48,7 +47,7 @@ class Rig:
         return self.opened[-1]
 
     async def refuses(self) -> bool:
-        """Return whether a replica's connection is refused at this instant, without a try."""
+        """Return whether a replica's connection is refused at once, without a dial."""
         before = len(self.dialled)
         try:
             await self.links.link_to("r1")
@@ -58,7 +57,7 @@ class Rig:
 
 
 def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on a loop whose clock jumps to the next deadline."""
+    """Run a test on an event loop whose clock jumps to the next deadline."""
 
     @wraps(test)
     def run() -> None:
@@ -69,7 +68,7 @@ def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 @virtually
 async def test_callers_at_once_share_one_connection() -> None:
-    """A burst after a start is not to open a hundred."""
+    """A burst of calls after a start must not open a hundred connections."""
     rig = Rig()
     found = await asyncio.gather(*(rig.links.link_to("r1") for _ in range(100)))
     found.append(await rig.links.link_to("r1"))
@@ -80,7 +79,7 @@ async def test_callers_at_once_share_one_connection() -> None:
 
 @virtually
 async def test_caller_that_leaves_does_not_end_what_the_others_wait_for() -> None:
-    """Its call was cancelled while the connection was being opened."""
+    """The caller was cancelled while the connection was being opened."""
     rig = Rig()
     leaves = asyncio.create_task(rig.links.link_to("r1"))
     stays = asyncio.create_task(rig.links.link_to("r1"))
@@ -92,15 +91,15 @@ async def test_caller_that_leaves_does_not_end_what_the_others_wait_for() -> Non
 
 
 @virtually
-async def test_replica_of_which_nothing_is_known_is_refused() -> None:
-    """A grant brings the address; one of an older scheduler may not."""
+async def test_replica_without_a_known_address_is_refused() -> None:
+    """A grant carries the address, but a grant of an older scheduler may not."""
     with pytest.raises(ConnectionLost, match="no address of replica r2 is known"):
         await Rig().links.link_to("r2")
 
 
 @virtually
 async def test_lost_connection_is_refused_for_a_while_and_then_dialled_again() -> None:
-    """Others can run the inference meanwhile."""
+    """Other replicas can run the inference meanwhile."""
     rig = Rig()
     rig.takes_s = 0.0
     for _ in range(3):
@@ -116,7 +115,7 @@ async def test_lost_connection_is_refused_for_a_while_and_then_dialled_again() -
 
 @virtually
 async def test_pauses_between_failed_attempts_grow_up_to_five_seconds() -> None:
-    """A port that a firewall closes, for days."""
+    """A firewall may keep a port closed for days."""
     rig = Rig()
     rig.reachable, rig.takes_s = False, 0.0
     for attempts, every_s in ((9, 0.01), (1_100, 2.5)):
@@ -127,18 +126,18 @@ async def test_pauses_between_failed_attempts_grow_up_to_five_seconds() -> None:
     pauses = [after - before for before, after in pairwise(rig.dialled_at)]
 
     assert [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0] == pytest.approx(pauses[:8], abs=0.03)
-    assert max(pauses) <= 7.5  # looked at every 2.5 s
+    assert max(pauses) <= 7.5  # checked every 2.5 s
     rig.reachable = True
     await asyncio.sleep(5.0)
     (await rig.links.link_to("r1")).is_lost = True  # type: ignore[misc]
     assert await rig.refuses()
     await asyncio.sleep(0.11)
-    assert not (await rig.links.link_to("r1")).is_lost  # the first pause again
+    assert not (await rig.links.link_to("r1")).is_lost  # the pause is back at its first length
 
 
 @virtually
 async def test_failure_to_connect_reaches_every_caller_that_waited() -> None:
-    """Each gives its lease back."""
+    """Each caller returns its lease."""
     rig = Rig()
     rig.reachable = False
     found = await asyncio.gather(
@@ -151,7 +150,7 @@ async def test_failure_to_connect_reaches_every_caller_that_waited() -> None:
 
 @virtually
 async def test_other_address_is_dialled_at_once() -> None:
-    """A pause was of the old one; the same address again changes nothing."""
+    """The pause applied to the old address; an unchanged address changes nothing."""
     rig = Rig()
     first = await rig.links.link_to("r1")
     rig.links.note_addresses({"r1": "a:1"})
@@ -166,7 +165,7 @@ async def test_other_address_is_dialled_at_once() -> None:
 
 @virtually
 async def test_addresses_of_replicas_that_came_and_went_are_forgotten() -> None:
-    """An ingress lives for months; the latest are kept."""
+    """An ingress runs for months and remembers only the latest addresses."""
     rig = Rig()
     for number in range(5_000):
         rig.links.note_addresses({f"replica-{number}": f"a:{number}"})
@@ -177,7 +176,6 @@ async def test_addresses_of_replicas_that_came_and_went_are_forgotten() -> None:
 
 @virtually
 async def test_close_ends_connections_and_attempts() -> None:
-    """The ingress leaves."""
     rig = Rig()
     rig.links.note_addresses({"r2": "a:2", "r3": "a:3"})
     await rig.links.link_to("r1")

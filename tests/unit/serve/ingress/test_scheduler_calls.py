@@ -1,4 +1,4 @@
-"""Calls of the HTTP surface to a scheduler: what they end is told to the next one."""
+"""Scheduler calls of the HTTP surface: ended applications are repeated to the next scheduler."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from justitia_ray.serve.ingress.pending_inferences import PendingInferences
 
 
 class Actor:
-    """A scheduler's handle."""
+    """Actor handle of a scheduler."""
 
     def __init__(self, known: bool = True, error: Exception | None = None) -> None:
         self.told: list[Any] = []
@@ -30,7 +30,6 @@ class Actor:
 
 
 def calls_to(actor: Any) -> SchedulerCalls:
-    """Return the calls to a scheduler."""
     return SchedulerCalls(actor, PendingInferences(), EndedByOwner(600.0))
 
 

@@ -1,4 +1,4 @@
-"""Standings of limits at an ingress: as old as the last grant, and few."""
+"""Limit standings at an ingress: taken from the last grant and bounded in number."""
 
 from collections.abc import AsyncIterator
 
@@ -17,19 +17,17 @@ _SECOND = LimitStanding("acme", "tokens", 100.0, 5.0, 0.5, 1.0)
 
 @pytest.fixture
 def gateway() -> StandInGateway:
-    """Return what the requests come to."""
     return StandInGateway()
 
 
 @pytest.fixture
 async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the HTTP application in front of it."""
     async with client_of(model_of(gateway)) as client:
         yield client
 
 
-def test_reset_comes_nearer_until_the_standing_says_nothing() -> None:
-    """An answer long after the grant tells the time that is left; one past its reset is unknown."""
+def test_reset_time_counts_down_until_the_standing_expires() -> None:
+    """A late answer reports the remaining time, and a standing past its reset is dropped."""
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE, _SECOND)}, 100.0)
     (later,) = standings.of("acme", 110.0)
@@ -40,7 +38,7 @@ def test_reset_comes_nearer_until_the_standing_says_nothing() -> None:
 
 
 def test_tenant_that_has_no_limit_any_more_is_forgotten() -> None:
-    """A quota that was taken away is told of no more, at once."""
+    """A quota that was removed is no longer reported."""
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE,)}, 0.0)
     standings.note({"acme": ()}, 1.0)
@@ -49,8 +47,8 @@ def test_tenant_that_has_no_limit_any_more_is_forgotten() -> None:
     assert () == standings.of("acme", 1.0)
 
 
-def test_tenants_without_end_are_not_kept() -> None:
-    """Names are made by callers; who was served last is told."""
+def test_number_of_stored_tenants_is_bounded() -> None:
+    """Callers choose tenant names, so only the most recently served tenants are stored."""
     standings = TenantStandings()
     for number in range(5_000):
         standings.note({f"t{number}": (_MINUTE,)}, 0.0)
@@ -67,10 +65,10 @@ def test_tenants_without_end_are_not_kept() -> None:
         (MESSAGES, "anthropic-ratelimit-requests-remaining"),
     ],
 )
-async def test_answers_tell_of_limits_whole_streamed_and_refused(
+async def test_unary_streamed_and_refused_answers_carry_limit_headers(
     http: httpx.AsyncClient, gateway: StandInGateway, path: str, header: str, stream: bool
 ) -> None:
-    """In the form of the path; a refusal tells of the limit that binds before all others."""
+    """The headers have the format of the path; a refusal reports the binding limit first."""
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "stream": stream}
     without = await http.post(path, json=body)
     gateway.limits = (_MINUTE,)

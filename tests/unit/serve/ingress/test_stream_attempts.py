@@ -1,4 +1,4 @@
-"""The head of an answer says where it was made and how long it waited."""
+"""Streams over several leases: continued after a cut, or ended with an error."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from justitia_ray.serve.ingress.replica_calls import Head, ReplicaCalls, StreamI
 
 
 def test_head_names_replica_and_wait_beside_what_the_engine_said() -> None:
-    """A caller can tell a slow engine from a full queue; the benchmark's profile rests on it."""
+    """The headers tell a slow engine from a full queue; the benchmark's profile uses them."""
     grant = Grant("r", "i", "lease", "replica-7", 0, 100, waited_s=1.25)
     head = {"content-type": "application/json"}
     item = InferenceSubmitted("r", "acme/search|run/7", "q", "i", 1, 1, 1)
@@ -56,17 +56,17 @@ _NEVER_S = 3600.0
 
 
 class FakeQueueClient:
-    """Grants lease after lease, unless the test stops it."""
+    """Queue client that grants lease after lease until the test stops it."""
 
     def __init__(self) -> None:
         self.session = self.pending = self
         self.may_grant = asyncio.Event()
         self.may_grant.set()
         self.refusals: deque[JustitiaError] = deque()
-        """Raised in place of grants, but for the first."""
+        """Errors raised in place of grants, after the first grant."""
         self.granted = 0
         self.given_back: list[tuple[str, NackReason]] = []
-        """(lease, why)."""
+        """Returned leases and the reason of each."""
         self.ended = 0
         self.cancelled = 0
 
@@ -90,7 +90,7 @@ class FakeQueueClient:
 
 
 class CutCalls:
-    """Calls to a replica with a fake engine that are cut after so many items each."""
+    """Replica calls to a fake engine that are cut after a given number of items each."""
 
     def __init__(self, engine: FakeEngine, cuts: list[int], error: Exception) -> None:
         self._engine = engine
@@ -127,8 +127,6 @@ class CutCalls:
 
 
 class Desk:
-    """Streams of one engine."""
-
     def __init__(self, engine: FakeEngine) -> None:
         self.client = FakeQueueClient()
         self.dropped: list[type[JustitiaError]] = []
@@ -142,7 +140,7 @@ class Desk:
         attempts: int = 9,
         **fields: Any,
     ) -> AsyncGenerator[StreamItem]:
-        """Run a chat that is cut so often, each time after so many items."""
+        """Run a chat that is cut after each of the given numbers of items."""
         self.calls = CutCalls(self._engine, [*cuts], error or ConnectionLost("cut"))
         streams = Attempts(
             cast("Any", self.client),
@@ -161,7 +159,6 @@ class Desk:
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    """Return streams of an engine whose iterations take no time."""
     engine = FakeEngine("fake", kv_tokens=200, iteration_s=0)
     await engine.start()
     yield Desk(engine)
@@ -169,7 +166,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 def unnamed(body: bytes) -> bytes:
-    """Return a body without the id of its lease; fails if its events have several."""
+    """Return a body without its lease id; fail if its events carry several ids."""
     (name,) = set(re.findall(rb"lease-\d+", body))
     return body.replace(name, b"lease")
 
@@ -177,7 +174,7 @@ def unnamed(body: bytes) -> bytes:
 async def read_failed(
     items: AsyncGenerator[StreamItem], error: type[JustitiaError] = EngineError
 ) -> tuple[list[StreamItem], JustitiaError]:
-    """Return the items of a stream that fails, and the error; fails if it looks complete."""
+    """Return the items of a failed stream and its error; fail if the stream looks complete."""
     read: list[StreamItem] = []
 
     async def take() -> None:
@@ -193,15 +190,18 @@ async def read_failed(
 
 
 async def read(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
-    """Return the status and the body; fails if the head is not first and alone."""
+    """Return the status and body; fail unless the head comes first and once."""
     first, *rest = [item async for item in items]
     assert isinstance(first, tuple)
     return first[0], b"".join(cast("list[bytes]", rest))
 
 
 @pytest.mark.parametrize("cut", range(_TOKENS + 2))
-async def test_stream_cut_anywhere_twice_reads_as_if_it_had_not_been(desk: Desk, cut: int) -> None:
-    """Byte for byte: one head, one id, each token once, usage, one [DONE]."""
+async def test_stream_cut_twice_equals_the_uncut_stream(desk: Desk, cut: int) -> None:
+    """The result equals the uncut stream byte for byte.
+
+    It has one head, one id, each token once, the usage and one [DONE].
+    """
     undisturbed = await read(desk.run())
     stream = await read(desk.run(cut, 2))
 
@@ -214,8 +214,8 @@ async def test_stream_cut_anywhere_twice_reads_as_if_it_had_not_been(desk: Desk,
     assert 2 == desk.client.ended
 
 
-async def test_next_attempt_is_told_every_token_that_was_read(desk: Desk) -> None:
-    """So many iterations are saved; a replica that only lost the lease is not called gone."""
+async def test_next_attempt_receives_every_token_read_so_far(desk: Desk) -> None:
+    """Tokens that were read before the cut need not be generated again."""
     await read(desk.run(4, error=EngineError("dead")))
 
     first, then = desk.calls.resumed
@@ -227,7 +227,7 @@ async def test_next_attempt_is_told_every_token_that_was_read(desk: Desk) -> Non
 
 
 async def test_stream_that_is_cut_says_that_it_waits_again(desk: Desk) -> None:
-    """The wait may be as long as the queue: comments are to keep the connection alive."""
+    """The new wait may be as long as the queue, so comments must keep the connection alive."""
     chunks = [item async for item in desk.run(3)]
     undisturbed = [item async for item in desk.run()]
 
@@ -235,7 +235,7 @@ async def test_stream_that_is_cut_says_that_it_waits_again(desk: Desk) -> None:
 
 
 async def test_retry_reads_a_stream_that_went_on_elsewhere_from_its_start(desk: Desk) -> None:
-    """An idempotency key joins the attempt, whatever became of its replicas."""
+    """An idempotency key joins the running attempt, whatever happened to its replicas."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
     first = await read(attempts.join_attempt("key", b"body", lambda: desk.run(3)))
     again = await read(attempts.join_attempt("key", b"body", lambda: desk.run()))
@@ -246,7 +246,7 @@ async def test_retry_reads_a_stream_that_went_on_elsewhere_from_its_start(desk: 
 
 
 async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: Desk) -> None:
-    """A second half of another text would look like an answer."""
+    """A second half from another text would look like an answer."""
     _, error = await read_failed(desk.run(3, n=2))
 
     assert "cannot be continued: it has more than one sequence" in str(error)
@@ -254,8 +254,8 @@ async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: Desk) 
     assert (0, 1) == (desk.client.ended, desk.client.cancelled)
 
 
-async def test_stream_of_any_kind_begins_anew_before_its_first_chunk(desk: Desk) -> None:
-    """Nobody has seen anything of it but its status."""
+async def test_any_stream_restarts_before_its_first_chunk(desk: Desk) -> None:
+    """The caller has seen only the status."""
     status, body = await read(desk.run(1, n=2))
 
     assert 200 == status
@@ -264,7 +264,6 @@ async def test_stream_of_any_kind_begins_anew_before_its_first_chunk(desk: Desk)
 
 
 async def test_stream_cut_too_often_ends_with_an_error(desk: Desk) -> None:
-    """Its head may be gone, or not."""
     _, error = await read_failed(desk.run(2, 2, 2, attempts=3))
 
     assert "gave up after 3 attempts" in str(error)
@@ -280,7 +279,7 @@ async def test_refusal_in_mid_stream_ends_it(desk: Desk) -> None:
 
 
 async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> None:
-    """Two versions side by side may answer one request with two statuses."""
+    """Replicas of two versions may answer one request with different statuses."""
     items = desk.run(3)
     original = desk.calls.stream
 
@@ -300,10 +299,10 @@ async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> N
     ("event", "error"),
     [(b'data: {"error": {"message": "m"}}\n\n', EngineFailed), (b"", StreamUnfinished)],
 )
-async def test_stream_that_its_engine_did_not_bring_to_its_end_has_failed(
+async def test_stream_that_its_engine_left_unfinished_has_failed(
     desk: Desk, event: bytes, error: type[JustitiaError]
 ) -> None:
-    """It is counted, and not asked for again: the engine has made what it could."""
+    """A retry would repeat the failure, because the engine generated all it could."""
     items = desk.run()
     original = desk.calls.stream
 
@@ -320,7 +319,7 @@ async def test_stream_that_its_engine_did_not_bring_to_its_end_has_failed(
 
 
 async def test_retry_of_a_stream_that_failed_runs_anew(desk: Desk) -> None:
-    """It would else read the same half for as long as whole answers are kept."""
+    """Otherwise the retry would read the stored half of the answer until it expires."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
     await read_failed(attempts.join_attempt("key", b"body", lambda: desk.run(3, n=2)))
     status, body = await read(attempts.join_attempt("key", b"body", lambda: desk.run(n=2)))
@@ -330,7 +329,7 @@ async def test_retry_of_a_stream_that_failed_runs_anew(desk: Desk) -> None:
 
 
 async def test_reader_that_leaves_cancels_the_inference(desk: Desk) -> None:
-    """Also while the stream waits for its next replica."""
+    """This also holds while the stream waits for its next replica."""
     async with aclosing(desk.run(3)) as items:
         async for item in items:
             desk.client.may_grant.clear()

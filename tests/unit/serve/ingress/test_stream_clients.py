@@ -1,6 +1,6 @@
-"""Streams as the clients of OpenAI and Anthropic read them: in waits, to their end, and failed.
+"""Streams read by the OpenAI and Anthropic clients: waiting, complete, and failed.
 
-Each test waits for events: a client with an idle timer counts them.
+Each test waits for events, as a client with an idle timer does.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from tests.unit.serve.ingress.local_service import LocalService
 
 _SOON_S = 0.02
 _SIGNS = 3
-"""Signs of life that a client waits for before anything else comes."""
+"""Keepalives that a client receives before any other event."""
 _REFUSED: tuple[StreamItem, StreamItem] = (
     (400, {}),
     b'{"error": {"message": "no such tool", "type": "B", "code": 400}}',
@@ -31,7 +31,7 @@ _RESPONSE: Any = {name: value for name, value in BODIES[RESPONSES].items() if na
 
 
 class Desk:
-    """A service whose streams wait until the test feeds them."""
+    """Service whose streams wait until the test feeds them."""
 
     def __init__(self, service: LocalService, gateway: StandInGateway) -> None:
         self.service = service
@@ -42,7 +42,6 @@ class Desk:
         self.anthropic = anthropic.AsyncAnthropic(base_url=service.url, api_key="k", max_retries=0)
 
     def feed(self, *items: StreamItem | Exception | None) -> None:
-        """Let these come next."""
         self.source.feed(*items)
 
 
@@ -56,12 +55,12 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 def whole(path: str) -> list[StreamItem | None]:
-    """Return a whole stream of the engine."""
+    """Return a complete stream of the engine."""
     return [HEAD, *STREAMS[path], None]
 
 
 async def test_message_that_waits_gives_events_and_is_read_whole(desk: Desk) -> None:
-    """The client itself drops pings; a timer on its raw events counts each."""
+    """Anthropic's client drops pings, but an idle timer on its raw events counts them."""
     async with desk.anthropic.messages.with_streaming_response.create(
         **_BODY, stream=True
     ) as answer:
@@ -86,7 +85,7 @@ async def test_message_after_pings_is_read_by_the_client(desk: Desk) -> None:
 
 
 async def test_response_that_waits_gives_events_and_is_read_whole(desk: Desk) -> None:
-    """Its helper takes no event before `response.created`, and each later one as it is."""
+    """OpenAI's helper rejects events before `response.created` and passes later ones through."""
     numbers, kinds = [], []
     async with desk.openai.responses.stream(**_RESPONSE) as stream:
         async for event in stream:
@@ -102,7 +101,7 @@ async def test_response_that_waits_gives_events_and_is_read_whole(desk: Desk) ->
 
 
 async def test_response_whose_prefill_is_long_gives_events(desk: Desk) -> None:
-    """Also where the engine has begun: OpenAI's own service sends `keepalive`."""
+    """OpenAI's own service also sends `keepalive` after the response has started."""
     desk.feed(HEAD, *STREAMS[RESPONSES][:2])
     kinds: list[str] = []
     async with desk.openai.responses.stream(**_RESPONSE) as stream:
@@ -118,7 +117,7 @@ async def test_response_whose_prefill_is_long_gives_events(desk: Desk) -> None:
 
 @pytest.mark.parametrize("kind", ["event", "chunk", "comment", "none"])
 async def test_chat_of_every_form_is_read_whole(desk: Desk, kind: str) -> None:
-    """Chunks without text are counted, and change nothing of the answer."""
+    """Chunks without text count as signs of life and do not change the answer."""
     desk.feed(*[] if kind == "chunk" else whole(CHAT))
     chunks = 0
     asked: Any = _BODY | {"extra_headers": {"x-justitia-keepalive": kind}}
@@ -182,7 +181,7 @@ _FAILURES: list[tuple[StreamItem | Exception | None, ...]] = [
 async def test_anthropics_client_raises_for_a_stream_that_failed(
     desk: Desk, failure: tuple[StreamItem | Exception | None, ...], begun: bool
 ) -> None:
-    """Without `event: error` it reads an empty answer, and raises nothing."""
+    """Without `event: error` Anthropic's client reads an empty answer and raises nothing."""
     if begun:
         desk.feed(HEAD, *STREAMS[MESSAGES][:3])
     async with desk.anthropic.messages.stream(**_BODY) as stream:
@@ -198,7 +197,7 @@ async def test_anthropics_client_raises_for_a_stream_that_failed(
 async def test_openais_client_sees_the_response_that_failed(
     desk: Desk, failure: tuple[StreamItem | Exception | None, ...]
 ) -> None:
-    """By its last event, and by its helper, which has no response to return."""
+    """The failure is visible in the last event and in the helper, which returns no response."""
     events = []
     async for event in await desk.openai.responses.create(**_RESPONSE, stream=True):
         events.append(event)
@@ -228,8 +227,10 @@ async def test_openais_client_raises_for_a_chat_that_failed(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_clients_call_an_application_that_has_ended_once(desk: Desk, stream: bool) -> None:
-    """Both try a 409 again unless they are told not to."""
+async def test_clients_do_not_retry_a_call_of_an_ended_application(
+    desk: Desk, stream: bool
+) -> None:
+    """Both clients retry a 409 unless a header forbids it."""
     desk.gateway.failure = ApplicationIsClosed("application 'a' was cancelled")
     openais = desk.openai.with_options(max_retries=2)
     anthropics = desk.anthropic.with_options(max_retries=2)
@@ -245,7 +246,7 @@ async def test_clients_call_an_application_that_has_ended_once(desk: Desk, strea
 
 
 async def test_stream_that_was_begun_and_failed_leaves_its_connection_usable(desk: Desk) -> None:
-    """It has an end as every answer has; a cut connection would look like a lost network."""
+    """The failed stream ends properly: a cut connection would look like a network failure."""
     async with httpx.AsyncClient(base_url=desk.service.url) as client:
         for _ in range(2):
             desk.feed(HEAD, STREAMS[CHAT][0], EngineError("gave up"))

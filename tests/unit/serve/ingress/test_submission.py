@@ -1,4 +1,4 @@
-"""What applications were opened with is kept for the other models' queues, within bounds."""
+"""Specifications of open applications, cached within bounds for the queues of other models."""
 
 import pytest
 
@@ -7,17 +7,19 @@ from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSp
 
 @pytest.fixture
 def specs() -> ApplicationSpecCache:
-    """Two applications at most, ten characters in all, forgotten after a minute."""
+    """Cache of two applications and ten characters in all, which expire after a minute."""
     return ApplicationSpecCache(60.0, 2, max_characters=10)
 
 
 def spec(name: str, text: str = "", weight: float | None = None) -> ApplicationSpec:
-    """Return an application of tenant `t`."""
     return ApplicationSpec("rag", text, "t", weight, name)
 
 
-def test_opening_is_known_while_it_is_asked_for(specs: ApplicationSpecCache) -> None:
-    """Each model that an application comes to asks; idle time is counted from the last."""
+def test_entry_stays_while_it_is_read(specs: ApplicationSpecCache) -> None:
+    """Each model that the application calls reads the entry.
+
+    The idle time counts from the last read.
+    """
     specs.add_spec(spec("a", "text"), 0.0)
 
     assert [spec("a", "text")] * 2 == [specs.find_spec("t|a", now) for now in (50.0, 100.0)]
@@ -25,7 +27,7 @@ def test_opening_is_known_while_it_is_asked_for(specs: ApplicationSpecCache) -> 
 
 
 def test_first_opening_of_an_id_stays(specs: ApplicationSpecCache) -> None:
-    """As in the queue: opening what is open changes nothing."""
+    """As in the queue, opening an open application changes nothing."""
     specs.add_spec(spec("a", weight=2), 0.0)
     specs.add_spec(spec("a", weight=9), 1.0)
 
@@ -35,7 +37,6 @@ def test_first_opening_of_an_id_stays(specs: ApplicationSpecCache) -> None:
 def test_ended_application_may_be_opened_with_something_else(
     specs: ApplicationSpecCache,
 ) -> None:
-    """Its id is free again."""
     specs.add_spec(spec("a", weight=2), 0.0)
 
     assert [True, False] == [specs.drop_spec("t|a"), specs.drop_spec("t|a")]
@@ -44,7 +45,7 @@ def test_ended_application_may_be_opened_with_something_else(
 
 
 def test_oldest_goes_when_there_are_too_many(specs: ApplicationSpecCache) -> None:
-    """Callers open what they like: memory is bounded, and what is used stays."""
+    """Memory is bounded, and recently used entries stay."""
     for name in ("a", "b"):
         specs.add_spec(spec(name), 0.0)
     specs.find_spec("t|a", 1.0)
@@ -54,7 +55,7 @@ def test_oldest_goes_when_there_are_too_many(specs: ApplicationSpecCache) -> Non
 
 
 def test_inputs_are_bounded_in_all(specs: ApplicationSpecCache) -> None:
-    """The oldest go; one that is too long by itself is known by the rest that it came with."""
+    """The oldest inputs are evicted; an input that is too long alone is dropped from its entry."""
     specs.add_spec(spec("a", "123456"), 0.0)
     specs.add_spec(spec("b", "12345"), 0.0)
     specs.add_spec(spec("c", "1" * 11, weight=2), 0.0)

@@ -1,4 +1,4 @@
-"""Prompt tokens are counted as the engine will, and off the event loop if they are many."""
+"""Prompt tokens are counted with the engine's rule, and long prompts off the event loop."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from tests.eventually import eventually
 
 @pytest.fixture
 def counter() -> Iterator[TokenCounter]:
-    """The counter of the fake engine: a token for each word, four for each chat message."""
+    """The fake engine's counter: one token per word, and four per chat message."""
     config = {"model": {"name": "m", "path": "none"}, "engine": {"kind": "fake"}}
     counter = TokenCounter(load_prompt_counter(AppConfig.parse(config)))
     yield counter
@@ -37,7 +37,6 @@ def counter() -> Iterator[TokenCounter]:
 
 
 def body(path: str, **fields: Any) -> InferenceBody:
-    """Return a body that has been parsed."""
     return parse_body(path, json.dumps(fields).encode(), ("m",), None)
 
 
@@ -61,7 +60,7 @@ def body(path: str, **fields: Any) -> InferenceBody:
 async def test_size_counts_every_prompt_of_a_request(
     counter: TokenCounter, parsed: InferenceBody, expected: PromptSize
 ) -> None:
-    """A batch is one lease: its cost is that of all its prompts."""
+    """A batch is one lease, so its cost covers all prompts."""
     assert expected == await counter.prompt_size(parsed, "t", None)
 
 
@@ -72,7 +71,7 @@ async def test_empty_text_has_no_tokens(counter: TokenCounter) -> None:
 
 
 async def test_long_prompt_is_counted_in_another_thread() -> None:
-    """A tokenizer takes milliseconds for a long text; nobody else's stream may wait for that."""
+    """Tokenizing a long text takes milliseconds, in which other streams must not wait."""
     threads = []
 
     def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
@@ -89,7 +88,7 @@ async def test_long_prompt_is_counted_in_another_thread() -> None:
 
 
 def _count_letters(counted: list[str]) -> CountPrompt:
-    """Return a count of a token for each letter, a letter a step, which notes what it counted."""
+    """Return a counter of one token per letter and step that records what it counts."""
 
     def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         assert isinstance(prompt, str)
@@ -116,7 +115,7 @@ def _count_letters(counted: list[str]) -> CountPrompt:
 async def test_count_stops_where_a_prompt_is_too_long_or_truncated(
     fields: dict[str, Any], expected: PromptSize, counted: str
 ) -> None:
-    """What a caller sends may have a thousand times what the context holds."""
+    """A caller may send a thousand times the length of the context."""
     letters: list[str] = []
     counter = TokenCounter(_count_letters(letters))
     size = await counter.prompt_size(body(COMPLETIONS, **fields), "t", 4)
@@ -125,7 +124,7 @@ async def test_count_stops_where_a_prompt_is_too_long_or_truncated(
 
 
 async def test_tenants_are_counted_in_turns() -> None:
-    """Ten long prompts of one tenant hold up another's by a step of each thread."""
+    """Another tenant waits for one step per thread, not for all ten long prompts."""
     letters: list[str] = []
     counter = TokenCounter(_count_letters(letters), FairThreads(1, turn_s=0.0))
 
@@ -160,7 +159,7 @@ async def test_caller_that_leaves_is_counted_no_further() -> None:
 
 
 async def test_failed_count_is_its_callers_error() -> None:
-    """A template refuses messages; the threads go on."""
+    """The template refuses the messages; the threads continue."""
 
     def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         yield

@@ -1,4 +1,4 @@
-"""Turns are fair between tenants at each level, and between the calls of one."""
+"""Turns are shared fairly between the tenants of each level and between a tenant's calls."""
 
 import random
 from collections import Counter
@@ -7,7 +7,7 @@ from justitia_ray.serve.ingress.turns import Place, Turns
 
 
 def _take(turns: Turns[str], cost: float = 1.0) -> str:
-    """Give the first call a turn, charge it, and let it wait for the next; return what it is."""
+    """Give the first call a turn, charge its cost, requeue it, and return its name."""
     place = turns.first()
     assert place is not None
     turns.take(place)
@@ -18,7 +18,7 @@ def _take(turns: Turns[str], cost: float = 1.0) -> str:
 
 
 def test_each_level_of_the_tree_shares_equally() -> None:
-    """Two teams of one tenant have together what another tenant has, however many calls each."""
+    """Two teams of one tenant together get as much as another tenant, whatever the call counts."""
     turns: Turns[str] = Turns()
     for tenant, calls in (("a/x", 1), ("a/y", 5), ("b", 3)):
         for call in range(calls):
@@ -58,8 +58,8 @@ def test_newcomer_is_next_and_saves_nothing_up() -> None:
     assert 3 == taken.count("b")
 
 
-def test_tenant_that_comes_call_by_call_has_no_more_than_its_share() -> None:
-    """Its debt outlives the call, while another waits."""
+def test_sequential_calls_of_a_tenant_get_only_its_share() -> None:
+    """A tenant's debt outlives its call while another tenant waits."""
     turns: Turns[str] = Turns()
     turns.join("steady", "steady")
     taken: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""One way in, two queues: which of them a request reaches, and what an application is in both."""
+"""One ingress with two queues: routing by model, and applications that use both."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -25,15 +25,15 @@ _OPENING = {"application_class": "rag", "input": "why?", "tenant": "t", "weight"
 
 
 class Queue:
-    """One model: a real gateway, and what stands in for its scheduler and its predictor."""
+    """One model: a real gateway with a stand-in scheduler and predictor."""
 
     def __init__(self, place: Any, specs: ApplicationSpecCache) -> None:
         self.config = place.config
         self.client = FakeQueueClient()
         self.ended: list[tuple[str, str]] = []
-        """What was closed or cancelled, in order."""
+        """Applications that were closed or cancelled, in order."""
         self.told: dict[str, Any] = {}
-        """What its scheduler says of an application beside the usual."""
+        """Additional fields in the scheduler's view of an application."""
         self.scheduler_status: dict[str, Any] | AdmissionError = {
             "ready": True,
             "degraded": None,
@@ -48,32 +48,28 @@ class Queue:
 
     @property
     def open(self) -> dict[str, ApplicationArrived]:
-        """What is open in it."""
+        """The applications that are open in this queue."""
         return self.client.pending.applications
 
     def served(self) -> ServedModel:
-        """Return it as the HTTP application takes it."""
+        """Return the queue as a served model of the HTTP application."""
         parts: Any = (self, self, self)
         return ServedModel(self.config, self.gateway, *parts)
 
     # --- as its scheduler
 
     async def find_application(self, application_id: str) -> dict[str, Any] | None:
-        """Return the view of an application."""
         arrival = self.open.get(application_id)
         return None if arrival is None else view(arrival) | self.told
 
     async def close_application(self, application_id: str, verb: str = "close") -> bool:
-        """Close an application."""
         self.ended.append((verb, application_id))
         return self.open.pop(application_id, None) is not None
 
     async def cancel_application(self, application_id: str) -> bool:
-        """Cancel an application."""
         return await self.close_application(application_id, "cancel")
 
     async def status(self, applications: int) -> dict[str, Any]:
-        """Return the status that a test has set."""
         if isinstance(self.scheduler_status, AdmissionError):
             raise self.scheduler_status
         return self.scheduler_status
@@ -88,24 +84,20 @@ class Queue:
         return len(samples)
 
     async def inspect(self) -> Any:
-        """Return the inspection: here, itself."""
         return self
 
     def model_dump(self, mode: str) -> dict[str, Any]:
-        """Return it as JSON."""
         return {"model": self.config.model.name}
 
 
 class TwoModels(NamedTuple):
-    """Both queues, and a client of the application."""
-
     http: httpx.AsyncClient
     chat: Queue
     embed: Queue
 
 
 def view(arrival: ApplicationArrived) -> dict[str, Any]:
-    """Return what a scheduler says of an application with two inferences, one of them done."""
+    """Return a scheduler's view of an application with two inferences, one of them done."""
     names = ("application_id", "application_class", "tenant", "weight")
     return {name: getattr(arrival, name) for name in names} | {
         "state": "open",
@@ -122,7 +114,7 @@ def view(arrival: ApplicationArrived) -> dict[str, Any]:
 
 @pytest.fixture
 async def two() -> AsyncIterator[TwoModels]:
-    """Serve two models, one of them with an adapter, from this process."""
+    """Serve two models, one of them with an adapter, in this process."""
     args = AppArgs.parse(
         {
             "models": [
@@ -145,7 +137,6 @@ async def two() -> AsyncIterator[TwoModels]:
 
 
 async def opened(two: TwoModels, **fields: Any) -> dict[str, Any]:
-    """Open application `a`, and return the answer."""
     answer = await two.http.post(
         "/v1/applications", json=_OPENING | {"application_id": "a"} | fields
     )
@@ -155,7 +146,7 @@ async def opened(two: TwoModels, **fields: Any) -> dict[str, Any]:
 
 
 async def infer(two: TwoModels, model: Any, **headers: str) -> httpx.Response:
-    """Send an inference of application `a`; no replica is there, so it ends with an error."""
+    """Send an inference of application `a`; it ends with an error because no replica exists."""
     named = {} if model is None else {"model": model}
     headers = {"x-justitia-application": "a"} | headers
     return await two.http.post(
@@ -164,7 +155,6 @@ async def infer(two: TwoModels, model: Any, **headers: str) -> httpx.Response:
 
 
 async def in_both(two: TwoModels) -> None:
-    """Open application `a`, and send an inference of it to each model."""
     await opened(two)
     for model in (CHAT, EMBED):
         await infer(two, model)
@@ -175,7 +165,7 @@ async def in_both(two: TwoModels) -> None:
 async def test_inference_waits_in_the_queue_of_its_model(
     two: TwoModels, model: str, queue: str
 ) -> None:
-    """An adapter runs on its model's replicas, so it waits with that model's inferences."""
+    """An adapter runs on its model's replicas, so its inferences wait in that model's queue."""
     await infer(two, model)
     counts = {name: len(getattr(two, name).client.items) for name in ("chat", "embed")}
 
@@ -198,7 +188,7 @@ async def test_inference_waits_in_the_queue_of_its_model(
 async def test_request_that_names_no_model_that_is_there_is_refused(
     two: TwoModels, model: Any, status: int, code: str | None, said: str
 ) -> None:
-    """Which of several was meant cannot be guessed; the answer says what there is."""
+    """The intended model cannot be guessed; the error lists the served models."""
     answer = await infer(two, model)
     error = answer.json()["error"]
 
@@ -207,7 +197,7 @@ async def test_request_that_names_no_model_that_is_there_is_refused(
 
 
 async def test_application_opened_for_a_model_has_its_place_there_at_once(two: TwoModels) -> None:
-    """The other queue hears of it when it comes there, and knows what it was opened with."""
+    """The other queue opens it on its first call there, with the original specification."""
     answer = await opened(two, model=EMBED)
     only_there = (set(two.chat.open), set(two.embed.open))
     await infer(two, CHAT)
@@ -221,8 +211,8 @@ async def test_application_opened_for_a_model_has_its_place_there_at_once(two: T
     ]
 
 
-async def test_application_opened_for_none_is_opened_where_it_comes(two: TwoModels) -> None:
-    """A place in a queue that it never comes to would hold back the others there."""
+async def test_application_opened_without_a_model_opens_on_first_use(two: TwoModels) -> None:
+    """A place in a queue that it never uses would hold back the other applications."""
     answer = await opened(two)
     nowhere = (await two.http.get("/v1/applications/a")).json()
     await infer(two, EMBED)
@@ -239,7 +229,7 @@ async def test_application_opened_for_none_is_opened_where_it_comes(two: TwoMode
 
 
 async def test_application_without_an_id_gets_one_for_all_queues(two: TwoModels) -> None:
-    """It is given before any queue knows of it."""
+    """The id is assigned before any queue receives the application."""
     answer = await opened(two, application_id=None)
     await infer(two, CHAT, **{"x-justitia-application": answer["application_id"]})
 
@@ -247,7 +237,7 @@ async def test_application_without_an_id_gets_one_for_all_queues(two: TwoModels)
 
 
 async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
-    """Amounts are summed; tags of two clocks have no sum."""
+    """Amounts are summed; tags of two virtual clocks have no sum."""
     await in_both(two)
     both = (await two.http.get("/v1/applications/a")).json()
     one = (await two.http.get("/v1/applications/a", params={"model": CHAT})).json()
@@ -278,7 +268,10 @@ async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
 async def test_application_of_two_queues_names_the_first_rule_known(
     two: TwoModels, rules: tuple[str | None, str | None], told: str
 ) -> None:
-    """A scheduler of an older release tells none (None); each queue's own stands under it."""
+    """A scheduler of an older release reports no rule (None).
+
+    Each queue's rule is listed below it.
+    """
     await in_both(two)
     for queue, rule in zip((two.chat, two.embed), rules, strict=True):
         queue.told = {} if rule is None else {"recognized_by": rule}
@@ -288,8 +281,8 @@ async def test_application_of_two_queues_names_the_first_rule_known(
     assert rules == tuple(one.get("recognized_by") for one in both["models"].values())
 
 
-async def test_application_that_came_to_no_queue_has_no_rule_yet(two: TwoModels) -> None:
-    """No scheduler knows of it, and the view has the same fields all the same."""
+async def test_application_without_calls_has_no_rule_yet(two: TwoModels) -> None:
+    """No scheduler has the application, but its view has the same fields."""
     await opened(two)
 
     assert "" == (await two.http.get("/v1/applications/a")).json()["recognized_by"]
@@ -302,7 +295,6 @@ async def test_application_that_came_to_no_queue_has_no_rule_yet(two: TwoModels)
 async def test_application_ends_in_every_queue(
     two: TwoModels, method: str, path: str, verb: str
 ) -> None:
-    """Its agent is done; what it was opened with is forgotten with it."""
     await in_both(two)
     first, second = [(await two.http.request(method, path)).status_code for _ in range(2)]
     await infer(two, CHAT)
@@ -313,15 +305,14 @@ async def test_application_ends_in_every_queue(
 
 
 async def test_final_inference_closes_its_application_at_the_other_models(two: TwoModels) -> None:
-    """Its agent is done with all of them; its own model closes it with the inference."""
     await in_both(two)
     await infer(two, CHAT, **{"x-justitia-final": "true"})
 
     assert ([], [("close", "t|a")]) == (two.chat.ended, two.embed.ended)
 
 
-async def test_application_that_came_to_no_queue_can_be_closed(two: TwoModels) -> None:
-    """Its agent found nothing to ask: that is no error."""
+async def test_application_without_calls_can_be_closed(two: TwoModels) -> None:
+    """The agent made no call, which is not an error."""
     await opened(two)
 
     assert 200 == (await two.http.post("/v1/applications/a/close")).status_code
@@ -329,7 +320,7 @@ async def test_application_that_came_to_no_queue_can_be_closed(two: TwoModels) -
 
 
 async def test_named_model_narrows_what_is_ended(two: TwoModels) -> None:
-    """An agent that is done with one model may go on with another."""
+    """An agent that is done with one model may continue with another."""
     await in_both(two)
     answer = await two.http.post("/v1/applications/a/close", params={"model": EMBED})
 
@@ -337,10 +328,10 @@ async def test_named_model_narrows_what_is_ended(two: TwoModels) -> None:
     assert ({"t|a"}, set()) == (set(two.chat.open), set(two.embed.open))
 
 
-async def test_failing_queue_is_told_of_after_the_others_were_reached(
+async def test_failure_of_one_queue_is_reported_after_the_others_were_called(
     two: TwoModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller tries again; what could be ended has ended."""
+    """The caller retries, and every reachable queue has ended the application."""
     await in_both(two)
 
     class Away(dict[str, Any]):
@@ -355,7 +346,7 @@ async def test_failing_queue_is_told_of_after_the_others_were_reached(
 
 
 async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
-    """A client picks from this list; every name in it is accepted."""
+    """Every name in the list is accepted as a model."""
     cards = (await two.http.get("/v1/models")).json()["data"]
 
     assert [(CHAT, None), (ADAPTER, CHAT), ("gpt-4o", CHAT), (EMBED, None)] == [
@@ -370,7 +361,7 @@ async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
 async def test_alias_reaches_its_model_and_has_a_card(
     two: TwoModels, asked: str, served: str
 ) -> None:
-    """Harnesses ask for the models of the service that they were made for."""
+    """Harnesses request the models of the service that they were made for."""
     await infer(two, asked)
 
     assert (served == EMBED) == bool(two.embed.client.items)
@@ -385,7 +376,7 @@ async def test_name_that_is_no_alias_is_not_served(two: TwoModels) -> None:
 
 
 async def test_list_of_models_is_in_both_protocols_at_once(two: TwoModels) -> None:
-    """Claude Code asks for it in its own at the start, and OpenAI's clients in theirs."""
+    """Claude Code reads the list in Anthropic's format, OpenAI's clients in theirs."""
     listed = (await two.http.get("/v1/models", params={"limit": 1000})).json()
     cards = [anthropic.types.ModelInfo.model_validate(card) for card in listed["data"]]
     openai_cards = [openai.types.Model.model_validate(card) for card in listed["data"]]
@@ -398,7 +389,7 @@ async def test_list_of_models_is_in_both_protocols_at_once(two: TwoModels) -> No
 
 @pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
 async def test_card_of_one_model_is_that_of_the_list(two: TwoModels, name: str) -> None:
-    """The clients of OpenAI and Anthropic ask so whether a model is there; names have slashes."""
+    """The clients use this path to check that a model exists; names may contain slashes."""
     cards = {card["id"]: card for card in (await two.http.get("/v1/models")).json()["data"]}
     answer = await two.http.get(f"/v1/models/{name}")
 
@@ -406,7 +397,6 @@ async def test_card_of_one_model_is_that_of_the_list(two: TwoModels, name: str) 
 
 
 async def test_card_of_a_model_that_is_not_there_is_not_found(two: TwoModels) -> None:
-    """In OpenAI's form, with what there is."""
     answer = await two.http.get("/v1/models/other")
 
     assert 404 == answer.status_code
@@ -414,7 +404,7 @@ async def test_card_of_a_model_that_is_not_there_is_not_found(two: TwoModels) ->
 
 
 async def test_readiness_is_of_all_models_or_of_the_named_one(two: TwoModels) -> None:
-    """A probe takes the service for ready when every model is; it may look at one."""
+    """The service is ready when every model is; a probe may check one model."""
     two.embed.scheduler_status = AdmissionError("the scheduler is being started again")
     whole = await two.http.get("/readyz")
     chat = await two.http.get("/readyz", params={"model": CHAT})
@@ -426,8 +416,7 @@ async def test_readiness_is_of_all_models_or_of_the_named_one(two: TwoModels) ->
     assert (200, None) == (chat.status_code, chat.json()["reason"])
 
 
-async def test_status_of_one_that_is_away_does_not_hide_the_other(two: TwoModels) -> None:
-    """An operator looks just then."""
+async def test_unreachable_scheduler_does_not_hide_the_other_status(two: TwoModels) -> None:
     two.embed.scheduler_status = AdmissionError("the scheduler is being started again")
     answer = (await two.http.get("/v1/status")).json()
     one = (await two.http.get("/v1/status", params={"model": CHAT})).json()
@@ -439,7 +428,7 @@ async def test_status_of_one_that_is_away_does_not_hide_the_other(two: TwoModels
 
 
 async def test_predictor_and_inspection_are_of_each_model(two: TwoModels) -> None:
-    """Histories are not mixed: what one model takes says nothing of another."""
+    """The histories of two models are not mixed."""
     overview = (await two.http.get("/v1/predictor")).json()["models"]
     examined = (await two.http.get("/v1/examination")).json()["models"]
     one = (await two.http.get("/v1/examination", params={"model": EMBED})).json()

@@ -1,4 +1,4 @@
-"""Ends that an ingress keeps: told to a new scheduler until one says that they are stored."""
+"""Ends that an ingress remembers and repeats to a new scheduler until they are stored."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -28,7 +28,7 @@ async def _begin(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """A client that follows its first scheduler."""
+    """Queue client that follows its first scheduler."""
     rig = Rig()
     await _begin(rig, monkeypatch)
     yield rig
@@ -36,7 +36,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
 
 
 async def _successor(rig: Rig) -> list[object]:
-    """Return all that a new scheduler is told."""
+    """Return everything that a new scheduler receives."""
     rig.scheduler.replace()
     await eventually(lambda: rig.scheduler.has_all, "all is submitted again")
     return list(rig.scheduler.items)
@@ -51,8 +51,8 @@ def _over(items: list[object]) -> list[tuple[str, str | None, Outcome | None, bo
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.CANCELLED])
-async def test_new_scheduler_is_told_what_has_ended(rig: Rig, outcome: Outcome) -> None:
-    """Answered or left by its caller, after its application, and before all is told."""
+async def test_new_scheduler_receives_unstored_ends(rig: Rig, outcome: Outcome) -> None:
+    """The ends of inferences are sent after their application and before anything else."""
     ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
     rig.scheduler.post(grant())
     await rig.client.next_grant(ticket)
@@ -69,7 +69,7 @@ async def test_new_scheduler_is_told_what_has_ended(rig: Rig, outcome: Outcome) 
 async def test_application_that_is_over_is_opened_and_closed_for_its_ends(
     rig: Rig, is_elsewhere: bool
 ) -> None:
-    """The last scheduler may not have stored its end; whoever is told of it again, learns once."""
+    """The last scheduler may not have stored the end; the predictor learns from it once."""
     ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
     rig.scheduler.post(grant())
     await rig.client.next_grant(ticket)
@@ -86,8 +86,7 @@ async def test_application_that_is_over_is_opened_and_closed_for_its_ends(
     assert (0 if is_elsewhere else 1) == len(rig.ended)
 
 
-async def test_what_is_stored_is_told_to_nobody(rig: Rig) -> None:
-    """Neither the inference nor its application."""
+async def test_stored_ends_are_not_repeated(rig: Rig) -> None:
     ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
     rig.scheduler.post(grant())
     await rig.client.next_grant(ticket)
@@ -100,8 +99,8 @@ async def test_what_is_stored_is_told_to_nobody(rig: Rig) -> None:
     assert [] == [one for one in items if isinstance(one, ApplicationArrived | InferenceSubmitted)]
 
 
-async def test_inference_whose_answer_is_on_its_way_is_known_to_be_counted(rig: Rig) -> None:
-    """Its engine has told the scheduler before its caller has read it."""
+async def test_end_is_remembered_while_the_answer_is_being_read(rig: Rig) -> None:
+    """The engine reports the end to the scheduler before the caller has read the answer."""
     ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
     rig.scheduler.post(grant(), EndsStored("i", ("q",)))
     await rig.client.next_grant(ticket)
@@ -112,8 +111,8 @@ async def test_inference_whose_answer_is_on_its_way_is_known_to_be_counted(rig: 
     assert not rig.pending.unstored.has_inference("q")
 
 
-async def test_end_that_is_stored_while_it_waits_to_be_told_is_not_told(rig: Rig) -> None:
-    """The scheduler forgets it once this ingress has read that: it would count it again."""
+async def test_end_stored_before_its_repetition_is_not_repeated(rig: Rig) -> None:
+    """The scheduler drops the end once the ingress read that it is stored, and would recount it."""
     ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
     rig.scheduler.post(grant())
     await rig.client.next_grant(ticket)
@@ -127,10 +126,10 @@ async def test_end_that_is_stored_while_it_waits_to_be_told_is_not_told(rig: Rig
     assert [ApplicationClosed("a")] == rig.pending.current(told)
 
 
-def test_ends_are_kept_for_a_minute_of_a_scheduler_that_answers(
+def test_ends_expire_after_a_minute_and_are_bounded_in_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And so many at most: the oldest go first."""
+    """At most a fixed number of ends is stored, and the oldest are dropped first."""
     monkeypatch.setattr(unstored_ends, "_MOST", 2)
     ends = UnstoredEnds()
     for at, name in enumerate(("q0", "q1", "q2")):
@@ -142,8 +141,8 @@ def test_ends_are_kept_for_a_minute_of_a_scheduler_that_answers(
     assert ["q2"] == [item.request_id for item in ends.inferences()]
 
 
-async def test_ingress_that_was_forgotten_tells_no_ends(rig: Rig) -> None:
-    """The scheduler has ended all that it had, and counted it."""
+async def test_forgotten_ingress_repeats_no_ends(rig: Rig) -> None:
+    """The scheduler has already ended and counted the inferences of a forgotten ingress."""
     ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
     rig.scheduler.post(grant())
     await rig.client.next_grant(ticket)

@@ -1,4 +1,4 @@
-"""Comments of waiting streams: asked for all together, plain where nothing is known."""
+"""Queue-position comments of waiting streams: requested in bulk, plain where nothing is known."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ _TOLD: dict[str, Any] = {
 
 
 class Scheduler:
-    """Answers questions, and notes them."""
+    """Scheduler that answers outlook requests and records them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -35,7 +35,6 @@ class Scheduler:
         self.is_silent = False
 
     async def ask(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return the same outlook for each."""
         self.asked.append(names)
         if self.failure is not None:
             raise self.failure
@@ -45,7 +44,7 @@ class Scheduler:
 
 
 def test_comment_says_where_the_stream_stands() -> None:
-    """In one line, which a person reads and a program splits."""
+    """A person reads the line and a program can split it."""
     assert (
         b": justitia position=7 start_s=3.1..12 reason=turn guaranteed_by_s=40\n\n"
         == comment_of(_TOLD, 0.0)
@@ -53,7 +52,7 @@ def test_comment_says_where_the_stream_stands() -> None:
 
 
 def test_comment_leaves_out_what_is_not_known() -> None:
-    """A dash would have to be understood; the age of the answer is taken off its times."""
+    """Unknown values are omitted; the age of the answer is subtracted from its times."""
     few = _TOLD | {"expected_start_s": None, "guaranteed_by_s": None, "position": None}
 
     assert b": justitia reason=turn\n\n" == comment_of(few, 0.0)
@@ -61,7 +60,7 @@ def test_comment_leaves_out_what_is_not_known() -> None:
 
 
 async def test_streams_are_asked_for_together_and_once_an_interval() -> None:
-    """A thousand streams are one question, not a thousand."""
+    """A thousand streams make one request, not a thousand."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 1000.0)
     waits = [outlooks.wait(name) for name in ("a", "b", "a")]
@@ -73,8 +72,8 @@ async def test_streams_are_asked_for_together_and_once_an_interval() -> None:
     assert all(b"position=7" in comment for comment in comments)
 
 
-async def test_more_than_one_question_takes_come_in_turn() -> None:
-    """Bounded, and nobody is left out for ever."""
+async def test_streams_beyond_one_request_take_turns() -> None:
+    """The request is bounded, and every stream gets its turn."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 0.0)
     names = [f"n{number}" for number in range(MOST_ASKED + 10)]
@@ -88,8 +87,8 @@ async def test_more_than_one_question_takes_come_in_turn() -> None:
     assert [MOST_ASKED, MOST_ASKED] == [len(asked) for asked in scheduler.asked]
 
 
-async def test_stream_that_waits_no_more_is_not_asked_for() -> None:
-    """Nor one that has not begun to, nor one whose application is not known yet."""
+async def test_only_waiting_streams_are_requested() -> None:
+    """Streams that have not started to wait, or whose application is unknown, are not requested."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 0.0)
     gone, early, own, here = (outlooks.wait(name) for name in ("gone", "early", None, "here"))
@@ -110,7 +109,7 @@ async def test_stream_that_waits_no_more_is_not_asked_for() -> None:
 async def test_scheduler_that_does_not_answer_leaves_the_plain_comment(
     failure: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comment keeps proxies from closing the stream: it must not wait for a restart."""
+    """The comment keeps proxies from closing the stream, so it must not wait for a restart."""
     monkeypatch.setattr(waiting_streams, "ANSWER_S", 0.01)
     scheduler = Scheduler()
     scheduler.failure, scheduler.is_silent = failure, failure is None
@@ -120,5 +119,5 @@ async def test_scheduler_that_does_not_answer_leaves_the_plain_comment(
 
     assert KEEPALIVE == await wait.comment()
     scheduler.failure, scheduler.is_silent = None, False
-    comments = [await wait.comment() for _ in range(100)]  # each waits for the question
+    comments = [await wait.comment() for _ in range(100)]  # each wait requests a comment
     assert b"position=7" in comments[-1]

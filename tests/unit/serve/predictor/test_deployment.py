@@ -1,4 +1,4 @@
-"""Estimates asked for together are made together, and nobody waits for that."""
+"""Concurrent estimate requests are batched without a waiting time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from justitia_ray.serve.predictor.deployment import EstimateBatch
 
 
 class Counted:
-    """Counts how many are asked for at once."""
+    """Predictor that records the size of each batch."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -27,17 +27,15 @@ def request_of(name: str, tokens: int = 5) -> EstimateRequest:
 
 
 async def test_calls_that_come_together_are_one_batch() -> None:
-    """Each gets its own answer."""
     batch = EstimateBatch(counted := Counted())
     found = await asyncio.gather(*(batch.estimate(request_of("EV", n)) for n in (1, 2, 3)))
 
     assert [3] == counted.sizes
-    # 4 output tokens after p prompt tokens: 4p + 10.
+    # 4 output tokens after p prompt tokens cost 4p + 10
     assert [14, 18, 22] == [estimate.kv_token_time for estimate in found]
 
 
 async def test_single_call_is_answered_in_the_next_turn() -> None:
-    """No time is spent waiting for others."""
     batch = EstimateBatch(Counted())
     call = asyncio.create_task(batch.estimate(request_of("EV")))
     await asyncio.sleep(0)
@@ -48,7 +46,7 @@ async def test_single_call_is_answered_in_the_next_turn() -> None:
 
 
 async def test_wrong_request_fails_alone() -> None:
-    """One caller's mistake is not another's error."""
+    """One caller's invalid request must not fail the batch."""
     batch = EstimateBatch(Counted())
     good, bad, also_good = await asyncio.gather(
         *(batch.estimate(request_of(name)) for name in ("EV", "a b", "DM")), return_exceptions=True
@@ -59,8 +57,8 @@ async def test_wrong_request_fails_alone() -> None:
     assert isinstance(bad, RequestError)
 
 
-async def test_mistake_of_ours_reaches_the_callers() -> None:
-    """They have an estimate of their own to fall back on; they must not wait for ever."""
+async def test_internal_error_reaches_all_callers_of_the_batch() -> None:
+    """Callers have a fallback estimate and must not wait forever."""
 
     def broken(requests: Sequence[EstimateRequest]) -> list[Estimate]:
         raise ZeroDivisionError
@@ -69,8 +67,8 @@ async def test_mistake_of_ours_reaches_the_callers() -> None:
         await EstimateBatch(broken).estimate(request_of("EV"))
 
 
-async def test_caller_that_gave_up_is_passed_over() -> None:
-    """The ingress waits 20 ms."""
+async def test_cancelled_caller_is_skipped() -> None:
+    """The ingress waits only 20 ms."""
     batch = EstimateBatch(counted := Counted())
     gone = asyncio.create_task(batch.estimate(request_of("EV")))
     stays = asyncio.create_task(batch.estimate(request_of("DM")))

@@ -1,4 +1,4 @@
-"""Learning between replicas and a store: who learns, what is kept, what failures cost."""
+"""Learning in predictor replicas with a shared store: one learner, saved state, failures."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ LONGEST_WAIT_S = 5.0
 
 
 class StandInTrainer:
-    """Answers each job with the next of its models, or fails."""
+    """Trainer that answers each job with the next planned model, or fails."""
 
     def __init__(self, *models: bytes) -> None:
         self.models = list(models)
@@ -56,7 +56,7 @@ def learner_of(
     store_inputs: bool = False,
     models_dir: Path | None = None,
 ) -> Learner:
-    """Return one replica's learner; a test ticks it by hand."""
+    """Return one replica's learner; the test runs its ticks."""
     return Learner(
         LearningSettings(history_per_class=100),
         store,
@@ -70,7 +70,7 @@ def learner_of(
 
 
 def observations(count: int, factor: float = 1.0) -> list[Observation]:
-    """Return applications whose cost is factor · (1 + chars)."""
+    """Return finished applications whose cost is factor · (1 + chars)."""
     found = []
     for i in range(count):
         chars = 20 + 7 * (i % 13)
@@ -79,7 +79,7 @@ def observations(count: int, factor: float = 1.0) -> list[Observation]:
 
 
 async def tick(*learners: Learner) -> None:
-    """Let each do what is due, and its training end."""
+    """Run one tick of each learner and wait for its training."""
     for learner in learners:
         await learner.tick()
         training = learner._training.running
@@ -89,7 +89,7 @@ async def tick(*learners: Learner) -> None:
 
 
 async def trained(store: FakePredictionStore, *models: bytes) -> Learner:
-    """Return a learner that was taught ten samples and has trained."""
+    """Return a learner that has trained on ten samples."""
     learner = learner_of(store, StandInTrainer(*(models or (power_model_bytes(),))))
     await learner.observe_many(observations(10))
     await tick(learner)
@@ -98,7 +98,7 @@ async def trained(store: FakePredictionStore, *models: bytes) -> Learner:
 
 
 async def with_two_versions() -> tuple[FakePredictionStore, Learner]:
-    """Return a store and a learner whose second, better model of EV has taken over."""
+    """Return a store and a learner whose second, better model of class EV has taken over."""
     store = FakePredictionStore()
     learner = await trained(store, power_model_bytes(factor=1.2), power_model_bytes())
     await learner.observe_many(observations(10))
@@ -108,13 +108,13 @@ async def with_two_versions() -> tuple[FakePredictionStore, Learner]:
 
 
 def estimate(learner: Learner, chars: int = 99) -> tuple[float, str]:
-    """Return cost and source of an application of EV."""
+    """Return the cost and source of the estimate for an application of class EV."""
     found = learner.predictor.estimate("EV", 5, 16, features_for(chars))
     return found.kv_token_time, found.source
 
 
-async def test_what_finished_is_learned_and_kept() -> None:
-    """The next process goes on where this one was."""
+async def test_observations_are_learned_and_stored() -> None:
+    """The next process continues from the stored state."""
     store = FakePredictionStore()
     learner = learner_of(store)
     stages = (StageServed(1, 1, 5, 6, 70),)
@@ -131,7 +131,7 @@ async def test_what_finished_is_learned_and_kept() -> None:
 
 
 async def test_only_one_replica_learns_and_all_agree() -> None:
-    """What came in by either counts once; the same input gets the same estimate."""
+    """An observation counts once, whichever replica received it."""
     store = FakePredictionStore()
     first = learner_of(store, StandInTrainer(power_model_bytes()))
     second = learner_of(store)
@@ -148,21 +148,21 @@ async def test_only_one_replica_learns_and_all_agree() -> None:
 
 
 async def test_another_replica_goes_on_when_the_learner_is_gone() -> None:
-    """With its history: the next training counts the samples from before."""
+    """The successor's next training counts the earlier samples."""
     store = FakePredictionStore()
     await trained(store)
-    store.holder = None  # its time is over
+    store.holder = None  # the learner's lease expires
     successor = learner_of(store, trainer := StandInTrainer(power_model_bytes(factor=1.5)))
     await tick(successor)
     await successor.observe_many(observations(10))
     await tick(successor)
 
     assert (1, 16) == (len(trainer.jobs), len(trainer.jobs[0].samples))
-    assert 1 == successor.predictor.serving("EV")  # the new one was worse
+    assert 1 == successor.predictor.serving("EV")  # the new model was worse
 
 
 async def test_learner_that_lost_its_place_writes_nothing() -> None:
-    """It stood still too long; two who learn would undo each other."""
+    """Two learners would overwrite each other after one of them stalled."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await tick(learner)
@@ -176,7 +176,7 @@ async def test_learner_that_lost_its_place_writes_nothing() -> None:
 
 
 async def test_learner_that_loses_its_place_while_it_saves_reads_again() -> None:
-    """What it had taken in was not kept: it must not count twice later."""
+    """The unsaved observations must not be counted twice later."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await tick(learner)
@@ -199,7 +199,7 @@ async def _held(learner: str, for_s: float) -> bool:
 async def test_nothing_is_lost_or_doubled_while_the_store_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Estimates go on; what finished waits. The log says it once, and when it is over."""
+    """Estimates continue and observations wait; the log reports the outage and its end once."""
     caplog.set_level(logging.INFO)
     store = FakePredictionStore()
     learner = await trained(store)
@@ -218,7 +218,7 @@ async def test_nothing_is_lost_or_doubled_while_the_store_is_away(
 
 
 async def test_service_starts_without_its_store() -> None:
-    """The prior stands in until the store answers."""
+    """The prior is used until the store answers."""
     store = FakePredictionStore()
     await trained(store)
     store.away = True
@@ -232,7 +232,7 @@ async def test_service_starts_without_its_store() -> None:
 
 
 async def test_training_is_logged_without_texts(caplog: pytest.LogCaptureFixture) -> None:
-    """An operator sees what came of it; inputs are nobody's business."""
+    """The log has the result of the training; inputs are private."""
     caplog.set_level(logging.INFO)
     await trained(FakePredictionStore())
 
@@ -245,14 +245,14 @@ async def test_training_is_logged_without_texts(caplog: pytest.LogCaptureFixture
 async def test_crashed_training_costs_a_log_line_and_is_tried_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Estimates do not notice."""
+    """Estimates continue unchanged."""
     clock = ManualClock()
     learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(b"no model"), clock=clock)
     await learner.observe_many(observations(10))
     await tick(learner, learner)
     assert ("class", 1) == (estimate(learner)[1], len(trainer.jobs))
     clock.at += RETRY_S
-    await tick(learner)  # now it fails in another way
+    await tick(learner)  # now the training fails differently
     clock.at += 2 * RETRY_S
     trainer.models.append(power_model_bytes())
     await tick(learner)
@@ -266,7 +266,7 @@ async def test_crashed_training_costs_a_log_line_and_is_tried_later(
 
 
 async def test_estimates_go_on_while_a_training_runs() -> None:
-    """One job at a time, and nobody waits for it."""
+    """One training runs at a time, and no estimate waits for it."""
     learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(power_model_bytes()))
     trainer.gate.clear()
     await learner.observe_many(observations(10))
@@ -281,10 +281,10 @@ async def test_estimates_go_on_while_a_training_runs() -> None:
     assert "DM" == trainer.jobs[0].application_class
 
 
-async def test_damaged_model_is_refused_and_the_one_before_serves(
+async def test_damaged_model_is_refused_and_the_previous_one_serves(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is named once, with its version; nothing else changes."""
+    """The log names the damaged version once."""
     store, learner = await with_two_versions()
     whole = store.model("EV", 2)
     store.put_model("EV", 2, whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -301,10 +301,13 @@ async def test_damaged_model_is_refused_and_the_one_before_serves(
     assert 2 == other.predictor.overview()["EV"]["active"]
 
 
-async def test_model_that_the_store_does_not_answer_for_is_not_taken_for_damaged(
+async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The index was read and then Redis went: the class mean would serve until the next change."""
+    """Redis failed after the index was read.
+
+    The class mean must not serve until the next change.
+    """
     store = FakePredictionStore()
     await trained(store)
     other, load_model = learner_of(store), store.load_model
@@ -326,7 +329,7 @@ async def test_model_that_the_store_does_not_answer_for_is_not_taken_for_damaged
 async def test_model_published_while_the_store_is_read_goes_on_serving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was read before it knows the model before it: this replica alone would go back."""
+    """Otherwise this replica alone would return to the model that the read began with."""
     store = FakePredictionStore()
     learner = await trained(store)
     data = power_model_bytes(factor=3.0)
@@ -341,7 +344,7 @@ async def test_model_published_while_the_store_is_read_goes_on_serving(
     async def load_slowly() -> StoredPredictions:
         found = await load()
         publishing.append(asyncio.create_task(publish()))
-        for _ in range(200):  # turns of the loop, far more than a save takes
+        for _ in range(200):  # far more loop turns than a save takes
             await asyncio.sleep(0)
         return found
 
@@ -354,8 +357,7 @@ async def test_model_published_while_the_store_is_read_goes_on_serving(
     assert pytest.approx(300.0) == estimate(learner)[0]
 
 
-async def test_no_good_model_leaves_the_class_mean() -> None:
-    """A class is never without an estimate."""
+async def test_class_mean_is_used_without_a_good_model() -> None:
     store = FakePredictionStore()
     await trained(store)
     store.put_model("EV", 1, None)
@@ -366,7 +368,7 @@ async def test_no_good_model_leaves_the_class_mean() -> None:
 
 
 async def test_rollback_reaches_every_replica_and_holds() -> None:
-    """One command, whichever replica it meets, and no training undoes it."""
+    """Any replica accepts the command, and no later training undoes it."""
     store, learner = await with_two_versions()
     other = learner_of(store)
     await tick(other)
@@ -386,7 +388,7 @@ async def test_rollback_reaches_every_replica_and_holds() -> None:
 
 
 async def test_rollback_during_a_training_wins() -> None:
-    """The model that was being trained does not take over behind the operator's back."""
+    """The model in training must not take over after the operator's rollback."""
     store = FakePredictionStore()
     learner = await trained(store, power_model_bytes(factor=1.2), power_model_bytes())
     trainer = cast(StandInTrainer, learner._training._trainer)
@@ -402,7 +404,6 @@ async def test_rollback_during_a_training_wins() -> None:
 
 
 async def test_impossible_rollback_says_why() -> None:
-    """The operator sees what there is."""
     learner = await trained(FakePredictionStore())
 
     for name, version, complaint in (
@@ -415,7 +416,7 @@ async def test_impossible_rollback_says_why() -> None:
 
 
 async def test_rollback_to_a_damaged_version_is_refused() -> None:
-    """It would serve something else than was asked for."""
+    """The operator would get another model than requested."""
     store, learner = await with_two_versions()
     store.put_model("EV", 1, b"x")
 
@@ -425,7 +426,6 @@ async def test_rollback_to_a_damaged_version_is_refused() -> None:
 
 
 async def test_changed_class_withdraws_its_model_everywhere() -> None:
-    """Every replica goes back to the mean at once."""
     store = FakePredictionStore()
     learner = await trained(store)
     await learner.observe_many(observations(40))
@@ -439,8 +439,8 @@ async def test_changed_class_withdraws_its_model_everywhere() -> None:
     assert 1 == learner.predictor.overview()["EV"]["changes"]
 
 
-async def test_texts_are_stored_only_if_asked_for() -> None:
-    """Inputs of users stay out of the store by default."""
+async def test_texts_are_stored_only_if_configured() -> None:
+    """User inputs are not stored by default."""
     sample = replace(sample_of(9), input_text="a secret")
     for store_inputs, expected in ((False, False), (True, True)):
         store = FakePredictionStore()
@@ -452,8 +452,8 @@ async def test_texts_are_stored_only_if_asked_for() -> None:
         assert expected == ("a secret" in waiting + str(store.samples("EV")))
 
 
-async def test_history_is_taken_or_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import must not push out what finished just now."""
+async def test_imported_history_is_accepted_or_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import must not evict recent observations."""
     monkeypatch.setattr(learner_module, "MOST_WAITING", 100)
     store = FakePredictionStore()
     learner = learner_of(store)
@@ -467,7 +467,7 @@ async def test_history_is_taken_or_put_off(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_observation_of_another_form_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """A replica of another version may have sent it; it must not stop the rest."""
+    """A replica of another version may have sent the observation."""
     store = FakePredictionStore()
     learner = learner_of(store)
     store.put_observed(['{"application_class": "EV"}', "{}"])
@@ -479,7 +479,7 @@ async def test_observation_of_another_form_is_left_out(caplog: pytest.LogCapture
 
 
 async def test_unreadable_state_is_left_out_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    """One damaged value costs one class its history, not the service its predictor."""
+    """One damaged value loses the history of one class, not the whole predictor."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await learner.observe_many(observations(3))
@@ -496,8 +496,8 @@ async def test_unreadable_state_is_left_out_by_name(caplog: pytest.LogCaptureFix
         assert part in line
 
 
-async def test_models_of_a_directory_are_brought_once(tmp_path: Path) -> None:
-    """A restart, or another replica, must not undo what was trained since."""
+async def test_models_of_a_directory_are_imported_once(tmp_path: Path) -> None:
+    """A restart or another replica must not undo the trainings since the import."""
     directory = ModelDirectory(tmp_path)
     directory.publish("EV", power_model_bytes(factor=3.0), {"kind": "ridge"})
     store = FakePredictionStore()
@@ -519,10 +519,9 @@ async def test_models_of_a_directory_are_brought_once(tmp_path: Path) -> None:
     assert pytest.approx(500.0) == estimate(successor)[0]
 
 
-async def test_damaged_model_in_the_directory_gives_way_to_the_one_before(
+async def test_damaged_model_in_the_directory_is_replaced_by_the_previous_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in the store."""
     directory = ModelDirectory(tmp_path)
     directory.publish("EV", power_model_bytes(factor=3.0), {})
     directory.publish("EV", power_model_bytes(), {})
@@ -534,8 +533,8 @@ async def test_damaged_model_in_the_directory_gives_way_to_the_one_before(
     assert any("version 2 of class EV is damaged" in m for m in caplog.messages)
 
 
-async def test_it_learns_in_the_background_and_lets_go_at_its_end() -> None:
-    """Another replica need not wait for the lock to expire."""
+async def test_learner_runs_in_the_background_and_releases_its_lock() -> None:
+    """The lock is released at the end, so that another replica need not wait until it expires."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await learner.start()
@@ -547,10 +546,10 @@ async def test_it_learns_in_the_background_and_lets_go_at_its_end() -> None:
     assert 2 == learner.predictor.means.statistics("EV")["samples"]
 
 
-async def test_it_ends_also_if_its_cancellation_is_swallowed(
+async def test_learner_ends_although_its_cancellation_is_swallowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that is just done may do that, as Python 3.11's `wait_for`: it would never end."""
+    """Python 3.11's `wait_for` may swallow a cancellation, and the task would never end."""
     asked, store = asyncio.Event(), FakePredictionStore()
     learner = learner_of(store)
     await learner.start()
@@ -562,7 +561,7 @@ async def test_it_ends_also_if_its_cancellation_is_swallowed(
         return 0
 
     monkeypatch.setattr(store, "revision", swallow)
-    await learner.observe_many([])  # there is news
+    await learner.observe_many([])  # new observations exist
     await asyncio.wait_for(asked.wait(), LONGEST_WAIT_S)
 
     await asyncio.wait_for(learner.stop(), LONGEST_WAIT_S)

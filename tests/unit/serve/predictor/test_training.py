@@ -1,4 +1,4 @@
-"""The process that trains: its answer, its failures, its end. Stand-ins for the real program."""
+"""The training process: its answer, failures and end, tested with stand-in programs."""
 
 import asyncio
 import os
@@ -21,18 +21,17 @@ def trainer_of(program: str, timeout_s: float = 10.0) -> Trainer:
 
 
 def sleeper(said: Path) -> str:
-    """Return a program that tells its process id, and then hangs."""
+    """Return a program that reports its process id and then hangs."""
     return f"import os, time; open({str(said)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 
 
 def assert_ended(said: Path) -> None:
-    """Check that the process is gone."""
     with pytest.raises(ProcessLookupError):
         os.kill(int(said.read_text()), 0)
 
 
 async def test_answer_is_what_the_process_writes() -> None:
-    """Bytes, not text; the job comes on its input."""
+    """The job is the process's standard input and the answer its output, both as bytes."""
     program = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(b'\\xff' + d[:1])"
 
     assert b"\xff{" == await trainer_of(program).train(JOB)
@@ -47,14 +46,14 @@ async def test_answer_is_what_the_process_writes() -> None:
     ],
 )
 async def test_process_without_an_answer_is_a_failure(program: str, complaint: str) -> None:
-    """Whatever happens to it, the service hears of it as one kind of error."""
+    """Every failure of the process has the same error class."""
     with pytest.raises(TrainingFailed, match=complaint):
         await trainer_of(program).train(JOB)
 
 
 @pytest.mark.slow
 async def test_process_that_hangs_is_killed(tmp_path: Path) -> None:
-    """It would hold the only place for trainings for ever."""
+    """A hanging process would block all further trainings."""
     said = tmp_path / "pid"
 
     with pytest.raises(TrainingFailed, match="no model after"):
@@ -63,7 +62,7 @@ async def test_process_that_hangs_is_killed(tmp_path: Path) -> None:
 
 
 async def test_process_ends_with_its_caller(tmp_path: Path) -> None:
-    """A service that shuts down leaves nothing behind."""
+    """A service that shuts down must leave no process behind."""
     said = tmp_path / "pid"
     training = asyncio.create_task(trainer_of(sleeper(said)).train(JOB))
     await eventually(lambda: said.exists() and bool(said.read_text()), "it runs", 10.0)
@@ -75,6 +74,6 @@ async def test_process_ends_with_its_caller(tmp_path: Path) -> None:
 
 
 async def test_missing_program_is_a_failure() -> None:
-    """So is one that cannot be started."""
+    """A program that cannot be started fails in the same way."""
     with pytest.raises(TrainingFailed):
         await Trainer(1.0, ("/no/such/program",)).train(JOB)

@@ -1,4 +1,4 @@
-"""How long a new replica keeps a rolling update waiting for its prefix cache."""
+"""How long a new replica delays a rolling update until its prefix cache is filled."""
 
 import asyncio
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 
 
 def waited(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, float]:
-    """Return the answer, and after how long, for a call a second, which runs for half of it."""
+    """Return whether the cache was filled and the seconds waited, for one call per second."""
 
     async def run() -> tuple[bool, float]:
         leases: Any = SimpleNamespace(held_leases={}, prompt_tokens=0, cached_tokens=0)
@@ -38,9 +38,9 @@ def waited(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, fl
 @pytest.mark.parametrize(
     ("tokens_each", "calls", "expected"),
     [
-        (100, 100, (True, 10.0)),  # the tenth call's prompt is read
-        (1, 100, (False, 60.0)),  # they are too small: the longest wait
-        (100, 3, (False, 3.0 + IDLE_S)),  # no more come
+        (100, 100, (True, 10.0)),  # the prompt of the tenth call is computed
+        (1, 100, (False, 60.0)),  # the prompts are too small: the wait has its maximum
+        (100, 3, (False, 3.0 + IDLE_S)),  # no more calls arrive
         (100, 0, (False, IDLE_S)),  # a cold start without callers
     ],
 )

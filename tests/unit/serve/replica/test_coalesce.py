@@ -1,4 +1,4 @@
-"""Chunks are joined on their way: first at once, nothing lost, nothing out of place."""
+"""Stream chunks are joined on their way: the first at once, none lost or reordered."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,19 +11,19 @@ from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.replica.coalesce import coalesce
 
 _NEVER_S = 60.0
-"""Long enough that only the end of the source ends the wait."""
+"""Interval in seconds so long that only the end of the source ends the wait."""
 
 
 Item = str | Part
 
 
 def part(text: str) -> Part:
-    """Return the part of that text: a chunk and an output for each of its characters."""
+    """Return a part with one chunk and one output for each character."""
     return Part(text.encode(), len(text), tuple(Output((ord(letter),)) for letter in text))
 
 
 class Source:
-    """A stream that a test feeds; None ends it."""
+    """Stream fed by the test; None ends it."""
 
     def __init__(self, *steps: Item | Exception | None) -> None:
         self.steps: asyncio.Queue[Item | Exception | None] = asyncio.Queue()
@@ -31,12 +31,10 @@ class Source:
         self.feed(*steps)
 
     def feed(self, *steps: Item | Exception | None) -> None:
-        """Let these come next."""
         for step in steps:
             self.steps.put_nowait(step)
 
     async def items(self) -> AsyncGenerator[Item]:
-        """Yield what is fed."""
         try:
             while (step := await self.steps.get()) is not None:
                 if isinstance(step, Exception):
@@ -47,8 +45,11 @@ class Source:
             raise
 
 
-async def test_what_comes_within_the_interval_is_joined() -> None:
-    """Through Ray chunks cost, and bytes do not; the first comes at once, and begins the answer."""
+async def test_chunks_within_the_interval_are_joined() -> None:
+    """Through Ray each chunk costs time and its bytes cost little.
+
+    The first chunk is not delayed.
+    """
     source = Source("head", part("a"))
     async with aclosing(coalesce(source.items(), _NEVER_S)) as items:
         begun = [await anext(items), await anext(items)]
@@ -59,8 +60,8 @@ async def test_what_comes_within_the_interval_is_joined() -> None:
     assert [part("bcd")] == rest
 
 
-async def test_without_an_interval_nothing_is_in_the_way() -> None:
-    """Neither a task nor a generator: whoever sends and reads them joins what comes at once."""
+async def test_without_an_interval_the_source_is_returned() -> None:
+    """There is neither a task nor a generator: sender and reader join what arrives together."""
     items = Source("head", part("a"), None).items()
 
     assert items is coalesce(items, 0.0)
@@ -68,7 +69,7 @@ async def test_without_an_interval_nothing_is_in_the_way() -> None:
 
 
 async def test_error_comes_after_everything_before_it() -> None:
-    """A stream that is cut has still brought what it had brought."""
+    """A cut stream still delivers the items before the cut."""
     source = Source(part("a"), part("b"), ValueError("cut"))
     items = coalesce(source.items(), _NEVER_S)
 
@@ -87,7 +88,6 @@ async def test_closing_early_cancels_the_source() -> None:
 
 
 async def test_source_that_ends_without_an_item_yields_nothing() -> None:
-    """An empty answer is an answer."""
     source = Source(None)
 
     assert [] == [item async for item in coalesce(source.items(), _NEVER_S)]

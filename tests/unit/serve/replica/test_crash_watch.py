@@ -1,4 +1,4 @@
-"""A process that crashes is told of by the one beside it; one that is killed is not."""
+"""A watcher process reports a crash of its process; kills and exits are not reported."""
 
 import asyncio
 import base64
@@ -53,15 +53,14 @@ else:
 
 
 class Told:
-    """A scheduler's port, and the processes that it was told have crashed."""
+    """Scheduler port that records the processes reported as crashed."""
 
     def __init__(self) -> None:
         self.crashed: list[Peer] = []
         self.refuses = 0
-        """Notices that are refused before one is taken."""
+        """Number of notices that are refused before one is accepted."""
 
     async def note(self, peer: Peer) -> None:
-        """Note a process that has crashed."""
         if self.refuses:
             self.refuses -= 1
             raise StoreError("no scheduler leads")
@@ -70,7 +69,7 @@ class Told:
 
 @pytest.fixture
 def section(request: pytest.FixtureRequest, tmp_path: Path) -> TransportSection:
-    """The settings of connections, without and with certificates."""
+    """Transport settings, without and with certificates."""
     if request.param == "plain":
         return TransportSection()
     ours = Authority.of(tmp_path / "ours")
@@ -82,7 +81,6 @@ def section(request: pytest.FixtureRequest, tmp_path: Path) -> TransportSection:
 
 @pytest.fixture
 def told() -> Told:
-    """What the scheduler is told."""
     return Told()
 
 
@@ -90,7 +88,6 @@ def told() -> Told:
 async def port(
     told: Told, section: TransportSection, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Listener]:
-    """The port of a scheduler."""
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     keyring = Keyring()
     keyring.add(_KEY)
@@ -100,13 +97,13 @@ async def port(
 
 
 async def ended(port: Listener, section: TransportSection, how: str) -> tuple[int, str]:
-    """Return the exit code and the errors of a watched process, when its sender has ended too."""
+    """Return the exit code and standard error of a watched process after its watcher ended."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PROGRAM, port.address, section.model_dump_json(), how),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, errors = await process.communicate()  # to the end of both
+    out, errors = await process.communicate()  # both processes have ended
     sender = Path(f"/proc/{int(out)}")
     await eventually(lambda: not sender.exists(), "the sender has ended")
     assert process.returncode is not None
@@ -119,10 +116,10 @@ async def ended(port: Listener, section: TransportSection, how: str) -> tuple[in
     [("plain", signal.SIGSEGV), ("tls", signal.SIGABRT)],
     indirect=["section"],
 )
-async def test_scheduler_is_told_once_of_a_process_that_crashes(
+async def test_crash_is_reported_once(
     fault: signal.Signals, told: Told, port: Listener, section: TransportSection
 ) -> None:
-    """And the log of the process has its traceback, as without the watch."""
+    """The process's log has its traceback, as without the watcher."""
     code, errors = await ended(port, section, str(int(fault)))
 
     assert [_REPLICA] == told.crashed
@@ -135,10 +132,10 @@ async def test_scheduler_is_told_once_of_a_process_that_crashes(
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
 @pytest.mark.parametrize("how", [str(int(signal.SIGKILL)), "stop", "fork"])
-async def test_scheduler_is_not_told_of_a_process_that_is_killed_or_leaves(
+async def test_killed_or_leaving_process_is_not_reported(
     how: str, told: Told, port: Listener, section: TransportSection
 ) -> None:
-    """Nor of a fork that crashes, such as an engine's: its replica hears of that."""
+    """A crash of a fork, such as an engine, is reported by its replica and not by the watcher."""
     await ended(port, section, how)
 
     assert not told.crashed
@@ -157,10 +154,10 @@ async def test_scheduler_that_does_not_lead_yet_is_told_again(
 
 
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
-async def test_certificates_that_are_rotated_keep_no_scheduler_from_being_told(
+async def test_crash_is_reported_after_a_rotation_of_certificates(
     told: Told, port: Listener, section: TransportSection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are read again for each try; the process that was to tell it had ended of them."""
+    """The watcher used to end because of replaced certificates; each try reads them again."""
     notice = crash_notice(Offer(port.address, _NAME, _KEY), _REPLICA)
     order = {
         "address": port.address,
@@ -192,7 +189,7 @@ async def test_certificates_that_are_rotated_keep_no_scheduler_from_being_told(
 def test_sender_that_was_killed_is_started_again_a_few_times(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is missed as the next scheduler is to be told."""
+    """The watcher must exist when the next scheduler is notified."""
     monkeypatch.setattr(faulthandler, "enable", lambda **_: None)
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     watch = CrashWatch(_REPLICA, TransportSection())

@@ -1,4 +1,4 @@
-"""The watch tells the replica of stalls, and kills an engine that stays stalled."""
+"""The watch reports engine stalls to the replica and kills an engine that stays stalled."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ _BODY = b'{"model": "m", "prompt": "a b", "max_tokens": 1000, "stream": true}'
 
 
 class _Watched:
-    """A fake engine that runs a call, and what the watch says of it."""
+    """Fake engine that runs a call, and the reports of its watch."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine("m", 2_000, iteration_s=0.1)
@@ -34,13 +34,12 @@ class _Watched:
         )
 
     async def call(self) -> None:
-        """Run a call to its end."""
         async for _ in self.engine.call(EngineCall("1-1", 0, "/v1/completions", {}, _BODY)):
             pass
 
 
 def _play(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> None:
-    """Run a scene with an engine at work, in virtual time."""
+    """Run a scenario with a working engine in virtual time."""
 
     async def play() -> None:
         watched = _Watched()
@@ -56,8 +55,8 @@ def _play(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> None:
     run_virtually(play())
 
 
-def test_engine_that_works_is_let_alone() -> None:
-    """Its steps of 0.1 s are heard of at each look."""
+def test_working_engine_is_not_reported() -> None:
+    """Each look finds new steps of 0.1 s."""
 
     async def scene(watched: _Watched) -> None:
         await asyncio.sleep(50.0)
@@ -68,8 +67,8 @@ def test_engine_that_works_is_let_alone() -> None:
     _play(scene)
 
 
-def test_stall_and_its_end_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """An operator reads which process is stopped."""
+def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the stopped process."""
     caplog.set_level(logging.WARNING, "ray.serve")
 
     async def scene(watched: _Watched) -> None:
@@ -90,7 +89,7 @@ def test_stall_and_its_end_are_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_engine_that_stays_stalled_is_killed_with_a_reason() -> None:
-    """Serve replaces a process that has left; `check` fails, so that it is not taken for well."""
+    """Serve replaces a process that has ended; `check` fails, so the replica is unhealthy."""
 
     async def scene(watched: _Watched) -> None:
         watched.engine.stall()

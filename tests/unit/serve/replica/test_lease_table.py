@@ -1,4 +1,4 @@
-"""The leases of a replica: who may run, who is stopped, and that every end is told once."""
+"""Leases of a replica: payloads run only under a lease, and every end is reported."""
 
 import asyncio
 from typing import Any, cast
@@ -17,49 +17,44 @@ _PROMPT, _OUTPUT = 5, 3
 
 
 class Meters:
-    """An engine as far as a table reads it: every lease has used the same."""
+    """Engine meter that reports the same usage for every lease."""
 
     def __init__(self) -> None:
         self.released: list[str] = []
 
     def progress(self, lease_id: str) -> Progress:
-        """Return what every lease has used."""
         return Progress(_PROMPT, _OUTPUT)
 
     def release(self, lease_id: str) -> Progress:
-        """Note that it is forgotten."""
         self.released.append(lease_id)
         return self.progress(lease_id)
 
 
 @pytest.fixture
 def meters() -> Meters:
-    """The engine."""
     return Meters()
 
 
 @pytest.fixture
 def table(meters: Meters, request: pytest.FixtureRequest) -> LeaseTable:
-    """A table that waits almost no time for a lease, unless a test says how long."""
+    """Lease table with a minimal wait for leases unless the test sets one."""
     return LeaseTable("r", cast(Engine, meters), grace_s=getattr(request, "param", 0.01))
 
 
 patient = pytest.mark.parametrize("table", [60.0], indirect=True)
-"""The table waits as long as it takes."""
+"""Fixture parameter: the table waits up to 60 s for a lease."""
 
 
 def grant(lease_id: str = "1-1", priority: int = 7) -> Grant:
-    """Return a grant to this replica."""
     return Grant("q", "i", lease_id, "r", priority, 10, 0.0)
 
 
 def finished(lease_id: str = "1-1", outcome: Outcome | None = Outcome.FINISHED) -> LeaseFinished:
-    """Return the last word on a lease."""
     return LeaseFinished(lease_id, _PROMPT, _OUTPUT, outcome)
 
 
 async def run(table: LeaseTable, lease_id: str = "1-1", error: Exception | None = None) -> int:
-    """Run a payload to its end at once and return the priority it had."""
+    """Run a payload to its end and return its priority."""
     async with table.hold_lease(lease_id) as lease:
         if error is not None:
             raise error
@@ -68,7 +63,7 @@ async def run(table: LeaseTable, lease_id: str = "1-1", error: Exception | None 
 
 
 def begin(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
-    """Begin a payload that runs until it is stopped."""
+    """Start a payload that runs until it is stopped."""
 
     async def work() -> None:
         async with table.hold_lease(lease_id):
@@ -78,7 +73,7 @@ def begin(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
 
 
 async def begun(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
-    """Begin a payload and return once it runs."""
+    """Start a payload and return once it runs."""
     task = begin(table, lease_id)
     running = LeaseProgress(lease_id, _PROMPT, _OUTPUT, running=True)
     await eventually(lambda: running in table.report_progress(), "it runs")
@@ -86,7 +81,7 @@ async def begun(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]"
 
 
 async def stop(task: "asyncio.Task[Any]") -> None:
-    """Let the caller of a payload leave."""
+    """Cancel the caller of a payload."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -95,7 +90,7 @@ async def stop(task: "asyncio.Task[Any]") -> None:
 async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
     table: LeaseTable, meters: Meters
 ) -> None:
-    """An end that is never reported would leave its inference running for ever."""
+    """An unreported end would leave the inference running forever at the scheduler."""
     table.read_messages([grant()])
     priority = await run(table)
 
@@ -106,9 +101,9 @@ async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
 
 @patient
 async def test_payload_that_comes_before_its_lease_is_parked_and_runs(table: LeaseTable) -> None:
-    """The ingress may learn of a grant before the answer to the replica's pull has come."""
+    """The ingress may receive a grant before the replica's pull is answered."""
     running = asyncio.create_task(run(table))
-    await asyncio.sleep(0)  # it is parked
+    await asyncio.sleep(0)  # the payload is parked
     table.read_messages([grant()])
 
     assert 7 == await running
@@ -116,7 +111,7 @@ async def test_payload_that_comes_before_its_lease_is_parked_and_runs(table: Lea
 
 
 async def test_payload_whose_lease_does_not_come_is_refused(table: LeaseTable) -> None:
-    """The lease has lapsed: its inference may run elsewhere by now."""
+    """The lease has expired, so the inference may already run elsewhere."""
     with pytest.raises(UnknownLease, match="replica r does not hold lease 1-1"):
         await run(table)
 
@@ -143,7 +138,7 @@ async def test_grant_that_is_sent_again_arms_nothing_new(table: LeaseTable) -> N
 
 
 async def test_progress_says_which_leases_run(table: LeaseTable) -> None:
-    """A lease whose payload never comes lapses; one that runs does not."""
+    """A lease without a payload lapses, and a running one does not."""
     table.read_messages([grant("1-1"), grant("1-2")])
     running = await begun(table, "1-2")
 
@@ -157,7 +152,7 @@ async def test_progress_says_which_leases_run(table: LeaseTable) -> None:
 async def test_aborted_lease_that_has_not_begun_does_not_run_and_is_reported(
     table: LeaseTable, meters: Meters
 ) -> None:
-    """Its payload may still come; the scheduler waits to hear that nothing of it ran."""
+    """The payload may still arrive, and the scheduler waits for the report that nothing ran."""
     table.read_messages([grant(), Abort("r", "1-1")])
     with pytest.raises(UnknownLease):
         await run(table)
@@ -169,7 +164,10 @@ async def test_aborted_lease_that_has_not_begun_does_not_run_and_is_reported(
 async def test_aborted_lease_that_runs_is_stopped_and_reported(
     table: LeaseTable, meters: Meters
 ) -> None:
-    """What ran is charged; to a scheduler that does not know of the abort it was cut short."""
+    """The tokens used are charged.
+
+    A scheduler without a record of the abort counts it as cut short.
+    """
     table.read_messages([grant()])
     running = await begun(table)
     table.read_messages([Abort("r", "1-1")])
@@ -181,15 +179,15 @@ async def test_aborted_lease_that_runs_is_stopped_and_reported(
 
 
 async def test_caller_that_leaves_is_reported_as_cancelled(table: LeaseTable) -> None:
-    """What it has used is booked, and nothing of it runs again."""
+    """The tokens used are charged, and the inference does not run again."""
     table.read_messages([grant()])
     await stop(await begun(table))
 
     assert (finished(outcome=Outcome.CANCELLED),) == table.report_ends()
 
 
-async def test_death_of_the_engine_is_no_outcome(table: LeaseTable) -> None:
-    """The inference waits again, instead of having failed."""
+async def test_death_of_the_engine_reports_no_end(table: LeaseTable) -> None:
+    """The inference returns to the queue instead of failing."""
     table.read_messages([grant()])
     with pytest.raises(EngineError):
         await run(table, error=EngineError("dead"))
@@ -198,7 +196,7 @@ async def test_death_of_the_engine_is_no_outcome(table: LeaseTable) -> None:
 
 
 async def test_end_is_in_every_report_until_it_is_confirmed(table: LeaseTable) -> None:
-    """A report that is overtaken is not taken: the next one alone must say all."""
+    """Overtaken reports are dropped, so the next one must contain every unconfirmed end."""
     table.read_messages([grant("1-1"), grant("1-2")])
     await run(table, "1-1")
     overtaken = table.report_ends()
@@ -210,8 +208,8 @@ async def test_end_is_in_every_report_until_it_is_confirmed(table: LeaseTable) -
     assert (finished("1-2"),) == table.report_ends()
 
 
-async def test_new_scheduler_is_told_what_finished_lately(table: LeaseTable) -> None:
-    """The old one may have died before it told the ingress; what it has booked is booked."""
+async def test_new_scheduler_receives_recent_lease_ends(table: LeaseTable) -> None:
+    """The old scheduler may have died before it reported the ends to the ingress."""
     table.read_messages([grant("1-1"), grant("1-2")])
     await run(table, "1-1")
     ends = table.report_ends()
@@ -223,8 +221,8 @@ async def test_new_scheduler_is_told_what_finished_lately(table: LeaseTable) -> 
 
 
 @patient
-async def test_payload_that_goes_while_it_is_parked_leaves_nothing(table: LeaseTable) -> None:
-    """Its caller left before the lease came; what is kept of it would be kept for ever."""
+async def test_cancelled_parked_payload_leaves_no_entry(table: LeaseTable) -> None:
+    """The caller left before the lease arrived, and a leftover entry would stay forever."""
     parked = begin(table)
     await asyncio.sleep(0)
     await stop(parked)
@@ -232,10 +230,10 @@ async def test_payload_that_goes_while_it_is_parked_leaves_nothing(table: LeaseT
     assert {} == table.parked
 
 
-async def test_failure_names_what_its_death_has_ended_and_what_runs_still(
+async def test_failure_names_the_ended_and_the_running_leases(
     table: LeaseTable,
 ) -> None:
-    """The first call that fails tells of it, and the others are about to; armed ones are safe."""
+    """The first failing call reports the others, which are about to fail; armed leases are safe."""
     table.read_messages([grant("1-1"), grant("1-2"), grant("1-3")])
     running = await begun(table, "1-2")
     with pytest.raises(EngineError):

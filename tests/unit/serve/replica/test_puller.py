@@ -1,4 +1,4 @@
-"""The pulls of a replica: ends at once, progress now and then, or where it may be unknown."""
+"""Pulls of a replica: ends are sent at once, progress at intervals or when it may be unknown."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ _REPORT_S = 0.25
 
 
 class _Meters:
-    """An engine as far as pulls read it."""
+    """Engine meter that the puller reads."""
 
     def progress(self, lease_id: str) -> Progress:
         return Progress(5, 1)
@@ -39,11 +39,11 @@ class _Meters:
         return 0
 
     def check(self) -> None:
-        """It lives."""
+        """The engine is always healthy."""
 
 
 class _Scheduler:
-    """Keeps a pull until there is a message or the next one, or a second has passed."""
+    """Scheduler that answers a pull on a message, on the next pull, or after one second."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -52,12 +52,12 @@ class _Scheduler:
         """Ends that were confirmed when the replica left."""
         self.confirmed: list[str] = []
         self.answer: Callable[[Pull], ReplicaMail | None] = lambda pull: None
-        """Answers a pull at once, or raises."""
+        """Function that answers a pull at once, or raises."""
         self._mailbox: Mailbox[ReplicaMessage] = Mailbox()
         self._released = asyncio.Event()
 
     def grant(self, lease_id: str) -> None:
-        """Lease something to the replica."""
+        """Lease an inference to the replica."""
         self._mailbox.put(Grant("q", "i", lease_id, "r", 0, 10, 0.0))
         self._released.set()
 
@@ -84,7 +84,7 @@ class _Scheduler:
 
 
 class _Replica:
-    """A puller that runs, with its leases."""
+    """A running puller with its lease table."""
 
     def __init__(self) -> None:
         self.scheduler = _Scheduler()
@@ -106,7 +106,7 @@ class _Replica:
         self.ends: dict[str, asyncio.Event] = {}
 
     async def run(self, lease_id: str) -> None:
-        """Lease something, and let its payload come; it runs until `ends` says so."""
+        """Lease an inference and submit its payload, which runs until `ends` is set."""
         self.scheduler.grant(lease_id)
         self.ends[lease_id] = asyncio.Event()
         async with self.leases.hold_lease(lease_id) as lease:
@@ -115,7 +115,7 @@ class _Replica:
 
     @property
     def told(self) -> list[tuple[list[str] | None, list[str]]]:
-        """The leases of each pull: those that it names as held, None if it names none, and ends."""
+        """Lease ids held and ended in each pull; None: the pull lists no held leases."""
         return [
             (
                 None if pull.progress is None else [p.lease_id for p in pull.progress],
@@ -126,7 +126,7 @@ class _Replica:
 
 
 def _play(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
-    """Run a scene with a replica that pulls, in virtual time."""
+    """Run a scenario with a pulling replica in virtual time."""
 
     async def play() -> None:
         replica = _Replica()
@@ -140,8 +140,11 @@ def _play(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
     run_virtually(play())
 
 
-def test_ends_are_told_at_once_and_progress_each_interval() -> None:
-    """One pull follows each end: to name 255 others in it would cost a hundred times as much."""
+def test_ends_are_sent_at_once_and_progress_at_intervals() -> None:
+    """One pull follows each end.
+
+    Listing 255 other leases in it would cost a hundred times as much.
+    """
 
     async def scene(replica: _Replica) -> None:
         tasks = [asyncio.create_task(replica.run(name)) for name in ("1-1", "1-2", "1-3")]
@@ -166,8 +169,8 @@ def test_ends_are_told_at_once_and_progress_each_interval() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["new epoch", "not taken", "lost"])
-def test_progress_is_told_again_where_the_scheduler_may_not_know_it(trouble: str) -> None:
-    """Otherwise it would take what runs for expired, or grant what does not fit."""
+def test_progress_is_repeated_when_a_pull_may_be_lost(trouble: str) -> None:
+    """Otherwise the scheduler would expire running leases, or grant what does not fit."""
 
     async def scene(replica: _Replica) -> None:
         task = asyncio.create_task(replica.run("1-1"))
@@ -199,8 +202,8 @@ def test_progress_is_told_again_where_the_scheduler_may_not_know_it(trouble: str
 
 
 @pytest.mark.parametrize("trouble", ["none", "new epoch", "lost"])
-def test_last_ends_are_told_before_the_replica_leaves(trouble: str) -> None:
-    """Leases that the scheduler takes for running would be lost with it, and run once more."""
+def test_last_ends_are_sent_before_the_replica_leaves(trouble: str) -> None:
+    """Otherwise these leases would be lost with the replica and run once more."""
     replicas = []
 
     async def scene(replica: _Replica) -> None:
@@ -227,14 +230,14 @@ def test_last_ends_are_told_before_the_replica_leaves(trouble: str) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["none", "new epoch"])
-def test_failure_of_the_engine_is_told_at_once_with_what_ran_on_it(trouble: str) -> None:
-    """And before callers are: an ingress that hears of it first has the call leased again."""
+def test_engine_failure_is_sent_at_once_with_the_running_leases(trouble: str) -> None:
+    """An ingress that receives the failure first would have its call leased again."""
 
     async def scene(replica: _Replica) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(replica.run("1-1"))
         await asyncio.sleep(10 * _REPORT_S)
-        replica.scheduler.grant("1-2")  # it has no payload
+        replica.scheduler.grant("1-2")  # the lease has no payload
         await asyncio.sleep(0.1)
         if trouble == "new epoch":
             replica.scheduler.epoch = 2

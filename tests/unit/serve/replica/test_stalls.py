@@ -1,4 +1,4 @@
-"""A stall is found by steps that are not made, whatever else takes its time."""
+"""An engine stall is detected by missing steps, whatever else takes time."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ _SECTION = ReplicaSection(stall_factor=5.0, stall_allowance_s=15.0, stall_replac
 
 @dataclass
 class _Engine:
-    """An engine that is looked at as a replica does."""
+    """Engine that is examined periodically, as a replica does."""
 
     watch: StallWatch = field(default_factory=lambda: StallWatch(_SECTION))
     now: Seconds = 1_000.0
@@ -22,43 +22,42 @@ class _Engine:
     suspended: str = ""
 
     def pass_time(self, for_s: Seconds, *, has_work: bool = True, look_s: Seconds = LOOK_S) -> None:
-        """Make no step for so long."""
+        """Let seconds pass without an engine step."""
         until = self.now + for_s
         while self.now < until - 1e-9:
             self.now = min(until, self.now + look_s)
             self.watch.look(self.now, Steps(self.made, has_work), lambda: self.suspended)
 
     def step(self, lasts_s: Seconds = 0.0) -> None:
-        """Make a step of some length."""
+        """Make one step of the given length."""
         self.pass_time(lasts_s)
         self.made += 1
         self.pass_time(LOOK_S)
 
     def is_stalled(self) -> bool:
-        """Return whether it is found to be stalled."""
         return self.watch.is_stalled
 
     def warm_up(self) -> "_Engine":
-        """Make the first steps, in which kernels are compiled."""
+        """Make the first steps, which compile kernels."""
         for _ in range(20):
             self.step()
         return self
 
 
 def test_engine_with_work_and_no_step_is_stalled_after_its_allowance() -> None:
-    """66 s of it stood between a caller and an answer, and nothing noticed."""
+    """A stall of 66 s once went unnoticed."""
     engine = _Engine().warm_up()
 
     engine.pass_time(14.0)
     assert not engine.is_stalled()
 
-    engine.pass_time(4.0)  # 15 s, and five times the time between two looks
+    engine.pass_time(4.0)  # 15 s, and five times the interval between two looks
     assert engine.is_stalled()
     assert not engine.watch.is_lasting
 
 
 def test_stall_ends_with_a_step_and_not_with_the_work() -> None:
-    """Its leases are taken away at once, which shows nothing of the engine."""
+    """The stalled engine's leases are revoked at once, so missing work does not prove recovery."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)
 
@@ -72,7 +71,7 @@ def test_stall_ends_with_a_step_and_not_with_the_work() -> None:
 
 
 def test_stall_that_lasts_asks_for_a_replacement() -> None:
-    """The time counts from where the stall was found, with work or without."""
+    """The time counts from the detection of the stall, with or without work."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)
     found_s = engine.watch.stalled_s
@@ -86,7 +85,7 @@ def test_stall_that_lasts_asks_for_a_replacement() -> None:
 
 
 def test_idle_engine_is_never_stalled() -> None:
-    """An armed lease whose payload has not come gives the engine nothing to do."""
+    """A lease whose payload has not arrived gives the engine no work."""
     engine = _Engine().warm_up()
 
     engine.pass_time(3_600.0, has_work=False)
@@ -97,7 +96,7 @@ def test_idle_engine_is_never_stalled() -> None:
 
 
 def test_steps_without_tokens_are_no_stall() -> None:
-    """Of a long prompt in pieces, and of requests that wait inside the engine."""
+    """Long prompts in chunks and requests waiting inside the engine make steps without tokens."""
     engine = _Engine().warm_up()
 
     for _ in range(20):
@@ -106,7 +105,7 @@ def test_steps_without_tokens_are_no_stall() -> None:
 
 
 def test_longer_steps_are_waited_for_longer() -> None:
-    """A step of 8 s was one of a large piece of a prompt; the next may take several times that."""
+    """After an 8 s step for a large prompt chunk, the next one may take several times as long."""
     engine = _Engine().warm_up()
     engine.step(lasts_s=8.0)
 
@@ -117,8 +116,8 @@ def test_longer_steps_are_waited_for_longer() -> None:
     assert engine.is_stalled()
 
 
-def test_first_steps_compile_and_are_no_measure_of_later_ones() -> None:
-    """A kernel of each kind may be compiled in them."""
+def test_first_steps_do_not_raise_the_limit() -> None:
+    """The first steps may compile a kernel of each kind."""
     engine = _Engine()
     engine.step(lasts_s=55.0)
     assert not engine.is_stalled()
@@ -129,8 +128,8 @@ def test_first_steps_compile_and_are_no_measure_of_later_ones() -> None:
     assert engine.is_stalled()
 
 
-def test_long_step_that_was_taken_for_a_stall_is_one_no_more() -> None:
-    """Otherwise a call that needs such steps would be taken back each time, and never end."""
+def test_long_step_once_reported_as_a_stall_raises_the_limit() -> None:
+    """Otherwise a call with long steps would be revoked each time and never end."""
     engine = _Engine().warm_up()
     engine.step(lasts_s=40.0)
     assert not engine.is_stalled()
@@ -141,8 +140,8 @@ def test_long_step_that_was_taken_for_a_stall_is_one_no_more() -> None:
 
 
 @pytest.mark.parametrize("stopped_s", [10.0, 40.0])
-def test_time_in_which_its_process_was_stopped_is_no_step(stopped_s: Seconds) -> None:
-    """A second stop is found as soon as the first."""
+def test_suspension_of_the_process_does_not_count_as_a_step(stopped_s: Seconds) -> None:
+    """A second suspension of the process is detected as quickly as the first."""
     engine = _Engine().warm_up()
     limit_s = engine.watch.limit_s
     engine.suspended = "process 7"
@@ -154,8 +153,8 @@ def test_time_in_which_its_process_was_stopped_is_no_step(stopped_s: Seconds) ->
 
 
 @pytest.mark.parametrize(("suspended", "hangs"), [("", True), ("process 7", False)])
-def test_stall_by_a_signal_is_no_hang(suspended: str, hangs: bool) -> None:
-    """Somebody has sent it: nothing that ran is suspected."""
+def test_stall_caused_by_a_signal_is_not_a_hang(suspended: str, hangs: bool) -> None:
+    """Somebody sent the signal, so no running inference is suspected."""
     engine = _Engine(suspended=suspended).warm_up()
     assert not engine.watch.hangs
 
@@ -167,7 +166,7 @@ def test_stall_by_a_signal_is_no_hang(suspended: str, hangs: bool) -> None:
 
 
 def test_long_step_is_forgotten_after_a_while() -> None:
-    """One that compiled a kernel does not excuse a stall hours later."""
+    """A step that compiled a kernel does not excuse a stall hours later."""
     engine = _Engine().warm_up()
     engine.step(lasts_s=10.0)
     assert engine.watch.limit_s > 60.0
@@ -179,8 +178,8 @@ def test_long_step_is_forgotten_after_a_while() -> None:
     assert engine.watch.limit_s < 20.0
 
 
-def test_event_loop_that_stood_still_shows_nothing() -> None:
-    """It has not heard of the steps that the engine has made meanwhile."""
+def test_stalled_event_loop_does_not_count_as_an_engine_stall() -> None:
+    """The loop has not yet processed the steps that the engine made meanwhile."""
     engine = _Engine().warm_up()
 
     for _ in range(3):
@@ -188,4 +187,4 @@ def test_event_loop_that_stood_still_shows_nothing() -> None:
         assert not engine.is_stalled()
     engine.step()
 
-    assert engine.watch.limit_s < 40.0  # and it was no step of 90 s
+    assert engine.watch.limit_s < 40.0  # the suspension was not counted as a step of 90 s

@@ -1,4 +1,4 @@
-"""What becomes of a replica whose engine does not start in time."""
+"""A replica whose engine does not start in time ends its process."""
 
 import asyncio
 import subprocess
@@ -22,7 +22,7 @@ with start_deadline(0.01):
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; one that is dead may be listed until its parent has asked."""
+    """Return whether a process runs; a dead one stays listed until its parent reaps it."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -30,7 +30,7 @@ def is_running(pid: int) -> bool:
 
 
 async def test_start_that_hangs_ends_the_process_and_what_it_started() -> None:
-    """Serve would wait for it without end, and its engine would hold its memory."""
+    """Serve would wait forever, and the engine would keep its memory."""
     command = [sys.executable, "-c", _HANGING]
     ended = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=False, timeout=60
@@ -44,7 +44,7 @@ async def test_start_that_hangs_ends_the_process_and_what_it_started() -> None:
 
 
 def test_start_in_time_goes_on() -> None:
-    """The deadline is that of the start alone."""
+    """The deadline covers the start only."""
     with start_deadline(3_600):
         (timer,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
     timer.join(60)

@@ -1,4 +1,4 @@
-"""A replica hears from the ingress whose call it runs; the engine's server does not."""
+"""A replica receives the tenant of each call from the ingress; the engine's server does not."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,25 +12,24 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 
 
 class _Engine:
-    """Notes its calls."""
+    """Engine that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[EngineCall] = []
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
-        """Answer with nothing."""
+        """Return an empty answer."""
         self.calls.append(call)
         yield ResponseHead(200, {})
 
 
 class _Leases:
-    """Holds every lease."""
+    """Lease table that holds every lease."""
 
     held_leases: dict[str, Any] = {}  # noqa: RUF012
 
     @asynccontextmanager
     async def hold_lease(self, lease_id: str) -> AsyncGenerator[Any]:
-        """Hold a lease."""
         yield SimpleNamespace(priority=3, outcome=None)
 
 

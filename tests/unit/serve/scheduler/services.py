@@ -1,4 +1,4 @@
-"""Services over one store in memory, and the calls of replicas and ingresses to them."""
+"""Scheduler services over one in-memory store, and calls of replicas and ingresses to them."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from tests.unit.observability.recording_backend import RecordingBackend
 
 
 class HeldStore(FakeSchedulerStore):
-    """A store whose saves wait while it is held."""
+    """Store whose saves wait while the test holds it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,33 +32,27 @@ class HeldStore(FakeSchedulerStore):
         self.tried = 0
 
     async def save(self, *arguments: Any) -> bool:
-        """Save once the store is let go."""
+        """Save after the test has released the store."""
         self.tried += 1
         await self.free.wait()
         return await super().save(*arguments)
 
 
 class ManualClock:
-    """A monotonic clock that a test moves."""
+    """Monotonic clock that the test moves."""
 
     def __init__(self) -> None:
         self.at = 100.0
 
     def __call__(self) -> float:
-        """Return the instant."""
         return self.at
 
 
 class Services:
-    """Services on one store; by default only asked-for saves, and a clock that the test moves."""
+    """Scheduler services on one store, by default saved on request and with a manual clock."""
 
     def __init__(self, *, clock: Callable[[], SteadyClock] | None = None, **section: Any) -> None:
-        """Start nothing yet.
-
-        Args:
-            clock: Makes the clock of each service; by default `hands` are its monotonic time.
-            section: The store's settings.
-        """
+        """Make `hands` the clock of each service, unless `clock` returns another for it."""
         self.store = HeldStore()
         self.section = {"save_interval_s": 1_000.0, **section}
         self.reasons: list[str] = []
@@ -69,10 +63,10 @@ class Services:
         self.hands = ManualClock()
         self._clock = clock or (lambda: SteadyClock(self.hands))
         self.told = RecordingBackend()
-        """Metrics that the services exported."""
+        """Metrics exported by the services."""
 
     def service(self, **scheduler: float) -> SchedulerService:
-        """Return another service with these settings of the scheduler, not started."""
+        """Return another service with these scheduler settings, not started."""
         config = AppConfig.parse(
             {
                 "model": {"name": "m", "path": "none"},
@@ -94,22 +88,22 @@ class Services:
         return service
 
     async def start(self, **scheduler: float) -> SchedulerService:
-        """Return another service, which leads, and has settings: stored ones or the defaults."""
+        """Return another service that leads and has its settings, stored ones or the defaults."""
         service = self.service(**scheduler)
         await service.term.begin()
         if not service.term.has_settings.is_set():
-            await service.configure({})  # as an ingress does
+            await service.configure({})  # an ingress sends the settings
         return service
 
     async def serving(self) -> SchedulerService:
-        """Return another service, which leads, with a replica that waits for work."""
+        """Return another leading service, with a replica that waits for work."""
         service = await self.start()
         self.replicas.append(PullingReplica(service, service.term.epoch))
         await waits_for_work(service)
         return service
 
     async def close(self) -> None:
-        """Stop all of them; a store that was held is let go."""
+        """Stop all services, releasing a held store."""
         self.store.free.set()
         for replica in self.replicas:
             await replica.stop()
@@ -121,17 +115,16 @@ class Services:
 
 
 class PullingReplica:
-    """Replica `r` with room for 100 tokens, which pulls all the time and finishes nothing."""
+    """Replica `r` with room for 100 tokens that pulls continuously and finishes nothing."""
 
     def __init__(self, service: SchedulerService, epoch: int) -> None:
-        """Begin to pull; `epoch` is the one that it knows."""
+        """Start to pull; `epoch` is the scheduler epoch that the replica sends."""
         self._service = service
         self._epoch = epoch
         self._goes_on = True
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Pull no more."""
         self._goes_on = False  # Python 3.11's `wait_for` may swallow a cancellation
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -161,7 +154,7 @@ class PullingReplica:
 
 
 def exporter_of(service: SchedulerService) -> Exporter:
-    """Return what exports its metrics."""
+    """Return the exporter of a service's metrics."""
     exporter = service.term._exporter
     assert exporter is not None
     return exporter
@@ -189,7 +182,6 @@ def pull(number: int, epoch: int = 1, **fields: Any) -> Pull:
 
 
 def opened(name: str = "a", cost: float = 1_000.0, weight: float = 1.0) -> ApplicationArrived:
-    """Return the opening of an application."""
     return ApplicationArrived(name, "c", "t", weight, cost, "i")
 
 
@@ -201,17 +193,16 @@ def inference(
 
 
 def grants(mail: IngressMail | ReplicaMail) -> list[Grant]:
-    """Return the grants in an answer."""
     return [message for _, message in mail.messages if isinstance(message, Grant)]
 
 
 def granted(mail: IngressMail | ReplicaMail) -> list[str]:
-    """Return whose grants are in an answer."""
+    """Return the request ids of the grants in an answer."""
     return [grant.request_id for grant in grants(mail)]
 
 
 class CheckpointedCore:
-    """A core that is saved when a test says so."""
+    """Scheduler core that is saved when the test calls `save`."""
 
     def __init__(self, store: DurableState, core: SchedulerCore | None = None) -> None:
         self.core = SchedulerCore() if core is None else core
@@ -231,5 +222,5 @@ class CheckpointedCore:
         self.epoch, _ = await self.checkpointer.become_leader()
 
     async def save(self) -> bool:
-        """Save what changed; return whether it was written."""
+        """Save the changes and return whether they were written."""
         return await self.checkpointer.save_once()

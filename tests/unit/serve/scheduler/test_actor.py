@@ -1,4 +1,4 @@
-"""The actor's own part, without Ray: starting, and saying why it cannot."""
+"""The scheduler actor without Ray: its start, and the reason when it cannot start."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from tests.fake_redis import FakeSchedulerStore
 
 
 class DamagedStore(FakeSchedulerStore):
-    """Holds an application that nobody can read, until it is repaired."""
+    """Store with an unreadable application, until it is repaired."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class DamagedStore(FakeSchedulerStore):
         self.raw.hset(self._keys.applications, "a", '{"finish": "soon"}')
 
     def repair(self) -> None:
-        """Remove the application."""
+        """Remove the unreadable application."""
         self.raw.delete(self._keys.applications)
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
-    """The store that the actor opens."""
+    """Store that the actor opens."""
     store = DamagedStore()
     monkeypatch.setattr(actor, "scheduler_store", lambda *_: store)
     return store
@@ -42,14 +42,14 @@ def store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    """Arguments that name a server, so that no embedded one is started."""
+    """Return arguments that name a Redis server, so that no embedded one is started."""
     return {"model": {"name": "m", "path": "none"}, "store": {"redis_url": "redis://127.0.0.1:1"}}
 
 
-async def test_state_that_cannot_be_read_is_named_and_callers_are_not_left_waiting(
+async def test_unreadable_state_is_named_and_fails_waiting_callers(
     store: DamagedStore, config: dict[str, Any]
 ) -> None:
-    """An operator has to repair the store, and sees in the status what is wrong with it."""
+    """An operator has to repair the store and reads the reason in the status."""
     scheduler = SchedulerActor(config)
     assert "starting" == (await scheduler.status())["degraded"]
     for _ in range(2):

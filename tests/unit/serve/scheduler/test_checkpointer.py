@@ -1,4 +1,4 @@
-"""What outlives a scheduler is what it decided, also when the store was away for a while."""
+"""Checkpoints contain every decision of the scheduler, even after a store outage."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def opened(core: SchedulerCore, name: str) -> None:
 
 
 async def leading() -> tuple[FakeSchedulerStore, CheckpointedCore]:
-    """Return a store, and the core that leads on it."""
+    """Return a store and the core that leads on it."""
     store = FakeSchedulerStore()
     kept = CheckpointedCore(store)
     await kept.become_leader()
@@ -24,7 +24,7 @@ async def leading() -> tuple[FakeSchedulerStore, CheckpointedCore]:
 
 
 async def test_application_that_ends_while_the_store_is_away_is_forgotten_later() -> None:
-    """A stored one that nobody removes would come back, open, with the next scheduler."""
+    """A stored application that is never removed would be open again at the next scheduler."""
     store, kept = await leading()
     opened(kept.core, "a")
     opened(kept.core, "b")
@@ -42,7 +42,7 @@ async def test_application_that_ends_while_the_store_is_away_is_forgotten_later(
 
 
 async def test_settings_changed_while_the_store_is_away_are_saved_later() -> None:
-    """They are written only when they change, so a lost write would never be made good."""
+    """Settings are written only on change, so a lost write would never be repeated."""
     store, kept = await leading()
     kept.settings = {"policy": "justitia"}
     await kept.save()
@@ -60,7 +60,7 @@ async def test_settings_changed_while_the_store_is_away_are_saved_later() -> Non
 async def test_many_applications_are_written_in_parts_and_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One write of 200,000 takes longer than Redis is waited for: it would never succeed."""
+    """One write of 200,000 applications would take longer than the Redis timeout, every time."""
     monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)
     store, kept = await leading()
     for i in range(10):
@@ -77,7 +77,7 @@ async def test_many_applications_are_written_in_parts_and_all_of_them(
 
 
 class LeavingStore(FakeSchedulerStore):
-    """Away after its first save, once."""
+    """Store that is unreachable once, after its first save."""
 
     async def save(self, *arguments: Any) -> bool:
         kept = await super().save(*arguments)
@@ -88,7 +88,7 @@ class LeavingStore(FakeSchedulerStore):
 async def test_store_that_fails_between_two_parts_gets_all_of_them_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was written of a save that failed is not known."""
+    """How much of a failed save was written is unknown."""
     monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)
     store = LeavingStore()
     kept = CheckpointedCore(store)
@@ -106,12 +106,12 @@ async def test_store_that_fails_between_two_parts_gets_all_of_them_again(
 
 
 class EmptiedStore(FakeSchedulerStore):
-    """Emptied before its second save is written; the settings change meanwhile."""
+    """Store that is emptied before its second save is written, while the settings change."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: CheckpointedCore | None = None
-        """Who saves next, until the store is emptied."""
+        """Core that saves next, until the store is emptied."""
 
     async def save(self, *arguments: Any) -> bool:
         if self.kept is not None:
@@ -123,7 +123,7 @@ class EmptiedStore(FakeSchedulerStore):
 
 
 async def test_emptied_store_gets_the_settings_that_came_during_the_save() -> None:
-    """A save that has to write everything anew was begun with those before."""
+    """The full save after the loss began with the earlier settings."""
     store = EmptiedStore()
     kept = CheckpointedCore(store)
     await kept.become_leader()

@@ -1,4 +1,4 @@
-"""What inferences claim of quotas, and what they have used, by unit."""
+"""Quota claims of inferences, and their usage, by unit."""
 
 from justitia_ray.accounts.messages import Ask, Use
 from justitia_ray.core.entities import Inference
@@ -14,8 +14,8 @@ def _tree(limit: float) -> TenantTree:
     return TenantTree({"t": TenantNode(quotas=tuple(Quota(u, limit, Period.DAY) for u in units))})
 
 
-def test_prompt_that_may_be_cached_needs_what_a_quota_of_computed_tokens_has() -> None:
-    """It may have to be computed, too: all of it is reserved where there is as much."""
+def test_possibly_cached_prompt_is_reserved_in_full() -> None:
+    """The prompt may have to be computed after all, so the whole of it is reserved."""
     item = InferenceSubmitted("q", "a", "q", "i", 1_000, 20, 50, least_output_tokens=7)
 
     wants, needs = claim_of_inference(_tree(400), "t", item)
@@ -36,8 +36,8 @@ def test_computed_tokens_are_used_without_what_was_cached() -> None:
     )
 
 
-def test_ends_of_one_name_that_were_lost_are_told_as_one() -> None:
-    """The accounts know a claim by its name: asked for twice it would be one."""
+def test_lost_ends_of_one_name_are_reported_together() -> None:
+    """The accounts identify a claim by its name, so two ends of one name would count once."""
     told = LatelyTold()
     for number in (1, 2, 3):
         told.add(_claim("b"), Use("b", {_UNIT: 1.0}, is_final=True), number, 0.0)

@@ -1,4 +1,4 @@
-"""The scheduler's clock: its own stalls are nobody's silence."""
+"""The scheduler's clock leaves out the time in which the scheduler itself was stalled."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.unit.serve.scheduler.services import ManualClock, Services, grants, o
 
 
 def test_clock_runs_with_the_process() -> None:
-    """Deadlines come when they are due as long as the loop turns."""
+    """Deadlines are due on time as long as the event loop runs."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     before = clock.now()
@@ -28,7 +28,7 @@ def test_clock_runs_with_the_process() -> None:
 
 
 def test_time_of_a_stall_is_left_out() -> None:
-    """After 30 s of standing still no replica may be taken for silent for 30 s."""
+    """After a stall of 30 s no replica may count as silent for 30 s."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     before = clock.now()
@@ -41,7 +41,7 @@ def test_time_of_a_stall_is_left_out() -> None:
 
 
 def test_clock_never_falls() -> None:
-    """The core takes an earlier instant for the last one, but deadlines would come late."""
+    """The core would replace an earlier time by the last one, and deadlines would be late."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     readings = []
@@ -58,7 +58,7 @@ _NAMES = ("large", "small")
 
 
 class Machine(Services):
-    """A machine whose wall clock is set by hand; its monotonic clock is the real one."""
+    """Machine with a wall clock set by the test and a real monotonic clock."""
 
     def __init__(self) -> None:
         super().__init__(clock=self._make_clock, save_interval_s=0.01)
@@ -71,19 +71,19 @@ class Machine(Services):
 
 @pytest.fixture
 async def machine() -> AsyncIterator[Machine]:
-    """A machine; what runs on it is stopped at the end."""
+    """Machine whose services are stopped at the end."""
     machine = Machine()
     yield machine
     await machine.close()
 
 
 def inference(request_id: str, application_id: str) -> InferenceSubmitted:
-    """Return an inference that is submitted again, three seconds old."""
+    """Return an inference that is resubmitted three seconds after its first submission."""
     return services.inference(request_id, application_id, 50, resubmitted=True, age_s=3.0)
 
 
 async def granted(service: SchedulerService, epoch: int) -> list[Grant]:
-    """Let a replica pull until something is granted, and return that."""
+    """Let a replica pull until something is granted, and return the grants."""
     number = 0
 
     async def some() -> list[Grant]:
@@ -99,9 +99,9 @@ async def granted(service: SchedulerService, epoch: int) -> list[Grant]:
 async def test_ages_order_and_deadlines_outlive_a_jump_between_two_schedulers(
     machine: Machine, jump_s: float
 ) -> None:
-    """What is stored is of another time: nothing may be of negative age, or end at once, or wait.
+    """Stored times are of another clock; no age may be negative and no deadline immediate or late.
 
-    The small application is opened last and has the least tag, before and after.
+    The small application is opened last and has the smallest tag before and after the jump.
     """
     before = await machine.start()
     for name, cost in (("large", 9_000.0), ("small", 1_000.0)):
@@ -125,7 +125,7 @@ async def test_ages_order_and_deadlines_outlive_a_jump_between_two_schedulers(
 async def test_restored_application_ends_after_its_idle_time_and_not_before(
     machine: Machine, jump_s: float
 ) -> None:
-    """Hours forward must not end it at once, hours back must not keep it for hours."""
+    """A jump forward must not end the application at once, a jump back not keep it for hours."""
     before = await machine.start()
     await before.open_application(opened("a"))
     await before.term.end()
@@ -139,8 +139,8 @@ async def test_restored_application_ends_after_its_idle_time_and_not_before(
     assert ended.ended_at >= ended.arrived_at
 
 
-async def test_jump_while_a_scheduler_runs_changes_nothing(machine: Machine) -> None:
-    """Its clock takes the wall clock's time once, when it is made."""
+async def test_wall_clock_jump_during_a_run_changes_nothing(machine: Machine) -> None:
+    """The clock reads the wall clock once, when it is created."""
     service = await machine.start()
     await service.open_application(opened("a"))
     machine.wall_ahead_s -= 5 * _HOUR_S
@@ -150,7 +150,7 @@ async def test_jump_while_a_scheduler_runs_changes_nothing(machine: Machine) -> 
 
 
 def test_clock_begins_no_earlier_than_what_was_noted() -> None:
-    """The next instant is after all that is stored; a clock that is ahead stays as it is."""
+    """The next time is later than every stored one; a clock that is ahead is not changed."""
     behind = SteadyClock(lambda: 100.0, lambda: 1_000.0)
     ahead = SteadyClock(lambda: 100.0, lambda: 9_000.0)
     for clock in (behind, ahead):

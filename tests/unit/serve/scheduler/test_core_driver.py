@@ -1,4 +1,4 @@
-"""The driver of a core: what it decides goes out before it is counted."""
+"""The core driver sends the core's decisions before it counts them."""
 
 import logging
 from typing import cast
@@ -19,9 +19,12 @@ from justitia_ray.store.scheduler_store import StoredState
 from tests.unit.serve.scheduler.services import inference, opened
 
 
-async def test_mistake_in_what_is_counted_loses_no_grant(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, once: a grant that is not delivered holds its seat until its lease lapses."""
-    metrics = cast(SchedulerMetrics, object())  # whatever is told to it fails
+async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -> None:
+    """The error is logged once.
+
+    An undelivered grant would hold its memory until its lease lapses.
+    """
+    metrics = cast(SchedulerMetrics, object())  # every metric update fails
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m", metrics)
     line = driver.outboxes.of_ingress("i")
     for event in (opened(), inference("q"), ev.ReplicaPulled("r", ReplicaCapacity(100), 100)):
@@ -36,7 +39,7 @@ async def test_mistake_in_what_is_counted_loses_no_grant(caplog: pytest.LogCaptu
 
 
 async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
-    """An application, two inferences, and the pull that is granted both."""
+    """The three decisions are an application, two inferences, and the pull that grants both."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     pull = ev.ReplicaPulled("r", ReplicaCapacity(100), 100)
     for event in (opened(), inference("q1"), inference("q2"), pull):
@@ -47,7 +50,7 @@ async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
 
 
 async def test_timer_is_set_anew_for_an_earlier_deadline_only() -> None:
-    """Nearly every event sets a deadline, and nearly all are later than the next."""
+    """Nearly every event sets a deadline, and nearly all are later than the next one."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(100), 100))
     until_lost = driver._timer
@@ -62,7 +65,7 @@ async def test_timer_is_set_anew_for_an_earlier_deadline_only() -> None:
     assert driver._timer.when() < until_lost.when()
     assert until_lost.cancelled()
 
-    driver._deadline_passed()  # before it is due
+    driver._deadline_passed()  # before the deadline
     assert driver._timer is not None
     assert not driver._timer.cancelled()
     driver.stop_timer()
@@ -71,7 +74,7 @@ async def test_timer_is_set_anew_for_an_earlier_deadline_only() -> None:
 async def test_tenants_of_the_settings_reach_the_core_when_they_change_and_after_a_restart() -> (
     None
 ):
-    """They are stored with the settings: a scheduler that takes over shares by the same tree."""
+    """The tree is stored with the settings, so the next scheduler shares by the same tree."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     tenants = {"acme": {"weight": 3.0, "max_weight": 4.0}}
 
@@ -90,10 +93,10 @@ async def test_tenants_of_the_settings_reach_the_core_when_they_change_and_after
         one.stop_timer()
 
 
-async def test_setting_that_moved_starts_as_it_is_meant_and_is_named(
+async def test_moved_setting_is_accepted_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A file of the last version goes on; the log says what to write from now on."""
+    """A configuration file of the previous version still works. The log names the new setting."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     driver.begin(StoredState(None, {}, None, {}), 1)
 
@@ -103,8 +106,8 @@ async def test_setting_that_moved_starts_as_it_is_meant_and_is_named(
     driver.stop_timer()
 
 
-async def test_scheduler_takes_over_from_one_whose_policy_is_of_the_lab_now() -> None:
-    """Its settings are stored by the name that they had; a new file brings others later."""
+async def test_stored_policy_that_moved_to_the_lab_is_accepted() -> None:
+    """The stored settings have the policy's old name until a new file changes them."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     driver.begin(StoredState(None, {}, {"policy": "drr"}, {}), 2)
 

@@ -1,4 +1,4 @@
-"""Applications that their owners have ended: the next call of the id does not begin a new one."""
+"""A call that carries the id of an ended application does not open a new application."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -33,20 +33,20 @@ async def service(services: Services) -> SchedulerService:
 
 
 async def end(service: SchedulerService, verb: str, name: str = "a") -> bool:
-    """End an application by a call."""
+    """End an application by the given method."""
     ended: bool = await getattr(service, f"{verb}_application")(name)
     return ended
 
 
 async def ended(service: SchedulerService, verb: str) -> None:
-    """Open an application, and end it with nothing left of it."""
+    """Open an application and end it without outstanding inferences."""
     await service.open_application(opened("a"))
     assert await end(service, verb)
     assert "a" not in service.term.driver.core.state.applications
 
 
 async def _cancelled_at_the_next(services: Services) -> SchedulerService:
-    """Return a new scheduler, at which an application of the one before has been cancelled."""
+    """Return a new scheduler, at which an application of the previous one has been cancelled."""
     old = await services.start()
     await old.open_application(replace(opened("a"), keeps_ends=True))
     await old.term.checkpointer.save_once()
@@ -56,13 +56,13 @@ async def _cancelled_at_the_next(services: Services) -> SchedulerService:
 
 
 def refusals(mail: IngressMail) -> list[tuple[type, Refusal]]:
-    """Return kind and reason of the refusals in an answer."""
+    """Return the kind and reason of each refusal in an answer."""
     messages = [message for _, message in mail.messages]
     return [(type(m), m.reason) for m in messages if isinstance(m, Refuse | RefuseApplication)]
 
 
 def _call(request_id: str, ingress_id: str, *, reopens: bool = False) -> tuple[Any, ...]:
-    """Return a call that an ingress submits of the application, with its opening."""
+    """Return the items that an ingress submits for a call of the application, with its opening."""
     arrival = replace(opened("a"), ingress_id=ingress_id, reopens=reopens)
     return arrival, replace(inference(request_id, "a"), ingress_id=ingress_id)
 
@@ -71,7 +71,7 @@ def _call(request_id: str, ingress_id: str, *, reopens: bool = False) -> tuple[A
 async def test_next_inference_of_an_ended_application_is_refused(
     service: SchedulerService, verb: str
 ) -> None:
-    """Its agent does not know that it was ended; any ingress may be the next that it calls."""
+    """The agent has not learned of the end, and its next call may reach any ingress."""
     await ended(service, verb)
     reason = _VERBS[verb]
     for ingress_id in ("i", "another"):
@@ -84,7 +84,7 @@ async def test_next_inference_of_an_ended_application_is_refused(
 
 
 async def test_reason_is_that_of_the_last_end(service: SchedulerService) -> None:
-    """An application that is closed with something left may be cancelled then."""
+    """An application that is closed with outstanding inferences may then be cancelled."""
     await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
     await end(service, "close")
     await end(service, "cancel")
@@ -108,10 +108,10 @@ async def test_call_that_opens_the_id_lets_it_take_inferences_again(
     assert [] == refusals(await service.submit_many("i", 1, 9, again))
 
 
-async def test_ingress_that_opens_the_id_again_does_not_hear_of_the_end_before(
+async def test_ingress_that_reopens_the_id_does_not_receive_the_earlier_end(
     service: SchedulerService,
 ) -> None:
-    """It would forget the new application, and another scheduler would not be told of it."""
+    """Otherwise the ingress would forget the new application."""
     await ended(service, "cancel")
     await service.open_application(opened("a"))
     mail = await service.submit_many("i", 1, 0, (inference("q", "a"),))
@@ -119,8 +119,8 @@ async def test_ingress_that_opens_the_id_again_does_not_hear_of_the_end_before(
     assert [] == [message for _, message in mail.messages if isinstance(message, EndApplication)]
 
 
-async def test_what_an_ingress_submits_again_is_let_in(service: SchedulerService) -> None:
-    """It waited before: the answers to it were lost."""
+async def test_resubmitted_inference_is_admitted(service: SchedulerService) -> None:
+    """The inference was waiting before, and the answers to its first submission were lost."""
     await ended(service, "close")
     items = (
         replace(opened("a"), resubmitted=True),
@@ -131,10 +131,10 @@ async def test_what_an_ingress_submits_again_is_let_in(service: SchedulerService
     assert "q" in service.term.driver.core.state.inferences
 
 
-async def test_nothing_of_a_cancelled_application_is_let_in_again(
+async def test_inference_of_a_cancelled_application_is_not_readmitted(
     service: SchedulerService,
 ) -> None:
-    """An ingress may hear that a lease is lost before it hears why, and submits anew."""
+    """An ingress may learn of the lost lease before its reason, and resubmit."""
     await ended(service, "cancel")
     items = (
         replace(opened("a"), resubmitted=True),
@@ -147,10 +147,10 @@ async def test_nothing_of_a_cancelled_application_is_let_in_again(
     assert not service.term.driver.core.state.applications
 
 
-async def test_application_that_came_since_is_not_refused_for_what_an_ingress_tells_late(
+async def test_reopened_application_survives_a_late_end_report(
     service: SchedulerService,
 ) -> None:
-    """Another ingress has opened the id again, which the one that ended it does not know."""
+    """Another ingress reopened the id, and the one that ended it has not been informed."""
     await service.submit_many("i", 1, 0, (replace(opened("a"), resubmitted=True),))
     await service.restore_ended([("a", "application_cancelled", 10.0)])
 
@@ -160,7 +160,7 @@ async def test_application_that_came_since_is_not_refused_for_what_an_ingress_te
 async def test_application_that_closes_with_its_last_inference_begins_anew(
     service: SchedulerService,
 ) -> None:
-    """The call may have to be sent again; and most applications are of one call each."""
+    """The call may have to be retried, and most applications consist of one call."""
     await service.pull(pull(1))
     items = (opened("a"), inference("q", "a"), ApplicationClosed("a"))
     await service.submit_many("i", 1, 0, items)
@@ -174,17 +174,17 @@ async def test_application_that_closes_with_its_last_inference_begins_anew(
 
 @pytest.mark.parametrize("verb", _VERBS)
 async def test_id_that_was_never_open_is_not_kept(service: SchedulerService, verb: str) -> None:
-    """A script may end what a run before it has left over, before it begins."""
+    """A script may end leftovers of an earlier run before it starts."""
     assert not await end(service, verb)
     mail = await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
 
     assert [] == refusals(mail)
 
 
-async def test_id_is_not_opened_again_while_ends_of_what_was_cancelled_may_come(
+async def test_id_is_not_reopened_while_ends_of_cancelled_inferences_are_due(
     services: Services,
 ) -> None:
-    """They would count for the new application; and its inferences would be refused."""
+    """The late ends would count for the new application."""
     service = await _cancelled_at_the_next(services)
     too_early = await service.open_application(opened("a"))
     await service.submit_many("i", service.term.epoch, 0, (Resubmitted("i"),))
@@ -194,10 +194,10 @@ async def test_id_is_not_opened_again_while_ends_of_what_was_cancelled_may_come(
     assert not service.term.driver.core.state.applications["a"].is_stopped
 
 
-async def test_call_that_opens_the_id_is_to_come_again_while_such_ends_may_come(
+async def test_call_with_an_opening_is_retried_while_such_ends_are_due(
     services: Services,
 ) -> None:
-    """An application that came to another model first is opened here by its first call."""
+    """An application that was first used with another model is opened here by its first call."""
     service = await _cancelled_at_the_next(services)
     epoch = service.term.epoch
     cancelled = await service.submit_many("j", epoch, 0, _call("q0", "j"))
@@ -216,10 +216,10 @@ async def test_call_that_opens_the_id_is_to_come_again_while_such_ends_may_come(
     assert [] == refusals(later)
 
 
-async def test_call_of_an_application_that_had_closed_is_to_come_again_while_its_end_may_come(
+async def test_call_of_a_closed_application_is_retried_while_its_end_is_due(
     services: Services,
 ) -> None:
-    """Its last call was answered, and the scheduler died unsaved: the next one begins it anew."""
+    """The previous scheduler died after the last call was answered and before it was saved."""
     old = await services.start()
     waits = (replace(opened("a"), keeps_ends=True), inference("q", "a"), ApplicationClosed("a"))
     await old.submit_many("i", old.term.epoch, 0, waits)
@@ -235,7 +235,7 @@ async def test_call_of_an_application_that_had_closed_is_to_come_again_while_its
 
 
 async def test_closed_application_that_is_opened_again_goes_on(service: SchedulerService) -> None:
-    """Something of it still waits: its opening was answered as if it took more, and calls 409."""
+    """One of its inferences still waits, so the opening must reopen the application."""
     await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
     await end(service, "close")
     refused = await service.submit_many("i", 1, 0, (inference("q1", "a"),))
@@ -246,10 +246,10 @@ async def test_closed_application_that_is_opened_again_goes_on(service: Schedule
     assert [] == refusals(await service.submit_many("i", 1, 1, (inference("q2", "a"),)))
 
 
-async def test_ingress_keeps_the_ends_of_what_was_cancelled_at_a_new_scheduler_before_it_came(
+async def test_ingress_remembers_ends_cancelled_before_it_joined(
     services: Services,
 ) -> None:
-    """If that one dies unsaved, the next has to hear of them: a refusal would make it forget."""
+    """Otherwise a refusal would make the ingress forget ends that only it remembers."""
     service = await _cancelled_at_the_next(services)
     epoch = service.term.epoch
     ended = replace(inference("q", "a"), resubmitted=True, lease_id="1-1", outcome=Outcome.FINISHED)

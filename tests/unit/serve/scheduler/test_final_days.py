@@ -1,4 +1,4 @@
-"""A day whose usage was said to be final stays as it is, also for a scheduler that comes later."""
+"""A day whose usage was declared final does not change, even at a later scheduler."""
 
 from justitia_ray.core.usage import DAY_S
 from justitia_ray.serve.scheduler.clock import SteadyClock
@@ -7,8 +7,8 @@ from tests.unit.serve.scheduler.services import Services
 _TODAY = 20
 
 
-async def test_successor_whose_clock_is_behind_books_nothing_in_a_final_day() -> None:
-    """A day is final once a checkpoint of the next one is stored: time goes on from there."""
+async def test_successor_with_a_slow_clock_adds_nothing_to_a_final_day() -> None:
+    """A day is final once a checkpoint of the next day is stored, and time continues from there."""
     walls = iter([_TODAY * DAY_S + 5.0, _TODAY * DAY_S - 60.0])
     services = Services(clock=lambda: SteadyClock(lambda: 100.0, lambda: next(walls)))
     first = await services.start()

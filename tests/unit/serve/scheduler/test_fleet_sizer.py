@@ -1,4 +1,4 @@
-"""The sizing of replicas by a scheduler: who asks, by which rules, and when nobody is answered."""
+"""Replica counts computed by the scheduler: for which questions, by which rules, and when none."""
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from tests.unit.serve.scheduler.services import Services, exporter_of, inference
 
 
 def question(**rules: Any) -> dict[str, Any]:
-    """Return what Serve's policy asks, with these rules."""
+    """Return the question of Serve's policy with these rules."""
     return {
         "rules": asdict(SizingRules(**rules)),
         "fleet": {"starting": 0, "load_s": None},
@@ -25,15 +25,15 @@ def question(**rules: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def core() -> SchedulerCore:
-    """A queue in which one application waits, for a replica that is not there."""
+    """Scheduler core with one waiting application and no replica."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open()
     driver.submit("x")
     return driver.core
 
 
-def test_arguments_say_the_rules_until_somebody_asks(core: SchedulerCore) -> None:
-    """A policy has those of the last deployment; this scheduler may be of an earlier one."""
+def test_configured_rules_apply_until_the_first_question(core: SchedulerCore) -> None:
+    """The policy sends the rules of the latest deployment, which this scheduler may lack."""
     sizer = FleetSizer(AutoscalingSection(max_replicas=9, min_replicas=2))
     own = sizer.decision(core, 100.0)
     asked = sizer.answer(core, 110.0, question(minimum=5, maximum=9))
@@ -43,8 +43,8 @@ def test_arguments_say_the_rules_until_somebody_asks(core: SchedulerCore) -> Non
     assert [2, 5, 5, 2] == [own.wanted, asked["wanted"], later.wanted, forgotten.wanted]
 
 
-def test_target_is_that_of_whoever_scales(core: SchedulerCore) -> None:
-    """An alert goes by it; without autoscaling there is none."""
+def test_target_is_that_of_a_recent_question_or_the_configured_one(core: SchedulerCore) -> None:
+    """An alert uses the metric; without autoscaling there is no target."""
     sizer = FleetSizer(AutoscalingSection(max_replicas=9, target_drain_s=30.0))
     sizer.answer(core, 100.0, question(target_drain_s=20.0))
     asked = sizer.target_drain_s
@@ -54,25 +54,25 @@ def test_target_is_that_of_whoever_scales(core: SchedulerCore) -> None:
     assert FleetSizer(None).target_drain_s is None
 
 
-def test_without_arguments_one_is_wanted_for_what_waits() -> None:
-    """The metric is there for an operator who thinks of autoscaling."""
+def test_without_rules_one_replica_is_wanted_for_waiting_inferences() -> None:
+    """The metric helps an operator who considers autoscaling."""
     empty = SchedulerCore()
 
     assert 1 == FleetSizer(None).decision(empty, 0.0).wanted
 
 
-def test_decision_is_not_made_anew_within_a_fraction_of_a_second(core: SchedulerCore) -> None:
-    """It looks at all applications: probes and pollers share one."""
+def test_decision_is_cached_for_a_fraction_of_a_second(core: SchedulerCore) -> None:
+    """The computation reads all applications, so probes and pollers share one result."""
     sizer = FleetSizer(None)
 
     assert sizer.decision(core, 100.0) is sizer.decision(core, 100.1)
     assert sizer.decision(core, 100.0) is not sizer.decision(core, 200.0)
 
 
-def test_replicas_that_drain_are_told_of_those_that_run_for_whoever_asks() -> None:
-    """Serve's controller, started again, counts what drains; of what it does not name is no word.
+def test_answer_names_the_draining_replicas_among_those_listed() -> None:
+    """After a restart Serve's controller counts draining replicas as running.
 
-    Earlier policies name none.
+    Earlier policies name no replicas.
     """
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     for name, draining in (("a", False), ("b", True), ("c", True)):
@@ -88,26 +88,26 @@ def test_replicas_that_drain_are_told_of_those_that_run_for_whoever_asks() -> No
     assert [] == leaving()
 
 
-# --- as the service answers
+# --- answers of the service
 
 
 @pytest_asyncio.fixture
 async def services() -> AsyncIterator[Services]:
-    """Services that are ended after the test."""
+    """Services that are stopped after the test."""
     made = Services()
     yield made
     await made.close()
 
 
 async def test_service_that_does_not_lead_gives_no_size(services: Services) -> None:
-    """What it does not know is no reason to end replicas."""
+    """A scheduler without the lead has no basis for ending replicas."""
     assert await services.service().size(question()) is None
 
 
 async def test_service_asks_for_one_when_something_waits_and_none_is_there(
     services: Services,
 ) -> None:
-    """From zero; Serve itself counts no request."""
+    """The model starts from zero replicas, and Serve itself counts no request."""
     service = await services.start()
     await service.open_application(opened())
     service.term.driver.apply(inference())
@@ -124,7 +124,7 @@ async def test_service_asks_for_one_when_something_waits_and_none_is_there(
 async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
     services: Services,
 ) -> None:
-    """What runs is not known yet: its empty queue would end all replicas."""
+    """Running inferences are not known yet, and the empty queue would end all replicas."""
     first = await services.serving()
     await first.term.checkpointer.save_once()
     second = await services.start(recovery_s=1_000.0)
@@ -135,7 +135,7 @@ async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
 
 
 async def test_size_is_in_the_status_and_among_the_metrics(services: Services) -> None:
-    """KEDA and people read the one that Serve goes by."""
+    """KEDA and people read the same target as Serve."""
     service = await services.serving()
     await service.open_application(opened())
     services.hands.at += 1.0

@@ -1,4 +1,4 @@
-"""The way to the scheduler: an older one is replaced, and calls go to its successor."""
+"""The connection to the scheduler: older releases are replaced, and calls go to the successor."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -28,17 +28,17 @@ from tests.unit.serve.actor_handle import ActorHandle
 Find: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 _NOTICED_AFTER_S = 1.2
-"""How late Ray says that a call has failed."""
+"""Delay in seconds after which Ray reports a failed call."""
 KEY = Key.new()
 
 
 class Actor(ActorHandle):
-    """Is away until an instant, fails calls as late as Ray does, and then offers a connection."""
+    """Actor that is down until a given time and fails calls as late as Ray does."""
 
     def __init__(self, back_at: float, *, leads_at: float = 0.0, for_good: bool = False) -> None:
         self.back_at = back_at
         self.error: Exception | None = None
-        """Why a scheduler that is there cannot lead."""
+        """Error that says why a running scheduler cannot lead."""
         self._leads_at = leads_at
         self._for_good = for_good
         self.asked = 0
@@ -59,7 +59,7 @@ class Actor(ActorHandle):
 
 
 class Connection:
-    """A connection that a test cuts."""
+    """Connection that the test can cut."""
 
     def __init__(self) -> None:
         self.is_lost = False
@@ -81,14 +81,14 @@ class Connection:
 
 
 class Rig:
-    """The way to an actor, and the connections that were opened to it."""
+    """The link to an actor, and the connections that were opened to it."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
         self.keyring = Keyring()
         self.connections: list[Connection] = []
         self.refusals = 0
-        """Connections that cannot be opened first."""
+        """Number of connection attempts that fail first."""
         self.dialled_at: list[float] = []
         self.link = SchedulerLink(cast(ActorHandle, actor), self.keyring, self._dial)
 
@@ -103,12 +103,12 @@ class Rig:
         return self.connections[-1]
 
     def cut(self, away_s: float) -> None:
-        """End the actor's process, which is back later."""
+        """End the actor's process, which returns after `away_s`."""
         self.actor.back_at = _now() + away_s
         self.connections[-1].is_lost = True
 
     async def answers_in_time(self) -> None:
-        """Check that a call is answered within a tenth of a second of the actor's return."""
+        """Check that a call is answered within 0.1 s of the actor's return."""
         assert ("a",) == await self.link.call("pull", "a")
         assert 0.0 <= _now() - self.actor.back_at <= 0.1 + 1e-9
 
@@ -118,7 +118,7 @@ def _now() -> float:
 
 
 def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on a loop whose clock jumps to the next deadline."""
+    """Run a test on an event loop whose clock jumps to the next deadline."""
 
     @wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
@@ -129,18 +129,18 @@ def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @virtually
 async def test_callers_find_a_new_scheduler_within_a_tenth_of_a_second() -> None:
-    """One question after the other would find it up to 1.2 s later, on each restart."""
+    """Sequential questions would find the new scheduler up to 1.2 s late on each restart."""
     rig = Rig(Actor(_now() + 3.05))
     await asyncio.gather(*(rig.answers_in_time() for _ in range(2)))
 
     assert ("b",) == await rig.link.call("pull", "b")
     assert 1 == len(rig.connections)
-    assert rig.actor.asked < 35  # both waited for the same answer
+    assert rig.actor.asked < 35  # both callers waited for one answer
 
 
 @virtually
 async def test_call_begun_just_before_the_return_does_not_wait_for_ray_either() -> None:
-    """The question of an instant before would be answered, as a failure, a second later."""
+    """Ray would report the failure of the previous question a second late."""
     rig = Rig(Actor(_now() + 3.0))
     first = asyncio.create_task(rig.answers_in_time())
     await asyncio.sleep(2.95)
@@ -149,7 +149,7 @@ async def test_call_begun_just_before_the_return_does_not_wait_for_ray_either() 
 
 @virtually
 async def test_open_connection_asks_the_actor_nothing() -> None:
-    """Answers and errors pass through; a refusal reaches who is to read it."""
+    """Answers, errors and refusals arrive over the connection."""
     rig = Rig(Actor(0.0))
     for _ in range(10):
         assert ("word",) == await rig.link.call("pull", "word")
@@ -160,13 +160,13 @@ async def test_open_connection_asks_the_actor_nothing() -> None:
 
 
 @virtually
-async def test_superseded_scheduler_is_left_for_the_one_that_ray_knows() -> None:
-    """A process that Ray took for dead may live, and nothing breaks the connection to it."""
+async def test_superseded_scheduler_is_replaced_by_the_registered_one() -> None:
+    """A process that Ray considers dead may live, and its connection may still work."""
     rig = Rig(Actor(0.0))
     await rig.link.call("pull")
     (old,) = rig.connections
     old.is_superseded = True
-    for _ in range(3):  # Ray knows no other: the connection stays
+    for _ in range(3):  # Ray knows no other scheduler: the connection stays
         with pytest.raises(SchedulerSuperseded):
             await rig.link.call("pull")
     assert [old] == rig.connections
@@ -177,8 +177,8 @@ async def test_superseded_scheduler_is_left_for_the_one_that_ray_knows() -> None
 
 
 @virtually
-async def test_scheduler_that_waits_for_redis_is_not_asked_more_and_more() -> None:
-    """It is there, and answers once it leads: the questions put to it wait meanwhile."""
+async def test_scheduler_waiting_for_redis_gets_no_growing_number_of_questions() -> None:
+    """A scheduler that waits for Redis answers the pending questions once it leads."""
     began = _now()
     rig = Rig(Actor(began + 1.0, leads_at=began + 600.0))
     await rig.link.call("pull")
@@ -189,7 +189,7 @@ async def test_scheduler_that_waits_for_redis_is_not_asked_more_and_more() -> No
 
 @virtually
 async def test_calls_of_a_scheduler_that_is_dead_for_good_fail_at_once() -> None:
-    """It was replaced or shut down: nothing is to be waited for."""
+    """The actor was replaced or shut down, so there is nothing to wait for."""
     began = _now()
     with pytest.raises(ConnectionLost, match="has ended"):
         await Rig(Actor(0.0, for_good=True)).link.call("pull")
@@ -199,7 +199,10 @@ async def test_calls_of_a_scheduler_that_is_dead_for_good_fail_at_once() -> None
 
 @virtually
 async def test_scheduler_that_cannot_lead_says_why() -> None:
-    """Its state cannot be read, or another one leads; a mistake of ours is no reason to die."""
+    """Its state is unreadable or another scheduler leads.
+
+    An internal error must not end the process.
+    """
     rig = Rig(Actor(0.0))
     rig.actor.error = StoreError("damaged")
     with pytest.raises(StoreError, match="damaged"):
@@ -224,7 +227,7 @@ async def test_the_next_absence_is_noticed_too() -> None:
 def test_connection_that_cannot_be_opened_is_tried_again_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A firewall between two nodes: the operator reads of it, a few times and not five a second."""
+    """A firewall may block the port; the operator reads a few log lines, not five a second."""
 
     async def calls() -> None:
         rig = Rig(Actor(0.0))
@@ -238,12 +241,12 @@ def test_connection_that_cannot_be_opened_is_tried_again_and_logged(
     run_virtually(calls())
 
     logged = [record for record in caplog.records if "scheduler.unreachable" in record.getMessage()]
-    assert 5 == len(logged)  # the 1st, 2nd, 4th, 8th and 16th time
+    assert 5 == len(logged)  # the 1st, 2nd, 4th, 8th and 16th failure
     assert "no route" in logged[0].getMessage()
 
 
 @virtually
-async def test_caller_that_leaves_ends_the_search_for_nobody_else() -> None:
+async def test_cancelled_caller_does_not_end_the_search_for_others() -> None:
     """Of two calls that wait for the scheduler, one is cancelled."""
     rig = Rig(Actor(_now() + 1.0))
     leaves = asyncio.create_task(rig.link.call("pull"))
@@ -255,7 +258,7 @@ async def test_caller_that_leaves_ends_the_search_for_nobody_else() -> None:
 
 @virtually
 async def test_close_ends_the_search_and_the_connection() -> None:
-    """A process that leaves asks nothing any more."""
+    """A process that shuts down must stop its questions."""
     rig = Rig(Actor(0.0))
     await rig.link.call("pull")
     rig.cut(1000.0)
@@ -271,7 +274,7 @@ async def test_close_ends_the_search_and_the_connection() -> None:
 
 
 class RunningActor(ActorHandle):
-    """A scheduler of some version with one replica; what is done to it is noted in `done`."""
+    """Scheduler of some version with one replica; actions on it are recorded in `done`."""
 
     def __init__(
         self,
@@ -304,7 +307,7 @@ class RunningActor(ActorHandle):
 
 @pytest.fixture
 def find(monkeypatch: pytest.MonkeyPatch) -> Find:
-    """Find the current scheduler where Ray has these actors, one after the other."""
+    """Find the current scheduler when Ray returns these actors one after the other."""
 
     def find(*actors: RunningActor) -> Coroutine[Any, Any, Any]:
         there = iter(actors)
@@ -331,7 +334,7 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Find:
 async def test_scheduler_of_an_older_release_is_replaced_once_it_has_saved(
     running: tuple[str, ...], expected: list[str], find: Find
 ) -> None:
-    """It would go on to lead with code and classes that this release no longer has."""
+    """It would continue to lead with code and classes that this release no longer has."""
     done: list[str] = []
     actors = [RunningActor(version, done) for version in running]
 
@@ -348,7 +351,7 @@ async def test_scheduler_of_an_older_release_is_replaced_once_it_has_saved(
 async def test_older_scheduler_stays_while_its_queue_is_served(
     waiting: list[int], draining: bool, looks: int, find: Find
 ) -> None:
-    """Ingresses of the old release find no other scheduler: their calls would wait for ever."""
+    """Ingresses of the old release find no other scheduler, so their calls would wait forever."""
     done: list[str] = []
     old = RunningActor("0.1.0", done, waiting=waiting, draining=draining)
     await find(old, RunningActor(__version__, done))
@@ -358,10 +361,10 @@ async def test_older_scheduler_stays_while_its_queue_is_served(
 
 
 @virtually
-async def test_scheduler_of_an_older_release_that_ray_cannot_load_leaves_its_name(
+async def test_unloadable_scheduler_of_an_older_release_gives_up_its_name(
     find: Find,
 ) -> None:
-    """Ray starts a crashed one again from the class's old place, where this release has nothing."""
+    """Ray restarts a crashed actor from the class's old module, which this release lacks."""
     gone, current = RunningActor("0.1.0", [], is_gone=True), RunningActor(__version__, [])
 
     assert current is await find(gone, gone, current)

@@ -1,4 +1,4 @@
-"""One scheduler at a time hands out leases; one that has lost the lead says so, and to whom."""
+"""Only one scheduler grants leases at a time; a superseded one names its successor."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,16 +26,16 @@ WINNER = LeaderRecord(host="gpu-9", process_id=4_711, namespace="n", version="9"
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """Services that are saved only if that is asked for."""
+    """Services that are saved on request only."""
     services = Services()
     yield services
     await services.close()
 
 
-async def test_scheduler_that_lost_the_lead_hands_out_nothing_and_says_to_whom(
+async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
     services: Services,
 ) -> None:
-    """Two deployments of one name: ingresses must not say `being started again` for ever."""
+    """With two deployments of one name, ingresses must not report a restart forever."""
     old = await services.serving()
     waiting = asyncio.create_task(old.poll_grants("i", 1, 0))
     await eventually(lambda: "i" in old.term.driver.outboxes.ingresses, "it polls")
@@ -65,8 +65,8 @@ async def test_scheduler_that_lost_the_lead_hands_out_nothing_and_says_to_whom(
     assert ["q"] == granted(await new.submit_many("i", 2, 0, (opened(), inference("q"))))
 
 
-async def test_scheduler_that_lost_the_lead_tells_of_no_queue_any_more(services: Services) -> None:
-    """Its process lives on while somebody asks: what it told last would be added to the other's."""
+async def test_superseded_scheduler_exports_no_queue_metrics(services: Services) -> None:
+    """A superseded process may live on, and its last metrics would be added to the successor's."""
     old = await services.start()
     await old.open_application(opened())
     await old.submit_many("i", 1, 0, (inference("q"),))
@@ -85,7 +85,7 @@ async def test_scheduler_that_lost_the_lead_tells_of_no_queue_any_more(services:
 
 
 async def test_scheduler_that_lost_the_lead_never_writes_again(services: Services) -> None:
-    """Also not when the store was emptied, and would take its epoch."""
+    """This holds even if the store was emptied and would accept its epoch."""
     old = await services.start()
     services.store.epoch = 2
     old.term.note_epoch(2)
@@ -97,7 +97,7 @@ async def test_scheduler_that_lost_the_lead_never_writes_again(services: Service
 
 
 async def test_process_that_ray_has_replaced_ends_at_once(services: Services) -> None:
-    """Callers are led to the new process of the same actor: nobody is left to be told."""
+    """Callers are routed to the new process of the actor, so nobody needs an answer."""
     service = await services.start()
     successor = services.store._leader = replace(WINNER, actor="the same")
     services.store.put_leader(2, successor)
@@ -111,7 +111,7 @@ async def test_process_that_ray_has_replaced_ends_at_once(services: Services) ->
 async def test_nothing_is_handed_out_after_a_stall_before_the_epoch_is_confirmed(
     services: Services,
 ) -> None:
-    """A process that was stopped cannot know who became the leader meanwhile."""
+    """A process that was suspended cannot know whether another one became the leader."""
     old = await services.serving()
     services.hands.at += STALL_S
     services.store.free.clear()
@@ -126,8 +126,8 @@ async def test_nothing_is_handed_out_after_a_stall_before_the_epoch_is_confirmed
         await mail
 
 
-async def test_stall_that_cost_no_lead_delays_the_mail_and_no_more(services: Services) -> None:
-    """Most stalls are short: the grants are still good."""
+async def test_stall_without_loss_of_the_lead_only_delays_the_mail(services: Services) -> None:
+    """Most stalls are short, and the grants are still valid."""
     service = await services.serving()
     services.hands.at += STALL_S
 
@@ -136,7 +136,7 @@ async def test_stall_that_cost_no_lead_delays_the_mail_and_no_more(services: Ser
 
 
 async def test_save_that_began_before_the_stall_confirms_nothing(services: Services) -> None:
-    """It may have been written before another scheduler took services."""
+    """The save may have been written before another scheduler took over."""
     service = await services.serving()
     services.store.free.clear()
     service.term.checkpointer.save_soon()
@@ -150,7 +150,7 @@ async def test_save_that_began_before_the_stall_confirms_nothing(services: Servi
 
 
 async def test_mail_waits_if_the_last_confirmation_is_old(services: Services) -> None:
-    """A store that takes long to say no could otherwise be overtaken."""
+    """Otherwise a slow store could let another scheduler take over unnoticed."""
     service = await services.serving()
     services.store.free.clear()
     service.term.checkpointer._bound_s = -1.0
@@ -164,7 +164,7 @@ async def test_mail_waits_if_the_last_confirmation_is_old(services: Services) ->
 
 
 async def test_scheduling_goes_on_in_memory_while_the_store_is_away(services: Services) -> None:
-    """The store is not what decides; it only remembers."""
+    """Decisions are made in memory; the store only keeps a copy."""
     service = await services.serving()
     services.store.away = True
     service.term.checkpointer._bound_s = -1.0
@@ -174,13 +174,13 @@ async def test_scheduling_goes_on_in_memory_while_the_store_is_away(services: Se
     second = granted(await service.submit_many("i", 1, 1, (inference("q2"),)))
 
     assert (["q1"], ["q2"]) == (first, second)
-    assert (1, 1) == (tried, services.store.tried)  # the second did not ask again
+    assert (1, 1) == (tried, services.store.tried)  # the second save was not attempted
 
 
 async def test_higher_epoch_that_the_store_has_lost_begins_again_above_it(
     services: Services,
 ) -> None:
-    """An emptied store would give out epochs that nobody listens to any more."""
+    """An emptied store would issue epochs that replicas and ingresses ignore."""
     service = await services.start()
     answer = await service.poll_grants("i", 7, 0)
     await eventually(lambda: services.outranked, "the store was asked")
@@ -188,8 +188,8 @@ async def test_higher_epoch_that_the_store_has_lost_begins_again_above_it(
     assert (1, [7]) == (answer.epoch, services.outranked)
 
 
-async def test_higher_epoch_that_the_store_knows_is_the_end(services: Services) -> None:
-    """A replica that has heard of the successor tells an old scheduler sooner than a save would."""
+async def test_higher_epoch_in_the_store_supersedes_the_scheduler(services: Services) -> None:
+    """A replica that follows the successor informs the old scheduler sooner than a save would."""
     service = await services.start()
     services.store.epoch = 2
     await service.pull(pull(1, epoch=2))
@@ -198,18 +198,18 @@ async def test_higher_epoch_that_the_store_knows_is_the_end(services: Services) 
     assert [] == services.outranked
 
 
-async def test_lower_epoch_is_no_news(services: Services) -> None:
-    """Everybody calls with an old one after a restart."""
+async def test_lower_epoch_is_ignored(services: Services) -> None:
+    """After a restart every caller uses an old epoch."""
     service = await services.start()
     await service.pull(pull(1, epoch=0))
 
     assert not service.term.checkpointer._wanted.is_set()
 
 
-async def test_error_of_ours_does_not_end_saving(
+async def test_internal_error_does_not_stop_the_checkpoints(
     services: Services, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A scheduler that no longer saves would lose everything with the next restart, unnoticed."""
+    """A scheduler that stopped saving would lose everything at the next restart, unnoticed."""
     service = await services.start()
     with monkeypatch.context() as patch:
         patch.setattr(service.term.checkpointer, "_write", None)

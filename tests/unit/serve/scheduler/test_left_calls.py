@@ -1,4 +1,4 @@
-"""What ran of calls that are left is charged as the engine counts it, in usage and in quota."""
+"""Cancelled calls are charged by the engine's count, in usage and in quotas."""
 
 import asyncio
 import json
@@ -26,13 +26,14 @@ from tests.unit.serve.scheduler.test_quota_gate import Accounts
 _LIMIT = 10**9
 _CALLS, _AT_ONCE = 200, 4
 _PREFILL_S = 0.001
-"""Of each token that is computed: the first token of four prompts of 100 takes 0.4 s.
+"""Prefill time per computed token: the first token of four prompts of 100 takes 0.4 s.
 
-Prompts differ from call to call, or the prefix cache would have them; choices share one."""
+Prompts differ between calls, or the prefix cache would hold them; choices share one prompt.
+"""
 
 
 class _Replica:
-    """A replica of which each report and each message arrives at once."""
+    """Replica whose reports and messages arrive without delay."""
 
     def __init__(self, service: SchedulerService) -> None:
         self.driver = service.term.driver
@@ -51,7 +52,7 @@ class _Replica:
         self._read = 0
 
     def report(self) -> None:
-        """Report what is held and what has ended, and do what the scheduler wants."""
+        """Report the held and ended leases and process the scheduler's messages."""
         ends = self.table.report_ends()
         self.ends |= {end.lease_id: end for end in ends}
         progress = self.table.report_progress()
@@ -60,7 +61,7 @@ class _Replica:
         self.obey()
 
     def obey(self) -> None:
-        """Take in the scheduler's messages, and run what is granted."""
+        """Process the scheduler's messages and run the granted inferences."""
         for place, message in self.driver.outboxes.of_replica("r").unread(self._read):
             self._read = place
             self.table.read_messages([message])
@@ -78,7 +79,7 @@ class _Replica:
 
 
 async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
-    """Leave 200 calls of a tenant at random moments; return usage, and the use of its quota."""
+    """Cancel 200 calls of a tenant at random times; return its usage and its quota's use."""
     rng, services, accounts = random.Random(34), Services(), Accounts()
     await accounts.restart()
     service = services.service(quota_timeout_s=10.0)
@@ -88,7 +89,7 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
     await service.configure({"tenants": {"*": {"quotas": [quota]}}})
     replica, state = _Replica(service), service.term.driver.core.state
     await replica.engine.start()
-    replica.report()  # which ends the recovery
+    replica.report()  # the report ends the recovery
 
     async def leave(name: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
@@ -108,7 +109,7 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
         replica.report()
         leaving = [
             asyncio.create_task(
-                # One of four while its prompt is read, the others at any moment, or never.
+                # one call in four is cancelled during its prefill, the others at any time or never
                 leave(f"q{first + k}", rng.uniform(0.4, 3.0) if k else rng.uniform(0.02, 0.35))
             )
             for k in range(_AT_ONCE)
@@ -131,8 +132,11 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
 
 
 @pytest.mark.parametrize("choices", [1, 3])
-def test_calls_that_are_left_cost_what_the_engine_has_made_and_read(choices: int) -> None:
-    """To the token, in tokens and in KV token-time; 50 of the 200 leave while they are read."""
+def test_cancelled_calls_cost_the_tokens_that_the_engine_computed(choices: int) -> None:
+    """Tokens and KV token-time match exactly.
+
+    50 of the 200 calls are cancelled in their prefill.
+    """
     replica, used, of_quota = run_virtually(_play(choices))
     engine, ends = replica.engine, replica.ends
     unread = [end.prompt_tokens for end in ends.values() if not end.output_tokens]

@@ -1,4 +1,4 @@
-"""Applications as callers are told of them: their own with outlooks, those of others as counts."""
+"""Listings of applications: a caller's own in full, those of other tenants as counts."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.core_driver import PATIENT, CoreDriver
 
 @pytest.fixture
 def driver() -> CoreDriver:
-    """Two tenants, of which `two` runs one inference and each waits with one."""
+    """Return a core with two tenants; `two` runs one inference, and each has one waiting."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     for name, tenant in (("two|runs", "two"), ("one|waits", "one"), ("two|secret", "two")):
         driver.open(name, 155, tenant=tenant)
@@ -26,8 +26,8 @@ def driver() -> CoreDriver:
     return driver
 
 
-def test_own_are_described_and_others_counted(driver: CoreDriver) -> None:
-    """Who waits behind others may know how many they are, and nothing that names them."""
+def test_own_applications_are_described_and_others_counted(driver: CoreDriver) -> None:
+    """A caller may learn how many others are ahead, but not their names."""
     told = listing(driver.core, driver.now, 10, "one")
 
     assert ["one|waits"] == [view["application_id"] for view in told["applications"]]
@@ -37,8 +37,8 @@ def test_own_are_described_and_others_counted(driver: CoreDriver) -> None:
     assert "two" not in json.dumps(told)
 
 
-def test_who_is_above_sees_what_is_below(driver: CoreDriver) -> None:
-    """By whole parts of the path; what is above is of others."""
+def test_tenant_sees_the_applications_of_its_descendants(driver: CoreDriver) -> None:
+    """Access follows whole path components; ancestors are other tenants."""
     driver.open("one/a|b", 155, tenant="one/a")
     driver.open("one1|b", 155, tenant="one1")
     seen = [
@@ -49,8 +49,8 @@ def test_who_is_above_sees_what_is_below(driver: CoreDriver) -> None:
     assert [{"one|waits", "one/a|b"}, {"one/a|b"}] == seen
 
 
-def test_operator_is_told_of_everybody_in_order(driver: CoreDriver) -> None:
-    """What waits comes first, as it would be granted; then what only runs."""
+def test_operator_sees_all_applications_in_order(driver: CoreDriver) -> None:
+    """Waiting applications come first in grant order, then those that only run."""
     told = listing(driver.core, driver.now, 2)
 
     assert ["one|waits", "two|secret"] == [v["application_id"] for v in told["applications"]]
@@ -58,7 +58,7 @@ def test_operator_is_told_of_everybody_in_order(driver: CoreDriver) -> None:
 
 
 def test_outlook_of_one_names_nobody_else(driver: CoreDriver) -> None:
-    """The answer to `justitia why` goes to its owner."""
+    """The owner of an application reads the answer to `justitia why`."""
     application = driver.application("one|waits")
     told = application_with_outlook(driver.core, application, driver.now)
 
@@ -67,8 +67,8 @@ def test_outlook_of_one_names_nobody_else(driver: CoreDriver) -> None:
     assert "two" not in json.dumps(told)
 
 
-def test_question_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
-    """An ingress with thousands of waiting streams must not hold up the decisions."""
+def test_outlook_request_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
+    """An ingress with thousands of waiting streams must not delay the scheduler's decisions."""
     names = [f"gone {number}" for number in range(MOST_ASKED)]
 
     assert {"one|waits"} == outlooks(driver.core, [*names[1:], "one|waits"], driver.now).keys()
@@ -76,7 +76,7 @@ def test_question_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
 
 
 def test_application_that_is_not_stored_waits_for_the_store(driver: CoreDriver) -> None:
-    """With durability strict nothing is granted before Redis has it: the queue is not to blame."""
+    """With strict durability nothing is granted before Redis has it."""
     driver.core.outlooks.held_by = held_by(["one|waits"], lambda name: None)
 
     assert "store" == outlooks(driver.core, ["one|waits"], driver.now)["one|waits"]["reason"]
@@ -84,7 +84,7 @@ def test_application_that_is_not_stored_waits_for_the_store(driver: CoreDriver) 
 
 
 def test_application_beyond_a_quota_waits_for_the_node_that_has_it(driver: CoreDriver) -> None:
-    """Its tenant's operator has to know at which level of the tree to ask for more."""
+    """The operator of the tenant must know at which level of the tree the quota binds."""
     driver.core.outlooks.held_by = held_by([], {"one|waits": "acme/search"}.get)
 
     told = outlooks(driver.core, ["one|waits"], driver.now)

@@ -1,4 +1,4 @@
-"""Accounts that know less than those before: a scheduler that lives tells them what they lack."""
+"""Accounts that lost data are completed by a running scheduler."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def _served(service: SchedulerService, accounts: Accounts, *names: str) -> None:
-    """Have applications that are opened and end, until the accounts were told of all that."""
+    """Open and end applications until the accounts have received all of them."""
     gate = service.term.gate
     for name in names:
         assert (await service.open_application(opened(name))).refusal is None
@@ -35,7 +35,7 @@ async def _let_in(service: SchedulerService, *names: str) -> list[str]:
 
 
 async def _lose(accounts: Accounts) -> None:
-    """Let the accounts' process die, and another one begin with what the store has."""
+    """Restart the accounts' process with the stored state."""
     assert accounts.service is not None
     assert accounts.service._looking is not None
     accounts.service._looking.cancel()
@@ -43,10 +43,10 @@ async def _lose(accounts: Accounts) -> None:
     await accounts.restart()
 
 
-async def test_what_ended_while_the_store_was_away_is_known_to_the_next_accounts(
+async def test_ends_during_a_store_outage_reach_the_next_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """Only they die: it was enough that their store had not answered for a moment."""
+    """Only the accounts restart; a short failure of their store was enough to lose an end."""
     service = await _serving(services, accounts, "applications", 4)
     await _served(service, accounts, "a")
     accounts.redis.away = True
@@ -56,10 +56,10 @@ async def test_what_ended_while_the_store_was_away_is_known_to_the_next_accounts
     assert ["d"] == await _let_in(service, "d", "e")
 
 
-async def test_what_the_store_has_lost_is_known_to_the_next_accounts(
+async def test_ends_lost_by_the_store_reach_the_next_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """A replica that lagged behind has taken the place of a Redis."""
+    """A lagging Redis replica has replaced the primary."""
     service = await _serving(services, accounts, "applications", 4)
     await _served(service, accounts, "a")
     hash_ = accounts.redis._keys.applications
@@ -85,10 +85,10 @@ async def test_what_the_next_accounts_know_is_not_counted_twice(
     assert ["c", "d"] == claims
 
 
-async def test_what_was_on_its_way_to_the_accounts_as_they_died_is_counted_once(
+async def test_exchange_in_flight_when_the_accounts_die_counts_once(
     services: Services, accounts: Accounts
 ) -> None:
-    """They may have stored it, or not: in both cases no answer came."""
+    """No answer arrived, whether the accounts had stored the exchange or not."""
     service = await _serving(services, accounts, "applications", 4)
     await _served(service, accounts, "a")
     accounts.redis.away = True
@@ -135,10 +135,10 @@ async def test_name_that_was_used_again_is_counted_each_time(
     assert ["c", "d"] == await _let_in(service, "c", "d", "e")
 
 
-async def test_end_goes_with_the_exchange_that_is_noted_as_telling_it(
+async def test_end_is_recorded_with_the_exchange_that_sends_it(
     services: Services, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it is held as stored, or as lost, where it is not."""
+    """Otherwise an end would count as stored or as lost in the wrong exchange."""
     service = await _serving(services, accounts, "applications", 5)
     gate = service.term.gate
     await _served(service, accounts, "a")
@@ -167,7 +167,7 @@ async def test_end_goes_with_the_exchange_that_is_noted_as_telling_it(
     opening = asyncio.create_task(service.open_application(opened("c")))
     await eventually(lambda: accounts.remaining() == 2, "it is claimed")
     assert gate._told is not None
-    assert ["b"] == [use.name for use in gate._told.uses]  # that it is open
+    assert ["b"] == [use.name for use in gate._told.uses]  # the accounts learn that it is open
     await service.close_application("b")
     await _lose(accounts)
     died.set()

@@ -1,4 +1,4 @@
-"""Which messages of an outbox are sent, once the id of an application is opened again."""
+"""Which outbox messages are sent after an application id is opened again."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_unread_ends_of_an_application_are_withdrawn_and_no_others() -> None:
 
 
 def test_end_that_was_read_is_forgotten() -> None:
-    """A scheduler runs for months."""
+    """A scheduler runs for months, so delivered ends must not accumulate."""
     outbox = Outbox(0)
     for end in _ends("a", "a", "b"):
         outbox.put(end)

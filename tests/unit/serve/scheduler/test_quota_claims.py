@@ -1,4 +1,4 @@
-"""Claims of a scheduler over refusals, repetitions and silence: each is counted once, if it ran."""
+"""Quota claims over refusals, repetitions and outages: each counts once, if the inference ran."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class _Steps(asyncio.Event):
-    """Answers as many exchanges as it is told to."""
+    """Event that lets a given number of exchanges be answered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _Steps(asyncio.Event):
         self._free.release()
 
     async def wait(self) -> bool:  # type: ignore[override]  # typeshed has Literal[True]
-        """Wait until one may be answered."""
+        """Wait until one exchange may be answered."""
         await self._free.acquire()
         return True
 
@@ -36,7 +36,7 @@ class _Steps(asyncio.Event):
 async def _serving(
     services: Services, accounts: Accounts, timeout_s: float = 10.0, **limits: float
 ) -> SchedulerService:
-    """Return a scheduler that leads, with a quota a day for each of these units."""
+    """Return a leading scheduler with a daily quota for each of these units."""
     service = services.service(quota_timeout_s=timeout_s)
     service.term.gate._connect = lambda: accounts
     await service.term.begin()
@@ -46,7 +46,7 @@ async def _serving(
 
 
 async def _submit(service: SchedulerService, *items: object) -> list[Refuse]:
-    """Submit items, and return the refusals of inferences that are known then."""
+    """Submit items and return the refusals of inferences so far."""
     mail = await service.submit_many("i", service.term.epoch, 0, items)  # type: ignore[arg-type]
     return [message for _, message in mail.messages if isinstance(message, Refuse)]
 
@@ -58,7 +58,7 @@ def _live(service: SchedulerService) -> list[str]:
 async def test_inference_that_the_core_refuses_is_not_counted(
     services: Services, accounts: Accounts
 ) -> None:
-    """Its claim is granted before the core sees it; nothing of it ran."""
+    """The claim is granted before the core refuses the inference, which never runs."""
     service = await _serving(services, accounts, inferences=5)
     items = (opened("a"), inference("q0"), ev.ApplicationClosed("a"))
     await _submit(service, *items)
@@ -74,10 +74,10 @@ async def test_inference_that_the_core_refuses_is_not_counted(
     await eventually(lambda: accounts.remaining() == 4, "it is given back")
 
 
-async def test_claim_that_is_settled_twice_leaves_a_later_one_of_its_name(
+async def test_second_settlement_leaves_a_later_claim_of_the_same_name(
     services: Services, accounts: Accounts
 ) -> None:
-    """An application asked for again and again is answered each time, as soon as it is decided."""
+    """An application that is opened repeatedly is answered each time."""
     service = await _serving(services, accounts, 60.0, applications=1, inferences=100)
     await service.open_application(opened("a"))
     steps = accounts.answering = _Steps()
@@ -95,13 +95,13 @@ async def test_claim_that_is_settled_twice_leaves_a_later_one_of_its_name(
     await eventually(lambda: gate.held_back == 0, "all are answered")
     assert ["a"] == _live(service)
     for _ in range(10):
-        steps.answer()  # for what is told at the end
+        steps.answer()  # the reports at the end
 
 
-async def test_application_that_is_over_is_claimed_anew_when_it_is_opened_again(
+async def test_reopened_application_makes_a_new_claim(
     services: Services, accounts: Accounts
 ) -> None:
-    """Opened twice under one name while both are held back, it counts twice."""
+    """Two openings of one id that are both held back count as two applications."""
     service = await _serving(services, accounts, applications=1)
     accounts.answering.clear()
     await _submit(service, opened("a"), ev.ApplicationClosed("a"), opened("a"))
@@ -114,7 +114,7 @@ async def test_application_that_is_over_is_claimed_anew_when_it_is_opened_again(
 async def test_claim_ends_once_the_end_of_its_application_is_stored(
     services: Services, accounts: Accounts
 ) -> None:
-    """A successor that does not know of the end would claim, and count, it again."""
+    """A successor that does not have the end would claim, and count, the application again."""
     service = await _serving(services, accounts, tokens=1_000)
     assert accounts.service is not None
     book = accounts.service.book
@@ -133,10 +133,10 @@ async def test_claim_ends_once_the_end_of_its_application_is_stored(
     assert (30, {"a#0"}) == (held, kept)
 
 
-async def test_application_that_came_and_went_without_the_accounts_is_counted(
+async def test_application_during_an_accounts_outage_is_counted(
     services: Services, accounts: Accounts
 ) -> None:
-    """No quota rejects it, so it was let in; a quota that deprioritises has to know."""
+    """A quota that only deprioritises admits the application, but must still count it."""
     service = services.service(quota_timeout_s=0.2)
     service.term.gate._connect = lambda: accounts
     await service.term.begin()
@@ -161,10 +161,10 @@ async def test_application_that_came_and_went_without_the_accounts_is_counted(
     )
 
 
-async def test_ingress_whose_items_are_all_held_back_is_known(
+async def test_ingress_with_only_held_back_items_is_registered(
     services: Services, accounts: Accounts
 ) -> None:
-    """Forgotten at its first call it would submit under another name, and get no grant for ever."""
+    """Otherwise the ingress would be forgotten at its first call and never receive a grant."""
     service = await _serving(services, accounts, applications=1)
     accounts.away = True
     await _submit(service, opened("a"), inference("q"), ev.InferenceCancelled("of before"))

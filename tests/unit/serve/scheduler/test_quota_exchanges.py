@@ -1,4 +1,4 @@
-"""What an exchange with the accounts looks at, and what of it survives their silence."""
+"""Exchanges with the accounts: which claims they cover, and what survives an outage."""
 
 import asyncio
 from dataclasses import replace
@@ -21,16 +21,16 @@ __all__ = ["accounts", "services"]  # fixtures
 pytestmark = pytest.mark.asyncio
 
 
-async def test_exchanges_between_two_accounts_look_at_the_claims_that_have_changed(
+async def test_exchanges_examine_only_changed_claims(
     services: Services, accounts: Accounts
 ) -> None:
-    """Each inference wakes the gate: what runs on is looked at once a second, however many come."""
+    """Every inference triggers an exchange, but running claims are examined once a second."""
     fleet = await _Fleet.serving(services, accounts, limit=10**6)
     with mock.patch.object(quota_gate, "_EVERY_S", 1_000.0):
         await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 15) for k in range(100)))
         await fleet.decided(100)
         await fleet.submit(_call("first", "a", 5, 15))
-        await fleet.decided(101)  # the exchange before has told of those hundred
+        await fleet.decided(101)  # the previous exchange reported those hundred
         looks = _count_looks(fleet.service.term.gate)
         for k in range(10):
             await fleet.submit(_call(f"p{k}", "a", 5, 15))
@@ -63,10 +63,10 @@ async def test_claims_that_wait_are_asked_for_again_without_a_look_at_what_runs(
     assert ["q1"] == list(fleet.state.inferences)
 
 
-async def test_use_of_what_runs_is_told_within_a_second(
+async def test_usage_of_running_inferences_is_reported_within_a_second(
     services: Services, accounts: Accounts
 ) -> None:
-    """Others come all the time meanwhile."""
+    """Other inferences arrive all the time meanwhile."""
     fleet = await _Fleet.serving(services, accounts, limit=10**6)
     with mock.patch.object(quota_gate, "_EVERY_S", 0.1):
         await fleet.submit(opened("a"), _call("q", "a", 5, 15))
@@ -75,10 +75,10 @@ async def test_use_of_what_runs_is_told_within_a_second(
         await eventually(lambda: told.count("a#q") >= 3, "it is looked at again and again")
 
 
-async def test_inference_that_is_submitted_anew_claims_what_it_will_use(
+async def test_resubmitted_inference_claims_its_expected_usage(
     services: Services, accounts: Accounts
 ) -> None:
-    """Its first run has ended, and its claim is known: both runs are charged, the call once."""
+    """The first run has ended: both runs are charged, and the call counts once."""
     fleet = await _Fleet.serving(services, accounts, limit=1_000)
     first = _call("q", "a", 5, 15)
     await fleet.submit(opened("a"), first)
@@ -127,7 +127,7 @@ async def test_inferences_that_ended_just_before_other_settings_are_charged(
 async def test_ends_without_claims_are_forgotten_while_the_accounts_are_away(
     services: Services, accounts: Accounts
 ) -> None:
-    """And those with claims are charged once the accounts are back."""
+    """Ends with claims are charged once the accounts are back."""
     fleet = await _Fleet.serving(services, accounts, limit=1_000)
     await fleet.submit(opened("a"), _call("q", "a", 5, 15))
     await fleet.decided(1)
@@ -145,7 +145,7 @@ async def test_ends_without_claims_are_forgotten_while_the_accounts_are_away(
 async def test_opening_of_an_application_that_is_cancelled_meanwhile_is_answered(
     services: Services, accounts: Accounts
 ) -> None:
-    """And what the ingress has submitted again is complete without it."""
+    """The resubmission of the ingress is complete without this application."""
     fleet = await _Fleet.serving(services, accounts)
     accounts.away = True
     opening = asyncio.create_task(fleet.service.open_application(opened("a")))
@@ -160,7 +160,7 @@ async def test_opening_of_an_application_that_is_cancelled_meanwhile_is_answered
 
 
 def _count_looks(gate: QuotaGate) -> list[str]:
-    """Return a list that takes the name of each claim that the gate looks at from now on."""
+    """Return a list that collects the names of the claims examined from now on."""
     looks: list[str] = []
     used_of = gate._used_of
 

@@ -1,4 +1,4 @@
-"""Quotas in a scheduler: who waits, who is refused, and what the accounts are told, over deaths."""
+"""Quotas in a scheduler: waiting, refusals, and exchanges with the accounts over restarts."""
 
 import asyncio
 from collections import deque
@@ -27,22 +27,22 @@ pytestmark = pytest.mark.asyncio
 
 
 class Accounts:
-    """The accounts of a test, which can be away, and die; what they stored stays."""
+    """Accounts that can be unreachable or die while their stored state remains."""
 
     def __init__(self) -> None:
         self.away = False
         self.calls = 0
         self.answering = asyncio.Event()
-        """Unset: asks are booked, and the answer is held back."""
+        """While unset, asks are recorded and their answers held back."""
         self.answering.set()
         self.configuring = asyncio.Event()
-        """Unset: a tree of tenants is put in force, and the answer is held back."""
+        """While unset, a new tenant tree is applied and its answer held back."""
         self.configuring.set()
         self.redis = FakeSchedulerStore()
         self.service: AccountsService | None = None
 
     async def restart(self) -> None:
-        """End the accounts' process, and start another one on what is stored."""
+        """Restart the accounts' process with the stored state."""
         store = AccountsStore(None, "app")
         store._store = self.redis
         self.service = AccountsService(store, lambda reason: None, wall=lambda: 1_000_000.0)
@@ -60,7 +60,7 @@ class Accounts:
         return answer
 
     def remaining(self, tenant: str = "t") -> float:
-        """Return how much is left of the first quota of a tenant."""
+        """Return the remaining amount of a tenant's first quota."""
         assert self.service is not None
         standings = self.service.book.standings(tenant, 1_000_000.0)
         return standings[0].remaining if standings else -1
@@ -74,7 +74,7 @@ class Accounts:
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Accounts]:
-    """The accounts, which run."""
+    """Running accounts."""
     accounts = Accounts()
     await accounts.restart()
     yield accounts
@@ -93,7 +93,7 @@ async def services() -> AsyncIterator[Services]:
 async def _serving(
     services: Services, accounts: Accounts, unit: str, limit: float, **more: Any
 ) -> SchedulerService:
-    """Return a scheduler that leads, with one quota for each tenant."""
+    """Return a leading scheduler with one quota for each tenant."""
     timeout_s = more.pop("timeout_s", 10.0)
     service = services.service(quota_timeout_s=timeout_s)
     service.term.gate._connect = lambda: accounts
@@ -109,7 +109,7 @@ async def _told(service: SchedulerService, of: type = Refuse) -> list[Any]:
 
 
 def _inference(request_id: str, application_id: str, prompt: int, output: int) -> Any:
-    """Return an inference whose length is known."""
+    """Return an inference with a known length."""
     return ev.InferenceSubmitted(
         request_id, application_id, request_id, "i", prompt, output, output
     )
@@ -119,8 +119,8 @@ def _live(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
 
-async def test_scheduler_without_quotas_asks_nobody(services: Services) -> None:
-    """A service without quotas starts no accounts, and nothing in it waits for any."""
+async def test_scheduler_without_quotas_makes_no_exchanges(services: Services) -> None:
+    """A service without quotas starts no accounts."""
     accounts = Accounts()
     service = await services.start()
     service.term.gate._connect = lambda: accounts
@@ -133,7 +133,7 @@ async def test_scheduler_without_quotas_asks_nobody(services: Services) -> None:
 async def test_refused_application_says_which_limit_and_its_inference_too(
     services: Services, accounts: Accounts
 ) -> None:
-    """A caller whose inference alone is looked at must learn the same as who opens first."""
+    """A caller that only sends inferences must learn the same limit as the one that opens."""
     service = await _serving(services, accounts, "applications", 1)
     items = (opened("a"), opened("b"), inference("q", "b"), ev.ApplicationClosed("b"))
     await service.submit_many("i", service.term.epoch, 0, items)
@@ -158,10 +158,10 @@ async def test_refused_application_says_which_limit_and_its_inference_too(
     assert 0 == service.term.gate.held_back
 
 
-async def test_rest_of_the_claim_comes_back_as_it_is_cancelled(
+async def test_unused_claim_is_released_on_cancellation(
     services: Services, accounts: Accounts
 ) -> None:
-    """Reserved by prediction: what a cancelled application has not used is others' at once."""
+    """The claim was a prediction, and other callers may use the cancelled remainder at once."""
     service = await _serving(services, accounts, "tokens", 1_000)
     await service.submit_many("i", service.term.epoch, 0, (opened("a"), inference("q", "a")))
     await eventually(lambda: accounts.remaining() == 970, "it is claimed")
@@ -170,10 +170,10 @@ async def test_rest_of_the_claim_comes_back_as_it_is_cancelled(
     await eventually(lambda: accounts.remaining() == 1_000, "it comes back")
 
 
-async def test_grant_is_of_the_claim_that_asked_for_it(
+async def test_grant_belongs_to_the_claim_that_requested_it(
     services: Services, accounts: Accounts
 ) -> None:
-    """A name that is cancelled and opened again asks anew: what was granted first is given back."""
+    """After a cancel and a new opening, the grant for the first claim is returned."""
     service = await _serving(services, accounts, "applications", 1)
     accounts.answering.clear()
     first = asyncio.create_task(service.open_application(opened("a")))
@@ -191,7 +191,7 @@ async def test_grant_is_of_the_claim_that_asked_for_it(
 async def test_cancelled_application_that_is_opened_again_counts_once_more(
     services: Services, accounts: Accounts, by_call: bool
 ) -> None:
-    """Also while the last report of what ran is awaited: else all openings but one are free."""
+    """Otherwise all openings but one would be free while the last report is pending."""
     service = await _serving(services, accounts, "applications", 2)
     epoch, state = service.term.epoch, service.term.driver.core.state
     await service.submit_many("i", epoch, 0, (opened("a"), inference("q", "a")))
@@ -214,7 +214,7 @@ async def test_cancelled_application_that_is_opened_again_counts_once_more(
 async def test_call_that_came_twice_and_is_left_while_it_is_held_back_leaves_nothing(
     services: Services, accounts: Accounts
 ) -> None:
-    """Its second copy waited for ever, and with it what ingresses had submitted again."""
+    """The second copy used to wait forever and to block the resubmissions of ingresses."""
     service = await _serving(services, accounts, "inferences", 5)
     gate, epoch = service.term.gate, service.term.epoch
     accounts.answering.clear()
@@ -230,10 +230,10 @@ async def test_call_that_came_twice_and_is_left_while_it_is_held_back_leaves_not
     await eventually(lambda: accounts.remaining() == 5, "its claim comes back")
 
 
-async def test_claims_are_known_to_whoever_comes_after(
+async def test_claims_survive_restarts_of_scheduler_and_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """Both die in turn: what was granted is granted once, what was not is not."""
+    """Scheduler and accounts die in turn, and each claim is granted exactly once."""
     service = await _serving(services, accounts, "applications", 2)
     for name in ("a", "b", "c"):
         await service.open_application(opened(name))
@@ -248,10 +248,10 @@ async def test_claims_are_known_to_whoever_comes_after(
     ]
 
 
-async def test_inference_of_an_earlier_scheduler_stays_let_in_at_another_prediction(
+async def test_inference_admitted_by_an_earlier_scheduler_stays_admitted(
     services: Services, accounts: Accounts
 ) -> None:
-    """An ingress that heard no answer submits it anew, as long as it is predicted by then."""
+    """An ingress without an answer resubmits the inference with its current prediction."""
     service = await _serving(services, accounts, "tokens", 100)
     items = [_inference(f"q{k}", "a", 20, 20) for k in range(2)]
     await service.submit_many("i", service.term.epoch, 0, (opened("a"), *items))
@@ -270,10 +270,10 @@ async def test_inference_of_an_earlier_scheduler_stays_let_in_at_another_predict
 
 
 @pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
-async def test_accounts_that_are_away_grant_nothing_in_time(
+async def test_unreachable_accounts_refuse_after_a_bounded_wait(
     services: Services, accounts: Accounts, how: str, refused: bool
 ) -> None:
-    """What could be refused is, after a bounded wait; what could not be is let in."""
+    """A quota that can refuse does so after a bounded wait; any other admits the inference."""
     service = await _serving(services, accounts, "applications", 5, on_exhausted=how, timeout_s=0.4)
     accounts.away = True
     answer = await service.open_application(opened("a"))
@@ -287,7 +287,7 @@ async def test_accounts_that_are_away_grant_nothing_in_time(
 async def test_exhausted_quota_that_deprioritises_takes_the_weight(
     services: Services, accounts: Accounts
 ) -> None:
-    """Nothing is refused; and the weight is back once another has given back what it claimed."""
+    """Nothing is refused, and the weight returns when another application releases its claim."""
     service = await _serving(services, accounts, "tokens", 100, on_exhausted="deprioritise")
     items = (opened("a"), opened("b"), *(_inference(f"q{k}", k, 40, 20) for k in "ab"))
     await service.submit_many("i", service.term.epoch, 0, items)
@@ -303,7 +303,7 @@ async def test_exhausted_quota_that_deprioritises_takes_the_weight(
 async def test_inferences_are_counted_by_their_names(
     services: Services, accounts: Accounts
 ) -> None:
-    """An inference that is submitted again to a successor was counted before."""
+    """The inference was counted before it was resubmitted to a successor."""
     service = await _serving(services, accounts, "inferences", 2)
     items = [ev.InferenceSubmitted(f"q{k}", "a", f"n{k}", "i", 20, 10, 10) for k in range(3)]
     await service.submit_many("i", service.term.epoch, 0, (opened("a"), *items))
@@ -319,7 +319,7 @@ async def test_inferences_are_counted_by_their_names(
 
 
 async def test_standings_are_those_of_the_accounts(services: Services, accounts: Accounts) -> None:
-    """Headers are made of them: over all models, and of the caller's nodes alone."""
+    """The headers cover all models, and only the tenant nodes of the caller."""
     service = await _serving(services, accounts, "applications", 5)
     await service.open_application(opened("a"))
     await eventually(
@@ -335,7 +335,7 @@ async def test_standings_are_those_of_the_accounts(services: Services, accounts:
 async def test_application_that_waits_for_the_accounts_says_so(
     services: Services, accounts: Accounts
 ) -> None:
-    """A caller who asks why must not be told that there is no such application."""
+    """The owner must not be answered that the application does not exist."""
     service = await _serving(services, accounts, "applications", 1, timeout_s=7.0)
     await service.open_application(opened("a"))
     await eventually(lambda: service.term.gate.standings("t"), "the standings are known")
@@ -353,7 +353,7 @@ async def test_application_that_waits_for_the_accounts_says_so(
 async def test_application_that_a_quota_refused_says_which_and_for_how_long(
     services: Services, accounts: Accounts
 ) -> None:
-    """As long as the quota has nothing left: afterwards there is no such application."""
+    """The refusal is shown until the quota refills; later the application does not exist."""
     service = await _serving(services, accounts, "applications", 1)
     await service.open_application(opened("a"))
     await service.open_application(opened("b"))
@@ -368,10 +368,10 @@ async def test_application_that_a_quota_refused_says_which_and_for_how_long(
     assert await service.application("never") is None
 
 
-async def test_application_that_outran_its_quota_says_when_it_comes_back(
+async def test_application_over_its_quota_reports_the_refill_time(
     services: Services, accounts: Accounts
 ) -> None:
-    """It lives, and its next inference was refused."""
+    """The application is open, and only its next inference was refused."""
     service = await _serving(services, accounts, "kv_token_time", 100)
     await service.open_application(opened("a"))
     gate = service.term.gate
@@ -389,10 +389,10 @@ async def test_application_that_outran_its_quota_says_when_it_comes_back(
     assert "quota:t" != later["outlook"]["reason"]
 
 
-async def test_quotas_that_change_while_the_accounts_are_told_of_the_last_ones_are_told_next(
+async def test_quotas_changed_during_a_configure_call_are_sent_next(
     services: Services, accounts: Accounts
 ) -> None:
-    """A scheduler that begins with stored quotas is given others while the accounts start."""
+    """A scheduler with stored quotas may receive new ones while the accounts start."""
     accounts.configuring.clear()
     service = await _serving(services, accounts, "applications", 1_000)
     await eventually(lambda: accounts.calls == 1, "the accounts are told of the first quota")
@@ -408,7 +408,7 @@ async def test_quotas_that_change_while_the_accounts_are_told_of_the_last_ones_a
 async def test_exchanges_and_waiting_claims_are_counted(
     services: Services, accounts: Accounts
 ) -> None:
-    """An operator sees that it is the accounts that everybody waits for."""
+    """The metrics show an operator that all calls wait for the accounts."""
     service = await _serving(services, accounts, "applications", 5)
     gate = service.term.gate
     accounts.answering.clear()
@@ -428,7 +428,7 @@ async def test_exchanges_and_waiting_claims_are_counted(
 
 
 class Searched(deque[Any]):
-    """A queue that counts how often it is searched."""
+    """Queue that counts its linear searches."""
 
     searches = 0
 
@@ -437,10 +437,10 @@ class Searched(deque[Any]):
         return super().__iter__()
 
 
-async def test_inference_that_is_held_back_searches_not_through_those_before_it(
+async def test_held_back_inference_does_not_search_the_earlier_ones(
     services: Services, accounts: Accounts
 ) -> None:
-    """Thousands of one application, while the accounts are away, kept the scheduler for seconds."""
+    """Thousands of held-back inferences used to block the scheduler for seconds."""
     service = await _serving(services, accounts, "inferences", 100)
     gate = service.term.gate
     await service.submit_many("i", service.term.epoch, 0, (opened("a"),))
@@ -453,6 +453,6 @@ async def test_inference_that_is_held_back_searches_not_through_those_before_it(
         gate.admit_submission(_inference(f"q{number}", "a", 20, 20))
     assert (10, 0) == (len(queue), queue.searches)
 
-    gate.admit_submission(_inference("q3", "a", 20, 20))  # its batch came twice
+    gate.admit_submission(_inference("q3", "a", 20, 20))  # its batch arrived twice
     assert 10 == len(queue)
     assert queue.searches

@@ -1,4 +1,4 @@
-"""What is in flight is reserved: a limit is exceeded by the error of one prediction at most."""
+"""Inferences in flight are reserved: a limit is exceeded by one prediction error at most."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class _Fleet:
-    """A scheduler with quotas of tenant `t`, and a replica that ends what the test says."""
+    """Scheduler with quotas of tenant `t`, and a replica that ends inferences on request."""
 
     def __init__(self, service: SchedulerService) -> None:
         self.service = service
@@ -36,7 +36,7 @@ class _Fleet:
         timeout_s: float = 10.0,
         **quota: Any,
     ) -> "_Fleet":
-        """Return one of which each tenant has one quota."""
+        """Return a fleet in which each tenant has one quota."""
         service = services.service(quota_timeout_s=timeout_s)
         service.term.gate._connect = lambda: accounts
         await service.term.begin()
@@ -45,7 +45,7 @@ class _Fleet:
         return _Fleet(service)
 
     async def submit(self, *items: Any) -> None:
-        """Submit items, and read the mail."""
+        """Submit items and read the mail."""
         mail = await self.service.submit_many("i", self.service.term.epoch, 0, items)
         known = {one.request_id for one in self.refused}
         self.refused += [
@@ -55,17 +55,17 @@ class _Fleet:
         ]
 
     async def decided(self, count: int) -> None:
-        """Wait until so many inferences have been let in or refused, and read the mail."""
+        """Wait until `count` inferences have been admitted or refused, and read the mail."""
         gate = self.service.term.gate
         await eventually(lambda: len(self.state.inferences) + gate.refusals >= count, "decided")
         await self.submit()
 
     async def left(self, accounts: Accounts, amount: float) -> None:
-        """Wait until so much is left of the quota."""
+        """Wait until `amount` of the quota is left."""
         await eventually(lambda: accounts.remaining() == amount, "the use is booked")
 
     def end(self, request_id: str, prompt: int, output: int) -> None:
-        """Bring an inference to its end."""
+        """Finish an inference with these token counts."""
         self._pull()
         lease_id = self.state.inferences[request_id].lease_id
         assert lease_id is not None
@@ -80,17 +80,17 @@ class _Fleet:
 def _call(
     name: str, application: str, prompt: int, most: int, likely: int | None = None, least: int = 0
 ) -> ev.InferenceSubmitted:
-    """Return an inference; the output that is likely is the most, unless another is named."""
+    """Return an inference; its likely output is `most` unless given."""
     likely = most if likely is None else likely
     return ev.InferenceSubmitted(
         name, application, name, "i", prompt, likely, most, least_output_tokens=least
     )
 
 
-async def test_application_that_submits_eighty_at_once_gets_what_its_limit_allows(
+async def test_fan_out_of_eighty_is_admitted_up_to_the_limit(
     services: Services, accounts: Accounts
 ) -> None:
-    """Each call's length is known: a second one of 59 tokens is more than the 100 of a minute."""
+    """Each length is known; two calls of 59 tokens exceed the 100 of a minute."""
     fleet = await _Fleet.serving(services, accounts)
     calls = [_call(f"q{k}", "a", 5, 54, least=54) for k in range(80)]
     await fleet.submit(opened("a"), *calls)
@@ -105,7 +105,7 @@ async def test_application_that_submits_eighty_at_once_gets_what_its_limit_allow
 async def test_limit_is_shared_by_the_schedulers_of_two_models(
     services: Services, accounts: Accounts
 ) -> None:
-    """What is in flight at one of them is reserved for the other, too."""
+    """Usage in flight at one scheduler is also reserved at the other."""
     fleet = await _Fleet.serving(services, accounts)
     others = Services()
     other = await _Fleet.serving(others, accounts)
@@ -120,10 +120,10 @@ async def test_limit_is_shared_by_the_schedulers_of_two_models(
     assert ["q0", "p0"] == let_in
 
 
-async def test_call_that_fits_into_what_is_left_is_let_in_beside_idle_applications(
+async def test_fitting_call_is_admitted_beside_idle_applications(
     services: Services, accounts: Accounts
 ) -> None:
-    """An application holds nothing while it is idle, whatever its class is expected to use."""
+    """An idle application reserves nothing, whatever its class is expected to use."""
     fleet = await _Fleet.serving(services, accounts)
     for k in range(3):
         await fleet.submit(opened(f"a{k}", cost=10**9), _call(f"q{k}", f"a{k}", 5, 25))
@@ -145,7 +145,7 @@ async def test_call_that_fits_into_what_is_left_is_let_in_beside_idle_applicatio
 async def test_limit_is_exceeded_by_the_error_of_one_prediction_at_most(
     services: Services, accounts: Accounts
 ) -> None:
-    """All are ten times as long as predicted: what runs is reserved as long as it may become."""
+    """All calls are ten times as long as predicted. A running call reserves its maximum length."""
     fleet = await _Fleet.serving(services, accounts)
     count = 40
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 50, likely=5) for k in range(count)))
@@ -161,10 +161,10 @@ async def test_limit_is_exceeded_by_the_error_of_one_prediction_at_most(
     assert count == len(fleet.refused) + fleet.used // 55
 
 
-async def test_call_that_would_fit_but_for_what_may_still_be_made_waits_for_it(
+async def test_call_waits_while_running_calls_may_still_need_the_room(
     services: Services, accounts: Accounts
 ) -> None:
-    """The first may make 90 tokens, and makes 5: then there is room for the next."""
+    """The first call may generate 90 tokens and generates 5, which leaves room for the next."""
     fleet = await _Fleet.serving(services, accounts)
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(2)))
     gate = fleet.service.term.gate
@@ -182,7 +182,7 @@ async def test_call_that_would_fit_but_for_what_may_still_be_made_waits_for_it(
 async def test_call_that_waits_for_others_is_refused_in_time(
     services: Services, accounts: Accounts
 ) -> None:
-    """It learns the limit, and that it may come again soon."""
+    """The refusal names the limit and a short retry time."""
     fleet = await _Fleet.serving(services, accounts, timeout_s=0.3)
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(3)))
     await fleet.decided(3)
@@ -194,10 +194,10 @@ async def test_call_that_waits_for_others_is_refused_in_time(
     assert {5.0} == {one.retry_after_s for one in fleet.refused}
 
 
-async def test_smaller_call_passes_one_that_waits_and_the_end_of_its_application_does_not(
+async def test_smaller_call_overtakes_a_waiting_one_but_a_close_does_not(
     services: Services, accounts: Accounts
 ) -> None:
-    """Closing an application must not refuse what was submitted before."""
+    """Closing an application must not refuse its earlier submissions."""
     fleet = await _Fleet.serving(services, accounts)
     await fleet.submit(
         opened("a"),
@@ -235,10 +235,10 @@ async def test_caller_that_leaves_while_its_call_waits_costs_nothing(
 @pytest.mark.parametrize(
     ("least", "let_in"), [(0, ["first", "long"]), (196, ["first"])], ids=["predicted", "certain"]
 )
-async def test_call_longer_than_the_limit_needs_all_of_it_unless_its_length_is_certain(
+async def test_call_predicted_above_the_limit_needs_all_of_it(
     services: Services, accounts: Accounts, least: int, let_in: list[str]
 ) -> None:
-    """A prediction may be wrong for ever; who asks for more than there is will never get it."""
+    """A prediction may be wrong, but a certain length above the limit can never fit."""
     fleet = await _Fleet.serving(services, accounts, per="second")
     await fleet.submit(opened("a"), _call("first", "a", 5, 5))
     await fleet.decided(1)
@@ -252,10 +252,10 @@ async def test_call_longer_than_the_limit_needs_all_of_it_unless_its_length_is_c
     assert [] == [one for one in fleet.refused if one.retry_after_s is not None]
 
 
-async def test_inference_that_outruns_its_claim_is_reserved_as_long_as_it_is_expected_then(
+async def test_inference_longer_than_its_claim_extends_the_reservation(
     services: Services, accounts: Accounts
 ) -> None:
-    """A quota that reserves by prediction alone: what runs longer is held against the others."""
+    """The quota reserves predictions, so a longer run reserves its new expected length."""
     fleet = await _Fleet.serving(services, accounts, limit=1_000, reserve_quantile=0.9)
     call = ev.InferenceSubmitted("q", "a", "q", "i", 10, 10, 500, reserve_output_tokens=20)
     await fleet.submit(opened("a"), call)
@@ -278,7 +278,10 @@ async def test_inference_that_outruns_its_claim_is_reserved_as_long_as_it_is_exp
 async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end(
     services: Services, accounts: Accounts
 ) -> None:
-    """h(10, 10) is 155, of which the second has no room; what is made is h(10, 4) = 50."""
+    """h(10, 10) = 155, of which the second call has no room.
+
+    The generated part is h(10, 4) = 50.
+    """
     fleet = await _Fleet.serving(services, accounts, limit=300, unit="kv_token_time")
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 10, 10) for k in range(2)))
     await fleet.decided(2)
@@ -294,7 +297,7 @@ async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end
 async def test_quota_that_reserves_nothing_beyond_predictions_does_not_wait(
     services: Services, accounts: Accounts
 ) -> None:
-    """Quotas that refuse nothing reserve what is expected, for nothing of theirs is a promise."""
+    """A quota that refuses nothing reserves the expected usage."""
     fleet = await _Fleet.serving(services, accounts, on_exhausted="deprioritise")
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(10)))
     await fleet.decided(10)
@@ -309,7 +312,7 @@ async def test_quota_that_reserves_nothing_beyond_predictions_does_not_wait(
 async def test_short_calls_between_two_exchanges_are_metered(
     services: Services, accounts: Accounts
 ) -> None:
-    """They come and end before the accounts are told of any use."""
+    """The calls begin and end before any usage is reported to the accounts."""
     fleet = await _Fleet.serving(services, accounts, limit=10_000)
     for k in range(5):
         await fleet.submit(opened(f"a{k}"), _call(f"q{k}", f"a{k}", 5, 15))
@@ -324,7 +327,7 @@ async def test_short_calls_between_two_exchanges_are_metered(
 async def test_quotas_that_come_later_reserve_what_runs(
     services: Services, accounts: Accounts
 ) -> None:
-    """An operator describes a quota while inferences run that were let in without one."""
+    """An operator adds a quota while inferences run that were admitted without one."""
     service = await services.start()
     service.term.gate._connect = lambda: accounts
     fleet = _Fleet(service)
@@ -341,14 +344,14 @@ def _waiting(fleet: _Fleet) -> Callable[[], bool]:
     return lambda: bool(fleet.service.term.gate.held_back)
 
 
-async def test_thousands_that_wait_are_given_up_together(
+async def test_thousands_of_waiting_calls_time_out_together(
     services: Services, accounts: Accounts
 ) -> None:
-    """A fan-out larger than any limit must not hold up the scheduler as its time is up."""
+    """The timeout of a large fan-out must not block the scheduler."""
     fleet = await _Fleet.serving(services, accounts, timeout_s=3.0)
     calls = [_call(f"q{k}", "a", 1, 99, likely=1) for k in range(3_000)]
     await fleet.submit(opened("a"), *calls)
     await eventually(_waiting(fleet), "they wait")
     await fleet.decided(3_000)
 
-    assert len(fleet.refused) in (2_999, 3_000)  # on a late machine the first one is given up, too
+    assert len(fleet.refused) in (2_999, 3_000)  # on a slow machine the first one times out, too

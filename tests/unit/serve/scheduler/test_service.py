@@ -1,4 +1,4 @@
-"""The scheduler's service, without Ray: epochs, long-polls, what is saved, who is forgotten."""
+"""The scheduler service without Ray: epochs, long-polls, saves, and lost replicas and ingresses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ _FOREVER_S = 60.0
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """An empty store, saved to without delay; the services on it are stopped at the end."""
+    """Services on an empty store that is saved without delay; they are stopped at the end."""
     services = Services(clock=SteadyClock, save_interval_s=0.01)
     yield services
     await services.close()
@@ -43,23 +43,23 @@ async def services() -> AsyncIterator[Services]:
 
 @pytest.fixture
 async def service(services: Services) -> SchedulerService:
-    """A service that leads."""
+    """Leading service."""
     return await services.start()
 
 
 inference = partial(services_module.inference, prompt_tokens=50)
-"""Needs 60 of the replica's 100 tokens."""
+"""Inference that needs 60 of the replica's 100 tokens."""
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> None:
-    """End a call that still waits."""
+    """Cancel a waiting call."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
 
 
 async def leased(service: SchedulerService) -> Grant:
-    """Let replica `r` pull, an inference `q` come and its lease be pulled; return that."""
+    """Let replica `r` pull, submit inference `q`, and return its pulled lease."""
     await service.pull(pull(1))
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     (grant,) = grants(await service.pull(pull(2)))
@@ -72,7 +72,7 @@ async def leased(service: SchedulerService) -> Grant:
 async def test_grant_brings_the_limits_of_its_tenant(
     service: SchedulerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer tells the caller how much is left; without limits nothing is asked or sent."""
+    """The caller reads in the answer how much of the limit is left."""
     mail = await service.submit_many("i", 1, 0, (opened(), inference("q0")))
     assert {} == mail.standings
     left = LimitStanding("t", "inferences", 60.0, 59.0, 1.0, 60.0)
@@ -88,7 +88,7 @@ async def test_grant_brings_the_limits_of_its_tenant(
 
 
 async def test_position_of_what_came_goes_with_the_answer(service: SchedulerService) -> None:
-    """Only of new ones: what is told anew to another scheduler had its position before."""
+    """Only new inferences get a position; repeated ones got theirs from the previous scheduler."""
     items = (
         *(opened("a"), inference("a1", "a"), opened("b", 50.0), inference("b1", "b")),
         *(opened("c"), inference("c1", "c", resubmitted=True), inference("lost", "of nobody")),
@@ -103,13 +103,13 @@ async def test_position_of_what_came_goes_with_the_answer(service: SchedulerServ
 
 
 async def test_status_counts_decisions_and_the_time_they_took(service: SchedulerService) -> None:
-    """Its readers subtract two readings: what a load cost, and no more."""
+    """Readers subtract two readings to get the decisions and time of a load."""
     before = (await service.status())["decisions"]
     await service.open_application(opened())
     await service.submit_many("i", 1, 0, (inference("q"),))
 
     after = (await service.status())["decisions"]
-    # The opening, the inference, and that its ingress was heard of.
+    # the opening, the inference, and the sign of life of its ingress
     assert before["count"] + 3 == after["count"]
     assert after["total_s"] > before["total_s"]
     assert after["count"] == sum(count for _, count in after["at_most_s"])
@@ -121,7 +121,7 @@ async def test_status_counts_decisions_and_the_time_they_took(service: Scheduler
 async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
     service: SchedulerService,
 ) -> None:
-    """A long-poll that waited would hold up the recovery from a restart by its 20 s."""
+    """A waiting long-poll would delay the recovery after a restart by 20 s."""
     before = await service.status()
     answers = (
         await service.submit_many("i", 0, 0, (opened(), inference("q"))),
@@ -142,7 +142,7 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
 async def test_grant_that_can_be_made_at_once_comes_with_the_answer(
     service: SchedulerService,
 ) -> None:
-    """An idle system must not cost a second round trip."""
+    """An idle system must not need a second round trip."""
     pulling = asyncio.create_task(service.pull(pull(1, wait_s=_FOREVER_S)))
     await eventually(lambda: "r" in service.term.driver.outboxes.replicas, "the replica pulls")
     mail = await service.submit_many("i", 1, 0, (opened(), inference("q")))
@@ -153,10 +153,10 @@ async def test_grant_that_can_be_made_at_once_comes_with_the_answer(
 
 
 async def test_abandoned_long_poll_does_not_eat_its_messages(service: SchedulerService) -> None:
-    """Ray completes a call whose caller has gone, with the messages in its hand."""
+    """Ray completes the call of a caller that has gone, and its messages must not be lost."""
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     abandoned = asyncio.create_task(service.poll_grants("i", 1, 0))
-    await asyncio.sleep(0)  # it polls
+    await asyncio.sleep(0)  # the ingress polls
     await service.pull(pull(1))
     lost = await abandoned
     again = await service.poll_grants("i", 1, 0)
@@ -166,7 +166,7 @@ async def test_abandoned_long_poll_does_not_eat_its_messages(service: SchedulerS
 
 
 async def test_newer_call_releases_the_older_one_with_nothing(service: SchedulerService) -> None:
-    """Two polls would share an ingress's messages; a replica tells news by a second pull."""
+    """Two polls would share an ingress's messages; a replica sends news by a second pull."""
     polls = [asyncio.create_task(service.poll_grants("i", 1, 0)) for _ in range(2)]
     pulls = [asyncio.create_task(service.pull(pull(n, wait_s=_FOREVER_S))) for n in (1, 2)]
 
@@ -179,7 +179,7 @@ async def test_newer_call_releases_the_older_one_with_nothing(service: Scheduler
 async def test_refused_lease_says_whether_its_inference_still_waits(
     service: SchedulerService,
 ) -> None:
-    """An ingress whose inference has ended here must submit it anew, or wait for ever."""
+    """An ingress whose inference has ended here must resubmit it, or would wait forever."""
     grant = await leased(service)
     waits = await service.refuse_lease("q", grant.lease_id, NackReason.LEASE)
     known = await service.refuse_lease("other", grant.lease_id, NackReason.LEASE)
@@ -190,10 +190,10 @@ async def test_refused_lease_says_whether_its_inference_still_waits(
 # --- replicas
 
 
-async def test_replica_may_be_silent_until_its_last_connection_is_lost(
+async def test_connected_replica_may_be_silent(
     service: SchedulerService,
 ) -> None:
-    """Its process lives, as its machine says."""
+    """An open connection shows that the replica's process lives."""
     connected = {"r"}
     service.is_connected = connected.__contains__
     await service.pull(pull(1))
@@ -201,15 +201,15 @@ async def test_replica_may_be_silent_until_its_last_connection_is_lost(
     assert replica.connected
 
     service.replica_disconnected("r")
-    assert replica.connected  # it has another one
+    assert replica.connected  # the replica has another connection
 
     connected.clear()
     service.replica_disconnected("r")
     assert not replica.connected
 
 
-async def test_pull_that_was_overtaken_is_not_taken(service: SchedulerService) -> None:
-    """Its report is older than what is known, and would take leases for forgotten."""
+async def test_overtaken_pull_is_ignored(service: SchedulerService) -> None:
+    """The overtaken report is older than the state and would mark leases as forgotten."""
     await service.pull(pull(2))
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     (grant,) = grants(await service.pull(pull(3)))
@@ -224,7 +224,7 @@ async def test_pull_that_was_overtaken_is_not_taken(service: SchedulerService) -
 async def test_first_pull_of_an_unknown_replica_has_to_say_what_it_holds(
     service: SchedulerService,
 ) -> None:
-    """Also of one that was given up: its leases wait again, and are to be stopped there."""
+    """A replica that was lost must report its old leases to have them stopped."""
     answers = [await service.pull(pull(1, progress=None))]
     await service.pull(pull(2))
     answers.append(await service.pull(pull(3, progress=None)))
@@ -237,11 +237,14 @@ async def test_first_pull_of_an_unknown_replica_has_to_say_what_it_holds(
     assert ["1-1"] == [message.lease_id for _, message in back.messages]
 
 
-async def test_end_that_is_reported_again_is_no_late_report(service: SchedulerService) -> None:
-    """Replicas repeat an end until it is confirmed; the count is of leases given up too soon."""
+async def test_repeated_end_does_not_count_as_a_late_report(service: SchedulerService) -> None:
+    """Replicas repeat an end until it is confirmed.
+
+    Only leases that were revoked too early count.
+    """
     grant = await leased(service)
     end = LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED)
-    await service.pull(pull(4, finished=(end,)))  # the third was overtaken
+    await service.pull(pull(4, finished=(end,)))  # the third pull was overtaken
     await service.pull(pull(5, finished=(end,)))
 
     status = await service.status()
@@ -249,7 +252,7 @@ async def test_end_that_is_reported_again_is_no_late_report(service: SchedulerSe
 
 
 async def test_replica_that_comes_back_is_sent_its_leases(services: Services) -> None:
-    """Its line was dropped while it was silent; new numbers must not look read to it."""
+    """The outbox was dropped while the replica was silent; new numbers must not look confirmed."""
     service = await services.start(replica_timeout_s=0.05)
     await service.pull(pull(1))
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
@@ -266,7 +269,7 @@ async def test_replica_that_comes_back_is_sent_its_leases(services: Services) ->
 
 
 async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(services: Services) -> None:
-    """Ingresses come and go; mail that nobody reads must not pile up."""
+    """Ingresses come and go, and unread mail must not accumulate."""
     service = await services.start(ingress_timeout_s=0.05)
     poll = asyncio.create_task(service.poll_grants("i", 1, 0))
     await eventually(lambda: "i" in service.term.driver.outboxes.ingresses, "it polls")
@@ -275,10 +278,10 @@ async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(services:
     assert not service.term.driver.outboxes.ingresses
 
 
-async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(
+async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
     services: Services,
 ) -> None:
-    """What it had waiting was ended: under its old name its callers would wait for ever."""
+    """Its waiting inferences were ended, so under its old name its callers would wait forever."""
     service = await services.start(ingress_timeout_s=0.05)
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     await eventually(lambda: not service.term.driver.outboxes.ingresses, "it is given up")
@@ -293,10 +296,10 @@ async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(
     assert 1 == (await service.status())["waiting"]
 
 
-async def test_end_is_told_once_it_is_stored_and_forgotten_once_that_is_read(
+async def test_end_is_reported_when_stored_and_forgotten_when_read(
     services: Services,
 ) -> None:
-    """A successor that restores it knows that it is counted."""
+    """A successor that restores the end has already counted it."""
     service = await services.start()
     arrival, item = replace(opened(), keeps_ends=True), inference("q", is_counted=False)
     await service.submit_many("i", 1, 0, (arrival, item))
@@ -316,7 +319,7 @@ async def test_end_is_told_once_it_is_stored_and_forgotten_once_that_is_read(
 
 
 async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: SchedulerService) -> None:
-    """A replica that shuts down says so: nobody has to wait for its silence."""
+    """A replica that shuts down says so, and its leases need not wait for a timeout."""
     await service.pull(pull(1))
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     await service.leave("r")
@@ -325,10 +328,10 @@ async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: Schedu
     assert ({}, 1, 0) == (status["replicas"], status["waiting"], status["in_flight"])
 
 
-async def test_dead_engine_makes_suspects_before_its_report_lets_them_wait_again(
+async def test_dead_engine_marks_suspects_before_they_are_requeued(
     service: SchedulerService,
 ) -> None:
-    """They would be leased again at once, and side by side, with the one that killed it."""
+    """Otherwise the inference that killed the engine would be granted again beside the others."""
     grant = await leased(service)
     failed = EngineFailed("r", "r", FailureCause.CRASH, (LeaseRun(grant.lease_id, 0.3),))
     ends = (LeaseFinished(grant.lease_id, 50, 1, None),)
@@ -342,8 +345,8 @@ async def test_dead_engine_makes_suspects_before_its_report_lets_them_wait_again
     assert (1, 1) == (status["suspects"], status["waiting"])
 
 
-async def test_crash_of_a_replica_makes_suspects_once(service: SchedulerService) -> None:
-    """The notice of it is sent again if its answer is lost."""
+async def test_crash_of_a_replica_marks_suspects_once(service: SchedulerService) -> None:
+    """The crash notice is repeated if its answer is lost."""
     await leased(service)
     for _ in range(2):
         await service.replica_crashed("r")
@@ -358,7 +361,7 @@ async def test_crash_of_a_replica_makes_suspects_once(service: SchedulerService)
 
 
 async def test_settings_change_while_inferences_wait(service: SchedulerService) -> None:
-    """Changing the policy must not cost the queue."""
+    """A change of the policy must keep the queue."""
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     assert 1 == await service.configure({"policy": "fcfs", "admission": "prompt"})
 
@@ -367,7 +370,7 @@ async def test_settings_change_while_inferences_wait(service: SchedulerService) 
 
 
 async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerService) -> None:
-    """Half a change would be worse than none."""
+    """A half-applied change would be worse than none."""
     before = (await service.status())["settings"]
     with pytest.raises(ConfigError, match="admission: 'guess' is not one of peak, prompt"):
         await service.configure({"policy": "fcfs", "admission": "guess"})
@@ -379,7 +382,7 @@ async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerSer
 
 
 async def test_next_scheduler_has_tags_settings_and_order_of_the_last(services: Services) -> None:
-    """A restart must not turn the order round."""
+    """A restart must not reverse the order."""
     first = await services.start()
     await first.configure({"policy": "justitia", "admission": "prompt"})
     tags = {}
@@ -394,7 +397,7 @@ async def test_next_scheduler_has_tags_settings_and_order_of_the_last(services: 
     await second.submit_many("i", 2, 0, again)
     mail = await second.pull(pull(2, epoch=2))
 
-    # The replica that the first one knew has reported, so nothing holds the grants any more.
+    # The replica of the first scheduler has reported, so nothing delays the grants any more.
     assert ["q-fast"] == [grant.request_id for grant in grants(mail)]
     assert 10 * tags["fast"] == tags["slow"]
     known = {name: await second.application(name) for name in tags}
@@ -405,7 +408,7 @@ async def test_next_scheduler_has_tags_settings_and_order_of_the_last(services: 
 async def test_nothing_is_granted_before_the_known_replicas_have_reported(
     services: Services,
 ) -> None:
-    """What they run is not known yet: a lease might be the second for one inference."""
+    """A lease granted now could be the second one for an inference that still runs."""
     first = await services.start()
     await first.pull(pull(1))
     await first.term.end()
@@ -420,7 +423,7 @@ async def test_nothing_is_granted_before_the_known_replicas_have_reported(
 
 
 async def test_lease_that_finished_during_the_restart_is_not_run_again(services: Services) -> None:
-    """Its replica reports the end to the new scheduler; the ingress may not have it yet."""
+    """The replica reports the end to the new scheduler; the ingress may not have it yet."""
     first = await services.start()
     grant = await leased(first)
     await first.term.end()
@@ -431,14 +434,14 @@ async def test_lease_that_finished_during_the_restart_is_not_run_again(services:
     await second.pull(pull(1, epoch=2, finished=(finished,)))
 
     status = await second.status()
-    # Grants go on counting where the first scheduler was: it made this one.
+    # Grants are counted from the first scheduler on, which made this one.
     assert (0, 0, 1) == (status["waiting"], status["in_flight"], status["grants"])
 
 
 async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
     services: Services,
 ) -> None:
-    """The answers to its pulls were lost: a replica tells the new one what it told the old one."""
+    """The answers to the replica's pulls were lost, so it repeats the end to the new scheduler."""
     first = await services.start()
     grant = await leased(first)
     end = (LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED),)
@@ -459,7 +462,7 @@ async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
 
 
 async def test_lost_store_degrades_the_scheduler_and_it_catches_up(services: Services) -> None:
-    """Scheduling goes on in memory; what happened meanwhile is saved once there is a store."""
+    """Scheduling continues in memory and is saved once the store is back."""
     service = await services.start()
     services.store.away = True
     await eventually(lambda: services.revivals, "the store is revived")
@@ -477,7 +480,7 @@ async def test_lost_store_degrades_the_scheduler_and_it_catches_up(services: Ser
 
 @pytest.mark.slow
 async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services) -> None:
-    """Without one it cannot know what was promised; it says that it is not ready."""
+    """Without the store it cannot read the earlier grants and reports that it is not ready."""
     services.store.away = True
     service = services.service()
     starting = asyncio.create_task(service.term.begin())
@@ -493,18 +496,18 @@ async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services)
     assert 1 == (await call).epoch
 
 
-async def test_abandoned_scheduler_stands_down(services: Services) -> None:
-    """A detached actor that nobody needs any more must not hold memory for ever."""
+async def test_scheduler_without_callers_stops(services: Services) -> None:
+    """A detached actor without callers must not hold memory forever."""
     await services.start(abandoned_s=0.05)
     await eventually(lambda: services.reasons, "it stands down")
 
     assert "nobody has called for 0.05 s" == services.reasons[0]
 
 
-async def test_grant_that_goes_with_the_answer_to_a_batch_is_no_sign_of_silence(
+async def test_grant_in_the_answer_to_a_batch_does_not_mark_the_ingress_silent(
     service: SchedulerService,
 ) -> None:
-    """A cancellation in it made the room: that grant is told, and asks for no other message."""
+    """The grant was possible because of a cancellation in the same batch."""
     await service.pull(pull(1))
     batch = (opened(), inference("q1"), inference("q2"))
     running = asyncio.create_task(service.pull(pull(2, wait_s=_FOREVER_S)))

@@ -1,4 +1,4 @@
-"""A full scheduler and the ingress before it: who is refused hears so, and leaves nothing."""
+"""A full scheduler and its ingress: refused callers get an error and leave no state behind."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,25 +16,28 @@ from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import Services
 
 _MOST = 10
-"""Applications, and inferences: eight of a tenant that is alone."""
+"""Limit of applications, and of inferences; a single tenant may use eight."""
 
 
 class Handle(Services):
-    """A service as a client calls it; another one may take its place."""
+    """Scheduler service behind a client's handle; a second one may replace it."""
 
     def __init__(self) -> None:
         super().__init__(clock=SteadyClock, save_interval_s=0.01)
         self.leader: SchedulerService | None = None
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return its answer, as to another process: a caller that leaves does not end the call."""
+        """Return the answer of a method.
+
+        As between processes, a cancelled caller does not end the call.
+        """
         await asyncio.sleep(0)
         if self.leader is None:
             raise ConnectionLost("away")
         return await asyncio.shield(getattr(self.leader, method)(*arguments))
 
     async def replace(self, most: int = _MOST) -> None:
-        """Let a scheduler with such limits lead."""
+        """Let a scheduler with these limits lead."""
         self.leader = None
         await self.close()
         limits = {"max_open_applications": most, "max_waiting_inferences": most}
@@ -42,12 +45,12 @@ class Handle(Services):
 
 
 async def _nothing() -> None:
-    """There is nothing to configure."""
+    """Do nothing on configuration."""
 
 
 @pytest.fixture
 async def handle() -> AsyncIterator[Handle]:
-    """A scheduler that leads."""
+    """Leading scheduler."""
     handle = Handle()
     await handle.replace()
     yield handle
@@ -56,7 +59,7 @@ async def handle() -> AsyncIterator[Handle]:
 
 @pytest.fixture
 async def client(handle: Handle) -> AsyncIterator[QueueClient]:
-    """An ingress that knows it."""
+    """Ingress that follows the scheduler's epoch."""
     client = QueueClient(handle, lambda ended: None, _nothing, 1_000, 0.0)
     client.session.start()
     await eventually(lambda: client.session.epoch == 1, "it knows the epoch")
@@ -65,18 +68,16 @@ async def client(handle: Handle) -> AsyncIterator[QueueClient]:
 
 
 def opening(client: QueueClient, name: str) -> ApplicationArrived:
-    """Return the opening of an application."""
     return ApplicationArrived(name, "c", "t", 1.0, 100.0, client.session.ingress_id)
 
 
 def inference(client: QueueClient, request_id: str, application_id: str) -> InferenceSubmitted:
-    """Return an inference of an application."""
     ingress_id = client.session.ingress_id
     return InferenceSubmitted(request_id, application_id, "0", ingress_id, 10, 5, 5)
 
 
 async def until_waiting(handle: Handle, count: int) -> None:
-    """Return once so many inferences wait at the scheduler."""
+    """Return once `count` inferences wait at the scheduler."""
 
     async def they_wait() -> bool:
         return bool((await handle.call("status"))["waiting"] == count)
@@ -85,15 +86,15 @@ async def until_waiting(handle: Handle, count: int) -> None:
 
 
 def call(client: QueueClient, name: str) -> PendingInference:
-    """Submit an inference that is an application of its own."""
+    """Submit an inference as an application with one call."""
     item = inference(client, f"q-{name}", name)
     return client.submit_inference(item, opening(client, name), is_last=True)
 
 
-async def test_each_refused_call_hears_so_and_is_forgotten_on_both_sides(
+async def test_refused_call_gets_an_error_and_is_forgotten_on_both_sides(
     client: QueueClient, handle: Handle
 ) -> None:
-    """Of twelve applications of one inference the last four are too many."""
+    """Of twelve applications with one inference each, the last four exceed the limit."""
     tickets = [call(client, f"a{i:02}") for i in range(12)]
     for ticket in tickets[8:]:
         with pytest.raises(TooManyApplications):
@@ -109,7 +110,7 @@ async def test_each_refused_call_hears_so_and_is_forgotten_on_both_sides(
 async def test_full_queue_leaves_the_application_open_for_later(
     client: QueueClient, handle: Handle
 ) -> None:
-    """An agent whose ninth call is refused goes on with it when the others are done."""
+    """An agent whose ninth call is refused continues when the others are done."""
     await client.open_application(opening(client, "a"))
     tickets = [client.submit_inference(inference(client, f"q{i}", "a")) for i in range(9)]
     with pytest.raises(QueueFull, match=r"scheduler\.max_waiting_inferences"):
@@ -123,10 +124,10 @@ async def test_full_queue_leaves_the_application_open_for_later(
     assert "a" in client.pending.applications
 
 
-async def test_lower_limit_of_the_next_scheduler_loses_nothing_that_waits(
+async def test_lower_limit_after_a_restart_keeps_waiting_inferences(
     client: QueueClient, handle: Handle
 ) -> None:
-    """An operator lowers a limit and restarts: what was taken is kept, what is new is refused."""
+    """An operator lowers a limit and restarts: accepted inferences stay, new ones are refused."""
     tickets = [call(client, f"a{i}") for i in range(8)]
     await until_waiting(handle, 8)
     await handle.replace(most=2)
@@ -138,10 +139,10 @@ async def test_lower_limit_of_the_next_scheduler_loses_nothing_that_waits(
     assert 8 == len(client.pending.applications)
 
 
-async def test_each_refused_caller_hears_of_a_slot_of_its_own(client: QueueClient) -> None:
-    """Over the wire to the error: those that come back at once would all but one be refused.
+async def test_each_refused_caller_gets_a_separate_retry_slot(client: QueueClient) -> None:
+    """Callers that all returned at the same time would be refused again, but for one.
 
-    By itself an opening is refused in the answer, with its first inference in the mail.
+    An opening by its own call is refused in the answer, one with an inference in the mail.
     """
     await client.open_application(opening(client, "a"))
     tickets = [client.submit_inference(inference(client, f"q{i}", "a")) for i in range(12)]

@@ -1,4 +1,4 @@
-"""Nothing is let in before a scheduler has settings: stored ones, or those that it is given."""
+"""A scheduler admits nothing before it has settings, stored ones or those of an ingress."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,14 +14,14 @@ from tests.unit.serve.scheduler.services import Services, inference, opened, pul
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """An empty store; the services on it are stopped at the end."""
+    """Services on an empty store, stopped at the end."""
     services = Services()
     yield services
     await services.close()
 
 
 async def _call_to_let_in(service: SchedulerService, method: str) -> asyncio.Task[Any]:
-    """Begin a call that would let work in, and return it once it waits or has ended."""
+    """Start a call that would admit work, and return it once it waits or has ended."""
     calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         "open_application": lambda: service.open_application(opened()),
         "submit_many": lambda: service.submit_many(
@@ -38,10 +38,10 @@ _LETTING_IN = pytest.mark.parametrize("method", ["open_application", "submit_man
 
 
 @_LETTING_IN
-async def test_nothing_is_let_in_before_the_settings_are_known(
+async def test_nothing_is_admitted_before_the_settings_arrive(
     services: Services, method: str
 ) -> None:
-    """A scheduler that found none knows no quota: it lets in what its ingress allows, after it."""
+    """A scheduler without settings has no quotas and would admit everything."""
     service = services.service()
     await service.term.begin()
     call = await _call_to_let_in(service, method)
@@ -55,10 +55,10 @@ async def test_nothing_is_let_in_before_the_settings_are_known(
 
 
 @_LETTING_IN
-async def test_wait_for_settings_ends_with_an_error_that_says_so(
+async def test_wait_for_settings_ends_with_an_error(
     services: Services, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ingresses may be cut off from it: the caller is told, and may try again."""
+    """The ingresses that hold the settings may be cut off; the caller may retry."""
     monkeypatch.setattr(leadership, "_SETTINGS_WITHIN_S", 0.01)
     service = services.service()
     await service.term.begin()
@@ -70,7 +70,7 @@ async def test_wait_for_settings_ends_with_an_error_that_says_so(
 
 
 async def test_epoch_and_mail_do_not_wait_for_settings(services: Services) -> None:
-    """By the epoch an ingress learns that it has to give them."""
+    """An ingress learns from the epoch that it has to send the settings."""
     service = services.service()
     await service.term.begin()
     other_epoch = await service.submit_many("i", 0, 0, (opened(),))
@@ -80,8 +80,8 @@ async def test_epoch_and_mail_do_not_wait_for_settings(services: Services) -> No
     assert not empty.messages
 
 
-async def test_scheduler_that_was_given_no_settings_leaves_none(services: Services) -> None:
-    """Its successor would take the defaults for what an operator has set."""
+async def test_scheduler_without_settings_stores_none(services: Services) -> None:
+    """The successor would mistake stored defaults for the operator's settings."""
     first = services.service()
     await first.term.begin()
     await first.pull(pull(1))

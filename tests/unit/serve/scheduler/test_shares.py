@@ -1,4 +1,4 @@
-"""Shares by node of the tree, as the status tells them."""
+"""Shares of the tenant tree's nodes, as the status shows them."""
 
 import pytest
 
@@ -19,8 +19,11 @@ def _driver(policy: str, options: dict[str, object]) -> CoreDriver:
     return driver
 
 
-def test_nodes_tell_weight_fair_share_and_what_is_used() -> None:
-    """T has 3 of 4, and half of it each of its children; two inferences hold half each."""
+def test_nodes_report_weight_fair_share_and_usage() -> None:
+    """Node T has 3 of 4 shares and its children half of that each.
+
+    Two inferences hold half each.
+    """
     told = {
         one["node"]: one for one in shares_view(_driver("justitia", {"fairness": "tenant"}).core)
     }
@@ -35,8 +38,8 @@ def test_nodes_tell_weight_fair_share_and_what_is_used() -> None:
     ]
 
 
-def test_without_fairness_between_tenants_no_fair_share_is_told() -> None:
-    """What is used and what waits is told all the same."""
+def test_without_tenant_fairness_no_fair_share_is_reported() -> None:
+    """Usage and waiting inferences are reported all the same."""
     told = shares_view(_driver("fcfs", {}).core)
 
     assert {one["fair_share"] for one in told} == {None}
@@ -44,8 +47,8 @@ def test_without_fairness_between_tenants_no_fair_share_is_told() -> None:
     assert sum(one["used"] for one in told if "/" not in one["node"]) == 1
 
 
-def test_nodes_that_hold_most_are_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer stays small however many tenants there are."""
+def test_nodes_with_the_largest_usage_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer has a bounded size, however many tenants exist."""
     monkeypatch.setattr(shares, "MAX_NODES", 2)
     told = shares_view(_driver("justitia", {"fairness": "tenant"}).core)
 

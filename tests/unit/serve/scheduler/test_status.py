@@ -1,4 +1,4 @@
-"""What a scheduler tells people: who is next and why, and how far behind each application is."""
+"""The scheduler's status: order of applications, its reasons, tags and lags."""
 
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -25,11 +25,12 @@ _PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9, 1e9)
 
 @pytest.fixture
 def core() -> CoreDriver:
-    """A giant that runs on the only seat, a mouse that waits for it, and one that is idle.
+    """Return a core with one running, one waiting and one idle application, and a single seat.
 
-    The giant's first token (40: 39 of prompt and itself) takes V to 40, where the mouse comes with
-    a cost of 2. The next nine, 41 + … + 49 = 405, are served 9 s later: GPS gives each of the two 2
-    of them, and the giant the rest, which takes V to 42 + 401 = 443. There the idle one comes.
+    The giant's first token (40: 39 of prompt and itself) takes V to 40, where the mouse arrives
+    with a cost of 2. The next nine, 41 + … + 49 = 405, are served 9 s later: GPS gives each
+    application 2 of them and the giant the remaining 401, which takes V to 42 + 401 = 443. Then the
+    idle one arrives.
     """
     driver = CoreDriver(SchedulerCore(timeouts=_PATIENT))
     driver.open("giant", 931, tenant="big")
@@ -46,13 +47,13 @@ def core() -> CoreDriver:
 
 
 def first_names(driver: CoreDriver, most: int = 10) -> list[str]:
-    """Return the ids of the first applications, as told."""
+    """Return the ids of the first applications in the status."""
     told = first_applications(driver.core, driver.now, most)
     return [application["application_id"] for application in told]
 
 
-def test_head_says_who_is_next_and_why(core: CoreDriver) -> None:
-    """F is V at the mouse's arrival and its cost, 40 + 2; it waits since, for the giant's seat."""
+def test_head_names_the_next_application_and_the_reason(core: CoreDriver) -> None:
+    """F is V at the mouse's arrival plus its cost, 40 + 2; it waits for the giant's seat."""
     assert {
         "application_id": "mouse",
         "application_class": "class",
@@ -68,7 +69,7 @@ def test_head_says_who_is_next_and_why(core: CoreDriver) -> None:
 
 
 def test_applications_come_in_order_with_their_tags_and_lags(core: CoreDriver) -> None:
-    """What waits, what runs, the rest; the mouse is late by all that was served since V was 40."""
+    """Waiting ones come first, then running ones; the mouse's lag is all service since V was 40."""
     mouse, giant, idle = first_applications(core.core, core.now, 10)
 
     fields = ("application_id", "virtual_finish_time", "waiting", "running")
@@ -80,8 +81,8 @@ def test_applications_come_in_order_with_their_tags_and_lags(core: CoreDriver) -
     assert ["mouse", "giant"] == first_names(core, 2)
 
 
-def test_application_is_told_with_the_rule_that_recognised_it() -> None:
-    """Empty, if nobody said: one of an older record, say."""
+def test_application_is_shown_with_its_recognition_rule() -> None:
+    """Applications of older records have no rule, shown as an empty text."""
     driver = CoreDriver()
     driver.open("a", recognized_by="metadata")
     driver.open("b")
@@ -91,13 +92,13 @@ def test_application_is_told_with_the_rule_that_recognised_it() -> None:
 
 
 class _NotWalked(dict[str, Any]):
-    """Live applications, or what failed saves have left of them: there may be 50,000."""
+    """Dictionary of live applications, of which there may be 50,000, that fails when iterated."""
 
     def __iter__(self) -> Iterator[str]:
         return map(_fail, ("the first",))
 
     def values(self) -> Any:
-        """Return what fails when it is walked over."""
+        """Fail the test, because a walk over all values is too slow."""
         return iter(self)
 
 
@@ -105,8 +106,8 @@ def _fail(name: str) -> NoReturn:
     raise AssertionError(f"walked over: {name}")
 
 
-def test_nothing_is_walked_over_that_is_not_shown() -> None:
-    """Readiness probes ask for this all the time: with 50,000 applications a walk took 22 ms."""
+def test_status_iterates_only_over_shown_applications() -> None:
+    """Readiness probes read the status; with 50,000 applications a full walk took 22 ms."""
     driver = CoreDriver()
     for name in "abc":
         driver.open(name)
@@ -121,7 +122,7 @@ def test_nothing_is_walked_over_that_is_not_shown() -> None:
 
 
 def test_applications_of_tenants_are_merged_by_their_keys() -> None:
-    """With fairness between tenants a tenant's second one may come before another's first."""
+    """With tenant fairness one tenant's second application may precede another's first."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=_PATIENT))
     for name, cost, tenant in (("a", 10, "t"), ("b", 20, "t"), ("c", 1_000, "u"), ("d", 30, "t")):
         driver.open(name, cost, tenant=tenant)
@@ -131,8 +132,8 @@ def test_applications_of_tenants_are_merged_by_their_keys() -> None:
     assert ["a", "b", "d", "c"] == first_names(driver) == sorted(tags, key=tags.__getitem__)
 
 
-def test_order_told_is_the_order_granted() -> None:
-    """Under a policy of other keys, too: whoever reads it plans by it."""
+def test_reported_order_is_the_order_of_grants() -> None:
+    """Readers plan with this order, which must hold under policies with other keys, too."""
     driver = CoreDriver(SchedulerCore("sjf", timeouts=_PATIENT))
     for name, output in (("a", 30), ("b", 5), ("c", 17), ("d", 8)):
         driver.open(name)
@@ -145,9 +146,9 @@ def test_order_told_is_the_order_granted() -> None:
 
 
 def test_head_without_a_replica_waits_for_one_and_after_a_restart_for_reports() -> None:
-    """Engines that load for minutes are nothing that the order could change.
+    """Engines load for minutes, which the order cannot change.
 
-    What ran under the scheduler before may still run, and holds the room.
+    Inferences granted before a scheduler restart may still run and occupy the memory.
     """
     driver, recovering = CoreDriver(), CoreDriver()
     recovering.core.recover(["r0"], recovering.now)
@@ -161,8 +162,8 @@ def test_head_without_a_replica_waits_for_one_and_after_a_restart_for_reports() 
     assert ["replica", "recovery", "replica"] == [head["waits_for"] for head in heads if head]
 
 
-def test_policy_that_holds_back_says_for_how_long() -> None:
-    """At 100 s a client that has had its one request of [60, 120) goes on in 20 s."""
+def test_policy_that_delays_an_application_reports_the_delay() -> None:
+    """At 100 s a client that used its one request of [60, 120) continues in 20 s."""
     driver = CoreDriver(SchedulerCore(policy_path("rpm"), {"requests_per_minute": 1}))
     driver.open()
     driver.submit("x")
@@ -176,7 +177,7 @@ def test_policy_that_holds_back_says_for_how_long() -> None:
 
 
 def test_replicas_tell_what_they_hold_and_run(core: CoreDriver) -> None:
-    """KV by the replica's own gauge, beside what is leased to it by the scheduler."""
+    """KV usage by the replica's own gauge is shown beside the tokens leased by the scheduler."""
     view = core_view(core.core, core.now, {"r0": 49}.get)
 
     assert (1, 1, 0) == (view["waiting"], view["in_flight"], view["kept_out"])
@@ -196,7 +197,7 @@ def test_replicas_tell_what_they_hold_and_run(core: CoreDriver) -> None:
 
 
 def test_lease_whose_payload_has_not_come_does_not_run() -> None:
-    """A replica with leases and nothing that runs waits for an ingress."""
+    """A replica with leases but no running ones waits for an ingress."""
     driver = CoreDriver()
     driver.open()
     driver.submit("x")
@@ -206,8 +207,8 @@ def test_lease_whose_payload_has_not_come_does_not_run() -> None:
     assert (1, 0, None) == (replica["leases"], replica["running"], replica["used_kv_tokens"])
 
 
-async def test_store_tells_what_is_not_saved_yet() -> None:
-    """What a machine that dies now would take with it."""
+async def test_status_reports_unsaved_changes() -> None:
+    """The status shows what would be lost if the machine failed now."""
     driver, store = CoreDriver(), FakeSchedulerStore()
     kept = CheckpointedCore(store, driver.core)
 
@@ -240,8 +241,8 @@ async def test_store_tells_what_is_not_saved_yet() -> None:
     assert (False, AWAY, 2) == (away["connected"], away["trouble"], away["unsaved_applications"])
 
 
-async def test_what_failed_saves_have_left_is_not_walked_over() -> None:
-    """Readiness probes ask most often when something is wrong. b is in it and has changed again."""
+async def test_status_does_not_iterate_over_unsaved_applications() -> None:
+    """Probes are frequent during failures. Application b is unsaved and has changed again."""
     driver = CoreDriver()
     checkpointer = CheckpointedCore(NoStore(), driver.core).checkpointer
     checkpointer.unsaved = _NotWalked.fromkeys("xyb")
@@ -251,8 +252,8 @@ async def test_what_failed_saves_have_left_is_not_walked_over() -> None:
     assert 5 == store_view(_CONFIG, checkpointer, driver.core)["unsaved_applications"]
 
 
-async def test_without_a_store_nothing_is_late() -> None:
-    """Saves that go nowhere must not look like saves."""
+async def test_without_a_store_no_save_is_late() -> None:
+    """Saves without a store must not be reported as saves."""
     config = AppConfig.parse(
         {"model": {"name": "m", "path": "none"}, "store": {"durability": "none"}}
     )

@@ -1,4 +1,4 @@
-"""Under `durability: strict` nothing of an application leaves the scheduler before it is stored."""
+"""With `durability: strict` nothing of an application leaves the scheduler before it is stored."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,12 +20,12 @@ from tests.unit.serve.scheduler.services import (
 )
 
 _SHORT_S = 0.02
-"""Shorter than a save may take; so only for what is not to be stored."""
+"""Waiting time in seconds for an answer that must not come; shorter than some saves."""
 
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """Strict services."""
+    """Services with strict durability."""
     services = Services(durability="strict", strict_timeout_s=30.0)
     yield services
     await services.close()
@@ -38,8 +38,8 @@ async def with_known(services: Services) -> SchedulerService:
     return service
 
 
-async def test_tag_is_stored_before_it_is_given_out(services: Services) -> None:
-    """That is what strict promises: no tag that was seen is ever forgotten."""
+async def test_tag_is_stored_before_it_is_returned(services: Services) -> None:
+    """Strict durability promises that no published tag is ever lost."""
     service = await services.start()
     services.store.free.clear()
     opening = asyncio.create_task(service.open_application(opened()))
@@ -59,8 +59,8 @@ async def test_tag_is_stored_before_it_is_given_out(services: Services) -> None:
     assert answer.virtual_finish_time == known["virtual_finish_time"]
 
 
-async def test_batched_gives_a_tag_out_at_once() -> None:
-    """The default does not wait for Redis, so a strict test that passes there proves nothing."""
+async def test_batched_durability_returns_a_tag_at_once() -> None:
+    """By default grants do not wait for Redis, so the strict tests prove nothing there."""
     services = Services()
     service = await services.start()
     services.store.free.clear()
@@ -73,7 +73,7 @@ async def test_batched_gives_a_tag_out_at_once() -> None:
 async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
     services: Services,
 ) -> None:
-    """Durability of one must not hold up what is durable already."""
+    """One application's save must not delay applications that are already stored."""
     service = await with_known(services)
     services.store.free.clear()
     new = (opened("new"), inference("q-new", "new"), ApplicationClosed("new"))
@@ -89,7 +89,7 @@ async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
 
 
 async def test_openings_that_come_together_are_stored_together(services: Services) -> None:
-    """One save on its way, and one for all that gathered behind it."""
+    """One save runs, and another one covers all openings that arrived meanwhile."""
     service = await services.start()
     saves = services.store.saves
     await asyncio.gather(*(service.open_application(opened(f"a{n}")) for n in range(100)))
@@ -98,7 +98,7 @@ async def test_openings_that_come_together_are_stored_together(services: Service
 
 
 async def test_opening_is_refused_and_forgotten_while_the_store_is_away(services: Services) -> None:
-    """After a bounded wait: a caller that hangs knows less than one that is told."""
+    """The refusal comes after a bounded wait, because a hanging caller learns nothing."""
     service = await with_known(services)
     admission = service.term.admission
     patient_s, admission._timeout_s = admission._timeout_s, _SHORT_S
@@ -131,8 +131,8 @@ async def test_opening_is_refused_and_forgotten_while_the_store_is_away(services
     assert (await service.open_application(opened("a"))).refusal is None
 
 
-async def test_what_is_cancelled_before_it_is_stored_does_not_run(services: Services) -> None:
-    """Its cancellation is held back behind it, and must not be lost there."""
+async def test_inference_cancelled_before_the_save_does_not_run(services: Services) -> None:
+    """The cancellation is held back with the opening and must not be lost."""
     service = await with_known(services)
     services.store.free.clear()
     items = (opened("a"), inference("q1"), inference("q2"), InferenceCancelled("q1"))
@@ -147,7 +147,7 @@ async def test_what_is_cancelled_before_it_is_stored_does_not_run(services: Serv
 async def test_application_that_is_cancelled_before_it_is_stored_is_over(
     services: Services,
 ) -> None:
-    """What was held back of it is refused, and nobody waits for ever."""
+    """The held-back items are refused, and no caller waits forever."""
     service = await with_known(services)
     services.store.free.clear()
     await service.submit_many("i", 1, 0, (opened("a"), inference("q1")))
@@ -163,7 +163,7 @@ async def test_application_that_is_cancelled_before_it_is_stored_is_over(
 async def test_application_that_is_closed_before_it_is_stored_ends_after_its_inferences(
     services: Services,
 ) -> None:
-    """Closed first, it would refuse what was submitted before."""
+    """A close that overtook the submissions would have them refused."""
     service = await with_known(services)
     services.store.free.clear()
     await service.submit_many("i", 1, 0, (opened("a"), inference("q1")))
@@ -174,8 +174,8 @@ async def test_application_that_is_closed_before_it_is_stored_ends_after_its_inf
     assert ["q1"] == granted(mail)
 
 
-async def test_those_who_wait_to_be_stored_are_let_go_at_the_end(services: Services) -> None:
-    """A shutdown with Redis away must not leave calls behind."""
+async def test_callers_waiting_for_a_save_are_released_on_shutdown(services: Services) -> None:
+    """A shutdown during a Redis outage must not leave waiting calls."""
     service = await services.start()
     services.store.away = True
     opening = asyncio.create_task(service.open_application(opened("a")))

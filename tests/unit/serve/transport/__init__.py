@@ -1,1 +1,1 @@
-"""Connections between our own processes: each file here has one part of them."""
+"""Tests of the connections between the service's processes."""

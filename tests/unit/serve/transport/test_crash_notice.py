@@ -1,4 +1,4 @@
-"""The notice of a crash: who is believed, and what else is turned away."""
+"""Crash notices: whose are accepted, and which other requests the port refuses."""
 
 from collections.abc import AsyncIterator
 
@@ -16,14 +16,12 @@ _REPLICA = Peer("replica", "r0")
 
 @pytest.fixture
 def crashed() -> list[Peer]:
-    """What the listener was told has crashed."""
+    """Processes that were reported to the listener as crashed."""
     return []
 
 
 @pytest.fixture
 async def port(crashed: list[Peer]) -> AsyncIterator[Listener]:
-    """A listener that takes notices."""
-
     async def note(peer: Peer) -> None:
         crashed.append(peer)
 
@@ -32,7 +30,6 @@ async def port(crashed: list[Peer]) -> AsyncIterator[Listener]:
 
 
 async def status_of(port: Listener, body: bytes) -> int:
-    """Return the status of the answer to a notice."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"http://{port.address}{CRASH_PATH}", data=body) as answer,
@@ -41,7 +38,6 @@ async def status_of(port: Listener, body: bytes) -> int:
 
 
 def body_of(peer: Peer, target: str = NAME, key: Key = KEY) -> bytes:
-    """Return the body of a notice."""
     return crash_notice(Offer("127.0.0.1:1", target, key), peer).partition(b"\r\n\r\n")[2]
 
 
@@ -53,7 +49,7 @@ async def test_notice_says_who_has_crashed(port: Listener, crashed: list[Peer]) 
 async def test_notice_for_another_or_of_a_stranger_is_refused(
     port: Listener, crashed: list[Peer]
 ) -> None:
-    """A stranger could have replicas emptied."""
+    """A stranger could otherwise have every replica's leases revoked."""
     signed = msgspec.msgpack.decode(body_of(_REPLICA))
     signed[2] = "r1"
     stranger = Key(KEY.key_id, b"another secret")
@@ -73,7 +69,7 @@ async def test_notice_for_another_or_of_a_stranger_is_refused(
 async def test_notice_that_is_compressed_is_refused_unread(
     port: Listener, crashed: list[Peer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was no gzip was a 500, and two tracebacks for each."""
+    """Invalid gzip used to cause a 500 and two tracebacks per request."""
     url, headers = f"http://{port.address}{CRASH_PATH}", {"Content-Encoding": "gzip"}
     statuses = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Messages of one turn go in one frame; long ones go in pieces, and hold up nobody."""
+"""Messages of one loop turn share a frame, and long messages are split into several."""
 
 import msgspec
 import pytest
@@ -29,12 +29,12 @@ _SMALL_LIMIT = 4 * PIECE_BYTES
 
 
 def raw(value: object) -> msgspec.Raw:
-    """Return a value as it is encoded."""
+    """Return a value in encoded form."""
     return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
 def frames_of(*messages: Message) -> list[bytes]:
-    """Return the frames in which messages go that are sent in one turn."""
+    """Return the frames of messages that are sent in one loop turn."""
     outgoing = Outgoing()
     for message in messages:
         outgoing.put(message)
@@ -46,7 +46,7 @@ def frames_of(*messages: Message) -> list[bytes]:
 
 
 def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
-    """Return the messages that arrive in frames."""
+    """Return the messages decoded from frames."""
     incoming = Incoming(limit)
     return [message for frame in frames for message in incoming.read_frame(frame)]
 
@@ -67,12 +67,12 @@ def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
     ids=lambda message: type(message).__name__,
 )
 def test_message_of_each_kind_arrives_as_it_was_sent(message: Message) -> None:
-    """The tag says which it is."""
+    """The tag identifies the kind of message."""
     assert [message] == read(*frames_of(message))
 
 
 def test_messages_of_one_turn_are_one_frame_in_their_order() -> None:
-    """A frame costs a call of the system; a message costs next to nothing."""
+    """A frame costs a system call, and a message almost nothing."""
     messages = [Item(number % 7, raw(number)) for number in range(500)]
     frames = frames_of(*messages)
 
@@ -80,8 +80,8 @@ def test_messages_of_one_turn_are_one_frame_in_their_order() -> None:
     assert messages == read(*frames)
 
 
-def test_short_message_beside_a_large_body_is_there_before_it_is_whole() -> None:
-    """One large prompt must not hold up the streams of the connection."""
+def test_short_message_arrives_before_a_large_body_is_complete() -> None:
+    """One large prompt must not block the streams of the connection."""
     large, short = Call(1, "unary", raw(b"x" * 20 * PIECE_BYTES)), Item(2, raw(b"part"))
     frames = frames_of(large, short)
 
@@ -91,7 +91,7 @@ def test_short_message_beside_a_large_body_is_there_before_it_is_whole() -> None
 
 
 def test_large_bodies_take_turns() -> None:
-    """The second begins with the first frame, not after the first body."""
+    """The second body starts in the first frame, not after the first body."""
     first, second = (Call(n, "unary", raw(b"x" * n * 5 * PIECE_BYTES)) for n in (3, 1))
     frames = frames_of(first, second)
 
@@ -103,7 +103,7 @@ def test_large_bodies_take_turns() -> None:
 def test_messages_of_one_call_keep_their_order_whatever_their_sizes(
     sizes: list[tuple[int, int]],
 ) -> None:
-    """An end may not overtake its last item, nor a cancel its call."""
+    """An end may not overtake the last item, nor a cancel its call."""
     messages = [Item(call, raw((place, bytes(size)))) for place, (call, size) in enumerate(sizes)]
     frames = frames_of(*messages)
     arrived = read(*frames)
@@ -115,7 +115,7 @@ def test_messages_of_one_call_keep_their_order_whatever_their_sizes(
 
 
 def test_frames_stay_below_the_length_that_closes_a_connection() -> None:
-    """With many messages, each as long as goes without pieces, and many large ones."""
+    """The frame has many messages, each just below the size limit for splitting, and large ones."""
     messages: list[Message] = [Item(n, raw(bytes(PIECE_BYTES - 20))) for n in range(100)]
     messages += [Item(1000 + n, raw(bytes(PIECE_BYTES + 1))) for n in range(100)]
     frames = frames_of(*messages)
@@ -125,7 +125,7 @@ def test_frames_stay_below_the_length_that_closes_a_connection() -> None:
 
 
 def test_waiting_bytes_are_counted() -> None:
-    """Streams pause by them."""
+    """Streams pause by this count."""
     outgoing = Outgoing()
     outgoing.put(Item(1, raw(bytes(1000))))
     outgoing.put(Item(2, raw(bytes(10 * PIECE_BYTES))))
@@ -151,13 +151,13 @@ def test_waiting_bytes_are_counted() -> None:
         msgspec.msgpack.encode([Cancel(1)]) + b"more",
     ],
 )
-def test_frame_that_cannot_be_read_loses_the_connection(frame: bytes) -> None:
-    """What a peer means that does not speak our language is not guessed at."""
+def test_undecodable_frame_closes_the_connection(frame: bytes) -> None:
+    """A frame of an unknown protocol is not interpreted further."""
     with pytest.raises(ConnectionLost, match="a frame cannot be read"):
         read(frame)
 
 
-def test_message_that_is_too_long_loses_the_connection_before_it_is_whole() -> None:
+def test_overlong_message_closes_the_connection_before_its_end() -> None:
     """Pieces without a last one would fill the memory."""
     frames = frames_of(Item(1, raw(bytes(2 * _SMALL_LIMIT))))
     with pytest.raises(ConnectionLost, match=f"longer than {_SMALL_LIMIT} bytes"):

@@ -1,4 +1,4 @@
-"""Who may connect: both sides know the secret, and it is whom the caller wants."""
+"""Handshake of a connection: both sides prove the secret and the caller names its target."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,11 +25,11 @@ from justitia_ray.serve.transport.handshake import (
 from tests.unit.serve.transport.ends import CALLER, KEY, NAME, frame_of, keyring
 
 OTHER = Key(KEY.key_id, b"o" * 32)
-"""Another secret by the same name."""
+"""Different secret under the same key id."""
 
 
 class Wire:
-    """Messages on their way between both sides, all of which are kept."""
+    """Messages between both sides, all of which are recorded."""
 
     def __init__(self) -> None:
         self.to_listener: asyncio.Queue[bytes] = asyncio.Queue()
@@ -37,7 +37,7 @@ class Wire:
         self.said: list[bytes] = []
 
     def send(self, queue: asyncio.Queue[bytes]) -> Callable[[bytes], Awaitable[None]]:
-        """Return what sends to a side."""
+        """Return a function that sends to one side."""
 
         async def send(data: bytes) -> None:
             self.said.append(data)
@@ -46,16 +46,16 @@ class Wire:
         return send
 
     async def greet(self, key: Key, target: str = NAME) -> None:
-        """Do the caller's part."""
+        """Perform the caller's part of the handshake."""
         await greet(self.send(self.to_listener), self.to_caller.get, CALLER, target, key)
 
     async def admit(self, ring: Keyring) -> Peer:
-        """Do the listener's part."""
+        """Perform the listener's part of the handshake."""
         return await admit(self.send(self.to_caller), self.to_listener.get, NAME, ring)
 
 
 async def meet(key: Key, ring: Keyring, target: str = NAME) -> tuple[Any, Any]:
-    """Return what came of the caller's and of the listener's part; one may wait for ever."""
+    """Return the results of the caller's and the listener's part; a hanging part is cancelled."""
     wire = Wire()
     sides = [asyncio.create_task(wire.greet(key, target)), asyncio.create_task(wire.admit(ring))]
     await asyncio.wait(sides, return_when=asyncio.FIRST_EXCEPTION)
@@ -65,13 +65,13 @@ async def meet(key: Key, ring: Keyring, target: str = NAME) -> tuple[Any, Any]:
     return caller, listener
 
 
-async def test_sides_that_know_the_secret_know_each_other() -> None:
-    """The listener hears who has called."""
+async def test_sides_with_the_same_secret_learn_each_others_names() -> None:
+    """The listener learns the caller's name."""
     assert (None, CALLER) == await meet(KEY, keyring(KEY))
 
 
 async def test_key_before_the_current_one_is_accepted_and_an_older_one_is_not() -> None:
-    """A scheduler that is started again has another: nothing is to be closed for that."""
+    """A restarted scheduler has a new key, which must not close existing connections."""
     old, current = Key.new(), Key.new()
 
     assert (None, CALLER) == await meet(old, keyring(KEY, old, current))
@@ -81,15 +81,15 @@ async def test_key_before_the_current_one_is_accepted_and_an_older_one_is_not() 
 
 
 def test_ring_keeps_two_keys_and_takes_no_offer_twice() -> None:
-    """The offer of one scheduler comes again after each lost connection."""
+    """A scheduler's key offer is repeated after each lost connection."""
     old, current = Key.new(), Key.new()
     ring = keyring(KEY, old, current, current)
 
     assert (current, old) == ring.keys
 
 
-async def test_listener_with_another_secret_is_told_nothing_more() -> None:
-    """A caller does not prove itself to somebody who has taken the port."""
+async def test_listener_with_another_secret_receives_no_proof() -> None:
+    """A caller proves nothing to a process that has taken the port."""
     wire = Wire()
     listener = asyncio.create_task(wire.admit(keyring(OTHER)))
     with pytest.raises(ConnectionLost, match="does not know the secret"):
@@ -100,7 +100,7 @@ async def test_listener_with_another_secret_is_told_nothing_more() -> None:
 
 
 async def test_caller_with_another_secret_is_refused() -> None:
-    """Its own proof is what counts, whatever it makes of the listener's."""
+    """Only the caller's own proof counts."""
     wire = Wire()
     listener = asyncio.create_task(wire.admit(keyring(KEY)))
     await wire.send(wire.to_listener)(hello())
@@ -112,7 +112,7 @@ async def test_caller_with_another_secret_is_refused() -> None:
 
 
 async def test_recorded_handshake_is_worth_nothing_the_second_time() -> None:
-    """The listener's nonce is another."""
+    """The listener's nonce differs each time."""
     wire = Wire()
     await asyncio.gather(wire.greet(KEY), wire.admit(keyring(KEY)))
     first, _, last = wire.said
@@ -123,8 +123,8 @@ async def test_recorded_handshake_is_worth_nothing_the_second_time() -> None:
         await again.admit(keyring(KEY))
 
 
-async def test_process_that_has_another_ones_port_by_now_is_not_called() -> None:
-    """Ports are used again; a lease of the one is not the other's."""
+async def test_other_process_on_a_reused_port_is_not_called() -> None:
+    """Ports are reused, and leases of one process are not valid at another."""
     caller, listener = await meet(KEY, keyring(KEY), target="replica-0")
 
     assert "the caller wants 'replica-0': this is replica-1" == str(caller) == str(listener)
@@ -132,7 +132,7 @@ async def test_process_that_has_another_ones_port_by_now_is_not_called() -> None
 
 
 async def test_other_wire_version_is_refused_with_both_named() -> None:
-    """In a rolling upgrade the log is to say what is the matter."""
+    """The log of a rolling upgrade must name both versions."""
     caller, listener = Wire(), Wire()
     task = asyncio.create_task(listener.admit(keyring(KEY)))
     listener.to_listener.put_nowait(hello(wire_version=WIRE_VERSION + 1))
@@ -147,8 +147,8 @@ async def test_other_wire_version_is_refused_with_both_named() -> None:
         await caller.greet(KEY)
 
 
-async def test_later_version_may_say_more_in_its_hello() -> None:
-    """Else the refusal would be that it cannot be read."""
+async def test_hello_of_a_later_version_may_have_more_fields() -> None:
+    """Otherwise the refusal would be a decoding error."""
     later = WIRE_VERSION + 1
     longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(hello(later)), "more"])
     wire = Wire()
@@ -171,7 +171,7 @@ async def test_later_version_may_say_more_in_its_hello() -> None:
     ids=["empty", "garbage", "HTTP", "a call", "other types", "a long name", "a megabyte"],
 )
 async def test_first_message_that_is_no_hello_ends_the_handshake(data: bytes, reason: str) -> None:
-    """Nothing else is decoded for a stranger, and it hears nothing."""
+    """Further bytes of a stranger are not decoded, and it receives no answer."""
     wire = Wire()
     wire.to_listener.put_nowait(data)
     with pytest.raises(ConnectionLost, match=reason):
@@ -182,7 +182,7 @@ async def test_first_message_that_is_no_hello_ends_the_handshake(data: bytes, re
 
 @pytest.mark.parametrize("data", [b"\xc1", b"x" * 5000, msgspec.msgpack.encode(["", False, 1])])
 async def test_answer_that_is_no_challenge_ends_the_handshake(data: bytes) -> None:
-    """Something else listens at the address by now."""
+    """Another program may listen at the address now."""
     wire = Wire()
     wire.to_caller.put_nowait(data)
     with pytest.raises(ConnectionLost, match="a message of the handshake"):
@@ -190,7 +190,7 @@ async def test_answer_that_is_no_challenge_ends_the_handshake(data: bytes) -> No
 
 
 def test_secret_is_shown_nowhere() -> None:
-    """Offers and keys stand in tracebacks and in logs of Ray."""
+    """Offers and keys appear in tracebacks and in Ray's logs."""
     shown = repr([KEY, Offer("a:1", NAME, KEY), keyring(KEY).keys, str(KEY)])
 
     assert KEY.key_id in shown
@@ -205,8 +205,8 @@ def hello(wire_version: int = WIRE_VERSION) -> bytes:
     return msgspec.msgpack.encode(Hello(*fields))
 
 
-def test_proof_is_of_all_that_was_said() -> None:
-    """Nothing of it can be changed on the way: version, role, name, target, nonces, side."""
+def test_proof_covers_the_whole_handshake() -> None:
+    """The proof covers version, role, name, target, nonces and side, so none can be changed."""
     original = msgspec.msgpack.decode(hello(), type=Hello)
     changed = [
         msgspec.structs.replace(original, **{name: value})

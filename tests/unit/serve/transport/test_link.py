@@ -1,4 +1,4 @@
-"""Calls and streams over a connection: order, flow control, cancelling, errors, loss."""
+"""Calls and streams over a connection: order, flow control, cancellation, errors, loss."""
 
 import asyncio
 import gc
@@ -40,13 +40,13 @@ from tests.unit.serve.transport.test_frames import raw, read
 
 @pytest.fixture
 def served() -> Served:
-    """What serves calls, and what it saw."""
+    """Object that serves the calls and records them."""
     return Served()
 
 
 @pytest.fixture
 async def link(served: Served) -> AsyncIterator[SocketLink]:
-    """A connection over a real socket."""
+    """Connection over a real socket."""
     async with linked(served) as link:
         yield link
 
@@ -55,14 +55,14 @@ async def link(served: Served) -> AsyncIterator[SocketLink]:
 
 
 async def test_calls_at_once_are_answered_each_with_its_own(link: SocketLink) -> None:
-    """One connection carries all of them."""
+    """One connection carries all calls."""
     calls = (link.call("echo", number) for number in range(500))
 
     assert [*range(500)] == await asyncio.gather(*calls)
 
 
 async def test_large_bodies_go_both_ways(link: SocketLink) -> None:
-    """They are longer than any frame."""
+    """The bodies are longer than any frame."""
     body = bytes(range(256)) * 20_000
 
     assert body == await link.call("echo", body)
@@ -71,7 +71,7 @@ async def test_large_bodies_go_both_ways(link: SocketLink) -> None:
 async def test_small_call_is_answered_while_a_large_body_is_on_its_way(
     link: SocketLink, served: Served
 ) -> None:
-    """One large prompt must not hold up what goes beside it."""
+    """One large prompt must not block other calls."""
     order: list[str] = []
 
     async def call(value: Any, name: str) -> None:
@@ -86,7 +86,7 @@ async def test_small_call_is_answered_while_a_large_body_is_on_its_way(
 
 
 async def test_stream_brings_its_items_in_order_and_ends(link: SocketLink) -> None:
-    """Whole, whatever number of them comes at once."""
+    """The stream is complete, however many items arrive at once."""
     batches = [items async for items in link.stream("count", "s", 1_000)]
 
     assert [*range(1, 1_001)] == [item for items in batches for item in items]
@@ -96,7 +96,7 @@ async def test_stream_brings_its_items_in_order_and_ends(link: SocketLink) -> No
 async def test_stream_whose_reader_stops_is_held_back_and_the_others_go_on(
     link: SocketLink, served: Served
 ) -> None:
-    """Neither side keeps what nobody reads; when it is read again, nothing is missing."""
+    """Neither side buffers unread items without limit; reading again continues without a gap."""
     async with aclosing(link.stream("count", "slow", 2_000)) as slow:
         seen = [*await anext(slow)]
         async for _ in link.stream("count", "fast", 2_000):
@@ -111,13 +111,13 @@ async def test_stream_whose_reader_stops_is_held_back_and_the_others_go_on(
     assert [*range(1, 2_001)] == seen
 
 
-# --- leaving
+# --- cancellation
 
 
 async def test_call_that_is_cancelled_before_it_is_sent_is_not_made(
     link: SocketLink, served: Served
 ) -> None:
-    """Its caller left in the turn in which it came."""
+    """The caller was cancelled in the loop turn of its call."""
     task = asyncio.create_task(link.call("work"))
     task.cancel()
     await asyncio.wait([task])
@@ -129,7 +129,7 @@ async def test_call_that_is_cancelled_before_it_is_sent_is_not_made(
 async def test_call_that_is_cancelled_in_the_turn_of_its_sending_ends_there(
     link: SocketLink, served: Served
 ) -> None:
-    """Call and cancel come in one frame: the task has not begun yet, and never does."""
+    """Call and cancel arrive in one frame, so the task never starts."""
     task = asyncio.create_task(link.call("work"))
     await asyncio.sleep(0)
     task.cancel()
@@ -140,7 +140,7 @@ async def test_call_that_is_cancelled_in_the_turn_of_its_sending_ends_there(
 
 
 async def test_work_of_a_caller_that_leaves_is_cancelled(link: SocketLink, served: Served) -> None:
-    """The connection is not lost: who works knows that it is not wanted elsewhere either."""
+    """The connection is intact, so the work learns that no other replica does it."""
     task = asyncio.create_task(link.call("work"))
     await eventually(lambda: served.begun, "it works")
     task.cancel()
@@ -148,10 +148,10 @@ async def test_work_of_a_caller_that_leaves_is_cancelled(link: SocketLink, serve
     await eventually(lambda: served.ended == ["work cancelled: lost=False"], "it ends there")
 
 
-async def test_call_that_does_not_work_for_its_caller_goes_on_without_it(
+async def test_uncancellable_call_continues_without_its_caller(
     link: SocketLink, served: Served
 ) -> None:
-    """A submission that has begun is not to be half done."""
+    """A started submission must not be left half done."""
     task = asyncio.create_task(link.call("finish"))
     await eventually(lambda: served.begun, "it has begun")
     task.cancel()
@@ -162,7 +162,7 @@ async def test_call_that_does_not_work_for_its_caller_goes_on_without_it(
 
 
 async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: Served) -> None:
-    """Also one that is held back at that moment."""
+    """This also holds for a stream that is paused at that moment."""
     for read_until in (1, 200):
         async with aclosing(link.stream("count", "s", -1)) as batches:
             async for items in batches:
@@ -172,10 +172,10 @@ async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: 
         served.ended.clear()
 
 
-async def test_calls_that_are_abandoned_fail_here_and_stop_there(
+async def test_abandoned_calls_fail_locally_and_are_cancelled_remotely(
     link: SocketLink, served: Served
 ) -> None:
-    """By their first argument."""
+    """Calls are abandoned by their first argument."""
     lost = EngineError("another lease")
     kept = aclosing(link.stream("count", "kept", -1))
     async with kept as others, aclosing(link.stream("count", "s", -1)) as batches:
@@ -193,7 +193,7 @@ async def test_calls_that_are_abandoned_fail_here_and_stop_there(
 
 
 async def test_nothing_is_cancelled_that_has_ended() -> None:
-    """A cancel for each call would be a message for each call."""
+    """A cancel for each finished call would double the messages."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     calls = [asyncio.create_task(link.call("echo", number)) for number in range(3)]
@@ -224,7 +224,7 @@ async def test_nothing_is_cancelled_that_has_ended() -> None:
 async def test_error_arrives_with_its_class_and_fields(
     link: SocketLink, served: Served, error: JustitiaError
 ) -> None:
-    """Callers decide on them."""
+    """Callers decide by the error class and its fields."""
     served.error = error
     with pytest.raises(type(error)) as raised:
         await link.call("fail")
@@ -233,10 +233,10 @@ async def test_error_arrives_with_its_class_and_fields(
     assert not link.is_lost
 
 
-async def test_mistake_of_ours_is_logged_where_it_was_made_without_what_was_sent(
+async def test_internal_error_is_logged_by_the_server_without_arguments(
     link: SocketLink, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller is told that there is one; prompts stand in no log."""
+    """The caller receives a generic error; prompts must not appear in a log."""
     served.error = ZeroDivisionError("division by zero")
     with pytest.raises(RemoteFailure, match="replica-1 failed to answer: ZeroDivisionError"):
         await link.call("fail")
@@ -254,7 +254,7 @@ async def test_mistake_of_ours_is_logged_where_it_was_made_without_what_was_sent
         (("echo", "secret prompt"), "TypeError"),
     ],
 )
-async def test_call_that_cannot_be_read_or_answered_is_a_mistake_too(
+async def test_undecodable_call_or_unencodable_answer_is_an_internal_error(
     link: SocketLink,
     served: Served,
     call: tuple[Any, ...],
@@ -262,7 +262,7 @@ async def test_call_that_cannot_be_read_or_answered_is_a_mistake_too(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing of it is in the log, and the connection goes on."""
+    """The log has nothing of the call, and the connection stays open."""
     monkeypatch.setattr(METHODS["echo"], "pack_answer", lambda answer: object())
     with pytest.raises(RemoteFailure, match=named):
         await link.call(*call)
@@ -272,10 +272,13 @@ async def test_call_that_cannot_be_read_or_answered_is_a_mistake_too(
     assert "finish" == await _finish(link, served)
 
 
-async def test_error_with_what_cannot_be_sent_is_a_failure_that_names_it(
+async def test_unsendable_error_becomes_a_failure_that_names_it(
     link: SocketLink, served: Served
 ) -> None:
-    """Its class wants more than its text: it cannot be made again, and that ends no connection."""
+    """The error's class needs more than a text, so it cannot be rebuilt.
+
+    The connection stays open.
+    """
     served.error = UnknownLease(object(), "replica-1")  # type: ignore[arg-type]
     with pytest.raises(RemoteFailure, match="UnknownLease"):
         await link.call("fail")
@@ -286,10 +289,8 @@ async def test_error_with_what_cannot_be_sent_is_a_failure_that_names_it(
     assert "finish" == await _finish(link, served)
 
 
-async def test_call_whose_work_was_cancelled_by_somebody_else_is_answered(
-    link: SocketLink, served: Served
-) -> None:
-    """What it waited for was cancelled: its caller would wait for ever."""
+async def test_call_whose_task_is_cancelled_is_answered(link: SocketLink, served: Served) -> None:
+    """Without an answer the caller would wait forever."""
     served.error = asyncio.CancelledError()
     with pytest.raises(RemoteFailure, match="CancelledError"):
         await link.call("fail")
@@ -300,7 +301,7 @@ async def test_call_whose_work_was_cancelled_by_somebody_else_is_answered(
 async def test_method_that_the_other_side_does_not_have_is_a_failure(
     link: SocketLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wire version was not raised when it was added."""
+    """The method was added without a new wire version."""
     monkeypatch.setitem(link._methods, "later", METHODS["finish"])
     methods = {**METHODS}
     monkeypatch.delitem(METHODS, "later")
@@ -310,7 +311,7 @@ async def test_method_that_the_other_side_does_not_have_is_a_failure(
 
 
 async def test_answer_of_another_type_is_a_failure_and_the_connection_goes_on() -> None:
-    """Its reader may be a loop that no other error may end."""
+    """The reader may be a loop that only the declared errors may end."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     call = asyncio.create_task(link.call("work"))
@@ -324,7 +325,7 @@ async def test_answer_of_another_type_is_a_failure_and_the_connection_goes_on() 
 
 
 async def test_arguments_that_cannot_be_sent_leave_nothing_behind(link: SocketLink) -> None:
-    """A call that was never sent is never answered."""
+    """A call that was never sent must not wait for an answer."""
     for wrong in (object(), 2**70):
         with pytest.raises((TypeError, OverflowError)):
             await link.call("echo", wrong)
@@ -342,10 +343,10 @@ async def _finish(link: SocketLink, served: Served) -> Any:
 # --- loss
 
 
-async def test_lost_connection_fails_every_call_at_once_and_cancels_work_there(
+async def test_lost_connection_fails_every_call_and_cancels_remote_work(
     link: SocketLink, served: Served
 ) -> None:
-    """Who works for the caller knows that it may be wanted elsewhere; other calls go on."""
+    """Work for the lost caller may be repeated elsewhere; calls on other connections continue."""
     calls = [asyncio.create_task(link.call(method)) for method in ("work", "finish")]
     stream = link.stream("count", "s", -1)
     await anext(stream)
@@ -369,7 +370,7 @@ async def test_lost_connection_fails_every_call_at_once_and_cancels_work_there(
 
 
 async def losing(lose: Any) -> float:
-    """Return how long after the loss the calls of a connection have failed."""
+    """Return the seconds between the loss and the failure of the connection's calls."""
     socket, loop = FakeSocket(closing_s=0.3), asyncio.get_running_loop()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     failed_at: list[float] = []
@@ -401,15 +402,15 @@ async def losing(lose: Any) -> float:
     ids=["closed there", "a text", "an error", "closed here"],
 )
 def test_calls_fail_at_the_instant_of_the_loss(lose: Any) -> None:
-    """Not when the closing handshake is over, which may take half a second."""
+    """The closing handshake, which may take half a second, is not waited for."""
     assert 0.0 == run_virtually(losing(lose))
 
 
-# --- signs of life
+# --- keepalive
 
 
 async def lives(socket: FakeSocket, standstill_s: float = 0.0) -> tuple[list[str], float]:
-    """Run a connection until it is lost; return why, and after how many seconds."""
+    """Run a connection until it is lost; return the reason and the seconds it took."""
     loop, reasons = asyncio.get_running_loop(), []
     began = loop.time()
     ended_at: list[float] = []
@@ -423,7 +424,7 @@ async def lives(socket: FakeSocket, standstill_s: float = 0.0) -> tuple[list[str
 
 
 def test_silent_peer_is_given_up_after_five_pings() -> None:
-    """Each goes out, one a second; the sixth would."""
+    """One ping is sent per second, and the sixth one finds the peer lost."""
 
     async def silent() -> None:
         socket = FakeSocket()
@@ -436,7 +437,7 @@ def test_silent_peer_is_given_up_after_five_pings() -> None:
 
 
 def test_silent_peer_whose_machine_answers_is_waited_for() -> None:
-    """Its process is busy, or stopped: what it runs would be lost with the connection."""
+    """The process is busy or suspended, and its inferences would be lost with the connection."""
 
     async def silent() -> None:
         socket = FakeSocket()
@@ -449,7 +450,7 @@ def test_silent_peer_whose_machine_answers_is_waited_for() -> None:
 
 
 def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
-    """A process that is busy may lose its machine, too."""
+    """A busy process may lose its machine, too."""
 
     async def vanishes() -> None:
         socket = FakeSocket()
@@ -463,8 +464,8 @@ def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
     run_virtually(vanishes())
 
 
-def test_peer_that_says_anything_is_not_given_up() -> None:
-    """A ping every five seconds is enough."""
+def test_peer_that_sends_anything_stays_connected() -> None:
+    """One ping every five seconds suffices."""
 
     async def speaks() -> float:
         socket = FakeSocket()
@@ -482,8 +483,8 @@ def test_peer_that_says_anything_is_not_given_up() -> None:
     assert 106.0 == run_virtually(speaks())
 
 
-def test_process_that_stood_still_takes_nobody_for_lost() -> None:
-    """It wakes after a minute: the peer's pings lie in its buffers, and it has sent none itself."""
+def test_suspended_process_keeps_its_connections() -> None:
+    """After a minute of suspension the peer's pings are in the buffers, and none was sent."""
 
     async def stands_still() -> float:
         socket, loop = FakeSocket(), asyncio.get_running_loop()
@@ -523,7 +524,7 @@ async def test_nothing_is_left_of_calls_that_have_ended(link: SocketLink, served
 
 
 def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Connections that nobody closed, with calls on them: of a process that ends."""
+    """A process may end with open connections that have running calls."""
 
     async def main() -> None:
         listener = listener_of(Served())
@@ -533,7 +534,7 @@ def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> 
         calls = [asyncio.create_task(link.call(method)) for method in ("work", "finish")]
         await asyncio.wait(calls, timeout=0)
         assert listener._server is not None
-        listener._server.close()  # the port; its connections stay
+        listener._server.close()  # the port; its connections stay open
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
@@ -543,7 +544,7 @@ def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_items_that_come_after_the_end_are_dropped() -> None:
-    """They were on their way when the reader left."""
+    """The items were on their way when the reader left."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     stream = link.stream("count", "s", 2)

@@ -1,4 +1,4 @@
-"""The port of a process: who is let in, who is turned away, and what a peer can make it hold."""
+"""The port of a process: accepted and refused connections, and bounds on what a peer can use."""
 
 import asyncio
 import json
@@ -40,19 +40,18 @@ from tests.unit.serve.transport.test_frames import raw, read
 
 @pytest.fixture
 def served() -> Served:
-    """What serves calls, and what it saw."""
+    """Object that serves the calls and records them."""
     return Served()
 
 
 @pytest.fixture
 async def port(served: Served) -> AsyncIterator[Listener]:
-    """A listener."""
     async with listening(served) as listener:
         yield listener
 
 
 async def is_served(port: Listener, *keys: Key) -> bool:
-    """Return whether a process with these keys is served."""
+    """Return whether a process with these keys is accepted."""
     link = await dialer_with(*(keys or (KEY,))).dial(port.address, NAME)
     answer = await link.call("echo", "here")
     await link.close()
@@ -60,7 +59,7 @@ async def is_served(port: Listener, *keys: Key) -> bool:
 
 
 def refused(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """Return what was logged of refused connections."""
+    """Return the logged refusals of connections."""
     lines = [record.getMessage() for record in caplog.records]
     return [
         json.loads(line.partition(" ")[2]) for line in lines if line.startswith("connection.ref")
@@ -70,18 +69,18 @@ def refused(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 # --- keys
 
 
-async def test_caller_with_the_key_before_is_served(served: Served) -> None:
-    """It has not heard of the new scheduler yet."""
+async def test_caller_with_the_previous_key_is_served(served: Served) -> None:
+    """The caller has not received the new scheduler's key yet."""
     old, current = Key.new(), Key.new()
     async with listening(served, old, current) as port:
         assert await is_served(port, old)
         assert await is_served(port, current)
 
 
-async def test_key_that_the_listener_has_not_heard_of_yet_is_not_the_last_word(
+async def test_caller_tries_the_previous_key_after_a_refusal(
     port: Listener,
 ) -> None:
-    """The caller tries the one before it as well; then it gives up, and says why."""
+    """The caller also tries the previous key before it reports the failure."""
     assert await is_served(port, KEY, Key.new())
     with pytest.raises(ConnectionLost, match="replica-1 does not know key"):
         await is_served(port, Key.new(), Key.new())
@@ -90,7 +89,7 @@ async def test_key_that_the_listener_has_not_heard_of_yet_is_not_the_last_word(
 async def test_wrong_secret_is_refused_without_another_try(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody has the port who should not: nothing else is proved to it."""
+    """An unknown process may have taken the port, and gets no further proof."""
     wrong = Key(KEY.key_id, b"w" * 32)
     with pytest.raises(ConnectionLost, match="does not know the secret of key"):
         await is_served(port, KEY, wrong)
@@ -100,13 +99,13 @@ async def test_wrong_secret_is_refused_without_another_try(
 
 
 async def test_without_a_key_nothing_is_dialled() -> None:
-    """The scheduler has not been found yet."""
+    """The scheduler, which distributes the key, has not been found yet."""
     with pytest.raises(ConnectionLost, match="no key is known yet"):
         await dialer_with().dial("127.0.0.1:1", NAME)
 
 
-async def test_nobody_there_is_a_lost_connection_that_says_where() -> None:
-    """A refused port, and one that opens and says nothing that we know."""
+async def test_unanswered_address_is_a_lost_connection_that_names_it() -> None:
+    """The port is closed, or it accepts connections and sends nothing valid."""
     where = f"{HOST}:{free_port()}"
     with pytest.raises(ConnectionLost, match=f"no connection to replica-1 at {where}: .*onnect"):
         await dialer_with(KEY).dial(where, NAME)
@@ -128,7 +127,7 @@ async def test_nobody_there_is_a_lost_connection_that_says_where() -> None:
 async def test_refused_connections_are_logged_more_and_more_rarely(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process with another deployment's key tries again for ever."""
+    """A process with another deployment's key retries forever."""
     for _ in range(9):
         with pytest.raises(ConnectionLost):
             await is_served(port, Key.new())
@@ -138,10 +137,10 @@ async def test_refused_connections_are_logged_more_and_more_rarely(
 
 
 @pytest.mark.parametrize("send", [b"\xc1garbage", b"x" * 100_000, b"x" * 3_000_000, "a text"])
-async def test_stranger_that_talks_otherwise_is_closed_and_others_are_served(
+async def test_invalid_connection_is_closed_and_others_are_served(
     port: Listener, caplog: pytest.LogCaptureFixture, send: bytes | str
 ) -> None:
-    """Whatever it sends, and however long that is."""
+    """Whatever a stranger sends, its connection is closed."""
     url = f"http://{port.address}{PATH}"
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
         if isinstance(send, str):
@@ -158,7 +157,7 @@ async def test_stranger_that_talks_otherwise_is_closed_and_others_are_served(
 async def test_slow_stranger_is_closed_when_its_time_is_over(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that opens a WebSocket and says nothing, one that says nothing at all, and HTTP."""
+    """The strangers are a silent WebSocket, a silent TCP connection, and a slow HTTP request."""
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
     async with listening(served) as port, aiohttp.ClientSession() as session:
         host, _, number = port.address.partition(":")
@@ -167,7 +166,7 @@ async def test_slow_stranger_is_closed_when_its_time_is_over(
         plain[1][1].write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         async with session.ws_connect(f"http://{port.address}{PATH}") as stranger:
             assert (await stranger.receive()).type is aiohttp.WSMsgType.CLOSE
-        answers = [await reader.read() for reader, _ in plain]  # to their ends
+        answers = [await reader.read() for reader, _ in plain]  # until each connection is closed
 
         assert [b"HTTP/1.1 400", b"HTTP/1.1 404", b""] == [answer[:12] for answer in answers]
         assert await is_served(port)
@@ -176,10 +175,10 @@ async def test_slow_stranger_is_closed_when_its_time_is_over(
     assert ["no handshake within 0.1 s"] == [line["reason"] for line in refused(caplog)]
 
 
-async def test_too_many_strangers_are_closed_and_then_there_is_room_again(
+async def test_excess_unauthenticated_connections_are_closed(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are known do not count: they are as many as there are processes."""
+    """Known processes do not count, because their number is limited."""
     monkeypatch.setattr(listener, "_MAX_STRANGERS", 3)
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.5)
     async with listening(served) as port, AsyncExitStack() as stack:
@@ -198,7 +197,7 @@ async def test_too_many_strangers_are_closed_and_then_there_is_room_again(
 
 
 async def test_calls_before_the_handshake_are_not_served(port: Listener, served: Served) -> None:
-    """A hello that is proved by nothing, with calls behind it."""
+    """The calls follow a hello without a proof."""
     url = f"http://{port.address}{PATH}"
     frame = frame_of(Call(1, "echo", raw(["x"])))
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
@@ -209,11 +208,11 @@ async def test_calls_before_the_handshake_are_not_served(port: Listener, served:
     assert [] == served.begun
 
 
-# --- what an admitted peer can do
+# --- limits of an admitted peer
 
 
 def calls(*messages: Any) -> FakeSocket:
-    """Return a socket on which these messages have come."""
+    """Return a socket that has received these messages."""
     fake = FakeSocket()
     fake.bring(*messages)
     return fake
@@ -222,7 +221,7 @@ def calls(*messages: Any) -> FakeSocket:
 def test_memory_of_streams_is_bounded_while_the_peer_takes_nothing(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred streams of large items, to an ingress that does not keep up."""
+    """A hundred streams of large items go to an ingress that does not read."""
 
     async def floods() -> None:
         made = 0
@@ -252,7 +251,7 @@ def test_memory_of_streams_is_bounded_while_the_peer_takes_nothing(
 
 
 def test_stream_that_is_paused_makes_no_more_until_it_is_resumed(served: Served) -> None:
-    """A pause of what has ended, or of no stream, does nothing."""
+    """A pause for a finished or unknown stream has no effect."""
 
     async def pauses() -> None:
         fake = calls(Pause(7), Call(1, "count", raw(["s", -1])), Pause(1), ResumeStream(9))
@@ -267,7 +266,7 @@ def test_stream_that_is_paused_makes_no_more_until_it_is_resumed(served: Served)
         assert 1 < held < 20
         await asyncio.sleep(0.5)
         assert held == served.counted["s"]
-        fake.arriving.put_nowait(None)  # lost while it is paused: it ends
+        fake.arriving.put_nowait(None)  # the connection is lost while the stream is paused
         await serving
         await asyncio.sleep(0)
         assert ["s: lost=True"] == served.ended
@@ -279,10 +278,10 @@ def test_stream_that_is_paused_makes_no_more_until_it_is_resumed(served: Served)
 
 
 @pytest.mark.parametrize("frame", [b"\xc1", b"", b"\x91\x92\x63\x01", b"GET / HTTP/1.1"])
-async def test_frame_that_is_none_closes_the_connection_with_all_its_work(
+async def test_invalid_frame_closes_the_connection_and_cancels_its_calls(
     served: Served, frame: bytes
 ) -> None:
-    """It may be of another version, or of nobody: nothing behind it is read."""
+    """A peer of an unknown protocol must not be decoded any further."""
     fake = calls(Call(1, "work", raw([])))
     serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
     await eventually(lambda: served.begun, "it works")
@@ -298,7 +297,7 @@ async def test_frame_that_is_none_closes_the_connection_with_all_its_work(
 
 
 async def test_stop_closes_the_port_and_every_connection(served: Served) -> None:
-    """The process leaves: callers hear of it at once, and find nobody."""
+    """Callers are notified of a shutdown at once and cannot reconnect."""
     async with listening(served) as port:
         link = await dialer_with(KEY).dial(port.address, NAME)
         call = asyncio.create_task(link.call("work"))
@@ -317,7 +316,7 @@ async def test_stop_closes_the_port_and_every_connection(served: Served) -> None
 
 
 async def test_first_free_port_of_the_range_is_taken(served: Served) -> None:
-    """Each process of a node takes the next one; the firewall knows the range."""
+    """Each process of a node takes the next port; the firewall opens the range."""
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
@@ -333,7 +332,7 @@ async def test_first_free_port_of_the_range_is_taken(served: Served) -> None:
 async def test_listener_has_the_nodes_address_and_the_ports_of_the_file(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ends are included."""
+    """Both ends of the port range are included."""
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: HOST)
     wanted = free_port()
     section = TransportSection(ports=(wanted, wanted))
@@ -352,7 +351,7 @@ async def test_listener_has_the_nodes_address_and_the_ports_of_the_file(
 
 
 async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
-    """A node may have no other."""
+    """A node may have only an IPv6 address."""
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     port = listener_of(served)
@@ -368,7 +367,7 @@ async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
 async def test_process_is_connected_while_any_of_its_connections_lasts(
     port: Listener, served: Served
 ) -> None:
-    """It opens another one before its machine has closed the one before."""
+    """The process reconnects before the kernel has closed the previous connection."""
     assert not port.is_connected(CALLER.name)
     first, second = [await dialer_with(KEY).dial(port.address, NAME) for _ in range(2)]
     await second.call("echo", "here")

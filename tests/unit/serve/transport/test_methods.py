@@ -1,4 +1,4 @@
-"""What every method sends and answers arrives as it was sent, type for type."""
+"""Arguments and answers of every method arrive with their values and types."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ TYPES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "stream": ((*LEASED, Resume | None), ResponseHead | Part),
     "inspect": ((), dict[str, str]),
 }
-"""Types of the arguments and of the answer of each method, as its callers have them."""
+"""Types of the arguments and of the answer of each method."""
 METHODS: dict[str, Method] = {**SCHEDULER_METHODS, **REPLICA_METHODS}
 
 _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
@@ -60,11 +60,11 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 _ABOVE_0 = st.none() | st.floats(0.0, 1e9, exclude_min=True)
 _FIELDS = {"idle_s": _ABOVE_0, "deadline_s": _ABOVE_0}
-"""Fields that do not take all values of their type."""
+"""Value strategies for fields that do not accept every value of their type."""
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Return values of a type of messages."""
+    """Return a strategy for values of a message type."""
     if kind in _LEAVES:
         return _LEAVES[kind]
     arguments = get_args(kind)
@@ -86,20 +86,20 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def sent(packed: Any) -> msgspec.Raw:
-    """Return what arrives of it."""
+    """Return the encoded value as received."""
     return msgspec.Raw(msgspec.msgpack.encode(packed))
 
 
 def test_types_are_given_here_for_every_method() -> None:
-    """One that is added is to be tested, too."""
+    """A new method needs an entry, so that it is tested."""
     assert METHODS.keys() == TYPES.keys()
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_arguments_and_answers_arrive_as_they_were_sent(name: str) -> None:
-    """A value that arrives as another type fails later, and far away.
+    """A value of another type would fail later, far from its cause.
 
-    Equal is not enough: a named tuple is equal to a plain one.
+    Equality is not enough: a named tuple equals a plain one.
     """
     method, (arguments, answer) = METHODS[name], TYPES[name]
 
@@ -117,7 +117,7 @@ def test_arguments_and_answers_arrive_as_they_were_sent(name: str) -> None:
 
 @pytest.mark.parametrize("kind", get_args(Submission), ids=lambda kind: kind.__name__)
 def test_each_kind_of_submission_is_read_as_itself(kind: Any) -> None:
-    """Several have the same fields: an end and a cancel are told apart by name only."""
+    """Several kinds have the same fields: an end and a cancel differ only in their tag."""
     _reads_as_itself("submit_many", lambda item: ("i", 1, 2, (item,)), kind)
 
 
@@ -142,7 +142,7 @@ def _reads_as_itself(name: str, arguments: Any, kind: Any) -> None:
     ],
 )
 def test_each_kind_of_message_is_read_as_itself(name: str, mail: Any, kind: Any) -> None:
-    """A grant that was read as an abort would end what it should begin."""
+    """A grant decoded as an abort would end what it should start."""
     method = METHODS[name]
 
     @settings(max_examples=5, deadline=None)
@@ -167,7 +167,7 @@ def test_each_kind_of_message_is_read_as_itself(name: str, mail: Any, kind: Any)
     ],
 )
 def test_arguments_of_other_types_are_an_error(name: str, arguments: Any) -> None:
-    """Names and types are those of a closed list: nothing is imported for a caller."""
+    """The types are a closed list, so a caller cannot have anything imported."""
     with pytest.raises((msgspec.MsgspecError, KeyError)):
         METHODS[name].read_arguments(sent(arguments))
 
@@ -182,10 +182,10 @@ OPENING = ApplicationArrived("a", "c", "t", 1.0, 9.0, "i", recognized_by="metada
         ("submit_many", lambda fields: ["i", 1, 2, [["ApplicationArrived", fields]]]),
     ],
 )
-def test_field_that_one_release_does_not_know_is_passed_over_or_has_its_default(
+def test_unknown_field_is_ignored_and_a_missing_one_has_its_default(
     name: str, arguments: Any
 ) -> None:
-    """Such a field raises no wire version: either release reads what the other sends."""
+    """Either release reads the other's messages, so such a field needs no new wire version."""
     fields = dataclasses.asdict(OPENING)
     later = METHODS[name].read_arguments(sent(arguments(fields | {"not_yet_known": [1]})))
     del fields["recognized_by"], fields["idle_s"]
@@ -207,20 +207,20 @@ def test_end_of_an_application_from_an_earlier_scheduler_names_no_rule() -> None
 
 
 def test_wrong_number_of_arguments_is_an_error_at_the_caller() -> None:
-    """It is a mistake here, and not to be looked for in the other process."""
+    """The error is raised by the caller, not in the other process."""
     with pytest.raises(ValueError, match="zip"):
         METHODS["leave"].pack_arguments(("r", "more"))
 
 
 def test_parts_of_a_stream_cost_few_bytes() -> None:
-    """There is one for each token: no field names go with them."""
+    """A stream has one part per token, so field names are not sent."""
     part = Part(b"data: {}\n\n", 1, (Output((1, 2)),))
 
     assert len(sent(REPLICA_METHODS["stream"].pack_answer(part))) < 25
 
 
-def test_mail_of_an_earlier_scheduler_tells_of_no_stored_ends() -> None:
-    """Its ingresses keep no ends then."""
+def test_mail_of_an_earlier_scheduler_reports_no_stored_ends() -> None:
+    """An ingress then remembers no ends."""
     method = METHODS["poll_grants"]
     sent_then = msgspec.msgpack.encode((1, [], False, {}, {}, {}))
 
@@ -228,7 +228,7 @@ def test_mail_of_an_earlier_scheduler_tells_of_no_stored_ends() -> None:
 
 
 def test_submission_of_an_earlier_ingress_keeps_no_ends() -> None:
-    """Its replica's word is taken for what is counted."""
+    """The replica's report decides what is counted."""
     fields = dataclasses.asdict(
         InferenceSubmitted("q", "a", "0", "i", 20, 10, 10, is_counted=False)
     )

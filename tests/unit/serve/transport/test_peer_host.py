@@ -1,4 +1,4 @@
-"""A machine that acknowledges is told from one that does not, whatever its process does."""
+"""TCP state shows whether a peer's machine answers, even if its process does not."""
 
 import socket
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.eventually import eventually
 
 
 class _Connection:
-    """A WebSocket, as far as it is asked for its socket."""
+    """WebSocket that only provides its socket."""
 
     def __init__(self, opened: object) -> None:
         self._opened = opened
@@ -22,7 +22,7 @@ class _Connection:
 
 
 class _Counts:
-    """A socket whose kernel says this."""
+    """Socket whose kernel returns fixed TCP counters."""
 
     def __init__(self, told: bytes) -> None:
         self._told = told
@@ -32,7 +32,7 @@ class _Counts:
 
 
 def fill(opened: socket.socket) -> None:
-    """Send until neither machine takes more."""
+    """Send until the buffers of both machines are full."""
     with suppress(BlockingIOError):
         while True:
             opened.send(bytes(2**16))
@@ -40,7 +40,7 @@ def fill(opened: socket.socket) -> None:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection of this machine; nobody reads at the second."""
+    """Return both ends of a local connection whose second end is never read."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
@@ -49,20 +49,20 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_process_that_reads_nothing_is_answered_for_by_its_machine(
+def test_machine_of_a_process_that_reads_nothing_answers(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """As one whose event loop is busy, or that is stopped."""
+    """The process may be suspended, or its event loop busy."""
     ours, _ = pair
     ours.send(b"ping")
 
     assert host_answers(_Connection(ours))
 
 
-async def test_process_that_takes_nothing_more_is_answered_for(
+async def test_machine_of_a_process_with_full_buffers_answers(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """A large prompt fills its buffers: what waits is no sign of its end."""
+    """A large prompt fills the buffers, so unsent data does not show that the peer is dead."""
     ours, _ = pair
     fill(ours)
 
@@ -72,7 +72,7 @@ async def test_process_that_takes_nothing_more_is_answered_for(
 async def test_connection_that_is_reset_answers_no_more(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """It has no socket any more."""
+    """A reset connection has no socket any more."""
     ours, _ = pair
     ours.close()
 
@@ -89,13 +89,11 @@ async def test_connection_that_is_reset_answers_no_more(
         (b"", False),
     ],
 )
-def test_machine_that_is_asked_again_and_says_nothing_is_silent(
-    counts: bytes, answers: bool
-) -> None:
-    """It has vanished, or the way to it is cut."""
+def test_machine_that_ignores_probes_is_silent(counts: bytes, answers: bool) -> None:
+    """The machine is down or unreachable."""
     assert answers == host_answers(_Connection(_Counts(counts)))
 
 
-def test_socket_that_is_none_is_not_answered_for() -> None:
-    """A transport that has gone has none."""
+def test_missing_socket_counts_as_silent() -> None:
+    """A closed transport has no socket."""
     assert not host_answers(_Connection(None))

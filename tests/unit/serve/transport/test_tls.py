@@ -1,4 +1,4 @@
-"""Encrypted connections: both sides show a certificate of the authority, or there is none."""
+"""Encrypted connections: both sides show a certificate of the same authority."""
 
 import asyncio
 import ssl
@@ -20,10 +20,8 @@ from tests.unit.serve.transport.ends import CALLER, HOST, KEY, METHODS, NAME, Se
 def section(ours: Authority, name: str, trusted: Authority | None = None) -> TransportSection:
     """Return the settings of a node with a new certificate.
 
-    Args:
-        ours: The authority that signs it.
-        name: Of the node.
-        trusted: The authority that the node trusts; None: the same.
+    `ours` signs the certificate of node `name`. The node trusts the authority `trusted`; None:
+    `ours`.
     """
     certificate, key = ours.issue(name)
     authority = (trusted or ours).file
@@ -34,13 +32,13 @@ def section(ours: Authority, name: str, trusted: Authority | None = None) -> Tra
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
-    """The authority of all nodes."""
+    """Certificate authority of all nodes."""
     return Authority.of(tmp_path / "ours")
 
 
 @pytest.fixture
 def others(tmp_path: Path) -> Authority:
-    """The authority of somebody else."""
+    """Certificate authority of another deployment."""
     return Authority.of(tmp_path / "others")
 
 
@@ -50,17 +48,16 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def listening(section: TransportSection) -> Listener:
-    """Return a listener with these settings."""
     return await listen(section, NAME, keyring(KEY), METHODS, {"echo": Served().echo})
 
 
 def caller(section: TransportSection) -> Dialer:
-    """Return what opens connections with these settings, and knows the secret."""
+    """Return a dialer with these settings and the shared secret."""
     return dialer(section, CALLER, keyring(KEY), METHODS)
 
 
 async def test_both_sides_with_certificates_of_the_authority_talk(ours: Authority) -> None:
-    """Also in pieces; the name in a certificate is not the address."""
+    """Large bodies pass, and the certificate's name need not be the address."""
     port = await listening(section(ours, "listener"))
     link = await caller(section(ours, "caller")).dial(port.address, NAME)
 
@@ -72,7 +69,7 @@ async def test_both_sides_with_certificates_of_the_authority_talk(ours: Authorit
 async def test_caller_without_a_certificate_of_the_authority_is_refused(
     ours: Authority, others: Authority
 ) -> None:
-    """It knows the secret, and trusts the listener: both are not enough."""
+    """The secret and trust in the listener do not replace a certificate."""
     port = await listening(section(ours, "listener"))
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
         await caller(section(others, "caller", ours)).dial(port.address, NAME)
@@ -88,7 +85,7 @@ async def test_caller_without_a_certificate_of_the_authority_is_refused(
 async def test_listener_of_another_authority_is_not_called(
     ours: Authority, others: Authority
 ) -> None:
-    """Somebody has taken the port, and would hear prompts."""
+    """A process that has taken the port would otherwise read prompts."""
     port = await listening(section(others, "listener", ours))
     with pytest.raises(ConnectionLost, match=r"(?i)certificate.verify.failed"):
         await caller(section(ours, "caller")).dial(port.address, NAME)
@@ -96,7 +93,7 @@ async def test_listener_of_another_authority_is_not_called(
 
 
 async def test_side_without_encryption_is_refused(ours: Authority) -> None:
-    """Either side: a half-changed configuration is to be noticed, not to be worked around."""
+    """A half-changed configuration must fail visibly."""
     encrypted, plain = (
         await listening(section(ours, "listener")),
         await listening(TransportSection()),
@@ -112,7 +109,7 @@ async def test_side_without_encryption_is_refused(ours: Authority) -> None:
 async def test_stranger_that_does_not_begin_to_encrypt_is_closed(
     ours: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its handshake has the same time as ours."""
+    """The TLS handshake has the same time limit as ours."""
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
     port = await listening(section(ours, "listener"))
     reader, writer = await asyncio.open_connection(HOST, int(port.address.partition(":")[2]))
@@ -124,7 +121,7 @@ async def test_stranger_that_does_not_begin_to_encrypt_is_closed(
 
 @pytest.mark.parametrize("field", ["certificate", "key", "authority"])
 async def test_file_that_cannot_be_read_is_named(ours: Authority, field: str) -> None:
-    """One that is missing on this node, and one that holds something else."""
+    """The file is missing on this node, or its content is not a certificate."""
     good = section(ours, "node").tls
     assert good is not None
     for path, content in (("missing.pem", None), ("wrong.pem", "nothing")):

@@ -1,4 +1,4 @@
-"""What a process of another wire version could not read: a change of it raises the version."""
+"""Message fields and methods of the current wire version: a change must raise the version."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ _OF_VERSION_3 = {
     "_IngressMail": "epoch messages forgotten addresses standings positions",
     "_ReplicaMail": "epoch messages backlog_kv_tokens",
 }
-"""Fields of what has them by place, and values of what has few, with a space between."""
+"""Fields of the types that are encoded by position, and values of the enumerations."""
 _ARGUMENTS_OF_VERSION_3 = {
     "open_application": 1,
     "submit_many": 4,
@@ -64,7 +64,7 @@ _ARGUMENTS_OF_VERSION_3 = {
 
 
 def _types_within(kind: Any) -> Iterator[type]:
-    """Yield the types of messages that values of a type are made of."""
+    """Yield the message types contained in a type."""
     if get_origin(kind) is not None or get_args(kind):
         for one in get_args(kind):
             yield from _types_within(one)
@@ -97,14 +97,14 @@ def _shapes() -> dict[str, str]:
     return found
 
 
-def test_messages_whose_fields_have_no_names_are_those_of_the_wire_version() -> None:
-    """Another release would fail to read them, at each call, where it could refuse to connect.
+def test_positional_message_fields_match_the_wire_version() -> None:
+    """Another release would fail at every call, where it could refuse to connect.
 
-    Where this fails, raise `WIRE_VERSION`, and note here what the new version has.
+    If this test fails, raise `WIRE_VERSION` and record the new fields here.
     """
     assert (3, _OF_VERSION_3) == (WIRE_VERSION, _shapes())
 
 
-def test_methods_take_as_many_arguments_as_in_the_wire_version() -> None:
-    """Arguments have no names either."""
+def test_method_argument_counts_match_the_wire_version() -> None:
+    """Arguments are sent without names, too."""
     assert _ARGUMENTS_OF_VERSION_3 == {name: len(sent) for name, (sent, _) in TYPES.items()}
