@@ -1,4 +1,4 @@
-"""The gate: credentials in, identities out; failures are held back, and right keys never."""
+"""The gate: credentials to identities, with a delay for failures and none for valid keys."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,6 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def new_key(seed: int, expires_at: float | None = None) -> NewKey:
-    """Return a key of tenant `acme`."""
     return create_key(
         tenant="acme",
         now=NOW - 10,
@@ -40,10 +39,9 @@ KEY, OTHER, OLD = new_key(1), new_key(2), new_key(3, NOW - 5)
 
 
 class Tokens:
-    """Verifies no token but `a.b.c`."""
+    """Token verifier that accepts only `a.b.c`."""
 
     async def identify(self, token: str) -> Identity:
-        """Return the identity of the good one."""
         if token == "no.tenant.here":
             raise Forbidden("the token names no tenant", "no_tenant")
         if token != "a.b.c":
@@ -52,7 +50,7 @@ class Tokens:
 
 
 class Slept:
-    """Sleeps no time, and remembers for how long it should have."""
+    """Sleep function that returns at once and records the delays."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -87,7 +85,7 @@ def bearer(credential: str) -> Headers:
     ],
 )
 async def test_credential_identifies_its_caller(headers: Headers, credential: str) -> None:
-    """An API key in either header, a token, or none where that is allowed."""
+    """A caller shows an API key in either header, a token, or nothing where that is allowed."""
     found = await gate_of(anonymous=ANYBODY).identify(headers)
 
     assert credential == found.credential
@@ -107,7 +105,6 @@ async def test_credential_identifies_its_caller(headers: Headers, credential: st
     ],
 )
 async def test_wrong_credential_is_refused_without_being_shown(headers: Headers, said: str) -> None:
-    """The sentence says what is wrong."""
     with pytest.raises(Unauthenticated, match=said) as refused:
         await gate_of().identify(headers)
 
@@ -116,8 +113,11 @@ async def test_wrong_credential_is_refused_without_being_shown(headers: Headers,
         assert len(secret) < 12 or secret not in str(refused.value)
 
 
-async def test_key_is_looked_for_in_every_source() -> None:
-    """One that expired in the first may be good in the second; one that cannot be read is told."""
+async def test_key_is_looked_up_in_every_source() -> None:
+    """A key that expired in one source may be valid in the next.
+
+    Unreadable sources are reported.
+    """
 
     def unreadable() -> KeyTable:
         raise AdmissionError("the API keys cannot be read from Redis now")
@@ -135,8 +135,8 @@ async def test_key_is_looked_for_in_every_source() -> None:
         await away.identify(bearer(KEY.secret))
 
 
-async def test_failures_are_held_back_and_right_keys_are_not() -> None:
-    """The first few of a key cost nothing: a deployment may have an old one."""
+async def test_failures_are_delayed_and_valid_keys_are_not() -> None:
+    """The first few failures of a key are not delayed: a deployment may still have an old key."""
     slept, shown = Slept(), list[str]()
     gate = gate_of(sleep=slept, on_failure=shown.append)
     for _ in range(8):
@@ -148,8 +148,8 @@ async def test_failures_are_held_back_and_right_keys_are_not() -> None:
     assert [OTHER.record.key_id] * 8 == shown
 
 
-async def test_so_many_failures_are_held_back_and_no_more() -> None:
-    """Each that waits takes memory."""
+async def test_number_of_delayed_failures_is_bounded() -> None:
+    """Each delayed failure takes memory."""
     release = asyncio.Event()
 
     async def until_released(seconds: float) -> None:
@@ -165,8 +165,8 @@ async def test_so_many_failures_are_held_back_and_no_more() -> None:
     assert {Unauthenticated, TooManyFailures} == {type(outcome) for outcome in outcomes}
 
 
-async def test_good_token_without_a_tenant_is_no_failure() -> None:
-    """Its owner is who it says."""
+async def test_valid_token_without_a_tenant_does_not_count_as_a_failure() -> None:
+    """The token proves who its owner is."""
     slept = Slept()
     gate = gate_of(sleep=slept)
     for _ in range(20):
@@ -176,8 +176,8 @@ async def test_good_token_without_a_tenant_is_no_failure() -> None:
     assert [] == slept.times
 
 
-def test_failures_of_all_together_cost_time_too() -> None:
-    """Whoever guesses shows another key each time."""
+def test_failures_of_different_keys_are_delayed_together() -> None:
+    """An attacker who guesses uses another key each time."""
     delays = FailureDelays()
     at_once = [delays.note_failure(str(number), 0.0) for number in range(1_000)]
 
@@ -188,7 +188,7 @@ def test_failures_of_all_together_cost_time_too() -> None:
 
 
 def test_failure_is_forgotten_after_a_minute() -> None:
-    """A key that was mended and broken again begins anew."""
+    """A key that was fixed and broken again gets undelayed failures again."""
     delays = FailureDelays()
     for _ in range(9):
         last = delays.note_failure("a", 0.0)
@@ -207,7 +207,7 @@ def test_failure_is_forgotten_after_a_minute() -> None:
     )
 )
 def test_headers_of_any_form_give_a_credential_or_a_refusal(headers: Headers) -> None:
-    """Two copies of what identifies somebody are always refused."""
+    """Two copies of an identifying header are always refused."""
     try:
         check_single(headers, [b"x-justitia-tenant"])
     except RequestError:

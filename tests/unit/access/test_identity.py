@@ -1,4 +1,4 @@
-"""Identities: tenants as paths, rights, caps."""
+"""Identities: tenant paths, scopes and weight caps."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from justitia_ray.errors import Forbidden, RequestError
 
 
 def identity(tenant: str | None, *scopes: Scope, **fields: Any) -> Identity:
-    """Return an identity with a credential of no importance."""
+    """Return an identity with an arbitrary credential."""
     return Identity(tenant, frozenset(scopes), "key:00000000", **fields)
 
 
@@ -24,16 +24,14 @@ def identity(tenant: str | None, *scopes: Scope, **fields: Any) -> Identity:
         ("acme/searchers", "acme/search", False),
     ],
 )
-def test_tenant_belongs_to_what_stands_before_it_in_its_path(
-    tenant: str, other: str, within: bool
-) -> None:
-    """By whole parts: names that begin alike are strangers."""
+def test_tenant_is_below_every_prefix_of_its_path(tenant: str, other: str, within: bool) -> None:
+    """Whole path components count: `ab` is not below `a`."""
     assert within == is_within(tenant, other)
 
 
 @pytest.mark.parametrize("tenant", ["a", "A-1._:", "acme/search/alice", "a" * 128, "...", ".a/b."])
 def test_path_of_plain_parts_is_a_tenant(tenant: str) -> None:
-    """Dots are letters."""
+    """Dots are ordinary characters of a name."""
     check_tenant(tenant)
 
 
@@ -42,7 +40,7 @@ def test_path_of_plain_parts_is_a_tenant(tenant: str) -> None:
     ["", "/", "/a", "a/", "a//b", "a b", "a|b", "..", "a/./b", "a/..", "ü", "a" * 129, "a\n"],
 )
 def test_other_text_is_no_tenant(tenant: str) -> None:
-    """An empty part would make two names of one tenant."""
+    """An empty component would give one tenant two names."""
     with pytest.raises(RequestError, match="tenant is"):
         check_tenant(tenant)
 
@@ -63,7 +61,7 @@ def test_other_text_is_no_tenant(tenant: str) -> None:
 def test_call_is_for_the_credential_s_tenant_or_one_that_it_may_name(
     who: Identity, named: str | None, tenant: str
 ) -> None:
-    """A proxy's word is taken for any."""
+    """A credential with the proxy scope may name any tenant."""
     assert tenant == who.choose_tenant(named)
 
 
@@ -80,7 +78,7 @@ def test_call_is_for_the_credential_s_tenant_or_one_that_it_may_name(
 def test_namespace_is_the_credential_s_own_tenant(
     who: Identity, tenant: str, namespace: str
 ) -> None:
-    """Names below it are free to make; what a gateway names, it has checked."""
+    """A gateway checks the tenant that it names, and names below it are free."""
     assert namespace == who.namespace_of(tenant)
 
 
@@ -97,17 +95,17 @@ def test_namespace_is_the_credential_s_own_tenant(
         (identity(None, Scope.PROXY), "1/2/3/4/5/6/7/8/9", RequestError, "at most 8 parts"),
     ],
 )
-def test_call_for_somebody_else_is_refused(
+def test_call_for_another_tenant_is_refused(
     who: Identity, named: str | None, error: type[Exception], said: str
 ) -> None:
-    """The message names both."""
+    """The error names both tenants."""
     with pytest.raises(error, match=said):
         who.choose_tenant(named)
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_scope_is_asked_for_by_name(scope: Scope) -> None:
-    """None includes another, but that operators have what owners have."""
+def test_scope_is_required_by_name(scope: Scope) -> None:
+    """No scope includes another, except that operators have the owners' rights."""
     identity("a", scope).check_scope(scope)
     with pytest.raises(Forbidden, match=f"lacks the scope '{scope.value}'") as refused:
         identity("a", *(set(Scope) - {scope, Scope.OPERATE})).check_scope(scope)
@@ -117,7 +115,7 @@ def test_scope_is_asked_for_by_name(scope: Scope) -> None:
 
 
 def test_weight_above_the_cap_is_refused_with_both_numbers() -> None:
-    """A caller that asks for none has what the settings give its tenant."""
+    """A caller without a requested weight gets its tenant's configured one."""
     who = identity("a", max_weight=2.0)
     for weight in (None, 0.5, 2.0):
         who.check_weight(weight)

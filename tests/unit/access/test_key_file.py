@@ -1,4 +1,4 @@
-"""A file of keys: read again when it changes, kept when it breaks, changed by one at a time."""
+"""File of API keys: reloaded on change, kept on error, written by one process at a time."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ def key(number: int) -> NewKey:
 
 
 def put(path: Path, *keys: NewKey, at: int) -> None:
-    """Write a file of keys, last changed at an instant."""
+    """Write a file of keys with this modification time."""
     path.write_text(write_records([one.record for one in keys]))
     touch(path, at)
 
@@ -39,14 +39,14 @@ IDS = [ONE.record.key_id, TWO.record.key_id]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file with one key, of instant 1."""
+    """File with one key, modified at time 1."""
     path = tmp_path / "keys.yaml"
     put(path, ONE, at=1)
     return path
 
 
 def test_file_is_read_again_when_it_changes(path: Path) -> None:
-    """A new key is good without a restart, and an unchanged file costs a stat."""
+    """A new key is valid without a restart, and an unchanged file costs one stat."""
     file = KeyFile(path)
 
     assert (IDS[:1], False) == (ids(file), file.refresh())
@@ -59,7 +59,7 @@ def test_file_is_read_again_when_it_changes(path: Path) -> None:
 
 
 def test_file_of_same_time_and_size_is_read_again_by_its_inode(path: Path) -> None:
-    """One file takes another's place."""
+    """Another file has taken the file's place."""
     file = KeyFile(path)
     other = path.with_name("other")
     put(other, TWO, at=1)
@@ -69,7 +69,7 @@ def test_file_of_same_time_and_size_is_read_again_by_its_inode(path: Path) -> No
 
 
 def test_mounted_secret_is_read_again(tmp_path: Path) -> None:
-    """Kubernetes writes another directory and swaps the symlink that leads to it."""
+    """Kubernetes writes a new directory and replaces the symlink to it."""
     for name, one in (("..1", ONE), ("..2", TWO)):
         (tmp_path / name).mkdir()
         put(tmp_path / name / "keys.yaml", one, at=1)
@@ -83,8 +83,8 @@ def test_mounted_secret_is_read_again(tmp_path: Path) -> None:
     assert (True, IDS[1:]) == (file.refresh(), ids(file))
 
 
-def test_mistake_keeps_the_last_keys_and_is_told_once_per_change(path: Path) -> None:
-    """A slip in an editor must not lock out everybody, nor fill the log."""
+def test_error_keeps_the_last_keys_and_is_logged_once_per_change(path: Path) -> None:
+    """A typing error must neither lock out all callers nor fill the log."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     for at in (2, 3):
@@ -99,8 +99,8 @@ def test_mistake_keeps_the_last_keys_and_is_told_once_per_change(path: Path) -> 
     assert (True, IDS[1:], None) == (file.refresh(), ids(file), file.trouble)
 
 
-def test_missing_file_keeps_the_last_keys_and_is_told_each_time_it_goes(path: Path) -> None:
-    """Back as it was, it is in force as it was."""
+def test_missing_file_keeps_the_last_keys_and_is_logged_each_time(path: Path) -> None:
+    """A file that returns unchanged is valid again."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     away = path.with_name("away")
@@ -115,7 +115,7 @@ def test_missing_file_keeps_the_last_keys_and_is_told_each_time_it_goes(path: Pa
 
 
 def test_mistake_is_remembered_while_the_file_is_away(path: Path) -> None:
-    """The file that comes back is the wrong one still."""
+    """The file that returns still has the error."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     path.write_text("keys: {}")
@@ -134,14 +134,14 @@ def test_mistake_is_remembered_while_the_file_is_away(path: Path) -> None:
 def test_first_read_needs_a_good_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service without its keys would let nobody in: it says so at its start."""
+    """Without keys the service would refuse every caller, so it fails at its start."""
     path = tmp_path / "keys.yaml"
     monkeypatch.setattr(key_file, "MOST_BYTES", 1_000)
     match kind:
         case "directory":
             path.mkdir()
         case "pipe":
-            os.mkfifo(path)  # nobody writes: it must not be waited for
+            os.mkfifo(path)  # a FIFO without a writer must not block the read
         case "empty":
             path.touch()
         case "binary":
@@ -164,7 +164,7 @@ def test_first_read_needs_a_good_file(
 
 @pytest.mark.parametrize("content", [ONE.secret, f"keys: [{ONE.secret}]", f"keys: *{ONE.secret}"])
 def test_trouble_shows_no_key(path: Path, content: str) -> None:
-    """The reason goes to a log."""
+    """The error is logged."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     path.write_text(content)
@@ -177,7 +177,7 @@ def test_trouble_shows_no_key(path: Path, content: str) -> None:
 # --- changes
 
 
-def test_added_key_is_last_and_knows_the_ids_that_are_taken(path: Path) -> None:
+def test_added_key_is_last_and_has_an_unused_id(path: Path) -> None:
     """Two keys of one id would make the file unreadable."""
     seen: list[Collection[str]] = []
 
@@ -193,7 +193,7 @@ def test_added_key_is_last_and_knows_the_ids_that_are_taken(path: Path) -> None:
 
 
 def test_new_file_is_for_its_owner_and_an_old_one_keeps_its_mode(path: Path) -> None:
-    """Digests open nothing, but names and tenants are nobody's business."""
+    """Digests give no access, but names and tenants are private."""
     new = path.with_name("new.yaml")
     add_key(new, lambda _: ONE)
     path.chmod(0o640)
@@ -203,7 +203,7 @@ def test_new_file_is_for_its_owner_and_an_old_one_keeps_its_mode(path: Path) -> 
 
 
 def test_symlink_to_a_file_stays(path: Path) -> None:
-    """The file behind it is changed."""
+    """The file behind the symlink is changed."""
     link = path.with_name("link")
     link.symlink_to(path.name)
     add_key(link, lambda _: TWO)
@@ -213,7 +213,7 @@ def test_symlink_to_a_file_stays(path: Path) -> None:
 
 
 def test_removed_key_is_gone(path: Path) -> None:
-    """An id that is not there changes nothing."""
+    """An unknown id changes nothing."""
     inode = path.stat().st_ino
 
     assert remove_key(path, IDS[1]) is None
@@ -223,7 +223,7 @@ def test_removed_key_is_gone(path: Path) -> None:
 
 
 def test_file_with_a_mistake_is_not_written_over(path: Path) -> None:
-    """Whatever else stands in it would be lost."""
+    """The other content of the file would be lost."""
     path.write_text("keys: {}")
     with pytest.raises(ConfigError, match="a list is required"):
         add_key(path, lambda _: ONE)
@@ -235,13 +235,13 @@ def test_file_with_a_mistake_is_not_written_over(path: Path) -> None:
 
 
 def test_directory_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
-    """A slip in the path makes no directories."""
+    """A typing error in the path must not create directories."""
     with pytest.raises(ConfigError, match=r"cannot be written: No such file or directory"):
         add_key(tmp_path / "no" / "keys.yaml", lambda _: ONE)
 
 
 def test_two_changes_at_once_lose_nothing(path: Path) -> None:
-    """The second waits for the first, and reads what that has written."""
+    """The second change waits for the first one and reads its result."""
     order: list[str] = []
 
     def second(taken: Collection[str]) -> NewKey:
@@ -249,7 +249,7 @@ def test_two_changes_at_once_lose_nothing(path: Path) -> None:
         return key(3)
 
     def first(taken: Collection[str]) -> NewKey:
-        thread.start()  # tries to get in, and cannot before this one is written
+        thread.start()  # the thread tries to lock the file, which is locked until this write ends
         order.append(f"first of {len(taken) + 1}")
         return TWO
 

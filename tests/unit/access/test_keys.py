@@ -1,4 +1,4 @@
-"""API keys: made, written, read and found; and never shown."""
+"""API keys: created, written, read, found, and never shown."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ from justitia_ray.errors import ConfigError, Unauthenticated
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 ZEROS = "jk-" + 43 * "A"
-"""Key of 32 zero bytes: base64url of 256 bits takes 43 characters of 6, and A is zero."""
+"""Key of 32 zero bytes: 256 bits are 43 base64url characters, and A is zero."""
 DIGEST = hashlib.sha256(ZEROS.encode()).hexdigest()
 ID = DIGEST[:8]
 ENTRY: dict[str, Any] = {
@@ -52,7 +52,7 @@ def zeros(count: int) -> bytes:
 
 
 def entry(**changes: object) -> str:
-    """Return a file with one entry, changed; a field that becomes None is left out."""
+    """Return a file with one changed entry; a field set to None is left out."""
     fields = {name: value for name, value in (ENTRY | changes).items() if value is not None}
     return yaml.safe_dump({"keys": [fields]})
 
@@ -67,7 +67,7 @@ def mistake(text: str) -> str:
 
 
 def test_new_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
-    """A leaked file of records must not let anybody in."""
+    """A leaked file of records must not give access."""
     new = create_key(tenant="acme", now=NOW + 0.7, random_bytes=zeros)
 
     assert ZEROS == new.secret
@@ -77,14 +77,14 @@ def test_new_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
 
 
 def test_two_keys_differ() -> None:
-    """By default the randomness is the system's."""
+    """The default source of randomness is the operating system."""
     first, second = (create_key(tenant="acme", now=NOW) for _ in range(2))
 
     assert first.secret != second.secret
 
 
 def test_taken_id_makes_another_key() -> None:
-    """An id is 32 bits of the digest: among 10,000 keys two would share one now and then."""
+    """An id is 32 bits of the digest, so two of 10,000 keys sometimes collide."""
     numbers = iter([0, 1])
     new = create_key(
         tenant="acme", now=NOW, taken={ID}, random_bytes=lambda n: bytes([next(numbers)] * n)
@@ -110,7 +110,7 @@ def test_taken_id_makes_another_key() -> None:
     ],
 )
 def test_key_that_is_not_allowed_is_not_made(options: dict[str, Any], said: str) -> None:
-    """What is written must be read again, so that it is checked alike."""
+    """A written entry must be readable, so both directions use the same checks."""
     with pytest.raises(ConfigError) as refused:
         create_key(**{"tenant": "acme", "now": NOW, **options})
 
@@ -118,7 +118,7 @@ def test_key_that_is_not_allowed_is_not_made(options: dict[str, Any], said: str)
 
 
 def test_key_gives_its_identity() -> None:
-    """The ingress knows nothing of keys but what they give."""
+    """The ingress uses only the identity."""
     new = create_key(
         tenant="acme/search",
         user="ci",
@@ -138,7 +138,7 @@ def test_key_gives_its_identity() -> None:
     "secret", ["", "jk-", ZEROS[:-1], ZEROS + "A", DIGEST, "ü\ud800", "A" * 9_999]
 )
 def test_unknown_key_is_refused_unseen(secret: str) -> None:
-    """Whatever a header holds: least of all does the digest open anything."""
+    """The header may contain anything; a digest gives no access."""
     table = KeyTable([create_key(tenant="acme", now=NOW, random_bytes=zeros).record])
     with pytest.raises(Unauthenticated) as refused:
         find_identity([table], secret, NOW)
@@ -148,7 +148,7 @@ def test_unknown_key_is_refused_unseen(secret: str) -> None:
 
 
 def test_key_ends_at_its_expiry() -> None:
-    """The holder is told by the public name that his list shows."""
+    """The error has the key's public id, which the holder also finds in the list."""
     new = create_key(tenant="acme", expires_at=NOW + 10, now=NOW, random_bytes=zeros)
     with pytest.raises(Unauthenticated) as refused:
         find_identity([KeyTable([new.record])], new.secret, NOW + 10)
@@ -157,12 +157,12 @@ def test_key_ends_at_its_expiry() -> None:
 
 
 def test_public_id_is_that_of_the_record() -> None:
-    """Refused calls and the operator's list are compared by it."""
+    """Refused calls and the operator's list share the public id."""
     assert ID == public_id(ZEROS)
 
 
 def test_table_refuses_a_key_twice() -> None:
-    """Which of two records would count is nobody's guess."""
+    """Two records for one key would be ambiguous."""
     record = create_key(tenant="acme", now=NOW, random_bytes=zeros).record
 
     with pytest.raises(ConfigError, match=r"keys\[1\].*its sha256 is that of keys\[0\]"):
@@ -173,7 +173,7 @@ def test_table_refuses_a_key_twice() -> None:
 
 
 def test_entry_is_read() -> None:
-    """The form that the documentation shows."""
+    """The entry has the documented form."""
     text = f"""
 keys:
   - id: {ID}
@@ -199,7 +199,7 @@ def test_file_without_keys_is_an_empty_table() -> None:
 
 
 def test_id_of_digits_alone_is_a_text() -> None:
-    """One id in forty is a number to YAML, and one in 400 of them is octal."""
+    """YAML reads one id in forty as a number, and one in 400 as an octal number."""
     digest = "01234567" + "a" * 56
     [record] = read_records(entry(id=None, sha256=digest).replace("- ", "- id: 01234567\n  ", 1))
 
@@ -208,7 +208,7 @@ def test_id_of_digits_alone_is_a_text() -> None:
 
 @pytest.mark.parametrize("scope", ["proxy", "operate"])
 def test_tenant_may_be_missing_for_some_scopes(scope: str) -> None:
-    """A gateway names the tenant of each call; an operator acts for none."""
+    """A gateway names the tenant of each call, and an operator acts for none."""
     [record] = read_records(entry(tenant=None, scopes=[scope]))
 
     assert record.tenant is None
@@ -255,7 +255,7 @@ def test_tenant_may_be_missing_for_some_scopes(scope: str) -> None:
 def test_mistake_names_entry_field_value_and_what_is_allowed(
     changes: dict[str, object], said: str
 ) -> None:
-    """Whoever edits the file by hand finds the place; the digest is not shown for it."""
+    """The error locates the mistake without showing the digest."""
     told = mistake(entry(**changes))
 
     assert told.startswith("keys[0]")
@@ -287,21 +287,21 @@ def test_mistake_names_entry_field_value_and_what_is_allowed(
             (deep * 100_000, "line 1 is nested deeper than an entry's scopes")
             for deep in ("- ", "{a: ")
         ),
-        ("[" * 100_000, "nest"),  # libyaml looks ahead here, and may itself refuse the depth
+        ("[" * 100_000, "nest"),  # libyaml looks ahead here and may itself refuse the depth
     ],
     ids=lambda text: repr(text[:20]),
 )
 def test_file_of_another_form_is_a_mistake(
     text: str, said: str, loader: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A nesting ends the process in PyYAML's own composer, and of two fields it drops one."""
+    """Deep nesting would crash PyYAML's composer, and it silently drops a duplicate field."""
     monkeypatch.setattr(keys, "_LOADER", loader)
 
     assert said in mistake(text)
 
 
 def test_same_id_twice_is_a_mistake() -> None:
-    """Two keys by one name could not be told apart in a log."""
+    """Two keys of one id cannot be told apart in a log."""
     other = ENTRY | {"sha256": ID + "0" * 56}
 
     same_id, same = (json.dumps({"keys": [ENTRY, second]}) for second in (other, ENTRY))
@@ -327,14 +327,14 @@ tables = st.lists(records, max_size=4, unique_by=lambda record: record.key_id)
 @given(tables)
 @example([KeyRecord("1" * 8, "1" * 64, "null", "~", frozenset({Scope.OWN}), 1.0, None, None)])
 def test_file_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
-    """Names that YAML takes for a null, a number or a time, too."""
+    """The names include some that YAML reads as null, a number or a time."""
     assert table == list(read_records(write_records(table)))
 
 
 @repeatable
 @given(tables)
 def test_json_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
-    """By way of text, as in Redis."""
+    """The record passes through JSON text, as in Redis."""
     stored = json.loads(json.dumps({record.key_id: record_to_json(record) for record in table}))
 
     assert (table, []) == records_from_json(stored)
@@ -361,8 +361,8 @@ FRAGMENTS = [*"[]{}:,-?&*!|>'\"%@`# \n\t\\~", "keys", "jk-", "0x1", "---", "..."
         st.lists(near_entries, max_size=2).map(lambda entries: yaml.safe_dump({"keys": entries})),
     )
 )
-def test_any_text_is_read_or_a_mistake(text: str, loader: type) -> None:
-    """A file that cannot be read must not end the service that reads it."""
+def test_any_text_is_parsed_or_refused(text: str, loader: type) -> None:
+    """An unreadable file must not end the service."""
     with patch.object(keys, "_LOADER", loader):
         try:
             read = read_records(text)
@@ -376,7 +376,6 @@ def test_any_text_is_read_or_a_mistake(text: str, loader: type) -> None:
     ("at", "text"), [(0.0, "1970-01-01T00:00:00Z"), (NOW + 0.9, "2027-01-15T08:00:00Z")]
 )
 def test_time_is_written_in_utc(at: float, text: str) -> None:
-    """Whole seconds are enough, and are read back the same."""
     assert text == write_time(at)
     assert int(at) == read_time(text)
 
@@ -385,7 +384,7 @@ def test_time_is_written_in_utc(at: float, text: str) -> None:
     "text", ["2027-01-15", "2027-01-15 00:00:00Z", "2027-01-15T02:00:00+02:00"]
 )
 def test_time_has_several_forms(text: str) -> None:
-    """A day begins at midnight in UTC."""
+    """A date begins at midnight UTC."""
     assert NOW - 8 * 3600 == read_time(text)
 
 
@@ -393,7 +392,7 @@ def test_time_has_several_forms(text: str) -> None:
 
 
 def test_damaged_records_are_left_out_and_named() -> None:
-    """One entry that somebody wrote by hand must not lock out everybody else."""
+    """One manually written entry must not lock out the other callers."""
     other = ENTRY | {"id": "0" * 8, "sha256": "0" * 64}
     found, damage = records_from_json(
         {ID: ENTRY, "0" * 8: other | {"max_weight": True}, "1" * 8: other, "2" * 8: {}}
@@ -413,7 +412,7 @@ def test_damaged_records_are_left_out_and_named() -> None:
 @pytest.mark.parametrize("secret", [ZEROS, ZEROS[:20], f"Bearer {ZEROS}"])
 @pytest.mark.parametrize("field", ["id", "sha256", "tenant", "user", "max_weight", "expires", "x"])
 def test_plain_key_in_a_file_is_a_mistake_that_does_not_show_it(field: str, secret: str) -> None:
-    """Errors are logged, and a file with a key in it gives the key to whoever may read it."""
+    """Errors are logged, and a log must not reveal a key."""
     told = mistake(entry(**{field: secret}))
 
     assert "holds what looks like a plain key: only digests belong here" in told
@@ -440,14 +439,14 @@ def test_plain_key_in_a_file_is_a_mistake_that_does_not_show_it(field: str, secr
 def test_no_error_shows_a_key_or_digest(
     text: str, secret: str, loader: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyYAML's own words quote the line."""
+    """PyYAML's error messages quote the line."""
     monkeypatch.setattr(keys, "_LOADER", loader)
 
     assert secret not in mistake(text.format(key=secret))
 
 
 def test_no_repr_shows_a_key_or_digest() -> None:
-    """A repr ends up in a log some day."""
+    """A repr may be logged."""
     new = create_key(tenant="acme", now=NOW, random_bytes=zeros)
     table = KeyTable([new.record])
     identity = find_identity([table], ZEROS, NOW)
@@ -458,6 +457,6 @@ def test_no_repr_shows_a_key_or_digest() -> None:
 
 
 @pytest.mark.parametrize("name", ["jk-team", "acme/jk-search", "jk-", ID])
-def test_name_is_no_key(name: str) -> None:
-    """A tenant may begin as keys do."""
+def test_tenant_name_that_begins_like_a_key_is_accepted(name: str) -> None:
+    """A tenant's name may begin like a key."""
     assert not looks_like_key(name)

@@ -1,4 +1,4 @@
-"""JSON Web Tokens: every refusal, the keys' life, the mapping of claims, and real HTTPS."""
+"""JSON Web Tokens: refusals, key rotation, claims, and fetches over real HTTPS."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ ISSUER = "https://login.acme.com"
 JWKS_URL = "https://login.acme.com/keys"
 DISCOVERY_URL = f"{ISSUER}/.well-known/openid-configuration"
 NOW = 1_800_000_000
-"""Calendar of the tests when they begin, in 2027."""
+"""Wall-clock time at the start of each test, in 2027."""
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
@@ -46,7 +46,7 @@ OTHER_EC = ec.generate_private_key(ec.SECP256R1())
 
 
 def jwk(key: PrivateKey, key_id: str, **fields: Any) -> dict[str, Any]:
-    """Return the public part of a key, as an issuer shows it."""
+    """Return the public part of a key as an issuer publishes it."""
     shown: dict[str, Any]
     match key:
         case rsa.RSAPrivateKey():
@@ -59,7 +59,7 @@ def jwk(key: PrivateKey, key_id: str, **fields: Any) -> dict[str, Any]:
 
 
 def signed(header: dict[str, Any], claims: dict[str, Any], key: Any, algorithm: str) -> str:
-    """Return a token with any header, whatever it says of the algorithm."""
+    """Return a token with any header, whatever algorithm the header names."""
     parts = (jwt.utils.base64url_encode(json.dumps(part).encode()) for part in (header, claims))
     message = b".".join(parts)
     signature = jwt.algorithms.get_default_algorithms()[algorithm].sign(message, key)
@@ -67,13 +67,12 @@ def signed(header: dict[str, Any], claims: dict[str, Any], key: Any, algorithm: 
 
 
 class World:
-    """A verifier, its issuer, and the time; a test changes all of them."""
+    """A verifier, its issuer and the time, all changeable by the test."""
 
     def __init__(self, **fields: Any) -> None:
-        """Begin with an issuer that shows an RSA and an EC key.
+        """Start with an issuer that publishes an RSA and an EC key.
 
-        Args:
-            fields: Of the `Issuer`.
+        `fields` are those of `Issuer`.
         """
         self.at = 0.0
         self.calendar_at: float = NOW
@@ -100,11 +99,11 @@ class World:
         )
 
     def show(self, *keys: Any) -> None:
-        """Have the issuer show these keys."""
+        """Let the issuer publish these keys."""
         self.documents[JWKS_URL] = {"keys": keys}
 
     def pass_time(self, seconds: float) -> None:
-        """Move both clocks."""
+        """Advance both clocks."""
         self.at += seconds
         self.calendar_at += seconds
 
@@ -115,7 +114,7 @@ class World:
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> str:
-        """Return a token that is good for an hour; a header or a claim of None is left out."""
+        """Return a token valid for an hour; headers or claims set to None are left out."""
         key_id = {RSA: "rsa", EC_384: "ec-384", ED: "ed"}.get(key, "ec")
         headers = {"alg": algorithm, "kid": key_id, **(header or {})}
         said = {
@@ -135,11 +134,11 @@ class World:
         )
 
     async def identify(self, *arguments: Any, **claims: Any) -> Identity:
-        """Return the caller of a new token."""
+        """Return the identity of a new token."""
         return await self.verifier.identify(self.token(*arguments, **claims))
 
     async def settle(self) -> None:
-        """Let a fetch in the background end."""
+        """Let background fetches end."""
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -157,7 +156,7 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """A verifier of ES256 and RS256 tokens."""
+    """Verifier of ES256 and RS256 tokens."""
     return World()
 
 
@@ -176,7 +175,7 @@ def world() -> World:
 async def test_token_of_each_algorithm_identifies_its_caller(
     key: PrivateKey, algorithm: str
 ) -> None:
-    """One RSA key verifies all of RSA's algorithms, unless it says which."""
+    """One RSA key verifies all RSA algorithms, unless the key names one."""
     world = World(algorithms=tuple(key_sets.KEY_TYPES), max_weight=3.0)
     world.show(jwk(RSA, "rsa"), jwk(EC, "ec"), jwk(EC_384, "ec-384"), jwk(ED, "ed"))
     expected = Identity(
@@ -204,7 +203,7 @@ async def test_token_of_each_algorithm_identifies_its_caller(
 async def test_token_at_the_edge_is_accepted(
     claims: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    """Audiences may be a list, and clocks differ by the leeway."""
+    """Audiences may be a list, and clocks may differ by the leeway."""
     assert "acme/search" == (await World(**fields).identify(**claims)).tenant
 
 
@@ -254,7 +253,7 @@ async def test_token_at_the_edge_is_accepted(
 async def test_token_that_proves_nothing_is_refused(
     world: World, claims: dict[str, Any], message: str
 ) -> None:
-    """The message says why in a sentence, and has nothing of the token."""
+    """The error gives the reason and shows nothing of the token."""
     token = world.token(**claims)
     with pytest.raises(Unauthenticated, match=message) as caught:
         await world.verifier.identify(token)
@@ -279,7 +278,7 @@ async def test_token_that_proves_nothing_is_refused(
 async def test_text_that_is_no_token_is_refused_without_a_fetch(
     world: World, token: str, message: str
 ) -> None:
-    """A stranger cannot have us ask anybody."""
+    """An unauthenticated caller cannot trigger a request."""
     with pytest.raises(Unauthenticated, match=message):
         await world.verifier.identify(token)
 
@@ -287,7 +286,7 @@ async def test_text_that_is_no_token_is_refused_without_a_fetch(
 
 
 async def test_unknown_issuer_and_algorithm_are_refused_without_a_fetch(world: World) -> None:
-    """The address of a fetch is never one that a token names."""
+    """A token can never name the address of a fetch."""
     for claims in ({"iss": "https://evil.com"}, {"header": {"alg": "HS256"}}):
         with pytest.raises(Unauthenticated):
             await world.identify(**claims)
@@ -295,10 +294,10 @@ async def test_unknown_issuer_and_algorithm_are_refused_without_a_fetch(world: W
     assert [] == world.asked
 
 
-async def test_public_key_is_no_shared_secret() -> None:
-    """An attacker who signs HS256 with the bytes of the public key is refused by the algorithm.
+async def test_public_key_is_not_accepted_as_a_shared_secret() -> None:
+    """HS256 with the public key's bytes as secret is refused by its algorithm.
 
-    A header that says RS256 above such a signature is refused by the signature.
+    A header that claims RS256 above such a signature is refused by the signature.
     """
     world = World()
     encoding = (
@@ -330,7 +329,7 @@ async def test_public_key_is_no_shared_secret() -> None:
     ],
 )
 async def test_key_that_does_not_fit_is_ignored(world: World, key: Any) -> None:
-    """A key for encryption, of another curve, broken, shared or private: the others still serve."""
+    """Keys for encryption, of another curve, broken, shared or private are skipped."""
     world.show(key, jwk(RSA, "rsa"))
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
         await world.identify()
@@ -340,7 +339,7 @@ async def test_key_that_does_not_fit_is_ignored(world: World, key: Any) -> None:
 
 
 async def test_short_rsa_key_is_ignored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RSA below 2048 bits can be broken; here the bound is moved instead of the key."""
+    """RSA below 2048 bits can be broken; the test moves the bound instead of the key."""
     token = world.token(RSA, "RS256")
     monkeypatch.setattr(jwt.algorithms.RSAAlgorithm, "_MIN_KEY_SIZE", 4096)
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
@@ -351,7 +350,7 @@ async def test_short_rsa_key_is_ignored(world: World, monkeypatch: pytest.Monkey
 
 
 def without_id(key: PrivateKey) -> dict[str, Any]:
-    """Return the public part of a key as an issuer of one key may show it."""
+    """Return the public part of a key without an id, as an issuer of one key may publish it."""
     shown = jwk(key, "")
     del shown["kid"]
     return shown
@@ -408,17 +407,20 @@ async def test_token_that_names_no_key_is_for_the_only_one_that_fits(
     ],
     ids=["two", "one with an id", "none", "a token with an id", "another key"],
 )
-async def test_token_that_no_key_matches_is_told_why(
+async def test_token_without_a_matching_key_is_refused_with_the_reason(
     world: World, keys: list[Any], header: dict[str, Any], message: str
 ) -> None:
-    """The keys were had: to come again would not help."""
+    """The keys were available, so a retry would not help."""
     world.show(*keys)
     with pytest.raises(Unauthenticated, match=message):
         await world.identify(header=header)
 
 
 async def test_key_without_an_id_that_was_replaced_is_fetched_again(world: World) -> None:
-    """Its tokens look like those of the key before; a flood of them makes one fetch in a while."""
+    """Its tokens look like those of the old key.
+
+    A flood of them causes a limited number of fetches.
+    """
     world.show(without_id(EC))
     await world.identify(**_NO_ID)
     world.pass_time(PAUSE_S)
@@ -447,7 +449,7 @@ async def test_key_without_an_id_that_was_replaced_is_fetched_again(world: World
 async def test_tenant_is_read_from_its_claim(
     fields: dict[str, Any], claims: dict[str, Any], tenant: str
 ) -> None:
-    """A claim inside others, one whose name has dots itself, or a list of one."""
+    """The claim may be nested, have dots in its name, or be a list of one."""
     assert tenant == (await World(**fields).identify(**claims)).tenant
 
 
@@ -471,7 +473,7 @@ async def test_tenant_is_read_from_its_claim(
 async def test_token_without_one_tenant_is_forbidden(
     fields: dict[str, Any], value: Any, message: str
 ) -> None:
-    """The caller is known: another token would do, the same one never."""
+    """The caller is known, and this token can never succeed."""
     with pytest.raises(Forbidden, match=message) as caught:
         await World(**fields).identify(tenant=value)
 
@@ -494,7 +496,7 @@ async def test_token_without_one_tenant_is_forbidden(
 async def test_scopes_are_those_with_the_prefix_but_never_proxy(
     fields: dict[str, Any], claims: dict[str, Any], scopes: set[Scope]
 ) -> None:
-    """Scopes of other services are none of ours, and no issuer may name any tenant."""
+    """Other services' scopes are ignored, and no issuer may grant the proxy scope."""
     assert scopes == (await World(**fields).identify(**claims)).scopes
 
 
@@ -511,7 +513,7 @@ async def test_scopes_are_those_with_the_prefix_but_never_proxy(
 async def test_user_and_credential_are_fit_for_a_log(
     fields: dict[str, Any], claims: dict[str, Any], user: str | None, credential: str
 ) -> None:
-    """A subject is the issuer's text: it could have new lines, and any length."""
+    """A subject is the issuer's text and may have line breaks and any length."""
     caller = await World(**fields).identify(**claims)
 
     assert (user, credential) == (caller.user, caller.credential)
@@ -522,7 +524,7 @@ async def test_user_and_credential_are_fit_for_a_log(
 
 
 async def test_verified_token_is_remembered_and_ends_at_its_end(world: World) -> None:
-    """Within its time a known token is not read again, and not a second longer than it holds."""
+    """A cached token is not verified again, and is not accepted beyond its expiry."""
     token = world.token(exp=NOW + 40)
     first = await world.verifier.identify(token)
     world.pass_time(59)
@@ -535,7 +537,7 @@ async def test_verified_token_is_remembered_and_ends_at_its_end(world: World) ->
 
 
 async def test_remembered_token_is_verified_again_in_time(world: World) -> None:
-    """A key that was withdrawn is good for the time of the cache, no longer."""
+    """A withdrawn key remains valid for the cache time at most."""
     token = world.token()
     first = await world.verifier.identify(token)
     world.pass_time(REMEMBERED_S)
@@ -545,7 +547,7 @@ async def test_remembered_token_is_verified_again_in_time(world: World) -> None:
 
 
 async def test_refused_token_is_not_remembered(world: World) -> None:
-    """A token that does not hold yet holds later."""
+    """A token that is not valid yet becomes valid later."""
     token = world.token(nbf=NOW + 40)
     with pytest.raises(Unauthenticated, match="does not hold yet"):
         await world.verifier.identify(token)
@@ -557,7 +559,7 @@ async def test_refused_token_is_not_remembered(world: World) -> None:
 async def test_cache_forgets_the_token_not_seen_for_longest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is bounded, whoever asks."""
+    """The cache's memory is bounded."""
     monkeypatch.setattr(tokens, "MOST_REMEMBERED", 2)
     signed = [world.token(sub=name) for name in "abc"]
     first, second = [await world.verifier.identify(token) for token in signed[:2]]
@@ -573,7 +575,7 @@ async def test_cache_forgets_the_token_not_seen_for_longest(
 
 
 async def test_concurrent_calls_share_one_fetch(world: World) -> None:
-    """A caller that gives up ends nobody else's wait."""
+    """A caller that is cancelled does not end the fetch for the others."""
     world.answers.clear()
     calls = [asyncio.create_task(world.identify(sub=str(n))) for n in range(20)]
     await world.settle()
@@ -585,7 +587,7 @@ async def test_concurrent_calls_share_one_fetch(world: World) -> None:
 
 
 async def test_new_key_is_known_after_one_more_fetch(world: World) -> None:
-    """An issuer that rotates its keys has its new tokens accepted at once, the old ones no more."""
+    """New tokens are accepted at once after a rotation, and old ones are refused."""
     await world.identify()
     world.pass_time(PAUSE_S)
     world.show(jwk(ED, "ed"), jwk(OTHER_EC, "new"))
@@ -597,7 +599,7 @@ async def test_new_key_is_known_after_one_more_fetch(world: World) -> None:
 
 
 async def test_flood_of_key_ids_makes_one_fetch_in_a_while(world: World) -> None:
-    """1,000 keys that nobody has, in 100 s: the issuer is asked four times, nothing is kept."""
+    """1,000 unknown key ids in 100 s cause four fetches, and none is stored."""
     for number in range(1000):
         with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
             await world.identify(header={"kid": f"random-{number}"})
@@ -608,7 +610,7 @@ async def test_flood_of_key_ids_makes_one_fetch_in_a_while(world: World) -> None
 
 
 async def test_old_set_serves_while_a_new_one_is_fetched(world: World) -> None:
-    """No call waits for the issuer, and a key that it withdraws goes with the new set."""
+    """No call waits for the issuer; a withdrawn key becomes invalid with the new set."""
     await world.identify()
     world.pass_time(FRESH_S)
     world.show(jwk(RSA, "rsa"))
@@ -624,7 +626,7 @@ async def test_old_set_serves_while_a_new_one_is_fetched(world: World) -> None:
 
 
 async def test_first_call_after_a_silence_waits_for_the_new_set(world: World) -> None:
-    """Without traffic nothing was fetched: hours later the set may have a key that was stolen."""
+    """After hours without calls the old set may contain a stolen key."""
     await world.identify()
     world.pass_time(STALE_S)
     world.show(jwk(RSA, "rsa"))
@@ -633,8 +635,8 @@ async def test_first_call_after_a_silence_waits_for_the_new_set(world: World) ->
         await world.identify()
 
 
-async def test_set_of_an_issuer_that_is_away_is_in_force_for_a_day(world: World) -> None:
-    """Each failure is told of, calls do not wait, and when it is back its keys are read again."""
+async def test_key_set_of_an_unreachable_issuer_is_valid_for_a_day(world: World) -> None:
+    """Each failure is logged and no call waits. The keys are fetched when the issuer is back."""
     await world.identify()
     shown = world.documents.pop(JWKS_URL)
     while world.at + STALE_S < KEPT_S:
@@ -661,7 +663,7 @@ async def test_set_of_an_issuer_that_is_away_is_in_force_for_a_day(world: World)
 
 
 async def test_issuer_that_was_never_there_is_asked_every_few_seconds(world: World) -> None:
-    """Callers are told to come again: their tokens may be good."""
+    """The error is retryable because the tokens may be valid."""
     shown = world.documents.pop(JWKS_URL)
     for _ in range(3):
         with pytest.raises(AdmissionError) as caught:
@@ -675,7 +677,7 @@ async def test_issuer_that_was_never_there_is_asked_every_few_seconds(world: Wor
 
 
 async def test_issuer_that_is_away_harms_no_other() -> None:
-    """Each issuer has its keys, its fetches and its troubles."""
+    """Keys, fetches and failures are separate for each issuer."""
     world = World()
     world.documents["https://two.com/keys"] = {"keys": [jwk(EC, "ec")]}
     del world.documents[JWKS_URL]
@@ -710,10 +712,10 @@ async def test_issuer_that_is_away_harms_no_other() -> None:
         ({"keys": [jwk(ED, "ec")]}, "no key fits RS256, ES256"),
     ],
 )
-async def test_keys_that_cannot_be_had_are_a_trouble_of_ours(
+async def test_unavailable_keys_are_a_server_error(
     world: World, document: Any, reason: str
 ) -> None:
-    """The caller comes again, and whoever runs the service reads the reason."""
+    """The error is retryable, and its reason is logged for the operator."""
     world.documents[JWKS_URL] = document
     with pytest.raises(AdmissionError, match="cannot be had now"):
         await world.identify()
@@ -723,8 +725,8 @@ async def test_keys_that_cannot_be_had_are_a_trouble_of_ours(
     assert reason in said
 
 
-async def test_issuer_that_withdraws_all_its_keys_is_obeyed(world: World) -> None:
-    """An empty set is an answer: unlike an issuer that is away it leaves no key in force."""
+async def test_empty_key_set_invalidates_all_keys(world: World) -> None:
+    """An empty set is an answer, unlike a failed fetch, which keeps the keys valid."""
     await world.identify()
     world.show()
     world.pass_time(STALE_S)
@@ -746,7 +748,7 @@ async def test_issuer_that_withdraws_all_its_keys_is_obeyed(world: World) -> Non
 async def test_discovery_document_says_where_the_keys_are(
     said: dict[str, Any], reason: str | None
 ) -> None:
-    """One that is of another issuer could name keys of an attacker."""
+    """A discovery document of another issuer could name an attacker's keys."""
     world = World(jwks_url=None)
     world.documents[DISCOVERY_URL] = said
     if reason is None:
@@ -780,14 +782,14 @@ async def test_discovery_document_says_where_the_keys_are(
 def test_issuer_that_could_not_be_trusted_is_a_wrong_setting(
     fields: dict[str, Any], message: str
 ) -> None:
-    """A start says so, not the first caller."""
+    """The service fails at its start, not at the first call."""
     with pytest.raises(ConfigError, match=message):
         Issuer(**{"issuer": ISSUER, "audience": "justitia", **fields})
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]"])
 def test_plain_http_is_allowed_for_this_machine(host: str) -> None:
-    """A sidecar that serves the keys needs no certificate."""
+    """A local sidecar that serves the keys needs no certificate."""
     Issuer(ISSUER, "justitia", f"http://{host}/keys")
 
 
@@ -795,7 +797,7 @@ def test_plain_http_is_allowed_for_this_machine(host: str) -> None:
 
 
 class _Pages(BaseHTTPRequestHandler):
-    """Answers of an issuer, by path."""
+    """An issuer's HTTP answers by path."""
 
     def do_GET(self) -> None:
         body, location = b"", ""
@@ -825,7 +827,7 @@ class _Pages(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Write nothing."""
+        """Write no log."""
 
 
 def _serve(server: ThreadingHTTPServer) -> Iterator[int]:
@@ -839,7 +841,7 @@ def _serve(server: ThreadingHTTPServer) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1, which signs itself, with its key beside it."""
+    """Self-signed certificate of 127.0.0.1 with its key beside it."""
     file = tmp_path_factory.mktemp("tls") / "ca.pem"
     certificate = make_certificate("login", EC, "login", EC, is_authority=True, address="127.0.0.1")
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -855,7 +857,7 @@ def ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def https(ca_file: Path) -> Iterator[str]:
-    """The address of a server with that certificate."""
+    """URL of a server with that certificate."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Pages)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(ca_file, ca_file.with_suffix(".key"))
@@ -866,7 +868,7 @@ def https(ca_file: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[str]:
-    """The address of a server without encryption."""
+    """URL of a server without encryption."""
     for port in _serve(ThreadingHTTPServer(("127.0.0.1", 0), _Pages)):
         yield f"http://127.0.0.1:{port}"
 
@@ -879,7 +881,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_keys_come_over_https_with_the_authority_of_the_settings(
     https: str, ca_file: Path
 ) -> None:
-    """A company's own authority is trusted for its issuer, and for nothing else."""
+    """A company's own authority is trusted for its issuer only."""
     troubles: list[tuple[str, str]] = []
     world = World()
     for file in (str(ca_file), None, str(ca_file.with_name("missing.pem"))):
@@ -912,7 +914,7 @@ async def test_keys_come_over_https_with_the_authority_of_the_settings(
     ],
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_document_that_is_not_simply_there_is_refused(
+async def test_unusual_http_answer_is_refused(
     path: str,
     error: type[Exception] | None,
     message: str,
@@ -920,7 +922,7 @@ async def test_document_that_is_not_simply_there_is_refused(
     ca_file: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Redirects are followed to allowed addresses only, and an answer has a bound."""
+    """Redirects are followed to allowed addresses only, and the answer's size is bounded."""
     url = f"{request.getfixturevalue(scheme)}{path}"
     if error is None:
         assert b"keys" in await fetch(url, str(ca_file))
@@ -930,15 +932,15 @@ async def test_document_that_is_not_simply_there_is_refused(
 
 
 async def test_address_that_is_not_allowed_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A discovery document may name any address; the way there is closed before it is opened."""
+    """A discovery document may name any address, which is checked before connecting."""
     monkeypatch.setattr(documents, "build_opener", None)
     for url in ("http://10.9.9.9/keys", "file:///etc/passwd", "ftp://localhost/x", "http://["):
         with pytest.raises(ValueError, match=r"only https://|Invalid IPv6"):
             await fetch(url, None)
 
 
-async def test_document_that_drips_is_given_up(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is never silent for long could hold a thread for days."""
+async def test_slowly_sent_document_is_given_up(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that keeps sending slowly could hold a thread for days."""
     monkeypatch.setattr(documents, "_LONGEST_READ_S", -1.0)
     with pytest.raises(TimeoutError, match="not read within"):
         await fetch(f"{http}/keys", None)
@@ -956,7 +958,7 @@ JSON = st.recursive(
 
 @pytest.fixture(scope="module")
 def identified() -> Iterator[Any]:
-    """What becomes of a token: an identity, or the refusal."""
+    """Outcomes of tokens: an identity or a refusal."""
     world = World(algorithms=("ES256", "RS256", "EdDSA"))
     with asyncio.Runner() as runner:
 
@@ -971,21 +973,21 @@ def identified() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def token() -> str:
-    """A good token, the same for every example."""
+    """A valid token, the same for every example."""
     return World().token()
 
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text() | st.lists(st.text(), min_size=3, max_size=3).map(".".join))
 def test_any_text_is_refused(identified: Any, text: str) -> None:
-    """Whatever stands in the header of a call, its answer is 401."""
+    """Any text in the header gives 401."""
     assert isinstance(identified(text), Unauthenticated)
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_mangled_token_is_refused(identified: Any, token: str, data: st.DataObject) -> None:
-    """One character that is changed, taken away or put in: nobody is identified."""
+    """One character is changed, removed or inserted."""
     at = data.draw(st.integers(0, len(token) - 1))
     put = data.draw(st.sampled_from(["", "A", "b", ".", "=", "é", token[at] * 2]))
     mangled = token[:at] + put + token[at + 1 :]
@@ -1003,7 +1005,7 @@ def test_mangled_token_is_refused(identified: Any, token: str, data: st.DataObje
 def test_any_claim_and_header_is_answered(
     identified: Any, claims: dict[str, Any], header: dict[str, Any]
 ) -> None:
-    """An issuer signs what it likes: the answer is an identity with a tenant, or a refusal."""
+    """An issuer may sign any content: the result is an identity with a tenant, or a refusal."""
     found = identified(
         signed(
             {"alg": "ES256", "kid": "ec", **header},

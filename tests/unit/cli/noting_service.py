@@ -1,4 +1,4 @@
-"""A service that notes what it is sent."""
+"""HTTP service that records the requests it receives."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,11 +16,9 @@ Sent = tuple[str, str, Any]
 def noting_service(
     answer: Answer | Callable[[str, str, Any], Answer], sent: list[Sent] | None = None
 ) -> Iterator[str]:
-    """Serve an answer, or what is answered to method, path and body; yield the URL.
+    """Serve a fixed answer, or the result of a function of method, path and body; yield the URL.
 
-    Args:
-        answer: A body of bytes is sent as it is, any other as JSON.
-        sent: Gets every request.
+    An answer of bytes is sent as it is, any other as JSON. Every request is appended to `sent`.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""`justitia calibrate`: a profile from files of measured requests, and the check of one."""
+"""`justitia calibrate`: fit an engine profile to measured requests, and check one."""
 
 import json
 from dataclasses import replace
@@ -13,13 +13,12 @@ from justitia_ray.sim.engine_profile import IterationCost, load_profile, load_pr
 
 
 def run(*arguments: str | Path) -> int:
-    """Run the command with these arguments."""
     return main(["calibrate", *map(str, arguments)])
 
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
-    """A file of requests that an engine of 0.05 s an iteration served, with the A10G's rules."""
+    """Write requests measured on an engine of 0.05 s per iteration with the A10G's rules."""
     engine = replace(
         load_profile("a10g-llama2-7b"),
         kv_tokens=2000,
@@ -33,14 +32,14 @@ def measured(tmp_path: Path) -> Path:
 
 
 def fitted(measured: Path, *more: str) -> Path:
-    """Fit a profile to the file and return where it is."""
+    """Fit a profile to the file and return its path."""
     out = measured.with_name("mine.yaml")
     assert 0 == run("--runs", measured, "--kv-tokens", "2000", "--out", out, *more)
     return out
 
 
 def test_profile_is_fitted_and_says_on_what(measured: Path) -> None:
-    """The file names its command and its data, but not where they lay: it can be made again."""
+    """The profile names its command and data without their directory, so it can be repeated."""
     out = fitted(measured, "--name", "my-engine")
     content = load_profile_file(str(out))
 
@@ -54,8 +53,8 @@ def test_profile_is_fitted_and_says_on_what(measured: Path) -> None:
     assert out.read_bytes() == fitted(measured, "--name", "my-engine").read_bytes()
 
 
-def test_rules_come_from_the_profile_to_start_with(measured: Path) -> None:
-    """How an engine admits cannot be seen in times; costs can."""
+def test_admission_rules_come_from_the_initial_profile(measured: Path) -> None:
+    """Times show the engine's costs but not how it admits requests."""
     out = fitted(measured, "--start", "a10g-llama2-7b")
     profile = load_profile_file(str(out)).profile
     start = load_profile_file("a10g-llama2-7b").profile
@@ -68,7 +67,7 @@ def test_rules_come_from_the_profile_to_start_with(measured: Path) -> None:
 def test_check_prints_and_writes_how_far_a_profile_errs(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Measured, simulated and error of every figure, for people and for programs."""
+    """Measured value, simulated value and error of each figure are printed and written as JSON."""
     profile = fitted(measured, "--start", "a10g-llama2-7b")
     out = measured.with_name("check.json")
     capsys.readouterr()
@@ -88,7 +87,7 @@ def test_check_prints_and_writes_how_far_a_profile_errs(
 def test_request_larger_than_the_memory_is_named_and_nothing_written(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such a run was not made on that engine; half a profile would be worse than none."""
+    """The measured engine cannot have run such a request, and half a profile would mislead."""
     out = measured.with_name("mine.yaml")
 
     assert 2 == run("--runs", measured, "--kv-tokens", "80", "--out", out)

@@ -1,4 +1,4 @@
-"""`justitia check-config`: every error of a file, one line each, before anything is deployed."""
+"""`justitia check-config`: every error of a file on one line, before the deployment."""
 
 import re
 from copy import deepcopy
@@ -29,7 +29,7 @@ FILE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def parser(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What vLLM's parser says here, by model; `test_argument_checks` has the parser itself."""
+    """Errors of vLLM's parser by model; `test_argument_checks` tests the parser itself."""
     said: dict[str, str] = {}
     monkeypatch.setattr(argument_checks, "parser_mistakes", lambda configs: said)
     return said
@@ -38,7 +38,7 @@ def parser(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def errors_of(
     values: Any, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, list[str]]:
-    """Run the command on a file with these values; return its status and its lines of error."""
+    """Run the command on a file with these values and return its status and error lines."""
     file = directory / "serve.yaml"
     file.write_text(values if isinstance(values, str) else yaml.safe_dump(values))
     status = main(["check-config", str(file)])
@@ -48,7 +48,7 @@ def errors_of(
 
 @pytest.mark.parametrize("file", SHIPPED, ids=[file.name for file in SHIPPED])
 def test_shipped_file_is_fine(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Users begin with these files, and look for Serve's name in the name of the scheduler."""
+    """Users start from these files and find the scheduler by Serve's application name."""
     assert 0 == main(["check-config", str(file)])
     assert "application 'justitia' is fine" in capsys.readouterr().out
     (application,) = read_applications(file)
@@ -58,7 +58,7 @@ def test_shipped_file_is_fine(file: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator mends a file in one go, without reading the schema."""
+    """An operator fixes all errors at once without reading the schema."""
     values = deepcopy(FILE)
     application = values["applications"][0]
     application["args"]["ingress"] = {"attempts": 0, "keepalives": 3}
@@ -77,7 +77,7 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
         "applications[0].deployments[1].name",
     } == found.keys()
     assert "redis_password_env" in found["applications[0].args.store"]
-    assert "secret" not in "".join(errors)  # the output ends up in the logs of a pipeline
+    assert "secret" not in "".join(errors)  # the output may be logged by a pipeline
     assert "greater than 0 (got 0)" in found["applications[0].args.ingress.attempts"]
     assert "keepalive_s" in found["applications[0].args.ingress.keepalives"]
     assert "justitia, fcfs" in found["applications[0].deployments[0].user_config"]
@@ -85,7 +85,7 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
 
 
 def application(**changes: Any) -> dict[str, Any]:
-    """Return the application of the file, with other fields."""
+    """Return the file's application with changed fields."""
     values: dict[str, Any] = deepcopy(FILE["applications"][0])
     return values | changes
 
@@ -96,7 +96,7 @@ OTHER = application(
 
 
 def of_two(**user_config: Any) -> dict[str, Any]:
-    """Return a file of an application of two models."""
+    """Return a file with an application of two models."""
     values = deepcopy(FILE)
     application = values["applications"][0]
     application["args"] = {
@@ -160,10 +160,10 @@ def of_two(**user_config: Any) -> dict[str, Any]:
         ("applications: [1]", r"applications\[0\]: "),
     ],
 )
-def test_mistake_that_serve_would_not_name_is_one_sentence(
+def test_error_that_serve_would_miss_is_one_sentence(
     values: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Serve would fail minutes later, or do something else than was meant."""
+    """Serve would fail minutes later, or do something unintended."""
     status, errors = errors_of(values, tmp_path, capsys)
 
     assert 2 == status
@@ -176,7 +176,7 @@ ONE = {"GPU": 1}
 
 
 def on_gpus(vllm_args: dict[str, Any], **deployment: Any) -> dict[str, Any]:
-    """Return a file with a vLLM engine of these options in a deployment of these settings."""
+    """Return a file with a vLLM engine of these options and these deployment settings."""
     args = {
         "model": {"name": "large", "path": "org/large"},
         "engine": {"kind": "vllm", "vllm_args": vllm_args},
@@ -205,10 +205,10 @@ def on_gpus(vllm_args: dict[str, Any], **deployment: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_ranks_that_get_their_gpus_are_fine(
+def test_ranks_with_gpus_are_valid(
     values: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both of vLLM's ways to several GPUs are open."""
+    """A deployment may give the ranks their GPUs in either of vLLM's two ways."""
     assert (0, []) == errors_of(values, tmp_path, capsys)
 
 
@@ -254,7 +254,7 @@ def test_ranks_that_get_their_gpus_are_fine(
 def test_ranks_without_a_gpu_are_told_before_they_wait_for_one(
     values: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ray would keep them pending, and Serve the application DEPLOYING, without end."""
+    """Otherwise Ray would keep the ranks pending and the application DEPLOYING forever."""
     status, errors = errors_of(values, tmp_path, capsys)
 
     assert 2 == status
@@ -262,10 +262,10 @@ def test_ranks_without_a_gpu_are_told_before_they_wait_for_one(
     assert re.search(r"applications\[0\]\.deployments\[0\]\." + said, errors[0])
 
 
-def test_models_of_an_application_are_told_with_their_policies(
+def test_models_are_listed_with_their_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What each will be ordered by follows from two places in the file."""
+    """A model's policy follows from two places in the file."""
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump(of_two(models={"n": {"policy": "fcfs"}})))
 
@@ -275,10 +275,10 @@ def test_models_of_an_application_are_told_with_their_policies(
     )
 
 
-def test_option_that_moved_is_fine_and_named_with_what_to_write(
+def test_moved_option_is_valid_and_its_new_name_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of the last version starts as it is meant, for one release."""
+    """Old names of options are accepted for one release."""
     moved = {"policy": "justitia", "policy_options": {"order": "sgps", "guard_iterations": 300}}
     status, said = errors_of(of_two(models={"n": moved}), tmp_path, capsys)
 
@@ -291,7 +291,7 @@ def test_option_that_moved_is_fine_and_named_with_what_to_write(
 def test_mistakes_in_several_models_are_found_before_they_are_deployed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Serve would pass over a deployment of a name that there is not."""
+    """Serve would ignore settings for a deployment that does not exist."""
     values = of_two(models={"x": {"policy": "fcfs"}})
     values["applications"][0]["deployments"].append({"name": "Replica"})
     status, errors = errors_of(values, tmp_path, capsys)
@@ -334,7 +334,7 @@ def test_mistakes_in_several_models_are_found_before_they_are_deployed(
         ),
     ],
 )
-def test_two_that_say_how_many_replicas_are_refused(
+def test_two_settings_for_the_replica_count_are_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     autoscaling: dict[str, Any],
@@ -342,7 +342,7 @@ def test_two_that_say_how_many_replicas_are_refused(
     application: dict[str, Any],
     said: str,
 ) -> None:
-    """Serve would take one of them without a word."""
+    """Serve would silently use one of the two numbers."""
     values = deepcopy(FILE)
     values["applications"][0] |= application
     values["applications"][0]["args"]["autoscaling"] = autoscaling
@@ -352,10 +352,10 @@ def test_two_that_say_how_many_replicas_are_refused(
 
 
 @pytest.mark.parametrize("is_external", [True, False])
-def test_one_that_says_how_many_replicas_is_fine(
+def test_single_setting_for_the_replica_count_is_valid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_external: bool
 ) -> None:
-    """With another scaler the number is that of the start."""
+    """With an external autoscaler the number is the initial one."""
     values = deepcopy(FILE)
     values["applications"][0]["args"]["autoscaling"] = {"max_replicas": 4, "external": is_external}
     if is_external:
@@ -366,7 +366,7 @@ def test_one_that_says_how_many_replicas_is_fine(
 
 
 def vllm_file(**engine: Any) -> dict[str, Any]:
-    """Return a file with such a section of a vLLM engine."""
+    """Return a file with this engine section."""
     values = deepcopy(FILE)
     values["applications"][0]["args"]["engine"] = engine
     return values
@@ -387,7 +387,7 @@ def vllm_file(**engine: Any) -> dict[str, Any]:
 def test_engine_that_would_break_the_service_is_refused_by_name(
     engine: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The service would come up, and answer 401 to every call."""
+    """The service would start and answer 401 to every call."""
     status, (error,) = errors_of(vllm_file(**engine), tmp_path, capsys)
 
     assert 2 == status
@@ -407,10 +407,10 @@ def test_what_vllms_parser_says_is_an_error(
     assert 0 == main(["check-config", "--without-vllm", str(file)])
 
 
-def test_vllm_that_is_not_installed_is_said(
+def test_missing_vllm_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A laptop has none, and then a misspelt option is found at the engine's start."""
+    """Without vLLM a misspelt option is found only when the engine starts."""
     monkeypatch.setattr(argument_checks, "parser_mistakes", lambda configs: None)
     status, errors = errors_of(vllm_file(), tmp_path, capsys)
 

@@ -1,4 +1,4 @@
-"""`justitia dashboard`: the file that Grafana imports."""
+"""`justitia dashboard`: the dashboard file for Grafana."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.dashboard_queries import DASHBOARD_TEXT
 
 
 def test_dashboard_is_written_to_the_file(tmp_path: Path) -> None:
-    """Who installed the wheel has no repository to copy it from."""
+    """A user of the wheel has no repository to copy the file from."""
     file = tmp_path / "justitia.json"
 
     assert 0 == main(["dashboard", "--out", str(file)])
@@ -19,6 +19,5 @@ def test_dashboard_is_written_to_the_file(tmp_path: Path) -> None:
 def test_dashboard_without_a_file_goes_to_standard_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It can be piped into whatever loads it."""
     assert 0 == main(["dashboard"])
     assert DASHBOARD_TEXT == capsys.readouterr().out

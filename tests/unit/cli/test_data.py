@@ -1,4 +1,4 @@
-"""`justitia data import`: all of a file or nothing, and texts stay where they are."""
+"""`justitia data import`: all of a file or nothing, and input texts are not sent."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.unit.cli.noting_service import Answer, Sent, noting_service
 
 
 def history(path: Path, count: int, **changes: Any) -> str:
-    """Write a history of two classes; the last line is changed."""
+    """Write a history of two classes whose last line has the given fields."""
     lines: list[dict[str, Any]] = [
         {
             "class": f"class-{number % 2}",
@@ -31,14 +31,13 @@ def history(path: Path, count: int, **changes: Any) -> str:
 
 
 def imported(*words: str) -> int:
-    """Run the command."""
     return main(["data", "import", *words])
 
 
 def test_features_are_sent_and_texts_are_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In bounded batches, in the order of the file."""
+    """Features are sent in bounded batches in the order of the file."""
     sent: list[Sent] = []
     file = history(tmp_path / "h.jsonl", 450)
     with noting_service((200, {}), sent) as url:
@@ -53,7 +52,7 @@ def test_features_are_sent_and_texts_are_not(
 
 
 def test_wrong_last_line_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody wants to find out which half was learned."""
+    """Otherwise a user would have to find out which part was learned."""
     sent: list[Sent] = []
     file = history(tmp_path / "h.jsonl", 450, input=3)
     with noting_service((200, {}), sent) as url:
@@ -63,10 +62,10 @@ def test_wrong_last_line_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{file}:450: input must be a text" in capsys.readouterr().err
 
 
-def test_service_that_breaks_off_says_where_to_go_on(
+def test_interrupted_import_reports_where_to_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it has learned must not be sent again."""
+    """Samples that were learned must not be sent again."""
     sent: list[Sent] = []
     broken: Answer = (500, {"error": {"message": "broken"}})
     file = history(tmp_path / "h.jsonl", 450)
@@ -80,7 +79,7 @@ def test_service_that_breaks_off_says_where_to_go_on(
 
 
 def test_busy_predictor_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says so with 503 while it is still learning what it was sent."""
+    """The predictor answers 503 while it still processes earlier samples."""
     monkeypatch.setattr(data, "_PAUSE_S", 0.001)
     answers: list[Answer] = [(503, {"error": {"message": "still learning"}}), (200, {"taken": 1})]
     with noting_service(lambda *_: answers.pop(0)) as url:
@@ -90,7 +89,7 @@ def test_busy_predictor_is_waited_for(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_directory_has_the_form_of_recorded_data(tmp_path: Path) -> None:
-    """`justitia predictor train --data` reads it."""
+    """`justitia predictor train --data` reads the directory."""
     out = tmp_path / "data"
     assert 0 == imported("--file", history(tmp_path / "h.jsonl", 5), "--out", str(out))
 
@@ -102,7 +101,7 @@ def test_directory_has_the_form_of_recorded_data(tmp_path: Path) -> None:
 
 
 def test_one_of_several_models_learns(tmp_path: Path) -> None:
-    """Histories of models are not mixed."""
+    """The histories of two models are not mixed."""
     sent: list[Sent] = []
     file = history(tmp_path / "h.jsonl", 1)
     with noting_service((200, {}), sent) as url:
@@ -122,7 +121,7 @@ LINE: dict[str, Any] = {
 
 
 def file_of(tmp_path: Path, *lines: dict[str, Any]) -> Path:
-    """Write lines to a file, the first of which is blank."""
+    """Write lines to a file that begins with a blank line."""
     path = tmp_path / "history.jsonl"
     path.write_text("".join(f"\n{json.dumps(line)}" for line in lines))
     return path
@@ -133,7 +132,7 @@ def test_cost_follows_from_the_inferences(tmp_path: Path) -> None:
     (application,) = read_history(file_of(tmp_path, LINE))
     observation = application.observation()
 
-    # p·d + d(d+1)/2: 40 + 10 and 6 + 3.
+    # p·d + d(d+1)/2: 40 + 10 and 6 + 3
     sample = observation.sample
     assert (59.0, 2, 6) == (sample.kv_token_time, sample.inferences, sample.output_tokens)
     assert ("report", features_of("Summarise this."), None) == (
@@ -164,7 +163,7 @@ def test_cost_follows_from_the_inferences(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_line_is_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
-    """A history of a million lines has to be repairable; None: the field is missing."""
+    """A history of a million lines must be repairable; None: the field is missing."""
     line = {name: value for name, value in (LINE | change).items() if value is not None}
     path = file_of(tmp_path, LINE, line)
 

@@ -1,4 +1,4 @@
-"""`justitia doctor`: its words, its exit status, and what it refuses."""
+"""`justitia doctor`: its output, exit status, and the services it refuses."""
 
 import json
 from collections.abc import Callable
@@ -37,7 +37,7 @@ applications:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two looks follow each other at once: this service does not change between them."""
+    """Leave out the pause between the two inspections, as the service does not change."""
     monkeypatch.setattr(doctor, "_LEAST_INTERVAL_S", 0.0)
 
 
@@ -45,20 +45,20 @@ LEARNS: Answer = (200, {"learns": True, "classes": {}})
 
 
 def answering(seen: Json, predictor: Answer = LEARNS) -> Callable[..., Answer]:
-    """Return a service that is examined."""
+    """Return a service with this inspection."""
     answers = {"/v1/examination": (200, seen), "/v1/predictor": predictor}
     return lambda method, path, body: answers[path]
 
 
 def examined(service: Json | Answer | Callable[..., Answer], *options: str) -> int:
-    """Run the command on a service that says or answers this, and return its exit status."""
+    """Run the command on a service and return its exit status."""
     answer = answering(service) if isinstance(service, dict) else service
     with noting_service(answer) as url:
         return main(["doctor", "--url", url, "--interval-s", "0", *options])
 
 
 def broken() -> Json:
-    """Return a service with two things wrong, one of them four times, and a risk."""
+    """Return a service with two failures, one of them fourfold, and a warning."""
     seen = deepcopy(HEALTHY)
     seen["replicas"]["r1"]["held"] = {}
     for number in range(4):
@@ -68,7 +68,7 @@ def broken() -> Json:
 
 
 def test_healthy_service_is_one_line_and_status_0(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 0 is what a cron job goes by; what was not looked at is said, too."""
+    """A cron job uses status 0; checks that were skipped are listed."""
     status = examined(HEALTHY)
 
     assert (
@@ -80,10 +80,10 @@ def test_healthy_service_is_one_line_and_status_0(capsys: pytest.CaptureFixture[
     ) == (status, capsys.readouterr().out.splitlines())
 
 
-def test_what_is_wrong_is_said_with_what_to_do_and_status_1(
+def test_failures_are_printed_with_a_remedy_and_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The worst first; of many alike three are shown, so that nothing else scrolls away."""
+    """The worst finding comes first, and at most three equal ones are shown."""
     status = examined(broken())
     out = capsys.readouterr().out
     heads = [line.split("  ")[0].strip() for line in out.splitlines() if line[:1].strip()]
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_with_what_to_do_and_status_1(
 def test_json_has_every_finding_and_what_it_was_found_in(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What a bug report needs, and what an alert reads."""
+    """Bug reports and alerts need every finding with its evidence."""
     status = examined(broken(), "--json")
     told = json.loads(capsys.readouterr().out)
 
@@ -114,8 +114,10 @@ def test_json_has_every_finding_and_what_it_was_found_in(
     assert [broken(), broken()] == told["examinations"]
 
 
-def test_terminal_is_told_nothing_by_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names in Redis may be written by anybody: no escape sequence reaches the operator."""
+def test_findings_cannot_send_escape_sequences_to_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Anybody may write names into Redis, so escape sequences are removed from the output."""
     seen = deepcopy(HEALTHY)
     seen["scheduler"]["store"]["trouble"] = "\x1b[2Jall is well\x07"
 
@@ -123,8 +125,8 @@ def test_terminal_is_told_nothing_by_what_was_found(capsys: pytest.CaptureFixtur
     assert "cannot save: ?[2Jall is well?" in capsys.readouterr().out
 
 
-def test_note_alone_is_no_reason_for_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """An application whose ingress was replaced ends by itself: nobody is to be woken for it."""
+def test_note_alone_exits_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    """Applications of a replaced ingress end by themselves, so no operator needs to act."""
     seen = deepcopy(HEALTHY)
     seen["scheduler"]["applications"]["resting"]["ingress_id"] = "ingress-0"
 
@@ -150,7 +152,7 @@ def test_note_alone_is_no_reason_for_status_1(capsys: pytest.CaptureFixture[str]
 def test_trouble_of_the_predictor_is_a_finding_and_no_failure(
     predictor: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The inspection is of the whole service."""
+    """The inspection covers the whole service, not only the predictor."""
     assert 1 == examined(answering(HEALTHY, predictor))
     assert said in capsys.readouterr().out
 
@@ -162,10 +164,10 @@ def test_trouble_of_the_predictor_is_a_finding_and_no_failure(
         ((200, {"name": "x"}), "it is no examination: model: Field required"),
     ],
 )
-def test_something_else_that_answers_is_status_2(
+def test_url_of_another_program_exits_with_status_2(
     answer: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An older version, or a port that is somebody else's: one sentence."""
+    """The URL may be of an older version or of another program."""
     status = examined(answer)
     err = capsys.readouterr().err
 
@@ -177,11 +179,12 @@ def test_something_else_that_answers_is_status_2(
 def test_redis_that_does_not_answer_from_here_is_a_finding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was to be looked at: a check that was not made must not pass for a good one."""
+    """A check that could not be made must not look like a passed one."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE.replace("NAME", "justitia"))
     seen = deepcopy(HEALTHY)
-    seen["scheduler"]["store"]["save_interval_s"] = 0.001  # three of them are waited for
+    # the check waits for three save intervals
+    seen["scheduler"]["store"]["save_interval_s"] = 0.001
     status = examined(seen, "--config", str(file))
     out = " ".join(capsys.readouterr().out.split())
 
@@ -194,7 +197,7 @@ def test_redis_that_does_not_answer_from_here_is_a_finding(
 def test_file_of_another_application_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its Redis holds other applications: all of them would be called orphans."""
+    """With another Redis all of its applications would be reported as orphans."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE.replace("NAME", "other"))
 
@@ -202,8 +205,8 @@ def test_file_of_another_application_is_refused(
     assert f"{file} has other/m, and justitia/m is served at this URL" in capsys.readouterr().err
 
 
-def test_newer_service_may_say_more() -> None:
-    """The command of one version examines a service of the next."""
+def test_inspection_of_a_newer_service_may_have_more_fields() -> None:
+    """One version of the command can examine a service of the next version."""
     newer = deepcopy(HEALTHY) | {"weather": "fine"}
     newer["scheduler"]["leases"]["3-1"]["colour"] = "green"
 
@@ -213,7 +216,7 @@ def test_newer_service_may_say_more() -> None:
 
 
 def of_two(second: Json) -> Callable[..., Answer]:
-    """Return a service of two models, of which the second says this of itself."""
+    """Return a service of two models with this inspection of the second."""
     predictors: Json = {"m": {"learns": True}, "n": {"error": "the predictor is away"}}
     answers: dict[str, Json] = {
         "/v1/examination": {"models": {"m": HEALTHY, "n": second | {"model": "n"}}},
@@ -225,7 +228,6 @@ def of_two(second: Json) -> Callable[..., Answer]:
 
 
 def test_each_of_several_models_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
-    """One that is well says nothing of another; one that is not makes the exit status 1."""
     service = of_two(broken())
 
     assert 1 == examined(service)
@@ -238,7 +240,7 @@ def test_each_of_several_models_is_examined(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_json_of_several_models_is_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each has the form that one alone has."""
+    """Each model's JSON has the same form as that of a single model."""
     status = examined(of_two(HEALTHY), "--json")
     told = json.loads(capsys.readouterr().out)
 
@@ -247,7 +249,7 @@ def test_json_of_several_models_is_by_their_names(capsys: pytest.CaptureFixture[
 
 
 def test_model_that_is_not_served_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """A service that has others is no stranger to inspections."""
+    """The error distinguishes an unknown model from a service without inspections."""
     unknown = {"error": {"message": "the model 'x' does not exist", "code": "model_not_found"}}
     assert 2 == examined((404, unknown), "--model", "x")
     said = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`justitia env`: what a shell, a file of variables and a container are given."""
+"""`justitia env`: environment variables for a shell, an env file and a container."""
 
 import shutil
 import subprocess
@@ -16,12 +16,12 @@ _MAXCONN = "RAY_SERVE_HAPROXY_MAXCONN"
 
 @pytest.fixture(autouse=True)
 def _has_haproxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HAProxy can run here; nothing runs it."""
+    """Pretend that HAProxy can run here; the tests do not start it."""
     monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/bin/sh")
 
 
 def file_with(directory: Path, ingress: str = "", models: int = 1, outstanding: int = 400) -> Path:
-    """Return a Serve configuration file whose Ingress has these keys more."""
+    """Return a Serve configuration file with these additional keys of the Ingress."""
     named = ", ".join(f"{{name: m{i}, path: none}}" for i in range(models))
     file = directory / "serve.yaml"
     file.write_text(
@@ -37,14 +37,14 @@ applications:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return what the command prints."""
+    """Return the output of the command."""
     assert 0 == main(["env", *words])
     return capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="needs a shell")
-def test_shell_takes_over_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Reasons stand between the lines as comments, and must not swallow the next variable."""
+def test_output_can_be_sourced_by_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    """The reasons between the lines are shell comments and must not swallow the next variable."""
     told = printed(capsys, "--descriptors", "20000")
     script = f'eval "$1"; echo "${_MAXCONN} $RAY_SERVE_METRICS_EXPORT_INTERVAL_MS"'
     said = subprocess.run(["sh", "-c", script, "sh", told], capture_output=True, check=True)
@@ -53,7 +53,7 @@ def test_shell_takes_over_what_is_printed(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_variable_has_its_reason_before_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator who is to set a variable of Ray's wants to know what for."""
+    """An operator who sets a variable of Ray's reads there what it is for."""
     lines = printed(capsys, "--format", "dotenv").splitlines()
 
     for before, line in pairwise(lines):
@@ -62,7 +62,7 @@ def test_every_variable_has_its_reason_before_it(capsys: pytest.CaptureFixture[s
 
 
 def test_yaml_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
-    """Kubernetes takes strings only."""
+    """Kubernetes accepts only strings."""
     variables = yaml.safe_load(printed(capsys, "--format", "yaml", "--descriptors", "20000"))
 
     assert {"name": _MAXCONN, "value": "7897"} in variables
@@ -84,7 +84,7 @@ def test_callers_of_a_file_are_those_of_all_its_ingresses_and_models(
 def test_file_decides_the_limit_of_connections(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """400 callers and what is idle beside them."""
+    """The limit covers 400 callers and the idle connections beside them."""
     told = printed(capsys, str(file_with(tmp_path)), "--descriptors", "20000")
 
     assert f"export {_MAXCONN}=656\n" in told
@@ -93,7 +93,7 @@ def test_file_decides_the_limit_of_connections(
 def test_file_that_asks_for_tls_gets_no_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without TLS HAProxy would speak plaintext, so a deployment behind it is refused."""
+    """Without TLS HAProxy would serve plaintext, so such a deployment is refused."""
     file = file_with(tmp_path)
     certificate = "http_options: {ssl_keyfile: key.pem, ssl_certfile: certificate.pem}"
     file.write_text(f"{file.read_text()}\n{certificate}\n")
@@ -108,7 +108,7 @@ def test_file_that_asks_for_tls_gets_no_haproxy(
 def test_other_http_options_leave_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A port is not a certificate."""
+    """A port setting does not require TLS."""
     file = file_with(tmp_path)
     file.write_text(f"{file.read_text()}\nhttp_options: {{port: 8001}}\n")
 
@@ -124,7 +124,7 @@ def test_other_http_options_leave_haproxy(
     ids=["descriptors", "file"],
 )
 def test_mistake_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong number would end HAProxy later, far from here."""
+    """A wrong number would end HAProxy later, far from its cause."""
     assert 2 == main(["env", *words])
     assert said in capsys.readouterr().err
 
@@ -132,7 +132,7 @@ def test_mistake_is_named(words: list[str], said: str, capsys: pytest.CaptureFix
 def test_mistake_in_the_environment_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A binary that is not there ends Serve's front, and nothing would say so."""
+    """A missing binary would end Serve's front without an error message."""
     monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/nowhere")
 
     assert 2 == main(["env"])

@@ -1,4 +1,4 @@
-"""`justitia keys`: in a file and in Redis, its words, its audit lines, and what it never shows."""
+"""`justitia keys`: API keys in a file and in Redis, audit lines, and secrecy."""
 
 import json
 import os
@@ -41,7 +41,7 @@ IN_REDIS = "      access: {keys_in_redis: true, keys_file: unused.yaml}\n"
 
 @pytest.fixture(autouse=True)
 def _settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory, an instant and a user of our own."""
+    """Use a temporary directory, a fixed time and a fixed user."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDIS_PASSWORD", "s3cret")
     monkeypatch.setattr(keys, "time", SimpleNamespace(time=lambda: NOW))
@@ -50,7 +50,7 @@ def _settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def redis() -> Iterator[FakeStrictRedis]:
-    """A Redis in memory, in the place of every one that is connected to."""
+    """In-memory Redis that replaces every connection."""
     server = FakeServer()
     with patch(
         "justitia_ray.store.connection.Redis.from_url",
@@ -61,7 +61,7 @@ def redis() -> Iterator[FakeStrictRedis]:
 
 @pytest.fixture(params=["file", "config with a file", "config with Redis"])
 def place(request: pytest.FixtureRequest, redis: FakeStrictRedis) -> list[str]:
-    """Options that name where the keys are."""
+    """Options that name the store of the keys."""
     if request.param == "file":
         return ["--file", "keys.yaml"]
     access = "      access: {keys_file: keys.yaml}\n"
@@ -69,7 +69,10 @@ def place(request: pytest.FixtureRequest, redis: FakeStrictRedis) -> list[str]:
 
 
 def write_config(*access: str) -> list[str]:
-    """Write a Serve configuration file with an application for each, and return its options."""
+    """Write a Serve configuration file with one application for each argument.
+
+    Return its options.
+    """
     applications = [
         APPLICATION.replace("NAME", f"a{number}") + one for number, one in enumerate(access)
     ]
@@ -78,7 +81,7 @@ def write_config(*access: str) -> list[str]:
 
 
 def create(place: list[str], capsys: pytest.CaptureFixture[str], *options: str) -> tuple[str, Json]:
-    """Make a key; return what stdout has, and the audit line of stderr."""
+    """Create a key and return standard output and the audit line on standard error."""
     assert 0 == main(["keys", "create", *place, "--tenant", "acme/search", *options])
     printed = capsys.readouterr()
     line, said = printed.err.splitlines()
@@ -87,7 +90,7 @@ def create(place: list[str], capsys: pytest.CaptureFixture[str], *options: str) 
 
 
 def listed(place: list[str], capsys: pytest.CaptureFixture[str]) -> list[Json]:
-    """Return the keys as `list --json` shows them."""
+    """Return the keys that `list --json` prints."""
     assert 0 == main(["keys", "list", "--json", *place])
     found: list[Json] = json.loads(capsys.readouterr().out)["keys"]
     return found
@@ -96,7 +99,7 @@ def listed(place: list[str], capsys: pytest.CaptureFixture[str]) -> list[Json]:
 def test_key_lives_from_create_to_revoke(
     place: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each change has an audit line with the record before and after, without its digest."""
+    """The audit line of each change has the record before and after, without its digest."""
     out, made = create(place, capsys, "--user", "ci", "--max-weight", "2", "--expires", "90d")
     key_id = public_id(out.strip())
     record = {
@@ -126,7 +129,7 @@ def test_key_lives_from_create_to_revoke(
 def test_key_alone_is_on_stdout_and_opens_what_it_should(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`justitia keys create … | kubectl create secret …` gets the key and nothing else."""
+    """`justitia keys create … | kubectl create secret …` must receive the key and nothing else."""
     out, _ = create(["--file", "keys.yaml"], capsys, "--scope", "operate", "--scope", "proxy")
     identity = find_identity(
         [KeyTable(read_key_file(Path("keys.yaml")))], out.removesuffix("\n"), NOW
@@ -136,8 +139,8 @@ def test_key_alone_is_on_stdout_and_opens_what_it_should(
     assert ("acme/search", 1.0) == (identity.tenant, identity.max_weight)
 
 
-def test_key_is_kept_nowhere(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither the file, Redis, the audit nor the list may give it away, nor its digest the list."""
+def test_key_is_stored_nowhere(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The file, Redis, the audit log and the list hold no key, and the list no digest."""
     out, _ = create(place, capsys)
     main(["keys", "list", *place])
     main(["keys", "list", "--json", *place])
@@ -150,7 +153,7 @@ def test_key_is_kept_nowhere(place: list[str], capsys: pytest.CaptureFixture[str
 
 
 def test_audit_file_is_appended_to(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever collects it finds every change, in order."""
+    """A log collector finds every change in order."""
     options = ["--file", "keys.yaml", "--audit", "audit.log"]
     assert 0 == main(["keys", "create", "--tenant", "acme", *options])
     printed = capsys.readouterr()
@@ -167,7 +170,7 @@ def test_audit_file_is_appended_to(capsys: pytest.CaptureFixture[str]) -> None:
 def test_key_is_shown_even_if_its_audit_line_cannot_be_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is in force, and would be lost."""
+    """The key is already valid and would otherwise be lost."""
     status = main(
         ["keys", "create", "--tenant", "a", "--file", "keys.yaml", "--audit", "/dev/full"]
     )
@@ -182,7 +185,6 @@ def test_key_is_shown_even_if_its_audit_line_cannot_be_written(
 
 
 def test_list_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who may do what until when, at a glance."""
     place = ["--file", "keys.yaml"]
     first, _ = create(place, capsys, "--expires", "1h")
     second, _ = create(place, capsys, "--user", "ci", "--max-weight", "0.5")
@@ -207,7 +209,7 @@ def test_list_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 def test_damaged_entry_in_redis_is_named_and_can_be_revoked(
     redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are listed; status 1 tells a script."""
+    """The other entries are listed; status 1 informs scripts."""
     place = write_config(IN_REDIS)
     create(place, capsys)
     redis.hset(HASH, "0" * 8, "{}")
@@ -224,9 +226,9 @@ def test_damaged_entry_in_redis_is_named_and_can_be_revoked(
 def test_id_that_is_taken_in_redis_makes_another_key(
     redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record is never written over."""
+    """An existing record is never overwritten."""
     place = write_config(IN_REDIS)
-    numbers = iter([0, 1, 0, 1, 2])  # the first of each command is for checking the options
+    numbers = iter([0, 1, 0, 1, 2])  # each command first reads the clock to check its options
     monkeypatch.setattr(
         keys,
         "create_key",
@@ -242,7 +244,7 @@ def test_id_that_is_taken_in_redis_makes_another_key(
 def test_one_of_several_applications_is_chosen(
     redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A key for another application than was meant would be worse than a question."""
+    """A key for the wrong application would be worse than an error."""
     place = write_config(IN_REDIS.replace("true", "false"), IN_REDIS)
     Path("serve.yaml").write_text(Path("serve.yaml").read_text().replace("name: app", "name: b", 1))
 
@@ -253,7 +255,7 @@ def test_one_of_several_applications_is_chosen(
 
 
 def test_redis_that_is_away_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1: the user's input is not wrong."""
+    """Status 1: the user's input is not the cause."""
     place = write_config(IN_REDIS)
     Path("serve.yaml").write_text(
         Path("serve.yaml").read_text().replace("redis://memory", "unix:///nowhere/r.sock")
@@ -283,7 +285,7 @@ def test_configuration_without_a_place_for_keys_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sentence says which key of the file to look at."""
+    """The error names the missing key of the configuration file."""
     place = write_config(access)
     monkeypatch.delenv("REDIS_PASSWORD")
 
@@ -302,21 +304,21 @@ def test_configuration_without_a_place_for_keys_is_one_sentence(
     ],
 )
 def test_expiry_has_several_forms(text: str, at: float) -> None:
-    """A number of days, or the day itself, which begins at midnight in UTC."""
+    """The expiry is a number of days, or a date that begins at midnight UTC."""
     assert at == read_expiry(text, NOW)
 
 
 @pytest.mark.parametrize(
     "text", ["", "soon", "90", "-1d", "0d", "1w", "999999999d", "999999d" * 9, "2027-01-15", "2027"]
 )
-def test_expiry_that_is_no_time_to_come_is_refused(text: str) -> None:
-    """A key that is dead at once is a slip."""
+def test_expiry_in_the_past_is_refused(text: str) -> None:
+    """A key that is already expired is a mistake."""
     with pytest.raises(ConfigError, match=r"^--expires is "):
         read_expiry(text, NOW)
 
 
 def test_name_of_the_user_is_in_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container may run as a user without a name: the number is said then."""
+    """A container may run as a user without a name; the numeric id is logged then."""
     monkeypatch.undo()
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_123)

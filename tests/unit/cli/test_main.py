@@ -1,4 +1,4 @@
-"""The `justitia` command itself: version, usage, a missing extra."""
+"""The `justitia` command itself: version, usage, and missing extras."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tests.unit.cli.noting_service import noting_service
 
 
 def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first question of every report of an error."""
+    """Every bug report needs the version."""
     with pytest.raises(SystemExit) as end:
         main(["--version"])
 
@@ -20,7 +20,6 @@ def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without one there is nothing to do, and the usage says what there is."""
     with pytest.raises(SystemExit) as end:
         main([])
 
@@ -38,9 +37,9 @@ def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
 def test_service_that_cannot_be_reached_is_one_sentence(
     command: str, expected: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commonest mistake, a wrong port, gives no traceback."""
+    """The most common mistake, a wrong port, must not print a traceback."""
     with noting_service((200, {})) as url:
-        pass  # its port is free again
+        pass  # the port is free again
     status = main([command, "--url", url])
     [said] = capsys.readouterr().err.splitlines()
 
@@ -49,7 +48,7 @@ def test_service_that_cannot_be_reached_is_one_sentence(
 
 
 def lack(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """Let imports of a module fail, of those that import it too."""
+    """Let imports of a module fail, as if it were not installed."""
     for name in [name for name in sys.modules if name.startswith("justitia_ray.serve.ops")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
@@ -57,7 +56,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 
 
 def test_only_the_command_that_is_asked_for_is_imported() -> None:
-    """`status` in a loop should not load what draws figures."""
+    """`status` in a loop must not load plotting libraries."""
     program = "import sys; from justitia_ray.cli.main import main; main(['status', '--url', 'x'])"
     program += "; sys.exit('numpy' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -69,7 +68,7 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
 def test_missing_extra_is_one_sentence(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The client alone installs without Ray; its user is told what to install."""
+    """The client installs without Ray; the error names the extra to install."""
     lack(monkeypatch, "ray")
     status = main(command)
     said = capsys.readouterr().err
@@ -79,8 +78,8 @@ def test_missing_extra_is_one_sentence(
     assert 1 == len(said.splitlines())
 
 
-def test_broken_package_is_not_taken_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Telling the user to install an extra would hide a bug of ours."""
+def test_broken_package_does_not_count_as_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advice to install an extra would hide an internal error."""
     lack(monkeypatch, "justitia_ray.serve.ops.shutdown")
     with pytest.raises(ModuleNotFoundError):
         main(["shutdown"])

@@ -1,4 +1,4 @@
-"""A user's mistake is one sentence, found before anything is done: no traceback, no file."""
+"""Invalid arguments give one sentence before any work: no traceback and no file."""
 
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ MISTAKES = [
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workload, histories, recorded runs, models, and a directory that is not empty."""
+    """Return a directory with a workload, histories, recorded runs, models and other files."""
     directory = tmp_path_factory.mktemp("mistakes")
     write_lines(directory / "w.jsonl", APPLICATION)
     write_lines(directory / "past.jsonl", PAST, PAST)
@@ -146,7 +146,7 @@ def test_mistake_is_one_sentence_and_writes_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It names option, value and what is allowed, before an hour of work or a deletion."""
+    """The sentence names the option, its value and the allowed values."""
     monkeypatch.chdir(directory)
     monkeypatch.delenv("JUSTITIA_DATA", raising=False)
     before = {*directory.rglob("*")}

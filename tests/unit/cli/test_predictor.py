@@ -1,4 +1,4 @@
-"""`justitia predictor train` and `evaluate`: metrics and models, or one sentence."""
+"""`justitia predictor train` and `evaluate`: metrics and models, or one error sentence."""
 
 import json
 import random
@@ -22,11 +22,11 @@ FIELDS = {
     "predict_ms_p50",
     "train_s",
 }
-"""DESIGN.md, Sec. 5, written out again: it is a contract."""
+"""Fields of the metrics, repeated from DESIGN.md, Sec. 5, because they are a contract."""
 
 
 def write_runs(where: Path, name: str, numbers: range, *, inputs: Path | None = None) -> None:
-    """Write runs whose output grows with their input."""
+    """Write recorded runs whose output grows with their input."""
     rng = random.Random(name)
     lengths = [rng.randint(1, 40) for _ in range(100)]
     write_lines(
@@ -49,7 +49,7 @@ def predictor(*words: str | Path) -> int:
 def test_evaluate_writes_metrics_of_held_out_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of --data is trained on, all of --holdout tested on, and only classes that it has."""
+    """The model is trained on all of --data and tested on the classes of --holdout that it has."""
     data, held, out = tmp_path / "data", tmp_path / "held", tmp_path / "out"
     write_runs(data, "A", range(40))
     write_runs(data, "B", range(40))
@@ -68,7 +68,7 @@ def test_evaluate_writes_metrics_of_held_out_runs(
 
 
 def test_train_writes_models_of_all_runs_and_metrics_of_a_part(tmp_path: Path) -> None:
-    """What serves is trained on everything; what is told of it was measured on runs not seen."""
+    """The served model is trained on all runs; its metrics come from runs not used in training."""
     write_runs(tmp_path, "A", range(40))
     write_runs(tmp_path, "B", range(30))
     out = tmp_path / "models"
@@ -98,7 +98,7 @@ RECORD = {
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A directory with two versions of one class."""
+    """Return a directory with two versions of one class."""
     directory = ModelDirectory(tmp_path / "models")
     directory.publish("report", b"1", {})
     directory.publish("report", b"2", RECORD)
@@ -108,7 +108,7 @@ def models(tmp_path: Path) -> Path:
 def test_list_shows_what_serves_and_how_it_came(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The operator sees at a glance whether the latest training was worth it; scripts read JSON."""
+    """An operator sees whether the last training improved the model; scripts read JSON."""
     assert 0 == predictor("list", "--models", models)
     head, latest, first = capsys.readouterr().out.splitlines()
     assert 0 == predictor("list", "--models", models, "--json")
@@ -125,7 +125,7 @@ def test_list_shows_what_serves_and_how_it_came(
 def test_rollback_and_release_in_a_directory(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By one command each, and it says what serves now."""
+    """Each command prints the version that serves afterwards."""
     for words in ((), ("--to", "0"), ("--to", "2"), ("--release",)):
         assert 0 == main(["predictor", "rollback", "report", *words, "--models", str(models)])
 
@@ -137,8 +137,8 @@ def test_rollback_and_release_in_a_directory(
     ] == capsys.readouterr().out.splitlines()
 
 
-def test_service_is_asked_over_http(capsys: pytest.CaptureFixture[str]) -> None:
-    """Models that live in Redis are listed and rolled back over HTTP."""
+def test_command_reaches_the_service_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    """Models stored in Redis are listed and rolled back over HTTP."""
     known = {
         "samples": 31,
         "serving": 1,
@@ -168,7 +168,7 @@ def test_service_is_asked_over_http(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_service_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1: the service did not do it."""
+    """Exit status 1: the service did not execute the command."""
     refusal = {"error": {"message": "class 'x' has no model", "code": None}}
     with noting_service((400, refusal)) as url:
         assert 1 == main(["predictor", "rollback", "x", "--url", url])
@@ -177,7 +177,7 @@ def test_service_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_one_of_several_models_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each has classes of its own; the message says which models there are."""
+    """The error lists the served models."""
     asked: list[Sent] = []
     with noting_service((200, {"models": {"m": {}, "n": {}}}), asked) as url:
         assert 2 == main(["predictor", "list", "--url", url])

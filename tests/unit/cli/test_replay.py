@@ -1,4 +1,4 @@
-"""`justitia replay`: options in, files and exit status out."""
+"""`justitia replay`: options, result files and exit status."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ FINISHED = Replay("vtc", run_of({"a": (0.0, 2.0)}), (), {"model": "tiny", "repli
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Let `done` be what a replay shows; the rest is what was asked of it, and of the figures."""
+    """Replace the replay by one with result `done`; return its arguments."""
     asked: dict[str, Any] = {"done": FINISHED}
 
     async def fake(url: str, applications: list[Any], **options: Any) -> Replay:
@@ -37,21 +37,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Path:
-    """A workload file of one application."""
+    """Return a workload file of one application."""
     path = tmp_path / "workload.jsonl"
     write_lines(path, APPLICATION)
     return path
 
 
 def run(*arguments: object) -> int:
-    """Run the command."""
     return main(["replay", *map(str, arguments)])
 
 
 def test_result_files_are_those_of_a_simulation(
     asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A simulated and a real run are opened by the same report."""
+    """The same report opens simulated and real runs."""
     out = tmp_path / "out"
     status = run("--url", "http://x", "--workload", workload, "--out", out, "--speed", "2")
     stored = read_results(out)
@@ -74,7 +73,7 @@ def test_result_files_are_those_of_a_simulation(
 
 
 def test_options_reach_the_replay(asked: dict[str, Any], workload: Path, tmp_path: Path) -> None:
-    """By default the service of this machine, its only model, real time, no limit."""
+    """By default: the local service, its only model, real time, no time limit."""
     run("--workload", workload, "--out", tmp_path / "out")
     defaults = dict(asked)
     run("--workload", workload, "--out", tmp_path / "out", "--model", "m", "--timeout-s", "60")
@@ -87,7 +86,7 @@ def test_options_reach_the_replay(asked: dict[str, Any], workload: Path, tmp_pat
 def test_failures_are_counted_and_written_down(
     asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The results of the others are there; the exit status says that they are not all."""
+    """The other results are written, and the exit status shows that some are missing."""
     failures = (ReplayFailure("b", "7", "500: broken"), ReplayFailure("c", None, "400: refused"))
     run_ = run_of({"a": (0.0, 2.0), "b": (0.0, None), "c": (0.0, None)})
     asked["done"] = Replay("vtc", run_, failures, {"model": "tiny", "replicas": 1})

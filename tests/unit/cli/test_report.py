@@ -1,4 +1,4 @@
-"""`justitia report`: exit status, and one sentence for a user's mistake."""
+"""`justitia report`: exit status and error messages."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.unit.lab.report import small
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two experiments in miniature, one of which fails."""
+    """Use two small experiments, one of which fails."""
     experiments = (small.experiment(), small.experiment("broken", small.Broken))
     monkeypatch.setattr(report, "EXPERIMENTS", experiments)
 
@@ -23,7 +23,7 @@ def _run(tmp_path: Path, *arguments: str) -> int:
 
 @pytest.mark.slow
 def test_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The usual end: status 0, and where the page is."""
+    """Status 0, and the command prints the page's path."""
     assert 0 == _run(tmp_path, "--only", "small")
     assert "report.html: 1 of 1 experiments" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").is_file()
@@ -32,7 +32,7 @@ def test_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_failed_experiment_is_told_and_the_rest_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A script must notice that something is missing from the page."""
+    """The exit status shows scripts that the page is incomplete."""
     assert 1 == _run(tmp_path)
 
     told = capsys.readouterr()

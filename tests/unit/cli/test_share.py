@@ -1,4 +1,4 @@
-"""`justitia share`: the tree of tenants as a table."""
+"""`justitia share`: the tenant tree as a table."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ SHARES = [
 
 
 def test_tree_is_a_table_with_a_dash_for_what_is_not_there() -> None:
-    """A node stands below its parent; a quota is shown where the status has one."""
+    """A node is listed below its parent; its quota is shown where the status has one."""
     quotas = {"acme": [{"remaining": 1_500.0, "unit": "tokens"}]}
     text = share_text({"models": {"m": {"shares": SHARES, "quotas": quotas}}})
 
@@ -37,13 +37,13 @@ def test_tree_is_a_table_with_a_dash_for_what_is_not_there() -> None:
     ]
 
 
-def test_model_of_which_nothing_is_live_says_so() -> None:
-    """Also one whose scheduler is still starting, and of an earlier version."""
+def test_model_without_live_applications_is_reported() -> None:
+    """The model's scheduler may still be starting, or be of an earlier version."""
     assert share_text({"models": {"m": {}}}).endswith("nothing is live")
 
 
 def test_command_asks_the_status_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """A script reads the same figures."""
+    """Scripts read the same figures as JSON."""
     answer = {"model": "m", "ready": True, "shares": SHARES}
     with noting_service((200, answer)) as url:
         status = main(["share", "--url", url, "--json"])

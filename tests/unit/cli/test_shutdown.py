@@ -1,4 +1,4 @@
-"""`justitia shutdown`: what is meant, and what the command says; no cluster in here."""
+"""`justitia shutdown`: selection of applications and schedulers, tested without a cluster."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ applications:
 
 
 def config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
-    """Return an application's configuration."""
     return AppConfig.parse(
         {
             "name": name,
@@ -48,7 +47,7 @@ def config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
     ],
 )
 def test_scheduler_is_known_by_its_name(actor_name: str, scheduler: SchedulerName | None) -> None:
-    """It may be all that is left of an application, and ends by it; model names hold slashes."""
+    """The scheduler may be all that is left of an application; model names contain slashes."""
     assert scheduler == scheduler_of("n", actor_name)
     assert scheduler is None or actor_name == scheduler.actor_name
 
@@ -65,7 +64,7 @@ def test_scheduler_is_known_by_its_name(actor_name: str, scheduler: SchedulerNam
 def test_application_without_a_file_is_known_by_its_deployments(
     names: tuple[str, ...], is_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Python code has deployed ends too, and an application of somebody else does not."""
+    """Applications deployed from Python code end too, and foreign ones do not."""
     details: dict[str, Any] = {
         "a": {"deployed_app_config": None, "deployments": {name: {} for name in names}}
     }
@@ -92,23 +91,23 @@ def test_application_without_a_file_is_known_by_its_deployments(
         ),
     ],
 )
-def test_application_is_meant_by_name_and_model(
+def test_application_is_selected_by_name_and_model(
     chosen: Chosen, serve_name: str, configs: tuple[AppConfig, ...] | None, is_meant: bool
 ) -> None:
-    """Two models of one name have a scheduler each; the other one must live."""
+    """Two models of one application name have a scheduler each, and the other must live."""
     assert is_meant == chosen.application(serve_name, configs)
 
 
-def test_scheduler_is_meant_by_name_and_model() -> None:
-    """`justitia shutdown` alone is the end of all of them."""
+def test_scheduler_is_selected_by_name_and_model() -> None:
+    """`justitia shutdown` without arguments ends all schedulers."""
     scheduler = SchedulerName("n", "a", "m")
     chosen = [Chosen(), Chosen("a", "m"), Chosen("a", "other")]
 
     assert [True, True, False] == [each.scheduler(scheduler) for each in chosen]
 
 
-def test_file_means_its_applications_and_their_schedulers(tmp_path: Path) -> None:
-    """Only those: another team's may run on the same cluster."""
+def test_file_selects_its_applications_and_their_schedulers(tmp_path: Path) -> None:
+    """Applications of another team may run on the same cluster."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE)
     chosen = Chosen(configs={a.serve_name: a.configs for a in read_applications(file)})
@@ -134,7 +133,7 @@ def test_command_says_what_was_ended_and_fails_if_something_is_left(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A script that cleans up has to know whether it did."""
+    """A cleanup script must see whether everything ended."""
     monkeypatch.setattr(shutdown, "shut_down", lambda *arguments: outcome)
 
     assert status == main(["shutdown"])
@@ -148,7 +147,7 @@ def test_command_says_what_was_ended_and_fails_if_something_is_left(
 def test_no_ray_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ray's own error is three lines about environment variables."""
+    """Ray's own error has three lines about environment variables."""
 
     def refuse(**arguments: object) -> None:
         raise ConnectionError("Could not find any running Ray instance.\nSet RAY_ADDRESS.")
@@ -177,7 +176,7 @@ def test_scheduler_of_one_of_several_models_is_ended_if_it_is_not_in_use(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The application goes on with all that it serves."""
+    """The application continues with its remaining models."""
     there = [config("a", name) for name in ("m", "n", "gone")]
     found: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: True)

@@ -1,4 +1,4 @@
-"""`justitia simulate`: options in, a directory of results and a table out; errors in one line."""
+"""`justitia simulate`: options, result directory and table; errors on one line."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Simulate = Callable[[str], int]
 
 @pytest.fixture
 def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
-    """Return `simulate(arguments)`: of a workload of one application, into `out`, not drawn."""
+    """Return a function that simulates one application into `out`, without figures."""
     monkeypatch.setattr("justitia_ray.cli.simulate.draw_figures", lambda out, results: None)
     workload = tmp_path / "workload.jsonl"
     workload.write_text(json.dumps(APPLICATION) + "\n")
@@ -36,7 +36,7 @@ def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
 
 
 def told(directory: Path, name: str) -> dict[str, Any]:
-    """Return an object that was written."""
+    """Return a JSON object from the result directory."""
     value: dict[str, Any] = json.loads((directory / "out" / name).read_text())
     return value
 
@@ -44,7 +44,7 @@ def told(directory: Path, name: str) -> dict[str, Any]:
 def test_results_are_written_and_summed_up(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run of two by hand: M = 9, one is swapped out at 1 s, and all ends at 4 s."""
+    """Two applications computed by hand: M = 9, one is swapped out at 1 s, and both end at 4 s."""
     status = simulate("--policy fcfs --policy vtc --kv-tokens 9 --iteration-s 1")
     printed = capsys.readouterr()
 
@@ -66,7 +66,7 @@ def test_results_are_written_and_summed_up(
 
 
 def test_run_tells_what_made_it(simulate: Simulate, tmp_path: Path) -> None:
-    """Every number can be traced to seed, configuration and version."""
+    """Every number can be traced to a seed, a configuration and a version."""
     arguments = (
         "--policy fcfs --policy justitia --kv-tokens 90 --max-num-seqs 7 --prefill-s-per-token 0.5"
         " --replicas 2 --prediction noisy:2 --seed 5 --admission peak --iteration-s 0.25"
@@ -93,13 +93,13 @@ def test_run_tells_what_made_it(simulate: Simulate, tmp_path: Path) -> None:
 
 
 def settings_of(directory: Path, policy: str = "fcfs") -> dict[str, Any]:
-    """Return the settings of a policy that a run was made with."""
+    """Return the policy settings of a run."""
     settings: dict[str, Any] = told(directory, "run.json")["settings"][policy]
     return settings
 
 
 def test_clock_is_that_of_all_policies(simulate: Simulate, tmp_path: Path) -> None:
-    """The paper's clock at this engine's rate."""
+    """All policies use the paper's clock at this engine's rate."""
     simulate("--policy justitia --policy fcfs --kv-tokens 90 --clock nominal")
     options = [settings_of(tmp_path, name)["policy_options"] for name in ("fcfs", "justitia")]
 
@@ -113,7 +113,7 @@ def test_clock_is_that_of_all_policies(simulate: Simulate, tmp_path: Path) -> No
 def test_profile_says_memory_and_rules_unless_overridden(
     simulate: Simulate, tmp_path: Path, overrides: str, expected: tuple[int, str]
 ) -> None:
-    """With a profile its own M and admission hold; what is given besides goes before them."""
+    """The profile sets M and the admission rule; explicit options override it."""
     simulate(f"--policy fcfs --engine-profile a10g-llama2-7b {overrides}")
     engine = settings_of(tmp_path)["engine"]
 
@@ -124,10 +124,13 @@ def test_profile_says_memory_and_rules_unless_overridden(
 @pytest.mark.parametrize(
     ("replicas", "expected"), [("5", 2.0), ("4", 0.0), ("5 --report-interval-s 0", 0.0)]
 )
-def test_many_replicas_report_every_two_seconds_unless_told_otherwise(
+def test_many_replicas_report_every_two_seconds_by_default(
     simulate: Simulate, tmp_path: Path, replicas: str, expected: float
 ) -> None:
-    """What 64 replicas do cannot be told at every event of each; a few are exact."""
+    """Reports at every event of 64 replicas would be too slow.
+
+    For a few replicas they are exact.
+    """
     simulate(f"--policy fcfs --kv-tokens 90 --replicas {replicas}")
 
     assert expected == settings_of(tmp_path)["report_interval_s"]
@@ -149,7 +152,7 @@ _ONE = "--policy fcfs --kv-tokens 90"
 def test_argument_of_no_sense_ends_with_status_2(
     arguments: str, simulate: Simulate, tmp_path: Path
 ) -> None:
-    """No policy, no number, no such choice: argparse says which are there."""
+    """The error lists the valid policies, numbers and choices."""
     with pytest.raises(SystemExit, match="2"):
         simulate(arguments)
 
@@ -159,7 +162,7 @@ def test_argument_of_no_sense_ends_with_status_2(
 def test_bad_line_of_a_workload_is_named(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second line: file, line, field, value, and what is allowed."""
+    """The error names file, line 2, field, value and allowed values."""
     bad = {**APPLICATION, "application_id": "b", "weight": -1}
     file = tmp_path / "workload.jsonl"
     file.write_text(f"{json.dumps(APPLICATION)}\n{json.dumps(bad)}\n")
@@ -171,32 +174,34 @@ def test_bad_line_of_a_workload_is_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_figures_are_told_of(
+def test_missing_figures_are_reported(
     simulate: Simulate,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the library that draws them all else is there."""
+    """Without the plotting library the other results are complete."""
     monkeypatch.setattr("justitia_ray.cli.simulate.draw_figures", lambda out, results: "no library")
 
     assert 0 == simulate(_ONE)
     assert f"Results: {tmp_path / 'out'} (no figures: no library)" in capsys.readouterr().out
 
 
-def test_learned_predictions_are_said_with_the_results(simulate: Simulate, tmp_path: Path) -> None:
-    """Whoever finds the directory later must see what the scheduler was told."""
+def test_learned_predictions_are_recorded_with_the_results(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    """A later reader of the directory must see which predictions the scheduler used."""
     assert 0 == simulate("--policy justitia --kv-tokens 9 --prediction learned")
 
     rows = (tmp_path / "out" / "justitia" / "applications.jsonl").read_text().splitlines()
-    # One inference of its first prompt and the prior's 256 tokens: 4·256 + 256·257/2.
+    # one inference with its first prompt and the prior's 256 tokens: 4·256 + 256·257/2
     assert 33_920 == json.loads(rows[0])["predicted_kv_token_time"]
 
 
 def test_what_was_recognised_is_counted(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two calls that follow on the first: one repeats it, and the other is too short to."""
+    """Of two calls that follow the first, one repeats its text and the other is too short."""
     turns = [
         {"inference_id": str(index), "prompt_tokens": size, "output_tokens": 2, "after": after}
         for index, (size, after) in enumerate([(4, []), (6, ["0"]), (5, ["0"])])

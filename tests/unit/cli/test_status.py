@@ -1,4 +1,4 @@
-"""`justitia status`: the service's own words, readable."""
+"""`justitia status`: the service's status as readable text."""
 
 import json
 import time
@@ -97,7 +97,7 @@ PREDICTOR: dict[str, Any] = {
 
 
 def of_service(status: Any, predictor: Any, method: str, path: str, body: Any) -> Answer:
-    """Answer as a service that says this of itself, and that of its predictor."""
+    """Answer as a service with this status and this predictor overview."""
     return 200, predictor if path.startswith("/v1/predictor") else status
 
 
@@ -108,19 +108,19 @@ STARTING: Answer = (503, {"error": {"message": "the scheduler is being started a
 
 
 def of(status: dict[str, Any]) -> str:
-    """Return the text for one model in this state."""
+    """Return the text for one model with this status."""
     return status_text({"models": {status["model"]: status}})
 
 
 def row(text: str, begin: str) -> list[str]:
-    """Return the cells of the first line that begins so."""
+    """Return the cells of the first line with this beginning."""
     return next(line for line in text.splitlines() if line.startswith(begin)).split()
 
 
 def test_answer_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator sees at a glance what waits, on which replicas it runs, and which model answers.
+    """An operator sees the queue, the replicas and the serving model.
 
-    The newest model of a class may be one that did not win.
+    The newest model of a class may not be the one that serves.
     """
     with noting_service(well) as url:
         status = main(["status", "--url", url])
@@ -142,7 +142,7 @@ def test_answer_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_applications_stand_with_their_tags_and_lags() -> None:
-    """One that has no lag yet has none to show, which is not a lag of zero."""
+    """An application without a lag shows none, which differs from a lag of zero."""
     fresh = _WAITING | {"application_id": "new", "gps_lag": None}
     text = of(ANSWER | {"first_applications": [_WAITING, fresh]})
 
@@ -153,7 +153,7 @@ def test_applications_stand_with_their_tags_and_lags() -> None:
 
 
 def test_rule_that_recognised_an_application_stands_beside_its_class() -> None:
-    """An application of no known rule has a dash; an older release has no such column."""
+    """An application without a known rule has a dash; an older release has no such column."""
     ruled = _WAITING | {"recognized_by": "metadata"}
     unruled = _WAITING | {"application_id": "new", "recognized_by": ""}
     text = of(ANSWER | {"first_applications": [ruled, unruled]})
@@ -168,7 +168,6 @@ def test_rule_that_recognised_an_application_stands_beside_its_class() -> None:
 
 
 def test_predictor_that_is_away_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    """The queue goes on without it, and so does this command."""
     away = {"error": {"message": "the predictor gives no answer", "code": None}}
     with noting_service(lambda _, p, __: (503, away) if "predictor" in p else (200, ANSWER)) as url:
         assert 0 == main(["status", "--url", url])
@@ -179,19 +178,19 @@ def test_predictor_that_is_away_hides_nothing_else(capsys: pytest.CaptureFixture
 
 
 def stored(**changes: Any) -> dict[str, Any]:
-    """Return what else is said of the store."""
+    """Return the status fields of a store."""
     return {"store": ANSWER["store"] | changes}
 
 
 def sized(**size: Any) -> dict[str, Any]:
-    """Return how many replicas the queue asks for."""
+    """Return the status fields of the wanted replica count."""
     return {"autoscaled": True, "why": "it is so", **size}
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        # The question of whoever waits: who goes first, by which number, and what holds it.
+        # who is first, by which key, and what holds it
         ({}, "report-17 of tenant team-a: F 48,000, least key (48,000, 12)"),
         ({}, "1,200 prompt tokens, 256 output expected; has waited 3.2 s for room"),
         (
@@ -220,15 +219,20 @@ def sized(**size: Any) -> dict[str, Any]:
         ({"size": sized(wanted=5, autoscaled=False)}, "replicas      1\n"),
     ],
 )
-def test_line_says_what_an_operator_has_to_know(change: dict[str, Any], told: str) -> None:
-    """A status line tells of a recovery, of a service without replicas, of what could be lost."""
+def test_status_line_reports_conditions_that_need_attention(
+    change: dict[str, Any], told: str
+) -> None:
+    """The line reports a recovery, missing replicas, and unsaved changes."""
     assert told in of(ANSWER | change)
 
 
 def test_json_is_one_document_for_one_model_and_for_several(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A script reads `models`, whatever is served; inside is what the service said, unchanged."""
+    """Scripts read `models` for one model or several.
+
+    Its content is the service's status unchanged.
+    """
     several = {"ready": True, "models": {"m": ANSWER | {"model": "m"}}}
     seen = []
     for status, predictor in ((ANSWER, PREDICTOR), (several, {"models": {"m": PREDICTOR}})):
@@ -240,8 +244,8 @@ def test_json_is_one_document_for_one_model_and_for_several(
     assert {"m": ANSWER | {"model": "m", "predictor": PREDICTOR}} == seen[1]["models"]
 
 
-def test_number_of_applications_and_model_are_asked_for() -> None:
-    """The scheduler looks at no more than is shown; a model's name may hold what a URL reads."""
+def test_request_carries_the_model_and_the_number_of_applications() -> None:
+    """The scheduler reads only the shown applications; model names are quoted in the URL."""
     asked: list[Sent] = []
     with noting_service(well, asked) as url:
         assert 0 == main(["status", "--url", url, "--applications", "250", "--model", "org/m&n"])
@@ -255,7 +259,7 @@ def test_number_of_applications_and_model_are_asked_for() -> None:
 def test_error_of_the_service_is_one_sentence_and_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The service did not do what was asked."""
+    """The service did not execute the command."""
     with noting_service(STARTING) as url:
         assert 1 == main(["status", "--url", url])
 
@@ -265,7 +269,7 @@ def test_error_of_the_service_is_one_sentence_and_status_1(
 def test_watch_looks_again_and_outlives_a_restart(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left open while the service is deployed anew: an error is told, and it looks again."""
+    """The watch runs through a redeployment: an error is shown and the next look follows."""
     looks: list[Sent] = []
     slept = []
 
@@ -285,7 +289,7 @@ def test_watch_looks_again_and_outlives_a_restart(
 
 
 def test_several_models_are_shown_one_after_the_other() -> None:
-    """Each has a queue, a policy and replicas of its own; one that starts says that and no more."""
+    """Each model has its own queue, policy and replicas; a starting one shows only that."""
     away = {"model": "n", "ready": False, "degraded": "starting", "epoch": 0}
     text = status_text({"ready": False, "models": {"m": ANSWER, "n": away}})
 

@@ -4,7 +4,7 @@ from justitia_ray.cli.text_table import text_table
 
 
 def test_columns_are_aligned() -> None:
-    """Sizes are compared at a glance, and no line ends in blanks that would wrap."""
+    """Sizes are aligned for comparison, and no line ends in spaces that would wrap."""
     rows = [["policy", "mean", "p90"], ["vtc", "12.5", "9.0"], ["justitia", "7.5", ""]]
 
     assert "policy    mean  p90\nvtc       12.5  9.0\njustitia   7.5" == text_table(

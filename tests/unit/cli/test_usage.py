@@ -1,4 +1,4 @@
-"""`justitia usage`: a table that adds up with the rows of the service."""
+"""`justitia usage`: a table with the service's rows and their sums."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from justitia_ray.client.transport import HttpTransport, Response
 def test_rows_are_asked_for_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who is charged by it reads day, tenant and model in one line with the numbers."""
+    """Day, tenant, model and numbers stand on one line."""
     asked: list[str] = []
 
     async def answer(

@@ -1,4 +1,4 @@
-"""`justitia why` and `justitia top`: what a caller reads of a queue."""
+"""`justitia why` and `justitia top`: a caller's view of the queue."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ _LISTING: dict[str, Any] = {
 
 
 def test_why_answers_the_question(capsys: pytest.CaptureFixture[str]) -> None:
-    """Reason, remedy, who is before it, and three times, each with its unit."""
+    """The answer has the reason, the remedy, the applications ahead and three times with units."""
     sent: list[Sent] = []
     with noting_service((200, _VIEW), sent) as url:
         assert 0 == main(["why", "report-17", "--url", url])
@@ -57,7 +57,7 @@ def test_why_answers_the_question(capsys: pytest.CaptureFixture[str]) -> None:
 def test_why_tells_of_each_queue_that_the_application_is_in(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It may run at one model and wait at the other."""
+    """An application may run at one model and wait at another."""
     runs = _VIEW | {"outlook": _OUTLOOK | {"reason": "running", "position": None}}
     view = _VIEW | {"outlook": None, "models": {"m": _VIEW, "n": runs}}
     with noting_service((200, view)) as url:
@@ -69,7 +69,7 @@ def test_why_tells_of_each_queue_that_the_application_is_in(
 
 
 def test_why_says_when_a_quota_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """`justitia why` knows of a refused application only when its quota comes back."""
+    """A refused application is shown until its quota refills."""
     outlook = dict.fromkeys(_OUTLOOK) | {
         "reason": "quota:acme",
         "what_would_help": "the next period of the quota",
@@ -85,8 +85,8 @@ def test_why_says_when_a_quota_comes_back(capsys: pytest.CaptureFixture[str]) ->
     assert text.endswith("quota back    in 12 min\n")
 
 
-def test_application_of_somebody_else_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """The service does not tell one from the other, and the command adds nothing."""
+def test_application_of_another_tenant_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """The service does not distinguish it from an unknown id, and neither does the command."""
     error = {"error": {"message": "application 'x' is not open", "code": "application_not_found"}}
     with noting_service((404, error)) as url:
         assert 1 == main(["why", "x", "--url", url])
@@ -97,7 +97,7 @@ def test_application_of_somebody_else_is_not_there(capsys: pytest.CaptureFixture
 def test_top_shows_own_applications_and_counts_of_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An application has a line each for where it stands and for when it starts."""
+    """An application has one line for its place and one for its start time."""
     sent: list[Sent] = []
     with noting_service((200, _LISTING), sent) as url:
         assert 0 == main(["top", "--url", url, "--applications", "5"])
@@ -121,7 +121,7 @@ def test_top_shows_own_applications_and_counts_of_others(
 def test_option_that_is_wrong_is_one_sentence(
     options: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what is allowed, and without asking the service."""
+    """The error lists the allowed values, and no request is sent."""
     assert 2 == main(options)
     assert wrong in capsys.readouterr().err
 
@@ -130,5 +130,5 @@ def test_option_that_is_wrong_is_one_sentence(
     ("value", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (37.4, "37 s"), (720, "12 min")]
 )
 def test_times_are_for_people(value: float, text: str) -> None:
-    """Nobody reads 43,200 seconds."""
+    """43,200 seconds are hard to read."""
     assert text == seconds(value)

@@ -1,4 +1,4 @@
-"""`justitia workload`: arguments in, a file and one line out."""
+"""`justitia workload`: arguments, the written file and the summary line."""
 
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from tests.unit.sim.data_directory import REAL, needs_real_data
 
 
 def run(*arguments: str) -> int:
-    """Run the command."""
     return main(["workload", *arguments])
 
 
@@ -21,7 +20,7 @@ def _no_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_file_is_written_and_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three clients for ten minutes: 1,350 requests of 256 + 256 tokens."""
+    """Three clients for ten minutes make 1,350 requests of 256 + 256 tokens."""
     out = tmp_path / "w.jsonl"
 
     assert 0 == run("--suite", "three-clients", "--out", str(out))
@@ -35,7 +34,7 @@ def test_file_is_written_and_summed_up(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_options_reach_the_suite(tmp_path: Path) -> None:
-    """Each says something about what is written; the same arguments write the same bytes."""
+    """Every option changes the file, and equal arguments write equal bytes."""
     files = [tmp_path / name for name in "abc"]
     options = "--count 8 --window-s 80 --arrivals uniform --mix SC=1 --tenants 2 --sc-samples 3"
 
@@ -51,10 +50,10 @@ def test_options_reach_the_suite(tmp_path: Path) -> None:
     assert {"t0", "t1"} == {a.tenant for a in read}
 
 
-def test_trace_is_imported_and_what_was_left_out_is_said(
+def test_trace_import_reports_the_skipped_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A user compares the number with that of the log."""
+    """A user can compare the number of skipped lines with the log."""
     trace, out = tmp_path / "t.csv", tmp_path / "w.jsonl"
     trace.write_text("arrival_s,input_tokens,output_tokens\n5,10,1\n6,20,0\n7,30,3\n")
 
@@ -67,7 +66,7 @@ def test_trace_is_imported_and_what_was_left_out_is_said(
 
 
 def test_every_suite_is_named_by_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help is where a user looks for them; argparse would also choke on a `%` here."""
+    """A `%` in a suite's help would also break argparse."""
     with pytest.raises(SystemExit):
         run("--help")
 
@@ -81,7 +80,7 @@ def test_every_suite_is_named_by_the_help(capsys: pytest.CaptureFixture[str]) ->
 def test_data_directory_may_be_named_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the same as `--data`."""
+    """The environment variable equals `--data`."""
     arguments = ["--suite", "nine-class", "--count", "20", "--out"]
     run(*arguments, str(tmp_path / "a"), "--data", str(REAL))
 

@@ -1,4 +1,4 @@
-"""A service in memory and clients on it, over both transports."""
+"""An in-memory service and clients for it, over both transports."""
 
 from collections.abc import AsyncGenerator
 
@@ -10,19 +10,18 @@ from tests.unit.client.fakes import FakeHandle, FakeService
 
 @pytest.fixture
 def service() -> FakeService:
-    """A service that nothing has been asked of."""
+    """Service without requests."""
     return FakeService()
 
 
 @pytest.fixture
 def handle(service: FakeService) -> FakeHandle:
-    """The service as a Serve handle."""
     return service.handle()
 
 
 @pytest.fixture
 def waits_s() -> list[float]:
-    """What the client waited between attempts, instead of waiting it."""
+    """Waits between the client's attempts, which are recorded and skipped."""
     return []
 
 
@@ -33,7 +32,7 @@ async def client(
     handle: FakeHandle,
     waits_s: list[float],
 ) -> AsyncGenerator[JustitiaClient]:
-    """A client on the service, once over each transport."""
+    """Client of the service, once for each transport."""
 
     async def sleep(seconds: float) -> None:
         waits_s.append(seconds)

@@ -1,4 +1,4 @@
-"""A service in memory, reached over httpx or over a handle that behaves as Ray Serve's does."""
+"""In-memory service, reached over httpx or over a handle that behaves like Ray Serve's."""
 
 import asyncio
 import contextvars
@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 
 SERVE_REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("serve_request_id")
-"""Serve keeps the id of the request in progress in such a variable, and child calls inherit it."""
+"""Serve stores the id of the current request in such a variable, which child calls inherit."""
 
 Answer = tuple[int, dict[str, str], list[bytes]]
 
 
 @dataclass
 class Request:
-    """A request as the service got it."""
+    """Request as received by the service."""
 
     method: str
     path: str
@@ -27,27 +27,27 @@ class Request:
 
 @dataclass
 class FakeService:
-    """Answers every request; what a test queues in `answers` comes first."""
+    """Service that answers every request, first with the answers queued by the test."""
 
     requests: list[Request] = field(default_factory=list)
     answers: dict[str, list[Answer | Exception]] = field(default_factory=dict)
-    """Next answers, or failures of the connection, by path."""
+    """Next answers, or connection errors, by path."""
     deltas: tuple[str, ...] = ("Hel", "lo")
     models: tuple[str, ...] = ("tiny",)
     hold: str | None = None
-    """Requests for this path wait until they are cancelled."""
+    """Path whose requests wait until they are cancelled."""
     held: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    """Released once for each request that waits so."""
+    """Semaphore that is released once for each waiting request."""
     unfinished_streams: int = 0
-    """Streams that their reader left before the end."""
+    """Number of streams that their reader left before the end."""
     cancelled_calls: int = 0
 
     def sent(self, path: str) -> list[Request]:
-        """Return the requests for a path, in order."""
+        """Return the requests for a path in order."""
         return [request for request in self.requests if request.path == path]
 
     async def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        """Answer as the ingress would, or as a test wants it."""
+        """Answer as the ingress would, or with the queued answer."""
         content = json.loads(body) if body else {}
         self.requests.append(Request(method, path, headers, content))
         if self.answers.get(path):
@@ -85,7 +85,7 @@ class FakeService:
         return as_json({"choices": choices, "usage": usage})
 
     def http(self) -> httpx.MockTransport:
-        """Return the service as a network for httpx."""
+        """Return an httpx transport to the service."""
 
         async def handle(request: httpx.Request) -> httpx.Response:
             path = request.url.raw_path.decode()
@@ -97,7 +97,7 @@ class FakeService:
         return httpx.MockTransport(handle)
 
     def handle(self) -> "FakeHandle":
-        """Return the service as a handle of its ingress."""
+        """Return a Serve handle of the service's ingress."""
         return FakeHandle(self)
 
 
@@ -115,7 +115,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 class FakeHandle:
-    """A Serve handle of the ingress. Two calls that share a context fail, where Serve may hang."""
+    """Serve handle of the ingress. Two calls that share a context fail, where Serve may hang."""
 
     def __init__(self, service: FakeService, *, stream: bool = False) -> None:
         self._service = service
@@ -123,13 +123,12 @@ class FakeHandle:
         setattr(self, "stream" if stream else "call", self)
 
     def options(self, *, stream: bool) -> "FakeHandle":
-        """Return the handle for calls of one kind, which has its method and not the other."""
+        """Return the handle for streams or for unary calls, with only the method of that kind."""
         options = FakeHandle(self._service, stream=stream)
         options.responses = self.responses
         return options
 
     def remote(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Any:
-        """Begin a call."""
         assert SERVE_REQUEST_ID.get(None) is None, "the call inherited another request's id"
         SERVE_REQUEST_ID.set(path)
         response = FakeResponse(self._service, (method, path, headers, body))
@@ -138,7 +137,7 @@ class FakeHandle:
 
 
 class FakeResponse:
-    """Stands for both `DeploymentResponse` and `DeploymentResponseGenerator`."""
+    """Stand-in for `DeploymentResponse` and `DeploymentResponseGenerator`."""
 
     def __init__(
         self, service: FakeService, request: tuple[str, str, dict[str, str], bytes]
@@ -167,13 +166,12 @@ class FakeResponse:
         return self._items.pop(0)
 
     def cancel(self) -> None:
-        """Count that the caller gave up."""
+        """Count the cancellation."""
         self.cancels += 1
         self._service.unfinished_streams += bool(self._items)
 
 
 def as_json(value: object) -> list[bytes]:
-    """Return a JSON body."""
     return [json.dumps(value).encode()]
 
 
@@ -184,6 +182,9 @@ def as_sse(events: Iterable[object]) -> list[bytes]:
 
 
 def as_error(status: int, message: str, **more: str) -> Answer:
-    """Return an error answer; `retry_after` becomes the header, the rest fields of the error."""
+    """Return an error answer.
+
+    `retry_after` becomes the header, other arguments fields of the error.
+    """
     headers = {"Retry-After": more.pop("retry_after")} if "retry_after" in more else {}
     return status, headers, as_json({"error": {"message": message, **more}})

@@ -1,4 +1,4 @@
-"""How the client reads the answers of the service."""
+"""Parsing of the service's answers by the client."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -29,7 +29,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 5}
 
 
 def test_choices_are_ordered_by_index() -> None:
-    """The service may give them in the order in which they ended."""
+    """The service may return the choices in the order in which they ended."""
     answer = completion(
         {
             "choices": [
@@ -44,21 +44,21 @@ def test_choices_are_ordered_by_index() -> None:
 
 
 def test_a_tool_call_has_empty_text() -> None:
-    """A tool call has `content: null`, which is no text and no error."""
+    """A tool call has `content: null`."""
     choice = {"index": 0, "message": {"content": None, "tool_calls": []}}
 
     assert completion({"choices": [choice], "usage": USAGE}).text == ""
 
 
 @pytest.mark.parametrize("answer", [{}, {"choices": [], "usage": USAGE}, {"choices": 1}])
-def test_what_is_no_completion_is_a_response_error(answer: dict[str, object]) -> None:
-    """An agent catches one error for whatever the service did wrong, not a KeyError."""
+def test_invalid_completion_is_a_response_error(answer: dict[str, object]) -> None:
+    """An agent catches one error class for every invalid answer."""
     with pytest.raises(ResponseError, match="not a completion"):
         completion(answer)
 
 
 def test_an_openai_error_keeps_its_fields() -> None:
-    """Callers decide by code and by when to try again."""
+    """Callers decide by the error code and the retry time."""
     body = json.dumps({"error": {"message": "full", "code": "queue_full"}}).encode()
 
     error = response_error(429, {"retry-after": "2.5"}, body)
@@ -68,7 +68,7 @@ def test_an_openai_error_keeps_its_fields() -> None:
 
 
 def test_refusal_says_why_by_which_limit_and_when() -> None:
-    """An agent that paces itself needs more than a number; milliseconds are the more precise."""
+    """An agent that paces itself reads the reason, the limit and the time in milliseconds."""
     standing = LimitStanding("acme", "inferences", 60.0, 0.0, 42.0, 60.0)
     now = datetime(2026, 11, 30, tzinfo=UTC)
     said = {
@@ -90,12 +90,12 @@ def test_refusal_says_why_by_which_limit_and_when() -> None:
 
 @pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
 def test_a_retry_after_that_is_no_delay_is_ignored(value: str) -> None:
-    """A bad header must neither raise nor make the client wait for ever."""
+    """An invalid header must neither raise nor make the client wait forever."""
     assert response_error(503, {"retry-after": value}, b"").retry_after_s is None
 
 
-def test_a_page_that_is_not_ours_is_quoted_in_part() -> None:
-    """A proxy's error page says who answered; all of it would flood a log."""
+def test_foreign_error_page_is_quoted_in_part() -> None:
+    """A proxy's error page names the proxy, but all of it would flood a log."""
     error = response_error(502, {}, b"<html>" + b"x" * 1000)
 
     assert error.message == "<html>" + "x" * 194
@@ -109,7 +109,7 @@ def test_a_page_that_is_not_ours_is_quoted_in_part() -> None:
     ],
 )
 def test_answer_without_an_object_is_a_response_error(status: int, body: bytes, said: str) -> None:
-    """Something else than the service answered."""
+    """Another program has answered."""
     with pytest.raises(ResponseError, match=said):
         json_object(Response(status, {}, body))
 
@@ -144,10 +144,10 @@ async def _collect(chunks: list[bytes]) -> list[dict[str, Any]]:
 @given(st.sets(st.integers(0, len(STREAM))))
 @example(set())
 @example(set(range(len(STREAM))))
-def test_cuts_anywhere_change_nothing(cuts: set[int]) -> None:
-    """The network cuts where it likes: inside a line end, a character, a field name; everywhere.
+def test_chunk_boundaries_do_not_change_the_events(cuts: set[int]) -> None:
+    """Network chunks may end inside a line end, a character or a field name.
 
-    All line ends, comments and fields are understood: servers and proxies differ in these.
+    Servers and proxies differ in line ends, comments and fields, all of which are parsed.
     """
     bounds = [0, *sorted(cuts), len(STREAM)]
     chunks = [STREAM[a:b] for a, b in pairwise(bounds)]
@@ -158,15 +158,15 @@ def test_cuts_anywhere_change_nothing(cuts: set[int]) -> None:
 @pytest.mark.slow
 @given(st.lists(st.text(), min_size=1), st.data())
 def test_any_text_survives(texts: list[str], data: st.DataObject) -> None:
-    """Line separators and odd characters in a completion must not end an event."""
+    """Line separators in a completion must not end an event."""
     raw = b"".join(f"data: {json.dumps(t, ensure_ascii=False)}\n\n".encode() for t in texts)
     cut = data.draw(st.integers(0, len(raw)))
 
     assert texts == [json.loads(event.data) for event in _decode([raw[:cut], raw[cut:]])]
 
 
-async def test_done_ends_the_objects_but_not_the_reading() -> None:
-    """A reader that left at [DONE] would look to the service like a caller that gave up."""
+async def test_stream_is_read_to_its_end_after_done() -> None:
+    """To the service a reader that left at [DONE] would look like a disconnect."""
     chunks = [b'data: {"a": 1}\n\n', b"data: [DONE]\n\n", b'data: {"a": 2}\n\n', b": end\n\n"]
 
     assert await _collect(chunks) == [{"a": 1}]
@@ -184,7 +184,7 @@ async def test_done_ends_the_objects_but_not_the_reading() -> None:
 async def test_an_error_event_is_an_error(
     event: bytes, status: int, message: str, code: str | None
 ) -> None:
-    """After a head of 200 this is the only way in which a service can say that it failed."""
+    """After a status of 200 an error event is the only way to report a failure."""
     with pytest.raises(ResponseError) as caught:
         await _collect([b'data: {"a": 1}\n\n', event + b"\n\n", b"data: [DONE]\n\n"])
 
@@ -202,9 +202,9 @@ async def test_an_error_event_is_an_error(
         ),
     ],
 )
-async def test_a_stream_of_no_whole_answer_is_an_error(
+async def test_incomplete_stream_is_an_error(
     stream: bytes, error: type[Exception], said: str
 ) -> None:
-    """It must not pass for a whole one."""
+    """An incomplete stream must not look like a complete one."""
     with pytest.raises(error, match=said):
         await _collect([stream])

@@ -1,4 +1,4 @@
-"""An application on the client: open, ask, stream, close, cancel; over both transports."""
+"""Applications with the client over both transports: open, call, stream, close, cancel."""
 
 import asyncio
 import logging
@@ -18,15 +18,15 @@ CANCEL = "/v1/applications/a%2F1"
 
 
 class AgentError(Exception):
-    """What an agent of the tests fails of."""
+    """Error raised by the agents of these tests."""
 
 
-async def test_opening_sends_what_was_said_and_reads_the_tag(
+async def test_opening_sends_the_given_options_and_reads_the_tag(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """Left-out options stay out of the body: the service has defaults of its own.
+    """Omitted options are not sent, because the service has defaults.
 
-    With several models it has its place in that queue at once, and its calls ask that model.
+    Of several models, the named one gets the application at once and all its calls.
     """
     async with client.application("SC", input="q", weight=2.0, model="small") as app:
         opened = (app.application_id, app.predicted_kv_token_time, app.virtual_finish_time)
@@ -43,10 +43,10 @@ async def test_opening_sends_what_was_said_and_reads_the_tag(
     assert asked.body["model"] == "small"
 
 
-async def test_deadline_is_the_application_s_and_each_call_may_have_its_own(
+async def test_each_call_may_override_the_applications_deadline(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """The service takes the header before the application's; a call without one sends none."""
+    """A header of a call overrides the application's deadline."""
     async with client.application("SC", input="q", deadline_s=30.0) as app:
         await app.chat("q")
         await app.chat("q", deadline_s=0.25, temperature=0)
@@ -66,7 +66,7 @@ async def test_deadline_is_the_application_s_and_each_call_may_have_its_own(
 async def test_a_clean_exit_closes_and_an_exception_cancels(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """A failed agent's inferences must not hold memory that others wait for."""
+    """A failed agent's inferences must not occupy memory."""
     async with client.application("SC", input="q"):
         pass
     with pytest.raises(AgentError):
@@ -80,7 +80,7 @@ async def test_a_clean_exit_closes_and_an_exception_cancels(
 async def test_a_cancelled_agent_cancels_its_application(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """The goodbye is sent even though the task that sends it is being cancelled."""
+    """The cancel request is sent although its task is being cancelled."""
     service.hold = CHAT
 
     async def agent() -> None:
@@ -97,10 +97,10 @@ async def test_a_cancelled_agent_cancels_its_application(
     assert len(service.sent(CANCEL)) == 1
 
 
-async def test_a_failed_goodbye_costs_no_result_and_hides_no_error(
+async def test_failed_close_keeps_the_result_and_the_error(
     client: JustitiaClient, service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service ends what it does not hear of by itself; the first error is the one to see."""
+    """The service ends silent applications itself, and the first error matters."""
     service.answers |= {p: [as_error(500, "broken")] for p in (CLOSE, CANCEL)}
 
     with caplog.at_level(logging.WARNING):
@@ -117,7 +117,7 @@ async def test_a_failed_goodbye_costs_no_result_and_hides_no_error(
 async def test_chat_and_complete_build_openai_requests_of_the_application(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """The service knows by headers whose inference it is; unknown fields pass: the engine may."""
+    """Headers identify the application; unknown fields pass to the engine."""
     conversation = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     async with client.application("SC", input="q", tenant="t1", application_id="mine") as app:
         await app.chat("q", max_tokens=5, ignore_eos=True)
@@ -136,7 +136,7 @@ async def test_chat_and_complete_build_openai_requests_of_the_application(
 
 
 async def test_answers_are_counted(client: JustitiaClient) -> None:
-    """Load records need what was served, streams and failures included."""
+    """Load records need the counts of answers, streams and failures."""
     async with client.application("SC", input="q") as app:
         answers = [await app.chat("q"), await app.complete("q")]
         texts = [text async for text in app.chat_stream("q")]
@@ -146,10 +146,8 @@ async def test_answers_are_counted(client: JustitiaClient) -> None:
     assert (app.inferences, app.prompt_tokens, app.output_tokens) == (3, 21, 6)
 
 
-async def test_the_only_model_is_asked_for_once(
-    client: JustitiaClient, service: FakeService
-) -> None:
-    """Fifty calls at the start of an agent must not ask fifty times."""
+async def test_model_list_is_requested_once(client: JustitiaClient, service: FakeService) -> None:
+    """Fifty concurrent first calls share one request for the model list."""
     async with client.application("SC", input="q") as app:
         await fan_out(app.chat("q") for _ in range(50))
 
@@ -161,7 +159,7 @@ async def test_the_only_model_is_asked_for_once(
 async def test_several_models_need_a_choice(
     client: JustitiaClient, service: FakeService, models: tuple[str, ...], said: str
 ) -> None:
-    """To guess would send an agent's prompts to a model that it does not mean."""
+    """A guessed model could receive prompts that were not meant for it."""
     service.models = models
 
     async with client.application("SC", input="q") as app:
@@ -172,7 +170,7 @@ async def test_several_models_need_a_choice(
 async def test_leaving_a_stream_early_tells_the_service(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """Otherwise the replica generates for nobody; a complete one is no caller that has left."""
+    """Without the disconnect the replica would continue to generate."""
     async with client.application("SC", input="q") as app:
         assert ["Hel", "lo"] == [text async for text in app.chat_stream("q")]
         assert (0, 1) == (service.unfinished_streams, app.inferences)
@@ -184,7 +182,7 @@ async def test_leaving_a_stream_early_tells_the_service(
 
 
 async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> None:
-    """Their texts would arrive mingled."""
+    """The choices' texts would be interleaved."""
     async with client.application("SC", input="q") as app:
         with pytest.raises(RequestError, match="n must be 1, got 3"):
             await anext(app.chat_stream("q", n=3))
@@ -193,7 +191,7 @@ async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> N
 async def test_the_first_failure_of_a_fan_out_cancels_the_rest(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """An agent that has lost one part has no use for the others, and catches one plain error."""
+    """The other parts are useless, and the agent catches the plain error."""
     service.hold = CHAT
 
     async def fail_last() -> Completion:
@@ -212,9 +210,9 @@ async def test_the_first_failure_of_a_fan_out_cancels_the_rest(
 async def test_an_opening_without_a_field_is_an_error(
     client: JustitiaClient, service: FakeService, missing: str
 ) -> None:
-    """It is named, where a KeyError in the agent would not say whose fault it is.
+    """The error names the missing field.
 
-    First come, first served has no virtual finish time to tell: None is one.
+    Under first come, first served there is no virtual finish time, which is None.
     """
     granted = {"application_id": "a", "predicted_kv_token_time": 1, "virtual_finish_time": None}
     lacking = {name: value for name, value in granted.items() if name != missing}
@@ -228,7 +226,7 @@ async def test_an_opening_without_a_field_is_an_error(
 
 
 async def test_an_application_must_be_entered(client: JustitiaClient) -> None:
-    """A forgotten `async with` gets a sentence."""
+    """A forgotten `async with` gives an explanatory error."""
     app = client.application("SC", input="q")
 
     assert not app.was_opened
@@ -238,10 +236,10 @@ async def test_an_application_must_be_entered(client: JustitiaClient) -> None:
 
 @pytest.mark.parametrize("value", ["", "a\r\nx-evil: 1", "é", " a"])
 @pytest.mark.parametrize("field", ["application_class", "tenant", "application_id"])
-def test_names_that_cannot_travel_in_a_header_are_refused(
+def test_names_that_do_not_fit_a_header_are_refused(
     service: FakeService, field: str, value: str
 ) -> None:
-    """Before anything is sent, and by the name of the field."""
+    """The name is refused before anything is sent, and the error names the field."""
     client = JustitiaClient.from_handle(service.handle())
     names: dict[str, Any] = {"application_class": "SC", field: value}
 
@@ -252,7 +250,7 @@ def test_names_that_cannot_travel_in_a_header_are_refused(
 async def test_status_is_what_the_service_says(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """The id is quoted in the path: it may hold a slash."""
+    """The id may contain a slash, so it is quoted in the path."""
     service.answers[CANCEL] = [(200, {}, as_json({"waiting": 2}))]
 
     async with client.application("SC", input="q") as app:

@@ -1,4 +1,4 @@
-"""Which calls are repeated, and when."""
+"""Which calls the client repeats, and when."""
 
 import httpx
 import pytest
@@ -18,10 +18,10 @@ async def _ask(client: JustitiaClient, *, stream: bool) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_full_queue_is_tried_again_when_it_says(
+async def test_full_queue_is_retried_after_the_stated_time(
     client: JustitiaClient, service: FakeService, waits_s: list[float], stream: bool
 ) -> None:
-    """429 and 503 say that nothing was begun; Retry-After says when to come back."""
+    """With 429 and 503 nothing has started; Retry-After gives the time."""
     service.answers[CHAT] = [
         as_error(429, "full", retry_after="3"),
         as_error(503, "no replicas", retry_after="0.25"),
@@ -38,7 +38,7 @@ async def test_a_full_queue_is_tried_again_when_it_says(
 async def test_attempts_are_bounded(
     client: JustitiaClient, service: FakeService, waits_s: list[float], stream: bool
 ) -> None:
-    """Two repeats by default, further apart each time, then the caller hears of it."""
+    """By default two retries with growing waits precede the error."""
     service.answers[CHAT] = [as_error(503, "no replicas")] * 3
 
     with pytest.raises(ResponseError, match="503: no replicas"):
@@ -58,9 +58,9 @@ async def test_other_errors_are_not_tried_again(
     status: int,
     wait: str | None,
 ) -> None:
-    """They would fail again, or the inference may have begun and would be paid for twice.
+    """They would fail again, or the inference may have started and would be charged twice.
 
-    Nor is an hour waited: to come back earlier than asked would be rude, such a silence worse.
+    A wait of an hour is not made either, and an earlier retry than requested would be refused.
     """
     service.answers[CHAT] = [as_error(status, "no", **({"retry_after": wait} if wait else {}))]
 
@@ -71,10 +71,10 @@ async def test_other_errors_are_not_tried_again(
     assert waits_s == []
 
 
-async def test_spent_budget_is_not_asked_for_again(
+async def test_spent_budget_is_not_retried(
     client: JustitiaClient, service: FakeService, waits_s: list[float]
 ) -> None:
-    """The service says so: it is the same in a second, and the caller hears of it at once."""
+    """The service marks a spent budget, so the caller gets the error at once."""
     status, headers, body = as_error(429, "spent", retry_after="2")
     service.answers[CHAT] = [(status, {**headers, "X-Should-Retry": "false"}, body)]
 
@@ -87,7 +87,7 @@ async def test_spent_budget_is_not_asked_for_again(
 async def test_nothing_is_tried_again_once_a_stream_has_begun(
     client: JustitiaClient, service: FakeService, waits_s: list[float]
 ) -> None:
-    """The caller has part of an answer already; a second one would follow it."""
+    """The caller already has a part of the answer."""
     broken = as_sse([{"choices": [{"index": 0, "delta": {"content": "Hel"}}]}])
     service.answers[CHAT] = [(200, {}, [*broken[:-1], b'data: {"error": {"code": 503}}\n\n'])]
 
@@ -106,7 +106,7 @@ over_http = pytest.mark.parametrize("client", ["http"], indirect=True)
 async def test_a_refused_connection_is_tried_again(
     client: JustitiaClient, service: FakeService, waits_s: list[float], error: httpx.HTTPError
 ) -> None:
-    """Nothing was sent: a proxy that restarts costs an agent a second and not its work."""
+    """Nothing was sent, so a proxy's restart costs only a second."""
     service.answers["/v1/models"] = [error]
 
     assert await client.models() == ("tiny",)
@@ -114,7 +114,7 @@ async def test_a_refused_connection_is_tried_again(
 
 
 async def test_no_retries_means_none(service: FakeService) -> None:
-    """A caller with a retry of its own wants the first error."""
+    """A caller with its own retries wants the first error."""
     service.answers["/v1/models"] = [httpx.ConnectError("refused")]
     transport = HttpTransport("http://service", transport=service.http())
     async with JustitiaClient(transport, max_retries=0) as client:
@@ -126,7 +126,7 @@ async def test_no_retries_means_none(service: FakeService) -> None:
 async def test_a_connection_that_breaks_is_not_tried_again(
     client: JustitiaClient, service: FakeService
 ) -> None:
-    """The service may have begun: only the caller knows whether twice is harmless."""
+    """The service may have started the call, and only the caller can decide about a repetition."""
     service.answers["/v1/models"] = [httpx.ReadError("reset")]
     with pytest.raises(ConnectionError, match="ReadError"):
         await client.models()
@@ -135,6 +135,6 @@ async def test_a_connection_that_breaks_is_not_tried_again(
 
 
 def test_fewer_than_no_retries_are_refused(service: FakeService) -> None:
-    """The error names the field, the value and what is allowed."""
+    """The error names the field, its value and the allowed values."""
     with pytest.raises(ConfigError, match="max_retries must be >= 0, got -1"):
         JustitiaClient.from_handle(service.handle(), max_retries=-1)

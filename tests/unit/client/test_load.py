@@ -1,4 +1,4 @@
-"""An open load: who starts when, and what becomes of the others."""
+"""Open load: applications start at fixed times, independently of each other."""
 
 import asyncio
 
@@ -9,14 +9,14 @@ ARRIVALS = {"slow": 0.0, "late": 2.5}
 
 
 async def run(name: str, clock: LoadClock) -> tuple[str, float, float]:
-    """Take 10 s, or 1 s; return when that began and when it ended."""
+    """Run for 10 s or 1 s; return the start and end time."""
     began_s = clock.now_s()
     await clock.wait_until(began_s + (10.0 if name == "slow" else 1.0))
     return name, began_s, clock.now_s()
 
 
 def play(progress: list[LoadProgress]) -> list[tuple[str, float, float]]:
-    """Play both in virtual time; what ends after 5 s has failed."""
+    """Run both applications in virtual time; one that ends after 5 s counts as failed."""
 
     async def main() -> list[tuple[str, float, float]]:
         return await play_load(
@@ -30,13 +30,13 @@ def play(progress: list[LoadProgress]) -> list[tuple[str, float, float]]:
     return run_virtually(main())
 
 
-def test_an_application_waits_for_its_instant_and_for_nobody_else() -> None:
-    """A closed loop would send less to a slow service, and flatter it."""
+def test_application_starts_at_its_time_whatever_the_others_do() -> None:
+    """A closed load would send less to a slow service and make it look better."""
     assert [("slow", 0.0, 10.0), ("late", 2.5, 3.5)] == play([])
 
 
-def test_progress_is_told_at_every_arrival_and_every_end() -> None:
-    """A person in front of a terminal sees that something happens."""
+def test_progress_is_reported_at_every_start_and_end() -> None:
+    """A user at a terminal sees the progress."""
     progress: list[LoadProgress] = []
     play(progress)
 
@@ -48,8 +48,8 @@ def test_progress_is_told_at_every_arrival_and_every_end() -> None:
     ] == progress
 
 
-def test_an_instant_that_has_passed_is_not_waited_for() -> None:
-    """A stalled player sends at once what is late."""
+def test_late_application_starts_at_once() -> None:
+    """A player that was stalled starts late applications at once."""
 
     async def main() -> float:
         clock = LoadClock()

@@ -24,7 +24,7 @@ CANCEL = "/v1/applications/a%2F1"
 
 @pytest.fixture
 def client(service: FakeService) -> Generator[SyncClient]:
-    """A synchronous client on the service, over HTTP."""
+    """Synchronous client of the service over HTTP."""
 
     def make() -> JustitiaClient:
         return JustitiaClient(HttpTransport("http://service", transport=service.http()))
@@ -34,7 +34,7 @@ def client(service: FakeService) -> Generator[SyncClient]:
 
 
 def test_an_application_works_without_asyncio(client: SyncClient, service: FakeService) -> None:
-    """The whole surface, in the order in which a script uses it."""
+    """The calls are in the order of a typical script."""
     with client.application("SC", input="q") as app:
         opened = (app.application_id, app.predicted_kv_token_time, app.virtual_finish_time)
         answers = [app.chat("q").text, app.complete("q").text]
@@ -50,7 +50,7 @@ def test_an_application_works_without_asyncio(client: SyncClient, service: FakeS
 
 
 def test_each_call_of_the_asynchronous_client_has_its_synchronous_form() -> None:
-    """With the same arguments: one that is added there is missing here until it is named."""
+    """Both forms have the same arguments, which this test enforces for new ones."""
     other = {"aclose": "close"}
     for asynchronous, synchronous in ((JustitiaClient, SyncClient), (Application, SyncApplication)):
         for name, method in vars(asynchronous).items():
@@ -69,7 +69,6 @@ def test_deadline_of_a_call_is_sent(client: SyncClient, service: FakeService) ->
 
 
 def test_an_exception_cancels_the_application(client: SyncClient, service: FakeService) -> None:
-    """As in the asynchronous client."""
     service.answers[CHAT] = [as_error(400, "too long")]
 
     with pytest.raises(ResponseError, match="too long"), client.application("SC", input="q") as app:
@@ -79,7 +78,7 @@ def test_an_exception_cancels_the_application(client: SyncClient, service: FakeS
 
 
 def test_leaving_a_stream_early_tells_the_service(client: SyncClient, service: FakeService) -> None:
-    """A plain `break` is enough here: the generator ends with its last reference."""
+    """A plain `break` suffices, because the generator is finalised with its last reference."""
     with client.application("SC", input="q") as app:
         for text in app.chat_stream("q"):
             assert text == "Hel"
@@ -89,7 +88,7 @@ def test_leaving_a_stream_early_tells_the_service(client: SyncClient, service: F
 
 
 def test_closing_ends_the_thread_and_open_streams(service: FakeService) -> None:
-    """A script must be able to end, whatever it left open."""
+    """A script must be able to exit with open streams."""
     client = SyncClient.from_handle(service.handle())
     app = client.application("SC", input="q").__enter__()
     stream = app.chat_stream("q")
@@ -105,6 +104,6 @@ def test_closing_ends_the_thread_and_open_streams(service: FakeService) -> None:
 
 
 def test_connect_takes_a_url() -> None:
-    """The constructor that scripts use; nothing is sent before the first call."""
+    """Nothing is sent before the first call."""
     with SyncClient.connect("http://service", tenant="t1") as client:
         assert not client.application("SC", input="q")._inner.was_opened

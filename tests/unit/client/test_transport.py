@@ -1,4 +1,4 @@
-"""The transport over HTTP."""
+"""The client's transports, over HTTP and over a Serve handle."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from tests.unit.client.fakes import SERVE_REQUEST_ID, FakeHandle, FakeService
 
 
 async def request_to(base_url: str) -> httpx.Request:
-    """Return what is sent for a GET of /v1/models."""
+    """Return the request that is sent for a GET of /v1/models."""
     sent: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -36,25 +36,25 @@ async def request_to(base_url: str) -> httpx.Request:
     ],
 )
 async def test_base_urls_are_taken_with_and_without_v1(base_url: str, expected: str) -> None:
-    """The OpenAI client's setting, copied over, must work."""
+    """The base URL of an OpenAI client must work."""
     assert expected == str((await request_to(base_url)).url)
 
 
-def test_a_base_url_that_is_none_is_refused() -> None:
-    """By name and value, before the first call."""
+def test_invalid_base_url_is_refused() -> None:
+    """The error names the setting and its value before the first call."""
     with pytest.raises(ConfigError, match=r"base_url must start with .*'localhost:8000'"):
         HttpTransport("localhost:8000")
 
 
 async def test_an_answer_may_take_any_time_but_a_connection_may_not() -> None:
-    """An inference that waits minutes in the queue is the service working as meant."""
+    """An inference may wait minutes in the queue."""
     timeouts = (await request_to("http://service")).extensions["timeout"]
 
     assert {"connect": 10.0, "read": None, "write": None, "pool": None} == timeouts
 
 
 async def test_a_body_that_breaks_off_is_a_connection_error() -> None:
-    """Both transports raise builtin errors, so that callers need not know httpx."""
+    """Both transports raise builtin errors, so that callers need not import httpx."""
 
     class Broken(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -80,14 +80,14 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture
 def transport(handle: FakeHandle) -> HandleTransport:
-    """A transport over the service's handle."""
+    """Transport over the service's handle."""
     return HandleTransport(handle)
 
 
-async def test_fifty_calls_of_one_parent_have_contexts_of_their_own(
+async def test_concurrent_calls_of_one_parent_have_separate_contexts(
     transport: HandleTransport, service: FakeService
 ) -> None:
-    """Serve matches calls by an id from the context: of calls that share one, all but one hang."""
+    """Serve identifies calls by an id in the context; of calls that share one, all but one hang."""
     SERVE_REQUEST_ID.set("the agent's own request")
 
     async def stream() -> int:
@@ -102,7 +102,7 @@ async def test_fifty_calls_of_one_parent_have_contexts_of_their_own(
 
 
 async def call(transport: Transport, *, stream: bool) -> None:
-    """Begin a call of either kind, and read nothing of it."""
+    """Start a unary or streamed call and read nothing of it."""
     if stream:
         async with transport.stream("POST", CHAT, {}):
             pass
@@ -114,7 +114,7 @@ async def call(transport: Transport, *, stream: bool) -> None:
 async def test_cancelling_a_call_cancels_its_response(
     transport: HandleTransport, service: FakeService, handle: FakeHandle, stream: bool
 ) -> None:
-    """Nothing else tells the ingress; a stream may wait minutes in the queue before its head."""
+    """Only the cancellation informs the ingress; a stream may wait minutes before its head."""
     service.hold = CHAT
     task = asyncio.create_task(call(transport, stream=stream))
     await service.held.acquire()
@@ -125,10 +125,9 @@ async def test_cancelling_a_call_cancels_its_response(
     assert [response.cancels for response in handle.responses] == [1]
 
 
-async def test_a_sibling_outlives_a_cancel(
+async def test_cancelling_a_call_leaves_its_siblings_running(
     transport: HandleTransport, service: FakeService, handle: FakeHandle
 ) -> None:
-    """Only the call whose caller has gone is ended."""
     service.hold = CHAT
     left = asyncio.create_task(transport.request("POST", CHAT, {}))
     await service.held.acquire()
@@ -143,7 +142,7 @@ async def test_a_sibling_outlives_a_cancel(
 async def test_leaving_a_stream_cancels_its_response_and_its_end_does_not(
     transport: HandleTransport, handle: FakeHandle, taken: int | None, cancels: int
 ) -> None:
-    """Dropping a Serve generator does not; whoever has read to the end has not left."""
+    """Dropping a Serve generator does not cancel it, and a finished stream needs no cancel."""
     async with transport.stream("POST", CHAT, {}, b'{"stream": true}') as streamed:
         if taken is None:
             assert b"data: [DONE]\n\n" == [chunk async for chunk in streamed.chunks][-1]
@@ -154,7 +153,7 @@ async def test_leaving_a_stream_cancels_its_response_and_its_end_does_not(
 
 
 async def test_header_names_are_lower_case(transport: HandleTransport) -> None:
-    """As over HTTP, so that one client reads both."""
+    """Names match those over HTTP, so that one client reads both."""
     assert (await transport.request("GET", "/v1/models", {})).headers == {
         "content-type": "application/json"
     }
@@ -164,7 +163,7 @@ async def test_header_names_are_lower_case(transport: HandleTransport) -> None:
 async def test_a_failed_call_is_a_connection_error_with_its_cause(
     transport: HandleTransport, service: FakeService, handle: FakeHandle, stream: bool
 ) -> None:
-    """An agent catches the same errors over both transports, and Ray's own stays readable."""
+    """Both transports raise the same errors, and Ray's error is the cause."""
     failure = LookupError("actor died")
     service.answers[CHAT] = [failure]
 
@@ -175,10 +174,10 @@ async def test_a_failed_call_is_a_connection_error_with_its_cause(
     assert [response.cancels for response in handle.responses] == [0]
 
 
-async def test_a_cancel_by_serve_is_not_taken_for_the_callers(
+async def test_cancellation_by_serve_is_a_connection_error(
     transport: HandleTransport, service: FakeService
 ) -> None:
-    """A CancelledError out of nowhere would end the agent's task without a word."""
+    """A CancelledError from Serve would silently end the agent's task."""
     service.hold = CHAT
     task = asyncio.create_task(transport.request("POST", CHAT, {}))
     await service.held.acquire()
@@ -190,7 +189,7 @@ async def test_a_cancel_by_serve_is_not_taken_for_the_callers(
 
 
 async def test_a_stream_without_a_head_has_broken_off() -> None:
-    """An ingress that ends at once has answered nothing."""
+    """The ingress has ended without an answer."""
     handle = MagicMock()
     handle.options().stream.remote().__anext__.side_effect = StopAsyncIteration
 
@@ -211,7 +210,7 @@ async def test_a_stream_without_a_head_has_broken_off() -> None:
 async def test_this_machine_is_reached_without_a_proxy(
     base_url: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commands ask 127.0.0.1 where nothing else is said, which no proxy can reach."""
+    """The default URL is 127.0.0.1, which no proxy can reach."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://proxy:3128")
         monkeypatch.setenv(name.lower(), "http://proxy:3128")

@@ -1,4 +1,4 @@
-"""A backend that remembers what it was told, and an end of an application to tell it of."""
+"""Metrics backend that stores exported values, and an application's end for tests."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,30 +32,27 @@ ENDED = EndApplication(
 
 
 class RecordingBackend:
-    """Counts added up, gauges and histograms as they are; by name and own labels."""
+    """Backend that sums counters and stores gauges and histograms by name and labels."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, ...], float] = {}
         self.gauges: dict[tuple[str, ...], float] = {}
         self.histograms: dict[tuple[str, ...], tuple[int, float]] = {}
-        """Values recorded, and their sum."""
+        """Number of values and their sum."""
         self.buckets: dict[tuple[str, ...], list[int]] = {}
-        """Values in each bucket alone."""
+        """Number of values in each bucket, not cumulative."""
         self.calls = 0
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
-        """Add it up."""
         key = self._key(metric, labels)
         self.counts[key] = self.counts.get(key, 0) + amount
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Keep the last value."""
         self.gauges[self._key(metric, labels)] = value
 
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        """Keep the last state."""
         key = self._key(metric, labels)
         self.histograms[key] = sum(counts), total
         self.buckets[key] = list(counts)
@@ -68,12 +65,12 @@ class RecordingBackend:
 
 
 def measures(set_by: SetBy, max_classes: int = 15, max_tenants: int = 15) -> Measures:
-    """Return measures of a process of this kind."""
+    """Return the measures of a process of this kind."""
     return Measures(set_by, COMMON, max_classes, max_tenants)
 
 
 def exported(source: Measures) -> RecordingBackend:
-    """Return what an export tells."""
+    """Return the backend after one export."""
     taken = RecordingBackend()
     source.export(taken)
     return taken

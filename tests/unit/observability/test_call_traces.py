@@ -1,4 +1,4 @@
-"""The spans of a call, as they are exported."""
+"""The exported spans of a call."""
 
 import asyncio
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ GRANT = Grant("q", "i", "l-1", "r-1", 4, 100, 0.25)
 
 
 class Exported:
-    """A tracer with a clock of whole steps, and the spans that it exports."""
+    """Tracer with a clock of whole steps, and its exported spans."""
 
     def __init__(
         self, ratio: float = 1.0, parent: Literal["application", "caller"] = "application"
@@ -65,14 +65,14 @@ class Exported:
 
 
 def attributes_are_of_the_table(spans: list[Span]) -> bool:
-    """Return whether the table has each attribute of each span, for that span."""
+    """Return whether the table allows every attribute of every span."""
     kinds = {"chat small": "call", "invoke_agent report": "application"}
     rows = [{row.name for row in TABLE if kinds.get(s.name, s.name) in row.spans} for s in spans]
     return all(set(span.attributes) <= row for span, row in zip(spans, rows, strict=True))
 
 
 async def test_call_is_a_tree_of_its_wait_and_its_lease() -> None:
-    """Who reads the trace sees where the time went: in the queue, or on the replica."""
+    """The trace shows how long the call waited in the queue and ran on the replica."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -108,8 +108,8 @@ async def test_call_is_a_tree_of_its_wait_and_its_lease() -> None:
     } == call.attributes
 
 
-async def test_replica_is_told_of_the_lease() -> None:
-    """The engine's spans are children of the lease that they run under."""
+async def test_replica_receives_the_lease_span() -> None:
+    """The engine's spans are children of their lease."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -121,7 +121,7 @@ async def test_replica_is_told_of_the_lease() -> None:
 
 
 async def test_lost_lease_is_followed_by_another_wait() -> None:
-    """A stream that went on elsewhere shows both replicas, and what was between them."""
+    """The trace of a continued stream shows both replicas and the wait between them."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -141,7 +141,7 @@ async def test_lost_lease_is_followed_by_another_wait() -> None:
 
 
 async def test_error_ends_all_that_has_begun() -> None:
-    """A refusal is seen where it happened, in the queue, and at the call."""
+    """A refusal is visible in the queue span and in the call span."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -163,7 +163,7 @@ async def test_error_ends_all_that_has_begun() -> None:
 async def test_engines_error_is_told_by_its_status(
     status: int, told: str | None, error: str | None
 ) -> None:
-    """Also of a stream, whose caller had another status by then; 4xx is no error of a server."""
+    """A failed stream already sent another status; 4xx is not a server error."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -179,7 +179,7 @@ async def test_engines_error_is_told_by_its_status(
 
 
 async def test_caller_that_leaves_is_no_error_of_a_class() -> None:
-    """It is told apart from what failed."""
+    """A disconnect is distinguishable from a failure."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -191,8 +191,8 @@ async def test_caller_that_leaves_is_no_error_of_a_class() -> None:
     assert {"cancelled"} == {span.error for span in exported.spans}
 
 
-async def test_unsampled_call_makes_no_spans_and_says_so() -> None:
-    """An engine that traces by itself would else begin a trace of its own for each call."""
+async def test_unsampled_call_makes_no_spans_and_sends_its_flag() -> None:
+    """A tracing engine would otherwise start a new trace for each call."""
     exported = Exported(ratio=0.0)
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -210,7 +210,7 @@ async def test_unsampled_call_makes_no_spans_and_says_so() -> None:
 async def test_caller_that_traces_is_linked_or_joined(
     parent: Literal["application", "caller"],
 ) -> None:
-    """Either way one finds the other trace."""
+    """Either trace leads to the other one."""
     exported = Exported(parent=parent)
     trace = exported.begin(CALLER.traceparent)
     trace.note_submitted(KEY)
@@ -230,10 +230,10 @@ async def test_caller_that_traces_is_linked_or_joined(
         (1.0, "caller", False, False),
     ],
 )
-async def test_trace_is_whole_whoever_samples(
+async def test_trace_is_complete_or_absent(
     ratio: float, parent: Literal["application", "caller"], sampled: bool, is_traced: bool
 ) -> None:
-    """Whose trace it is decides: half a trace is worth nothing."""
+    """The caller's or the service's decision applies to the whole trace."""
     exported = Exported(ratio, parent)
     trace = exported.begin(TraceContext(5, 7, is_sampled=sampled).traceparent)
     trace.note_submitted(KEY)
@@ -243,7 +243,7 @@ async def test_trace_is_whole_whoever_samples(
 
 
 async def test_call_that_waits_is_told_why() -> None:
-    """The scheduler is asked once, and only for what is traced and waits."""
+    """The scheduler is asked once, and only for traced calls that wait."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -260,8 +260,8 @@ async def test_call_that_waits_is_told_why() -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, AdmissionError("it is being started again")])
-async def test_scheduler_that_does_not_know_changes_nothing(answer: Any) -> None:
-    """The application may have ended meanwhile, and the scheduler with it."""
+async def test_unknown_outlook_adds_no_attribute(answer: Any) -> None:
+    """The application or the scheduler may have ended meanwhile."""
     exported = Exported()
     exported.answer = answer
     trace = exported.begin()
@@ -274,15 +274,15 @@ async def test_scheduler_that_does_not_know_changes_nothing(answer: Any) -> None
 
 
 def ended(key: str = KEY) -> EndApplication:
-    """Return an application that is over."""
+    """Return the end of an application."""
     return EndApplication(
         key, "report", "acme", "i", Outcome.FINISHED, 100, 90, 812.0, 10.0, 11.0, 12.5, 3, 0, 40, 0,
         prompt_tokens=30,
     )  # fmt: skip
 
 
-def test_application_is_the_span_that_its_calls_are_children_of() -> None:
-    """It comes last, with what the application cost."""
+def test_application_span_is_the_parent_of_its_calls() -> None:
+    """The span is exported last and has the application's cost."""
     exported = Exported()
     exported.tracer.end_application(ended())
     (span,) = exported.spans
@@ -301,7 +301,7 @@ def test_application_is_the_span_that_its_calls_are_children_of() -> None:
 
 
 def test_application_that_is_not_traced_has_no_span() -> None:
-    """Its calls have none either."""
+    """Its calls have no spans either."""
     exported = Exported(ratio=0.0)
     exported.tracer.end_application(ended())
 
@@ -309,7 +309,7 @@ def test_application_that_is_not_traced_has_no_span() -> None:
 
 
 def test_engines_span_has_its_tokens() -> None:
-    """A child of the lease, by the header that came with the call."""
+    """The request header makes it a child of the lease."""
     spans: list[Span] = []
     tracer = EngineTracer(spans.append, "small", "r-1")
     span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
@@ -332,13 +332,13 @@ def test_engines_span_has_its_tokens() -> None:
 @pytest.mark.parametrize(
     "headers", [{}, {"traceparent": TraceContext(5, 7, is_sampled=False).traceparent}]
 )
-def test_engine_makes_no_span_that_nobody_asked_for(headers: dict[str, str]) -> None:
+def test_engine_makes_no_span_without_a_trace_header(headers: dict[str, str]) -> None:
     """Most calls are not traced."""
     assert EngineTracer(lambda span: None, "small", "r-1").begin(CHAT, "l-1", headers) is None
 
 
 async def test_attributes_are_those_of_the_table() -> None:
-    """What the documentation lists is what is exported, and where."""
+    """The documented attributes equal the exported ones."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)

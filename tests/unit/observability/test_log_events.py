@@ -1,4 +1,4 @@
-"""One canonical line for each application that is over, with its fields as fields."""
+"""The log line of each ended application, with structured fields."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from tests.unit.observability.recording_backend import ENDED
 
 
 class Lines:
-    """A logger, and what it has written."""
+    """A logger and its written lines."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         self.logger = logging.Logger("made.for.a.test", logging.INFO)
@@ -28,7 +28,6 @@ class Lines:
         self.logger.addHandler(handler)
 
     def written(self) -> str:
-        """Return all lines."""
         return self._stream.getvalue()
 
 
@@ -38,15 +37,15 @@ def lines() -> Lines:
     return Lines(JsonLines())
 
 
-def test_what_a_library_puts_into_every_record_is_no_field(lines: Lines) -> None:
-    """Ray does, and whether the lines have it would depend on the order of imports."""
+def test_attributes_added_by_libraries_are_not_fields(lines: Lines) -> None:
+    """Ray adds fields to every record, depending on the order of imports."""
     lines.logger.info("it.happened", extra={"_library_ns": 1, "seen": 2})
 
     assert {"asctime", "levelname", "message", "logger", "seen"} == set(json.loads(lines.written()))
 
 
 def test_application_that_is_over_is_one_line_of_json(lines: Lines) -> None:
-    """Whoever collects logs finds an application's class, costs, order, times and outcome."""
+    """The line has the application's class, costs, order, times and outcome."""
     application_ended(lines.logger, ENDED, "llama", 7)
     (line,) = lines.written().splitlines()
     fields = json.loads(line)
@@ -81,8 +80,8 @@ def test_application_that_is_over_is_one_line_of_json(lines: Lines) -> None:
     } == fields
 
 
-def test_handler_that_gathers_is_asked_for_its_target() -> None:
-    """Serve's own gathers lines in memory, and its formatter is the file's."""
+def test_memory_handler_is_formatted_by_its_target() -> None:
+    """Serve's memory handler buffers lines, and the target has the formatter."""
     logger, stream = logging.Logger("gathers", logging.INFO), io.StringIO()
     target = logging.StreamHandler(stream)
     target.setFormatter(JsonLines())
@@ -97,7 +96,7 @@ def test_handler_that_gathers_is_asked_for_its_target() -> None:
 
 
 class FlushedText(io.StringIO):
-    """Text that says when it was flushed."""
+    """Text stream that counts its flushes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +104,6 @@ class FlushedText(io.StringIO):
         self.flushed = threading.Event()
 
     def flush(self) -> None:
-        """Count it."""
         self.flushes += 1
         self.flushed.set()
 
@@ -118,7 +116,7 @@ def _batches(batch_s: float) -> tuple[logging.Logger, FlushedText]:
 
 
 def test_lines_are_written_many_at_once() -> None:
-    """One for each application would be a seventh of the scheduler's time."""
+    """One write per application would take a seventh of the scheduler's time."""
     logger, stream = _batches(3600.0)
     for number in range(49):
         log_event(logger, logging.INFO, "e", number=number, error=ValueError("bad"))
@@ -131,7 +129,7 @@ def test_lines_are_written_many_at_once() -> None:
 
 
 def test_warning_is_written_at_once_after_what_came_before_it() -> None:
-    """Whoever reads it sees what led to it; the process may be about to end."""
+    """The process may be about to end, and the earlier lines explain the warning."""
     logger, stream = _batches(3600.0)
     log_event(logger, logging.INFO, "first")
     logger.warning("then")
@@ -140,7 +138,7 @@ def test_warning_is_written_at_once_after_what_came_before_it() -> None:
 
 
 def test_line_is_written_soon_though_none_follows() -> None:
-    """A quiet scheduler's last word would be read with its next."""
+    """Otherwise the last line of an idle scheduler would appear only with its next one."""
     logger, stream = _batches(0.01)
     log_event(logger, logging.INFO, "alone")
 
@@ -149,7 +147,7 @@ def test_line_is_written_soon_though_none_follows() -> None:
 
 
 def test_text_has_the_fields_behind_the_name() -> None:
-    """Serve's text lines drop the fields of a record: without them the line would say nothing."""
+    """Serve's text lines drop the fields of a record."""
     lines = Lines(logging.Formatter("%(levelname)s %(message)s"))
     log_event(lines.logger, logging.WARNING, "store.unreachable", reason="away", tries=2)
 
@@ -157,14 +155,14 @@ def test_text_has_the_fields_behind_the_name() -> None:
 
 
 def test_line_is_written_whatever_a_field_is(lines: Lines) -> None:
-    """A log line must not fail for what it says."""
+    """A field of any type must not fail the log line."""
     log_event(lines.logger, logging.INFO, "e", error=ValueError("bad"))
 
     assert "bad" == json.loads(lines.written())["error"]
 
 
 def test_error_keeps_its_traceback(lines: Lines) -> None:
-    """A defect of ours is found by it."""
+    """The traceback locates an internal error."""
     try:
         raise ValueError("bad")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Numbers between two exports: told once, and bounded in their labels."""
+"""Metric values between two exports: exported once, with bounded labels."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,8 +9,8 @@ from justitia_ray.observability.measures import OTHER
 from tests.unit.observability.recording_backend import RecordingBackend, exported, measures
 
 
-def test_counters_with_known_labels_are_there_as_zero() -> None:
-    """A rate, and an alert on it, misses the first event of a series that begins with it."""
+def test_counters_with_known_labels_start_at_zero() -> None:
+    """A rate, and an alert on it, misses the first event of a series that starts with it."""
     told = exported(measures("scheduler")).counts
 
     assert told["leases_total", "expired"] == 0
@@ -20,8 +20,8 @@ def test_counters_with_known_labels_are_there_as_zero() -> None:
     assert not any(name == "preemptions_total" for name, *_ in told)
 
 
-def test_what_is_new_is_told_once() -> None:
-    """Ray adds up what it is told: a total that is told again would count twice."""
+def test_counter_increase_is_exported_once() -> None:
+    """Ray sums what it receives, so a total that is sent twice would count twice."""
     source, taken = measures("scheduler"), RecordingBackend()
     count = source.counter(m.LEASES_TOTAL, "granted")
     for _ in range(2):
@@ -34,10 +34,10 @@ def test_what_is_new_is_told_once() -> None:
     assert calls == taken.calls
 
 
-def test_histogram_is_told_whole_each_time() -> None:
-    """Ray is told of its series as gauges, and forgets what it is not told again.
+def test_histogram_is_exported_whole_each_time() -> None:
+    """Ray receives histograms as gauges and drops those that are not sent again.
 
-    A bucket holds its upper end, as in Prometheus; what is below 0 counts as 0.
+    A bucket includes its upper bound, as in Prometheus; negative values count as 0.
     """
     source, taken = measures("scheduler"), RecordingBackend()
     waits = source.histogram(m.QUEUE_WAIT_SECONDS, "vote", "a")
@@ -56,7 +56,7 @@ def test_histogram_is_told_whole_each_time() -> None:
     assert total == pytest.approx(700.151)
 
 
-def test_total_of_somebody_else_is_told_by_its_rise() -> None:
+def test_external_total_is_exported_by_its_increase() -> None:
     """The engine counts its preemptions itself."""
     source, taken = measures("replica"), RecordingBackend()
     for total in (3, 3, 10):
@@ -68,8 +68,8 @@ def test_total_of_somebody_else_is_told_by_its_rise() -> None:
     }
 
 
-def test_gauge_is_told_when_it_is_known_and_each_time() -> None:
-    """Ray forgets a gauge that is not told again."""
+def test_gauge_is_exported_each_time_once_set() -> None:
+    """Ray drops a gauge that is not sent again."""
     source, taken = measures("replica"), RecordingBackend()
     gauge = source.gauge(m.HELD_LEASES)
     source.export(taken)
@@ -81,7 +81,7 @@ def test_gauge_is_told_when_it_is_known_and_each_time() -> None:
 
 
 class _Broken(RecordingBackend):
-    """Takes no count of leases and no wait of a class."""
+    """Backend that fails for the lease counter and the wait histogram."""
 
     def raise_counter(self, metric: m.Metric, labels: Mapping[str, str], amount: float) -> None:
         if metric is m.LEASES_TOTAL:
@@ -96,8 +96,8 @@ class _Broken(RecordingBackend):
         super().set_histogram(metric, labels, counts, total)
 
 
-def test_series_that_fails_stops_no_other_and_is_told_later() -> None:
-    """A mistake in one label must not blind the operator; nothing that was counted is lost."""
+def test_failing_series_stops_no_other_and_is_retried() -> None:
+    """An error in one label must not stop the other metrics or lose counts."""
     source, broken, well = measures("scheduler"), _Broken(), RecordingBackend()
     source.counter(m.LEASES_TOTAL, "granted").increase()
     source.counter(m.BOUND_VIOLATIONS_TOTAL).increase()
@@ -114,9 +114,9 @@ def test_series_that_fails_stops_no_other_and_is_told_later() -> None:
 
 
 def test_classes_and_tenants_beyond_the_bound_share_a_name() -> None:
-    """Callers make them: without a bound each new name is a new series for ever.
+    """Callers choose the names, and each new one would be a series forever.
 
-    A class called `other` is one of the rest by its own choice, and takes nobody's place.
+    A class named `other` is counted with the overflow and occupies no slot.
     """
     source = measures("scheduler", max_classes=2, max_tenants=1)
     labels = [source.label("application_class", name) for name in (OTHER, *"abcad")]

@@ -1,4 +1,4 @@
-"""The one table of metrics: its form, and that the documentation says the same."""
+"""The table of metrics: its format, and its agreement with the documentation."""
 
 import re
 from typing import get_args
@@ -16,8 +16,8 @@ from justitia_ray.observability.metrics import (
 
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
-def test_metric_has_the_form_that_others_rely_on(metric: Metric) -> None:
-    """Prometheus' conventions: who reads a name knows its kind; buckets are what Ray takes."""
+def test_metric_follows_the_naming_conventions(metric: Metric) -> None:
+    """Names follow Prometheus' conventions, and Ray accepts the buckets."""
     assert re.fullmatch(r"justitia_[a-z_]+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert bool(metric.buckets) == (metric.kind == "histogram")
@@ -28,12 +28,12 @@ def test_metric_has_the_form_that_others_rely_on(metric: Metric) -> None:
 
 
 def test_names_differ() -> None:
-    """Ray takes two metrics of one name for one, and drops the labels of the second."""
+    """Ray merges two metrics of one name and drops the second one's labels."""
     assert len(TABLE) == len({metric.name for metric in TABLE})
 
 
 def test_every_label_is_bounded() -> None:
-    """A label whose values callers make without end takes the memory of whoever scrapes it."""
+    """Unbounded label values would fill the memory of the scraper."""
     known = {*BOUNDED_LABELS, *OPEN_LABELS, *LABEL_VALUES, "replica"}
 
     assert known == {label for metric in TABLE for label in metric.own_labels}

@@ -1,4 +1,4 @@
-"""What a scheduler's metrics say of waiting applications, and of what was foretold and promised."""
+"""Scheduler metrics of waiting applications, predicted start times and deadlines."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from tests.unit.observability.recording_backend import RecordingBackend, exporte
 
 @dataclass
 class Clock:
-    """A precise clock that passes 10 ms with each reading."""
+    """Precise clock that advances 10 ms with each reading."""
 
     at: float = 0.0
     readings: list[float] = field(default_factory=list)
@@ -28,26 +28,26 @@ class Clock:
 
 @pytest.fixture
 def driver() -> CoreDriver:
-    """Return a core with nothing in it."""
+    """Core without applications."""
     return CoreDriver(SchedulerCore(lease_prefix="1-"))
 
 
 def told_of(driver: CoreDriver, held_back: int = 0) -> RecordingBackend:
-    """Return what a first export says of a core."""
+    """Return the first export of a core's metrics."""
     source = measures("scheduler")
     OutlookMetrics(source, lambda: 0.0).measure(driver.core, held_back)
     return exported(source)
 
 
 def by(told: RecordingBackend, name: str) -> dict[str, float]:
-    """Return the series of a gauge that are not 0."""
+    """Return the nonzero series of a gauge."""
     return {key[1]: value for key, value in told.gauges.items() if key[0] == name and value}
 
 
-def test_live_applications_are_told_by_reason_and_by_tier(driver: CoreDriver) -> None:
-    """R has the only seat, f is first and fits nowhere, t is behind it, q has outrun its quota.
+def test_live_applications_are_counted_by_reason_and_tier(driver: CoreDriver) -> None:
+    """R holds the only seat, f is first and fits nowhere, t is behind it, q exceeded its quota.
 
-    Three more are held back by the accounts before they are opened.
+    The accounts hold back three more applications before they are opened.
     """
     for name, tier in (("r", "flex"), ("f", "default"), ("t", "default"), ("q", "of old")):
         driver.handle(ev.ApplicationArrived(name, "class", "t", 1.0, 1_000, "i0", tier=tier))
@@ -66,8 +66,8 @@ def test_live_applications_are_told_by_reason_and_by_tier(driver: CoreDriver) ->
     assert {"flex": 1, "default": 3} == by(told, "applications_by_tier")
 
 
-def test_counting_takes_a_hundredth_of_the_time(driver: CoreDriver) -> None:
-    """The scheduler serves nobody meanwhile: a count of 10 ms is repeated after a second."""
+def test_counting_takes_at_most_one_percent_of_the_time(driver: CoreDriver) -> None:
+    """The scheduler is blocked meanwhile, so a count of 10 ms is repeated after a second."""
     source, clock = measures("scheduler"), Clock()
     metrics = OutlookMetrics(source, clock)
     driver.open("a")
@@ -83,8 +83,8 @@ def test_counting_takes_a_hundredth_of_the_time(driver: CoreDriver) -> None:
     assert {"default": 2} == by(exported(source), "applications_by_tier")
 
 
-def test_starts_are_told_by_where_they_fell_and_how_far_ahead(driver: CoreDriver) -> None:
-    """Callers were told p10 to p90: who starts after that was promised too much."""
+def test_starts_are_counted_by_predicted_range_and_lead_time(driver: CoreDriver) -> None:
+    """Callers received p10 to p90; a start after p90 was predicted too early."""
     starts = driver.core.outlooks.starts
     for expected_s, after_s in ((5.0, 5.0), (5.0, 100.0), (100.0, 0.5), (1e5, 1e5)):
         starts.settle(starts.say(expected_s, 0.0), after_s)
@@ -96,7 +96,7 @@ def test_starts_are_told_by_where_they_fell_and_how_far_ahead(driver: CoreDriver
 
 
 def test_deadlines_are_made_missed_or_refused() -> None:
-    """Those that are refused at once cost their callers nothing but the answer."""
+    """A deadline that is refused at once costs its caller only the answer."""
     driver, source = CoreDriver(SchedulerCore(lease_prefix="1-")), measures("scheduler")
     metrics = SchedulerMetrics(source, lambda: 0.0)
 

@@ -1,4 +1,4 @@
-"""What ingresses, replicas and predictors tell of themselves."""
+"""Metrics of ingresses, replicas and predictors."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from tests.unit.observability.recording_backend import ENDED, exported, measures
 
 
 def test_prediction_is_that_of_an_application_that_was_opened() -> None:
-    """The first of those that asked to open a: the scheduler took its estimate.
+    """The scheduler used the estimate of the first opening of a.
 
-    100 predicted, 50 true: 100 % too much, told once. b was refused, opened when it came again and
-    cut short, so that its true cost is not known; c was refused; d could not be stored, and f is to
-    be heard of.
+    100 predicted and 50 true is an error of 100 %, reported once. b was refused, opened on its
+    retry and cut short, so its true cost is unknown; c was refused; d could not be stored, and f is
+    still open.
     """
     source = measures("ingress")
     metrics = IngressMetrics(source)
@@ -43,10 +43,10 @@ def test_prediction_is_that_of_an_application_that_was_opened() -> None:
     assert {("prediction_relative_error", "vote", "model"): (1, 1.0)} == told.histograms
 
 
-def test_first_epoch_is_no_change() -> None:
-    """0 before the scheduler was heard of, 4 in office, 6 its successor.
+def test_first_epoch_does_not_count_as_a_change() -> None:
+    """The epoch is 0 before the first contact, 4 for the first leader and 6 for its successor.
 
-    The service goes on without a predictor that is late: nobody would notice otherwise.
+    The service continues while the predictor is late, which nothing else would show.
     """
     source = measures("ingress")
     metrics = IngressMetrics(source)
@@ -60,8 +60,8 @@ def test_first_epoch_is_no_change() -> None:
     assert 3 == told.gauges["outstanding_inferences",]
 
 
-def test_replica_tells_its_memory_and_what_its_engine_counts() -> None:
-    """A quarter of 1,000 tokens is free, so that 75 % are in use."""
+def test_replica_exports_its_memory_and_engine_counters() -> None:
+    """A quarter of 1,000 tokens is free, so 75 % are in use."""
     source = measures("replica")
     metrics = ReplicaMetrics(source, 1_000)
     metrics.measure(
@@ -87,8 +87,8 @@ def test_replica_tells_its_memory_and_what_its_engine_counts() -> None:
     )
 
 
-def test_predictor_tells_what_it_learns_and_what_serves() -> None:
-    """The version of `other` would be that of no class."""
+def test_predictor_exports_samples_and_serving_versions() -> None:
+    """The version of `other` would belong to no class."""
     source = measures("predictor", max_classes=1)
     metrics = PredictorMetrics(source)
     metrics.record_learning(5)
@@ -104,8 +104,8 @@ def test_predictor_tells_what_it_learns_and_what_serves() -> None:
     assert {("model_version", "vote"): 3} == told.gauges
 
 
-def test_dropped_calls_are_told_by_code_and_reason() -> None:
-    """A quota of minutes and a budget have one reason and two codes; 404s of models have none."""
+def test_dropped_calls_are_counted_by_code_and_reason() -> None:
+    """A minute quota and a budget share a reason and have two codes; 404s of models have none."""
     source = measures("ingress")
     metrics = IngressMetrics(source)
     for error in (

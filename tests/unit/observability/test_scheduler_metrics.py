@@ -1,4 +1,4 @@
-"""What a scheduler's metrics say of a core in a state that the test knows."""
+"""Scheduler metrics of a core in a known state."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tests.unit.observability.test_tenant_metrics import STANDING
 
 
 class Watch:
-    """The metrics of one core, and what they export."""
+    """The metrics of one core, and their exports."""
 
     def __init__(self, driver: CoreDriver) -> None:
         self.driver = driver
@@ -32,25 +32,25 @@ class Watch:
         self.decisions = DecisionMeter()
 
     def told(self, *, store_reachable: bool = True) -> RecordingBackend:
-        """Return what an export says now."""
+        """Return the values of an export."""
         core, now = self.driver.core, self.driver.now
         self.metrics.measure(core, self.decisions, 7, now, store_reachable=store_reachable)
         return exported(self.measures)
 
     def decided(self, actions: Sequence[Action], unstored: str | None = None) -> None:
-        """Take in what an event has led to."""
+        """Process the actions that an event caused."""
         state = self.driver.core.state
         self.metrics.record_event(ev.DeadlinePassed(), actions, state, unstored)
 
 
 @pytest.fixture
 def watch() -> Watch:
-    """Return the metrics of a core with nothing in it."""
+    """Metrics of a core without applications."""
     return Watch(CoreDriver(SchedulerCore(lease_prefix="1-")))
 
 
-def test_queue_is_told_in_inferences_kv_and_cost(watch: Watch) -> None:
-    """X has the only seat; y of 10 and 5 tokens waits: 15 of KV, 10·5 + 5·6/2 = 65 of cost."""
+def test_queue_is_exported_in_inferences_kv_and_cost(watch: Watch) -> None:
+    """X holds the only seat; y of 10 and 5 tokens waits: 15 of KV, 10·5 + 5·6/2 = 65 of cost."""
     driver = watch.driver
     driver.open("a", 1_000)
     for name in ("x", "y"):
@@ -69,10 +69,10 @@ def test_queue_is_told_in_inferences_kv_and_cost(watch: Watch) -> None:
     assert 0 == watch.told(store_reachable=False).gauges["store_reachable",]
 
 
-def test_lease_granted_given_back_and_left_unused_is_counted(watch: Watch) -> None:
-    """A replica that nobody reaches shows as nacks, an ingress that is gone as expiries.
+def test_granted_returned_and_expired_leases_are_counted(watch: Watch) -> None:
+    """An unreachable replica shows as nacks, a lost ingress as expiries.
 
-    The second lease ends no wait in the queue: what lies before it is mostly the first one.
+    The second lease ends no queue wait, because the time before it is mostly the first lease.
     """
     driver = watch.driver
     driver.open("a", 1_000)
@@ -92,8 +92,8 @@ def test_lease_granted_given_back_and_left_unused_is_counted(watch: Watch) -> No
     assert (1, 0.25) == told.histograms["queue_wait_seconds", "class", "tenant"]
 
 
-def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None:
-    """It has been submitted for 60 s, in which that one may have leased and run it."""
+def test_wait_of_an_earlier_schedulers_inference_is_not_exported(watch: Watch) -> None:
+    """The inference was submitted 60 s ago, and the earlier scheduler may have run it meanwhile."""
     driver = watch.driver
     driver.open("a", 1_000)
     driver.submit("x", resubmitted=True, age_s=60.0)
@@ -104,10 +104,10 @@ def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None
     assert not told.histograms
 
 
-def test_series_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch) -> None:
-    """A rate loses the first rise of a series that begins with it: one expired, say.
+def test_series_of_a_class_and_a_tenant_start_at_zero(watch: Watch) -> None:
+    """A rate misses the first increase of a series that starts with it, such as one expiry.
 
-    Applications that an earlier scheduler left do not arrive again, and end soon.
+    Applications of an earlier scheduler do not arrive again, and end soon.
     """
     watch.driver.open("a")
     watch.metrics.declare_series(watch.driver.core.state)
@@ -124,9 +124,10 @@ def test_series_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch)
 
 
 def test_charges_that_are_raised_are_counted_by_their_rule(watch: Watch) -> None:
-    """Charged 100; 4 more than 60 attained are expected: none. Then 200 more: rule 7.
+    """Charged 100; 4 more than the attained 60 are expected: no raise. After 200 more: rule 7.
 
-    x of prompt 10 has had 10·20 + 20·21/2 = 410 after 20 tokens: 260 charged double to 520, rule 1.
+    x of prompt 10 has attained 10·20 + 20·21/2 = 410 after 20 tokens; the charge of 260 is doubled
+    to 520 by rule 1.
     """
     driver = watch.driver
     driver.open("a", 100)
@@ -142,7 +143,7 @@ def test_charges_that_are_raised_are_counted_by_their_rule(watch: Watch) -> None
 
 
 def test_virtual_time_has_a_rate(watch: Watch) -> None:
-    """One application alone gets all: V rises by what it is served, 65 in 0.5 s."""
+    """A single application gets all service, so V rises by it, 65 in 0.5 s."""
     driver = watch.driver
     driver.open("a", 1_000)
     driver.submit("x", prompt=10, output=30)
@@ -177,10 +178,10 @@ def test_ends_are_counted_once_by_their_outcome(watch: Watch) -> None:
     assert {0} == {count for (name, *_), count in told.items() if name == "refusals_total"}
 
 
-def test_application_that_is_not_opened_is_one_refusal() -> None:
-    """Its caller gets a 429: an operator sees how many callers, not how often they try.
+def test_unopened_application_counts_as_one_refusal() -> None:
+    """A caller that gets 429 counts once, not once per try.
 
-    b comes with three inferences, and tries again; c is another one.
+    b arrives with three inferences and retries; c is another application.
     """
     watch = Watch(CoreDriver(SchedulerCore(limits=SchedulerLimits(open_applications=1))))
     driver = watch.driver
@@ -193,8 +194,8 @@ def test_application_that_is_not_opened_is_one_refusal() -> None:
     assert 2 == watch.told().counts["refusals_total", "too_many_applications"]
 
 
-def test_inferences_that_come_to_no_open_application_are_refusals(watch: Watch) -> None:
-    """Faults of callers, told apart."""
+def test_inferences_without_an_open_application_count_as_refusals(watch: Watch) -> None:
+    """Caller errors are counted by kind."""
     driver = watch.driver
     driver.open("a")
     driver.submit("x")
@@ -210,7 +211,7 @@ def test_inferences_that_come_to_no_open_application_are_refusals(watch: Watch) 
 
 
 def test_application_that_is_not_stored_is_refused_and_has_no_outcome(watch: Watch) -> None:
-    """Nobody has cancelled it. b, which ends beside it, was cancelled."""
+    """No caller cancelled the application. b, which ends beside it, was cancelled."""
     refused = Refuse("x", "i0", Refusal.NOT_STORED)
     watch.decided([refused, ENDED, replace(ENDED, application_id="b")], unstored="a")
     told = watch.told()
@@ -220,8 +221,8 @@ def test_application_that_is_not_stored_is_refused_and_has_no_outcome(watch: Wat
     assert (1, 4.5) == told.histograms["completion_seconds", "vote", "t"]
 
 
-def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
-    """All of it is its successor's: a sum over both would count it twice, for ever."""
+def test_superseded_scheduler_exports_no_queue(watch: Watch) -> None:
+    """The queue belongs to the successor; a sum over both would count it twice forever."""
     driver, measuring = watch.driver, watch.metrics.tenants
     driver.open("a", 1_000)
     driver.submit("x")
@@ -246,9 +247,9 @@ def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
 
 
 def test_finished_application_is_measured_by_class_and_tenant(watch: Watch) -> None:
-    """From 10.0 to 14.5 s; it was never behind, which counts as a lag of 0.
+    """It ran from 10.0 to 14.5 s and was never behind, which counts as a lag of 0.
 
-    One that expires after ten idle minutes has not taken ten minutes.
+    An application that expires after ten idle minutes has not run for ten minutes.
     """
     watch.decided([ENDED, replace(ENDED, application_id="b", outcome=Outcome.EXPIRED)])
     told = watch.told()
@@ -263,15 +264,15 @@ def test_finished_application_is_measured_by_class_and_tenant(watch: Watch) -> N
     [
         (Lag(90, 1.0, 100, 5.0), 1, 0),
         (Lag(101, 1.0, 100, 5.0), 1, 1),
-        (Lag(100 + 1e-8, 1.0, 100, 5.0), 1, 0),  # V is a float: that is its rounding
+        (Lag(100 + 1e-8, 1.0, 100, 5.0), 1, 0),  # V is a float, and this is its rounding error
         (Lag(101, 1.0, None, None), 0, 0),
         (None, 0, 0),
     ],
 )
-def test_bound_is_held_against_the_lag(
+def test_lag_above_the_bound_counts_as_a_violation(
     watch: Watch, lag: Lag | None, promised: int, broken: int
 ) -> None:
-    """A violation is a defect: an alert may be set on it, so rounding must not raise it."""
+    """A violation is a defect and may raise an alert, so rounding must not count as one."""
     watch.decided([replace(ENDED, lag=lag)])
     told = watch.told().counts
 
@@ -280,7 +281,7 @@ def test_bound_is_held_against_the_lag(
 
 
 def test_decisions_are_buckets_of_a_histogram(watch: Watch) -> None:
-    """Cumulative: 3 of 50 µs, one of 3 ms; `histogram_quantile` reads them so."""
+    """Cumulative buckets for `histogram_quantile`: three decisions of 50 µs and one of 3 ms."""
     for duration_s in (5e-5, 5e-5, 5e-5, 3e-3):
         watch.decisions.record_decisions(duration_s)
     told = watch.told().counts
@@ -292,7 +293,7 @@ def test_decisions_are_buckets_of_a_histogram(watch: Watch) -> None:
 
 
 def test_event_that_grants_several_inferences_is_several_decisions() -> None:
-    """Replicas that pull seldomer would make the same work look slower."""
+    """Otherwise less frequent pulls would make equal work look slower."""
     meter = DecisionMeter()
     meter.record_decisions(3e-3, 100)
 
@@ -302,7 +303,7 @@ def test_event_that_grants_several_inferences_is_several_decisions() -> None:
 
 
 def test_table_of_decisions_is_bounded() -> None:
-    """A scheduler runs for months; durations below a microsecond or beyond minutes share a step."""
+    """A scheduler runs for months; extreme durations share a bucket."""
     meter = DecisionMeter()
     for power in range(-12, 9):
         meter.record_decisions(10.0**power)
@@ -313,11 +314,11 @@ def test_table_of_decisions_is_bounded() -> None:
     assert totals["at_most_s"][0] == [1e-6, 7]
 
 
-def test_greatest_lag_is_that_of_who_waits_longest_for_its_share() -> None:
+def test_greatest_lag_is_that_of_the_application_furthest_behind() -> None:
     """Under fcfs a giant holds the only seat while b and c, far smaller, wait.
 
-    GPS would have served the three alike: b (65) done after 3·65 = 195 of service, and c (155) 180
-    later, at 375. a has had 155 in the first second, 410 in the second, and 765 in the third.
+    GPS would have served the three equally: b (65) done after 3·65 = 195 of service, and c (155)
+    180 later, at 375. a has had 155 in the first second, 410 in the second, and 765 in the third.
     """
     watch = Watch(CoreDriver(SchedulerCore("fcfs", lease_prefix="1-")))
     driver = watch.driver
@@ -349,8 +350,8 @@ def starve(driver: CoreDriver, names: str) -> None:
     driver.pull(progress={driver.lease_of("x"): 50}, seats=1)
 
 
-def test_greatest_lag_takes_a_hundredth_of_the_time() -> None:
-    """It walks over live applications: that must not slow the scheduler down."""
+def test_greatest_lag_takes_at_most_one_percent_of_the_time() -> None:
+    """The computation walks over live applications and must not slow the scheduler down."""
     times = iter([0.0, 0.02, 1.9, 2.1, 2.12])
     looked = LiveLag(lambda: next(times))
     driver = CoreDriver(SchedulerCore("fcfs"))
@@ -362,7 +363,7 @@ def test_greatest_lag_takes_a_hundredth_of_the_time() -> None:
 
 
 class _WalkedOver(dict[str, Application]):
-    """Applications of which it is counted how many were looked at."""
+    """Applications that count how many of them are read."""
 
     seen = 0
 
@@ -372,12 +373,12 @@ class _WalkedOver(dict[str, Application]):
             yield application
 
 
-def test_greatest_lag_is_looked_for_among_those_that_came_first(
+def test_greatest_lag_is_searched_among_the_oldest_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The scheduler stands still meanwhile: 50,000 applications took it 100 ms, 2,000 take 3.
+    """The scheduler is blocked meanwhile: 50,000 applications took 100 ms, 2,000 take 3 ms.
 
-    Under fcfs b waits behind a, and has waited since before all the others came.
+    Under fcfs b waits behind a, and arrived before all the others.
     """
     monkeypatch.setattr(scheduler_metrics, "MAX_LAG_CANDIDATES", 3)
     driver = CoreDriver(SchedulerCore("fcfs"))
@@ -390,8 +391,8 @@ def test_greatest_lag_is_looked_for_among_those_that_came_first(
     assert 3 == walked.seen
 
 
-def test_target_of_the_drain_time_is_told_where_there_is_one(watch: Watch) -> None:
-    """An alert takes its absence for no autoscaling; one that has stepped down has none."""
+def test_drain_time_target_is_exported_where_configured(watch: Watch) -> None:
+    """Without the metric an alert assumes no autoscaling; a superseded scheduler exports none."""
     size = FleetSizer(None).decision(watch.driver.core, watch.driver.now)
 
     def target() -> float | None:

@@ -1,4 +1,4 @@
-"""What a scheduler's metrics say of the tree of tenants, and of its exchanges with the accounts."""
+"""Scheduler metrics of the tenant tree and of exchanges with the accounts."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ STANDING = NodeStanding(
 TREE = TenantTree({"acme": TenantNode(), "acme/*": TenantNode(), "acme/search": TenantNode()})
 
 
-def test_quotas_are_told_by_described_node() -> None:
-    """Callers make names below `acme/*`: they are one series, whose limits and uses add up."""
+def test_quotas_are_exported_by_configured_node() -> None:
+    """Callers create names below `acme/*`, which form one series with summed limits and usage."""
     source = measures("scheduler")
     quotas = dict.fromkeys(("acme", "acme/search", "acme/x", "acme/y"), (STANDING,))
     TenantMetrics(source).measure_quotas(quotas, TREE, 7)
@@ -35,8 +35,8 @@ def test_quotas_are_told_by_described_node() -> None:
     assert 7 == told.counts["refusals_total", "quota_exhausted"]
 
 
-def test_quota_that_is_gone_from_the_tree_is_nothing() -> None:
-    """A gauge keeps its last value for ever: a quota that was removed would look exhausted."""
+def test_quota_removed_from_the_tree_is_reset() -> None:
+    """A gauge keeps its last value, so a removed quota would look exhausted."""
     source = measures("scheduler")
     metrics = TenantMetrics(source)
     metrics.measure_quotas({"acme": (STANDING,)}, TREE, 0)
@@ -50,8 +50,8 @@ def test_quota_that_is_gone_from_the_tree_is_nothing() -> None:
     )
 
 
-def test_use_is_that_of_the_lowest_described_node() -> None:
-    """So that the nodes add up; a tree that changes moves nothing that was counted before."""
+def test_usage_counts_for_the_lowest_configured_node() -> None:
+    """The nodes' usages add up, and a changed tree does not move earlier counts."""
     source, counters = measures("scheduler"), Counters()
     metrics = TenantMetrics(source)
     for tenant in ("acme/search/alice", "acme/x", "acme", "bare"):
@@ -71,7 +71,7 @@ def test_use_is_that_of_the_lowest_described_node() -> None:
 
 
 def test_nodes_are_bounded_as_tenants_are() -> None:
-    """An operator may describe thousands: whoever scrapes keeps a few apart."""
+    """An operator may configure thousands of nodes, and the scraper stores only some."""
     source, counters = measures("scheduler", max_tenants=2), Counters()
     tree = TenantTree({name: TenantNode() for name in "abcd"})
     for tenant in "abcd":
@@ -85,7 +85,7 @@ def test_nodes_are_bounded_as_tenants_are() -> None:
 
 
 def test_exchanges_are_counted_and_timed_once() -> None:
-    """The accounts are one process for all: when they are slow, every opening waits for them."""
+    """The accounts are one process, and when they are slow every opening waits."""
     source, meter = measures("scheduler"), ExchangeMeter()
     metrics = TenantMetrics(source)
     meter.record_answer(0.25)

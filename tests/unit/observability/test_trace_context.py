@@ -1,4 +1,4 @@
-"""Trace contexts: W3C's header, and what all ingresses derive from an application's name."""
+"""W3C trace contexts, and the trace ids that every ingress derives from an application's id."""
 
 import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
@@ -16,7 +16,7 @@ HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_header_is_that_of_w3c() -> None:
-    """The example of the specification, read and written."""
+    """The example is from the specification."""
     context = TraceContext(TRACE, SPAN, is_sampled=True)
 
     assert context == read_traceparent(HEADER)
@@ -37,7 +37,7 @@ def test_header_is_that_of_w3c() -> None:
     ids=["no flags", "not sampled", "a later version, 00", "other flags", "a later version"],
 )
 def test_flag_says_whether_the_caller_samples(header: str, expected: bool) -> None:
-    """Other flags, and fields of later versions, change nothing."""
+    """Other flags, and fields of later versions, have no effect."""
     context = TraceContext(TRACE, SPAN, is_sampled=expected)
     assert context == read_traceparent(header)
     assert (context if expected else None) == read_sampled(header)
@@ -57,13 +57,13 @@ def test_flag_says_whether_the_caller_samples(header: str, expected: bool) -> No
     ],
 )
 def test_malformed_header_is_as_none(header: str | None) -> None:
-    """A caller's mistake must not cost it the answer."""
+    """A malformed trace header must not fail the call."""
     assert read_traceparent(header) is None
     assert read_sampled(header) is None
 
 
-def test_processes_agree_without_a_word() -> None:
-    """Calls of one application come to many ingresses; each makes spans of the same trace."""
+def test_processes_derive_the_same_trace_id() -> None:
+    """Calls of one application reach many ingresses, which make spans of one trace."""
     here, there = (
         ApplicationSampler("justitia", "small", 0.5).context("acme|report-17") for _ in range(2)
     )
@@ -71,12 +71,12 @@ def test_processes_agree_without_a_word() -> None:
     assert here == there
     assert here.trace_id
     assert here.span_id
-    # Stated in the documentation, so that others can find a trace by the name.
+    # documented, so that the trace of an application id can be found
     assert f"{here.trace_id:032x}" == "d1ff15e18c5fb0f4d8d98839e66d517a"
 
 
-def test_names_have_traces_of_their_own() -> None:
-    """Two tenants may choose one id, and two services one collector."""
+def test_names_have_separate_traces() -> None:
+    """Two tenants may choose one id, and two services may share a collector."""
     contexts = {
         ApplicationSampler(name, "small", 0.5).context(key).trace_id
         for name in ("justitia", "other")
@@ -87,7 +87,7 @@ def test_names_have_traces_of_their_own() -> None:
 
 
 def test_application_has_a_span_at_each_model_of_one_trace() -> None:
-    """It ends at each of them; two spans of one id would be taken for one."""
+    """The application ends at each model, and two spans need different ids."""
     small, large = (
         ApplicationSampler("justitia", model, 0.5).context("acme|report-17")
         for model in ("small", "large")
@@ -99,7 +99,7 @@ def test_application_has_a_span_at_each_model_of_one_trace() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.5, 1.0])
 def test_share_that_is_traced_is_the_ratio(ratio: float) -> None:
-    """Of 20,000 the standard deviation is 0.35 % at the most; others decide alike by the id."""
+    """The standard deviation for 20,000 is at most 0.35 %; other samplers decide by the same id."""
     sampler, theirs = ApplicationSampler("justitia", "small", ratio), TraceIdRatioBased(ratio)
     contexts = [sampler.context(f"t|a{number}") for number in range(20_000)]
     sampled = sum(context.is_sampled for context in contexts)

@@ -1,4 +1,4 @@
-"""The table of endpoints, and which models a body may name."""
+"""The table of HTTP endpoints, and the model names that a body may carry."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ from justitia_ray.protocol.generation_bodies import COMPLETIONS
 
 
 def test_no_path_that_controls_an_engine_is_in_the_table() -> None:
-    """The application of vLLM has them beside the others; here only what is named is served."""
+    """The application of vLLM also has paths that control the engine. Only listed ones exist."""
     paths = (*INFERENCE_PATHS, *UNSCHEDULED_PATHS)
     asked_for_here = {path.strip("/").split("/")[-1] for path in paths}
     controls = {"sleep", "pause", "abort_requests", "load_lora_adapter", "scale_elastic_ep", "ping"}
@@ -28,7 +28,7 @@ def test_no_path_that_controls_an_engine_is_in_the_table() -> None:
 
 
 def test_adapters_are_models_of_the_same_queue() -> None:
-    """A name that is one of them is passed on; without a name it is the model itself."""
+    """The name of an adapter is passed on; without a name the base model answers."""
     names = ("m", "poet", "lawyer")
     fields: dict[str, object] = {}
     named = name_model(fields, b"{}", names)
@@ -45,7 +45,7 @@ def test_adapters_are_models_of_the_same_queue() -> None:
 
 
 def test_body_that_names_its_model_is_passed_on_byte_for_byte() -> None:
-    """Writing it again costs what reading it does, and may say it in other bytes."""
+    """Encoding the body again would cost as much as reading it and could change its bytes."""
     body = b'{ "model":"m", "prompt" : "\\u00e9\xc3\xa9", "seed": 123456789012345678901234567890 }'
     unnamed = b'{"prompt": "a", "model": null}'
 
@@ -54,8 +54,8 @@ def test_body_that_names_its_model_is_passed_on_byte_for_byte() -> None:
     assert {"prompt": "a", "model": "m"} == json.loads(parsed.payload) == parsed.fields
 
 
-def test_text_of_a_request_leaves_out_what_is_no_text() -> None:
-    """It is the input that an application is known by; token ids say nothing to the predictor."""
+def test_text_of_a_request_has_only_its_text_parts() -> None:
+    """The text is the application's input for the predictor, to which token ids say nothing."""
     body = json.dumps({"prompt": ["a b", "c"]}).encode()
     ids = json.dumps({"prompt": [1, 2]}).encode()
 
@@ -75,11 +75,11 @@ def test_text_of_a_request_leaves_out_what_is_no_text() -> None:
     ],
 )
 def test_tier_is_read_as_openai_and_anthropic_name_it(body: dict[str, Any], tier: str) -> None:
-    """Clients send `auto` unasked: it has to mean the usual tier."""
+    """Clients send `auto` by default, so it must mean the default tier."""
     assert tier == read_tier(body)
 
 
 @pytest.mark.parametrize("asked", ["fast", "scale", "gold", 1, ["flex"]])
 def test_tier_of_another_service_is_the_default_one(asked: object) -> None:
-    """The engine takes any word, and SDKs send those of the service that they were written for."""
+    """The engine accepts any text, and SDKs send the tiers of their own service."""
     assert "default" == read_tier({"service_tier": asked})

@@ -1,4 +1,4 @@
-"""Every error has a status, and its body is one that OpenAI's clients can read."""
+"""HTTP status and body of every error, in the formats that the clients read."""
 
 import json
 
@@ -60,13 +60,13 @@ from justitia_ray.protocol.generation_bodies import CHAT, COUNT_TOKENS, MESSAGES
     ],
 )
 def test_status_and_code_of_each_error(error: JustitiaError, status: int, code: str | None) -> None:
-    """What the caller can do about it decides the status; what only we can do is a 500."""
+    """An error that the caller can fix has a 4xx status; an internal error is a 500."""
     assert (status, code) == (status_of(error)[0], status_of(error)[2])
     assert str(error) == error_body(error)["error"]["message"]
 
 
-def test_every_error_for_callers_stands_in_the_table() -> None:
-    """A new kind of error must not become a 500 unnoticed."""
+def test_every_public_error_has_a_status() -> None:
+    """A new error class must not become a 500 unnoticed."""
     for_callers = (RequestError, AdmissionError)
     kinds = {
         kind
@@ -78,15 +78,15 @@ def test_every_error_for_callers_stands_in_the_table() -> None:
 
 
 def _middle() -> float:
-    """Draw the number that leaves a wait as it is."""
+    """Return the random number that leaves a wait unchanged."""
     return 0.5
 
 
 @pytest.mark.parametrize(
     ("wait_s", "whole", "exact"), [(5.0, "5", "5000"), (0.2, "1", "200"), (7.2, "8", "7200")]
 )
-def test_pressure_says_when_to_come_back(wait_s: float, whole: str, exact: str) -> None:
-    """Whole seconds, rounded up and never at once, and for those who read them milliseconds."""
+def test_overload_error_carries_a_retry_time(wait_s: float, whole: str, exact: str) -> None:
+    """The wait is in whole seconds, rounded up and at least 1, and in milliseconds."""
     said = error_headers(QueueFull("x", wait_s), _middle)
 
     assert {
@@ -96,8 +96,8 @@ def test_pressure_says_when_to_come_back(wait_s: float, whole: str, exact: str) 
     } == said
 
 
-def test_mistake_of_the_caller_is_not_to_be_repeated() -> None:
-    """A mistake repeated is the same mistake."""
+def test_client_error_is_not_retryable() -> None:
+    """A repeated request would fail in the same way."""
     assert {} == error_headers(RequestError("x"), _middle)
 
 
@@ -128,12 +128,12 @@ _SPENT = (
     Refusal.DEADLINE,
     Refusal.ENGINE_KILLER,
 )
-"""Refusals that, where nothing more is known, will be the same at the next try."""
+"""Refusals that a retry cannot change unless more is known."""
 
 
 @pytest.mark.parametrize("reason", list(Refusal))
 def test_refusal_names_its_application_and_what_to_change(reason: Refusal) -> None:
-    """A caller may run many at once; clients retry a 429 by themselves, an operator mends it."""
+    """A caller may run many applications; clients retry a 429, and an operator fixes limits."""
     error = refusal_error(reason, "app-1")
     status, text = _REFUSALS[reason]
 
@@ -147,8 +147,8 @@ def test_refusal_names_its_application_and_what_to_change(reason: Refusal) -> No
     assert headers["x-justitia-dropped-reason"]
 
 
-def test_call_that_needs_more_than_a_quota_ever_has_is_told_so_and_not_to_come_back() -> None:
-    """`Retry-After` would let clients try for ever."""
+def test_call_above_the_whole_quota_is_not_retryable() -> None:
+    """`Retry-After` would make clients retry forever."""
     limit = LimitStanding("t", "tokens", 100.0, 90.0, 30.0, 60.0, wanted=200.0)
     error = refusal_error(Refusal.QUOTA_EXHAUSTED, "app-1", limit)
     headers = error_headers(error, _middle)
@@ -169,13 +169,18 @@ def test_call_that_needs_more_than_a_quota_ever_has_is_told_so_and_not_to_come_b
         (EngineError("x"), "api_error"),
     ],
 )
-def test_anthropics_clients_read_their_own_form(path: str, error: JustitiaError, kind: str) -> None:
-    """The types are those of Anthropic's reference: agents retry by them."""
+def test_anthropic_clients_get_their_own_error_format(
+    path: str, error: JustitiaError, kind: str
+) -> None:
+    """The error types are those of Anthropic's reference, by which agents decide on retries."""
     assert {"type": "error", "error": {"type": kind, "message": "x"}} == error_in_form(path, error)
 
 
-def test_engines_error_is_turned_into_the_form_of_the_path() -> None:
-    """A malformed message is answered in OpenAI's form by vLLM; what is no error is left alone."""
+def test_engine_error_is_converted_to_the_format_of_the_path() -> None:
+    """A malformed message is answered by vLLM in OpenAI's format.
+
+    Bodies that are no errors pass unchanged.
+    """
     said = b'{"error": {"message": "m", "type": "BadRequestError", "param": null, "code": 400}}'
     turned = {"type": "error", "error": {"type": "invalid_request_error", "message": "m"}}
 
@@ -185,8 +190,8 @@ def test_engines_error_is_turned_into_the_form_of_the_path() -> None:
     assert b"[]" == engine_error_in_form(MESSAGES, 502, b"[]")
 
 
-def test_path_that_an_engine_has_not_is_an_error_in_the_form_of_the_path() -> None:
-    """An embedding model has no chats: its web framework says so in a form of its own."""
+def test_unknown_engine_path_is_an_error_in_the_format_of_the_path() -> None:
+    """An embedding model has no chats, and its web framework's error has another format."""
     said = b'{"detail": "Not Found"}'
 
     chat = json.loads(engine_error_in_form(CHAT, 404, said))["error"]

@@ -1,4 +1,4 @@
-"""What may wait in the queue, and what is refused before it does."""
+"""Which generation requests may enter the queue, and which are refused first."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _MESSAGES = [{"role": "user", "content": "a"}]
 
 
 def reader(path: str, **usual: Any) -> Callable[..., InferenceBody]:
-    """Return a function that parses a body of these fields and of its arguments."""
+    """Return a function that parses a body with these fields and its arguments."""
     return lambda **fields: parse_body(path, json.dumps(usual | fields).encode(), ("m",), _CONTEXT)
 
 
@@ -29,11 +29,11 @@ chat = reader(CHAT, messages=_MESSAGES)
 completion = reader(COMPLETIONS, prompt="a b")
 response = reader(RESPONSES, input="a b")
 message = reader(MESSAGES, messages=_MESSAGES, max_tokens=5)
-"""Unlike in a chat, its length has to be said."""
+"""Parser of messages, which must state their length, unlike chats."""
 
 
 def test_body_is_passed_on_with_the_model_that_is_served() -> None:
-    """The surface is vLLM's: the engine gets what the queue need not know."""
+    """The engine receives the fields that the queue does not read."""
     fields = chat(min_p=0.1).fields
 
     assert ("m", 0.1) == (fields["model"], fields["min_p"])
@@ -51,7 +51,7 @@ def test_body_is_passed_on_with_the_model_that_is_served() -> None:
     ],
 )
 def test_output_asked_for_follows_openai(body: InferenceBody, expected: int | None) -> None:
-    """A chat may fill the context, a completion makes 16 tokens unless it says more."""
+    """A chat may fill the context; a completion generates 16 tokens by default."""
     assert expected == body.max_tokens
 
 
@@ -69,7 +69,7 @@ def test_output_asked_for_follows_openai(body: InferenceBody, expected: int | No
 def test_length_is_forced_only_if_nothing_can_end_it_early(
     body: InferenceBody, expected: bool
 ) -> None:
-    """A length taken for certain is not predicted."""
+    """A length that counts as certain is not predicted."""
     assert expected == body.forced_length
 
 
@@ -114,12 +114,12 @@ def test_length_is_forced_only_if_nothing_can_end_it_early(
     ],
     ids=lambda value: repr(value)[:40] if isinstance(value, dict) else None,
 )
-def test_wrong_field_is_named_in_few_words(
+def test_invalid_field_is_named_in_a_short_error(
     parse: Callable[..., InferenceBody], fields: dict[str, Any], param: str, text: str
 ) -> None:
-    """A caller can mend it without reading the source, before it waits; in few words.
+    """The caller can fix the field from the short error, before the request waits.
 
-    One request is one inference: a hundred thousand sequences would hold a replica for hours.
+    One request is one inference: a hundred thousand sequences would occupy a replica for hours.
     """
     with pytest.raises(RequestError, match=text or param) as refused:
         parse(**fields)
@@ -129,7 +129,7 @@ def test_wrong_field_is_named_in_few_words(
 
 
 def nested(depth: int) -> bytes:
-    """Return a body that nests so deep, itself included."""
+    """Return a body of this nesting depth, including the body itself."""
     lists = depth - 1
     return b'{"prompt": "a", "x": ' + b"[" * lists + b"]" * lists + b"}"
 
@@ -138,9 +138,9 @@ def nested(depth: int) -> bytes:
     ("parse", "param", "value", "error", "text"),
     [
         (chat, "model", "other", UnknownModel, "'other' does not exist; 'm' is served here"),
-        # outside the engine's batch: 14 s for 3 tokens when it was measured
+        # outside the engine's batch: 14 s for 3 tokens when measured
         (completion, "use_beam_search", True, UnsupportedOperation, "is not supported"),
-        # in the memory of one replica, and the next turn may run on any
+        # stored in one replica's memory, while the next turn may run on any
         (response, "previous_response_id", "resp_1", UnsupportedOperation, "not kept"),
         (response, "background", True, UnsupportedOperation, "not kept"),
         (response, "conversation", "conv_1", UnsupportedOperation, "not kept"),
@@ -154,7 +154,10 @@ def test_what_cannot_be_done_here_is_refused_with_the_reason(
     error: type[RequestError],
     text: str,
 ) -> None:
-    """A misspelt model is not served by another; what vLLM could do is said to be no option."""
+    """A misspelt model must not be answered by another.
+
+    Options of vLLM are named as unsupported.
+    """
     with pytest.raises(error, match=text) as refused:
         parse(**{param: value})
 
@@ -175,7 +178,7 @@ def test_what_cannot_be_done_here_is_refused_with_the_reason(
 def test_output_is_bounded_by_what_the_context_leaves(
     body: InferenceBody, prompt_tokens: int, expected: int
 ) -> None:
-    """Admission sets KV aside for no more than can be made."""
+    """Admission reserves KV only for tokens that can be generated."""
     assert expected == output_bound(body, prompt_tokens, _CONTEXT)
 
 
@@ -189,7 +192,7 @@ def test_output_is_bounded_by_what_the_context_leaves(
 def test_what_exceeds_the_context_is_refused_with_the_figures(
     body: InferenceBody, prompt_tokens: int, param: str
 ) -> None:
-    """The engine would refuse it too, but only after its turn had come."""
+    """The engine would refuse the request, too, but only after its wait in the queue."""
     with pytest.raises(ContextLengthExceeded, match=f"100 tokens.*{prompt_tokens}") as refused:
         output_bound(body, prompt_tokens, _CONTEXT)
 
@@ -197,7 +200,7 @@ def test_what_exceeds_the_context_is_refused_with_the_figures(
 
 
 def test_unknown_context_bounds_nothing_but_the_default() -> None:
-    """A model whose context is not configured is judged by its engine."""
+    """Without a configured context the engine decides."""
     body = b'{"prompt": "a", "max_tokens": 999999}'
 
     assert 999_999 == output_bound(parse_body(COMPLETIONS, body, ("m",), None), 10**6, None)
@@ -224,12 +227,10 @@ def test_unknown_context_bounds_nothing_but_the_default() -> None:
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_body_that_readers_would_take_differently_is_refused(
-    path: str, body: bytes, says: str
-) -> None:
-    """The queue, the tokenizer and the engine read it one after the other, each its own way.
+def test_ambiguous_body_is_refused(path: str, body: bytes, says: str) -> None:
+    """The queue, the tokenizer and the engine each parse the body in their own way.
 
-    What one of them fails at becomes a 500 with a traceback in the log, or another request.
+    A failure in one of them would be a 500 with a logged traceback, or another request.
     """
     with pytest.raises(RequestError) as refused:
         parse_body(path, body, ("m",), _CONTEXT)
@@ -248,19 +249,19 @@ def test_body_that_readers_would_take_differently_is_refused(
     ],
     ids=["deep", "brackets in a text", "a pair of surrogates", "numbers"],
 )
-def test_unusual_body_that_all_read_alike_is_taken(body: bytes) -> None:
-    """The refusals must not hit what is fine."""
+def test_unusual_but_unambiguous_body_is_accepted(body: bytes) -> None:
+    """Valid but unusual bodies must pass."""
     assert parse_body(COMPLETIONS, body, ("m",), _CONTEXT).fields["prompt"]
 
 
-def test_as_many_sequences_as_are_allowed_are_taken() -> None:
-    """Evaluations send their prompts by hundreds, and token ids are one prompt."""
+def test_maximum_number_of_sequences_is_accepted() -> None:
+    """Evaluations send hundreds of prompts; a list of token ids is one prompt."""
     assert 8 == len(completion(prompt=["a"] * 8, n=128).fields["prompt"])
     assert 2_000 == len(completion(prompt=[1] * 2_000).fields["prompt"])
 
 
-def test_its_own_names_of_length_and_input_are_read() -> None:
-    """`max_tokens` means nothing here: the length would be taken for the whole context."""
+def test_responses_fields_for_length_and_input_are_read() -> None:
+    """`max_tokens` has no meaning here, and the length would default to the whole context."""
     body = response(max_output_tokens=7, max_tokens=3, stream=True)
 
     assert (7, True, 1, False) == (body.max_tokens, body.stream, body.n, body.forced_length)
@@ -268,7 +269,7 @@ def test_its_own_names_of_length_and_input_are_read() -> None:
 
 
 def test_items_become_the_conversation_that_the_engine_makes_of_them() -> None:
-    """An agent's turn is mostly calls of tools and their answers: they are most of its size."""
+    """An agent's turns consist mostly of tool calls and their results."""
     body = response(
         instructions="be brief",
         input=[
@@ -289,14 +290,14 @@ def test_items_become_the_conversation_that_the_engine_makes_of_them() -> None:
 
 
 def test_output_is_cut_to_the_context_as_the_engine_cuts_it() -> None:
-    """The prompt is an estimate: nothing may be refused by it that the engine would answer."""
+    """The prompt length is an estimate and must not refuse what the engine would answer."""
     assert 10 == output_bound(response(max_output_tokens=50), 90, _CONTEXT)
     assert 50 == output_bound(response(max_output_tokens=50), 20, _CONTEXT)
     assert 1 == output_bound(response(), 130, _CONTEXT)
 
 
 def test_blocks_become_the_conversation_that_the_engine_makes_of_them() -> None:
-    """Text, what a tool was asked and what it said count; an image is the replica's to count."""
+    """Text, tool inputs and results count; an image is counted by the replica."""
     body = message(
         system=[{"type": "text", "text": "be brief"}],
         messages=[
@@ -332,7 +333,7 @@ def test_blocks_become_the_conversation_that_the_engine_makes_of_them() -> None:
 
 @pytest.mark.parametrize("content", [3, ["text"], {"text": "a"}])
 def test_content_of_another_form_is_the_callers_mistake(content: Any) -> None:
-    """It must not become an error of ours when it is counted."""
+    """Such content must not become an internal error when it is counted."""
     with pytest.raises(RequestError, match="a list of blocks"):
         message(messages=[{"role": "user", "content": content}])
 
@@ -359,7 +360,7 @@ def _said(*parts: str, **more: Any) -> dict[str, Any]:
 def test_message_of_the_model_needs_no_type(
     item: dict[str, Any], passed_on: dict[str, Any]
 ) -> None:
-    """OpenCode leaves it out, as OpenAI's API allows; vLLM refuses such lists of parts."""
+    """OpenCode omits the type, which OpenAI's API allows and vLLM refuses for lists of parts."""
     body = response(input=[item])
 
     assert [passed_on] == body.fields["input"] == json.loads(body.payload)["input"]

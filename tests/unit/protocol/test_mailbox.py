@@ -1,10 +1,10 @@
-"""Messages are sent again until they are acknowledged, and read once."""
+"""Mailboxes repeat messages until they are acknowledged, and cursors read each one once."""
 
 from justitia_ray.protocol.mailbox import Cursor, Mailbox
 
 
 def test_message_is_kept_until_its_reader_has_acknowledged_it() -> None:
-    """A long-poll whose caller has gone takes nothing with it."""
+    """The message of an abandoned long-poll is not lost."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
     mailbox.put("b")
@@ -16,7 +16,7 @@ def test_message_is_kept_until_its_reader_has_acknowledged_it() -> None:
 
 
 def test_number_is_never_given_twice() -> None:
-    """A reader would take the second message for the first."""
+    """A reader would mistake the second message for the first."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
     mailbox.unread(1)
@@ -37,7 +37,7 @@ def test_message_that_is_withdrawn_is_not_sent() -> None:
 
 
 def test_message_that_was_acknowledged_is_not_withdrawn() -> None:
-    """Nor is one that was withdrawn counted for ever: its reader would not be waited for."""
+    """A withdrawn message no longer counts as unread either."""
     mailbox = Mailbox[str]()
     for message in ("a", "b", "c"):
         mailbox.put(message)
@@ -52,7 +52,7 @@ def test_message_that_was_acknowledged_is_not_withdrawn() -> None:
 
 
 def test_message_sent_twice_is_read_once() -> None:
-    """A grant read twice would be called twice."""
+    """A grant that was read twice would be called twice."""
     cursor = Cursor()
 
     assert ["a", "b"] == cursor.fresh([(1, "a"), (2, "b")])
@@ -63,7 +63,7 @@ def test_message_sent_twice_is_read_once() -> None:
 
 
 def test_reset_cursor_reads_another_writer_from_the_start() -> None:
-    """A new scheduler numbers its messages from one again."""
+    """A new scheduler numbers its messages from one."""
     cursor = Cursor()
     cursor.fresh([(5, "old")])
     cursor.reset()

@@ -1,4 +1,4 @@
-"""What the queue reads of requests whose inputs are read once: how many, how long."""
+"""Input counts and lengths of requests that generate nothing, such as embeddings."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ def parsed(path: str, **fields: Any) -> InferenceBody:
     ],
 )
 def test_each_input_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
-    """The cost of a request is that of all its inputs, in each form that vLLM takes."""
+    """The cost covers all inputs, in every format that vLLM accepts."""
     assert prompts == parsed(path, input=given).prompts
 
 
@@ -49,7 +49,7 @@ def test_each_input_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> No
     [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")],
 )
 def test_score_is_of_pairs_under_each_of_their_names(path: str, names: tuple[str, str]) -> None:
-    """One side is compared with each of the other, or both go in step."""
+    """One text is compared with a list, or two lists are compared pairwise."""
     first, second = names
     one = parsed(path, **{first: "q", second: ["a", "b"]})
     many = parsed(path, **{first: ["q", "r"], second: ["a", "b"]})
@@ -60,14 +60,14 @@ def test_score_is_of_pairs_under_each_of_their_names(path: str, names: tuple[str
 
 @pytest.mark.parametrize("path", RANKINGS)
 def test_ranking_is_of_one_query_with_each_document(path: str) -> None:
-    """Documents may be objects, as Jina's are."""
+    """Documents may be objects, as in Jina's API."""
     body = parsed(path, query="q", documents=["a", {"text": "b"}])
 
     assert [Pair("q", "a"), Pair("q", "b")] == body.prompts
 
 
-def test_coheres_texts_are_prompts() -> None:
-    """Its client names them otherwise."""
+def test_texts_of_cohere_requests_are_prompts() -> None:
+    """Cohere's client uses another field name."""
     assert ["a", "b"] == parsed(COHERE_EMBED, texts=["a", "b"]).prompts
 
 
@@ -89,7 +89,7 @@ def test_coheres_texts_are_prompts() -> None:
     ],
 )
 def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], param: str) -> None:
-    """At once, with the field: it must not become an error of ours when it is counted."""
+    """The missing field is reported at once, not as an internal error of the counter."""
     with pytest.raises(RequestError) as refused:
         parsed(path, **fields)
 
@@ -97,7 +97,7 @@ def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], 
 
 
 def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
-    """Nothing is generated, so no room has to be left; d is 1 by the protocol."""
+    """Nothing is generated, so no room is reserved; the protocol sets d = 1."""
     body = parsed(EMBEDDINGS, input="a")
 
     assert 1 == output_bound(body, _CONTEXT, _CONTEXT)
@@ -115,6 +115,6 @@ def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
         parsed(RANKINGS[0], query="a", documents=["b"]),
     ],
 )
-def test_what_the_engine_may_cut_is_not_refused_for_its_length(body: InferenceBody) -> None:
-    """The engine reads a part of it then, and answers."""
+def test_input_that_the_engine_may_truncate_is_not_refused(body: InferenceBody) -> None:
+    """The engine then reads a part of the input and answers."""
     assert 1 == output_bound(body, _CONTEXT + 1, _CONTEXT)

@@ -1,4 +1,4 @@
-"""Headers of limits: in the forms of OpenAI, of Anthropic and of the IETF's draft."""
+"""Rate-limit headers in the formats of OpenAI, Anthropic and the IETF draft."""
 
 from datetime import UTC, datetime
 
@@ -16,8 +16,8 @@ _TOKENS = LimitStanding("acme", "tokens", 1e6, 250_000.0, 0.25, 1.0)
 _KV = LimitStanding("acme", "kv_token_time", 5e9, 0.0, 86_400.0, 86_400.0)
 
 
-def test_openai_is_told_of_requests_and_tokens() -> None:
-    """Of two limits of requests the one that binds first; KV token-time has no header of theirs."""
+def test_openai_headers_cover_requests_and_tokens() -> None:
+    """The tighter of two request limits is shown; KV token-time has no OpenAI header."""
     said = limit_headers((_DAY, _MINUTE, _TOKENS, _KV), _NOW, is_anthropic=False)
 
     assert {
@@ -30,8 +30,8 @@ def test_openai_is_told_of_requests_and_tokens() -> None:
     } == {name: value for name, value in said.items() if name.startswith("x-")}
 
 
-def test_anthropic_is_told_when_by_the_clock() -> None:
-    """Its resets are instants: rounded up, over the end of the month too."""
+def test_anthropic_headers_have_absolute_reset_times() -> None:
+    """Resets are instants, rounded up, also across the end of a month."""
     said = limit_headers((_MINUTE, _TOKENS), _NOW, is_anthropic=True)
 
     assert {
@@ -45,8 +45,8 @@ def test_anthropic_is_told_when_by_the_clock() -> None:
     assert not any(name.startswith("x-") for name in said)
 
 
-def test_limits_are_named_that_with_the_least_share_left_first() -> None:
-    """The draft's two lists have the same names; the standing that is told first counts."""
+def test_limits_are_ordered_by_remaining_share() -> None:
+    """Both lists of the draft use the same names, and clients read the first entry."""
     again = LimitStanding("acme", "kv_token_time", 5e9, 4e9, 1.0, 86_400.0)
     said = limit_headers((_MINUTE, _KV, again), _NOW, is_anthropic=False)
 
@@ -61,14 +61,14 @@ def test_limits_are_named_that_with_the_least_share_left_first() -> None:
 
 
 def test_limit_that_refused_the_call_is_named_first() -> None:
-    """A call may be larger than what is left of a limit that has most of its share left."""
+    """A call may exceed what is left of a limit that is hardly used."""
     said = limit_headers((_KV, _DAY), _NOW, is_anthropic=False, binding=_MINUTE)
 
     assert said["ratelimit"].startswith('"acme/search:inferences/60";r=12')
 
 
 _DEEPEST = "/".join("x" * 15 for _ in range(8))
-"""As long as a tenant's path may be."""
+"""Tenant path of the maximum length."""
 
 
 @pytest.mark.parametrize("is_anthropic", [False, True])
@@ -77,7 +77,7 @@ _DEEPEST = "/".join("x" * 15 for _ in range(8))
 def test_headers_of_many_limits_are_short_and_name_the_tightest(
     limits: int, scope: str, is_anthropic: bool
 ) -> None:
-    """96 took 16 kB: HAProxy answered 502 to a call that had run and was charged."""
+    """Headers of 96 limits once took 16 kB, and HAProxy answered 502 to a finished call."""
     units = ("inferences", "tokens", "kv_token_time", "applications")
     standings = [
         LimitStanding(scope, units[i % 4], 1e15, 1e15 - i, 86_400.0, 60.0 + i)
@@ -92,8 +92,8 @@ def test_headers_of_many_limits_are_short_and_name_the_tightest(
     assert [standings[-1 - i].period_s for i in range(len(named))] == [s.period_s for s in named]
 
 
-def test_tenant_without_limits_is_told_nothing() -> None:
-    """Where no quota is configured answers are what they were."""
+def test_tenant_without_limits_gets_no_headers() -> None:
+    """Without quotas the answers have no limit headers."""
     assert {} == limit_headers((), _NOW, is_anthropic=False)
 
 
@@ -105,7 +105,7 @@ def test_tenant_without_limits_is_told_nothing() -> None:
     ],
 )
 def test_times_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
-    """Clients parse them; rounded up, so that nobody comes too early."""
+    """Clients parse the times, which are rounded up so that no retry is too early."""
     assert text == duration(seconds)
 
 
@@ -127,8 +127,8 @@ _COUNTS = st.integers(0, 10**12).map(float)
         max_size=4,
     )
 )
-def test_our_client_reads_what_was_told(standings: list[LimitStanding]) -> None:
-    """Whatever a tenant is called, quotes and backslashes among it; the tightest comes first."""
+def test_client_parses_the_headers(standings: list[LimitStanding]) -> None:
+    """Tenant names may contain quotes and backslashes; the tightest limit comes first."""
     read = read_limits(limit_headers(standings, _NOW, is_anthropic=False))
 
     assert set(standings) == set(read)
@@ -137,6 +137,6 @@ def test_our_client_reads_what_was_told(standings: list[LimitStanding]) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "nonsense", '"a";q=', '"a";r=1', "1000;w=60"])
-def test_headers_of_others_are_no_limits(value: str) -> None:
-    """A proxy between may have limits of its own, in an older form."""
+def test_foreign_headers_are_not_parsed_as_limits(value: str) -> None:
+    """A proxy may add limit headers in an older format."""
     assert () == read_limits({"ratelimit": value, "ratelimit-policy": value})

@@ -1,4 +1,4 @@
-"""A refused body is cut down to a few values that are refused, at little more than its reading."""
+"""A refused body is reduced to a few refused values at little more than the cost of reading it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ _NEEDED = ("role",)
 
 
 class Judge:
-    """Judges bodies, and adds up the items of their lists."""
+    """Validator that counts the list items it reads."""
 
     def __init__(self, is_refused: Callable[[Any], bool]) -> None:
         self._is_refused = is_refused
@@ -54,7 +54,7 @@ def test_one_bad_item_is_found_in_two_readings(
 
 
 def test_items_that_are_refused_only_together_are_all_kept() -> None:
-    """And no other: here a number of two halves, of which each is allowed."""
+    """Here the sum of two items is refused, while each alone is allowed."""
     items = [1] * 500 + [2] * 500
     judge = Judge(lambda body: {1, 2} <= set(body["items"]))
 
@@ -72,7 +72,7 @@ def test_first_of_several_bad_items_is_kept() -> None:
 
 
 def test_needed_names_stay_and_long_texts_are_cut() -> None:
-    """A missing role would be another failure than the body's."""
+    """A missing role would be another error than the original one."""
     body = {"role": "u" * 1_000, "tools": [1, 2], "bad": {"role": [3, 4], "bad": 5, "good": 6}}
 
     def is_refused(some: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Refusals tell clients why, and whether and when to come back: by rules that both clients obey."""
+"""Refusals state a reason and a retry time in forms that the official clients obey."""
 
 import inspect
 import re
@@ -31,7 +31,7 @@ _DAY = LimitStanding("acme", "tokens", 1e6, 0.0, 9_000.5, 86_400.0)
 
 
 def quota(limit: LimitStanding | None, retry_after_s: float | None = None) -> AdmissionError:
-    """Return the error of a call that a quota refuses."""
+    """Return the error of a call refused by a quota."""
     error = refusal_error(Refusal.QUOTA_EXHAUSTED, "acme|app", limit, retry_after_s)
     assert isinstance(error, AdmissionError)
     return error
@@ -63,10 +63,10 @@ def quota(limit: LimitStanding | None, retry_after_s: float | None = None) -> Ad
         ),
     ],
 )
-def test_rate_comes_back_and_budget_does_not(
+def test_rate_refusal_is_retryable_and_budget_refusal_is_not(
     error: AdmissionError, code: str, headers: dict[str, str]
 ) -> None:
-    """A client waits for a rate; for a budget of the day it would only ask again, and again."""
+    """A rate refills within the wait; a daily budget does not."""
     said = error_headers(error, lambda: 0.5)
 
     assert code == status_of(error)[2]
@@ -74,13 +74,13 @@ def test_rate_comes_back_and_budget_does_not(
 
 
 def test_refusal_names_the_limit_that_binds() -> None:
-    """Whose it is, what it counts, and over which time: what an operator would be asked."""
+    """The error names the tenant, the unit and the window of the limit."""
     assert "(tokens of acme: 1e+06 in 3600 s, 0 left)" in str(quota(_HOUR))
 
 
 @pytest.mark.parametrize("drawn", [0.0, 0.5, 1.0])
 def test_wait_is_spread_and_never_longer_than_clients_obey(drawn: float) -> None:
-    """By a tenth to either side; OpenAI's client does not come back after more than 120 s."""
+    """The jitter is 10 %, and OpenAI's client ignores waits of more than 120 s."""
     (seconds, long) = (retry_headers(QueueFull("x", s), lambda: drawn) for s in (50.0, 120.0))
 
     assert abs({0.0: 45_000, 0.5: 50_000, 1.0: 55_000}[drawn] - int(seconds["retry-after-ms"])) <= 1
@@ -91,7 +91,7 @@ def test_wait_is_spread_and_never_longer_than_clients_obey(drawn: float) -> None
 @pytest.mark.parametrize("wait_s", [0.001, 0.3, 1.0, 59.5, 120.0, 10_000.0])
 @pytest.mark.parametrize("drawn", [0.0, 1.0])
 def test_official_clients_wait_as_they_are_told(wait_s: float, drawn: float) -> None:
-    """By their own rules, which are read from the installed packages."""
+    """The rules are read from the installed client packages."""
     headers = retry_headers(QueueFull("x", wait_s), lambda: drawn)
     told_s = int(headers["retry-after-ms"]) / 1_000
     one, other = openai.OpenAI(api_key="k"), anthropic.Anthropic(api_key="k")
@@ -103,8 +103,8 @@ def test_official_clients_wait_as_they_are_told(wait_s: float, drawn: float) -> 
     assert 0 < told_s <= 120
 
 
-def test_official_clients_do_not_repeat_what_is_spent() -> None:
-    """A budget is the same at the next try; Anthropic's client would wait for hours."""
+def test_official_clients_do_not_retry_a_spent_budget() -> None:
+    """A budget is still spent at the next try, and Anthropic's client would wait for hours."""
     headers = retry_headers(quota(_DAY), lambda: 0.5)
 
     assert not openai.OpenAI(api_key="k")._should_retry(httpx.Response(429, headers=headers))
@@ -112,13 +112,13 @@ def test_official_clients_do_not_repeat_what_is_spent() -> None:
 
 
 def _rules(client: anthropic.Anthropic):  # type: ignore[no-untyped-def]
-    """Return whether Anthropic's client repeats a call that was answered with 429 and headers."""
+    """Return whether Anthropic's client repeats a call after a 429 with these headers."""
     response = anthropic._base_client.httpx2.Response  # type: ignore[attr-defined]
     return lambda headers: client._should_retry(response(429, headers=headers))
 
 
-def test_every_refusal_says_why_and_nothing_before_admission_does() -> None:
-    """The list is closed: dashboards and agents tell the reasons apart."""
+def test_only_admission_refusals_carry_a_reason() -> None:
+    """The list is closed, because dashboards and agents distinguish the reasons."""
     told = {drop_reason(refusal_error(reason, "t|a")) for reason in Refusal}
     told |= {drop_reason(error) for error in _refusing_errors()}
 
@@ -138,7 +138,7 @@ def _refusing_errors() -> list[JustitiaError]:
 
 
 def test_documentation_has_every_reason() -> None:
-    """The table of `deployments/api.md` is what an agent's author reads."""
+    """Authors of agents read the table in `deployments/api.md`."""
     section = _API.split("### Why a call was dropped")[1].split("\n## ")[0]
 
     assert {reason.value for reason in DropReason} == set(

@@ -1,4 +1,4 @@
-"""Names and efforts of other services, as a model's operator maps them."""
+"""Model names and reasoning efforts of other services, mapped by a model's operator."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def test_star_is_every_name() -> None:
 
 
 def test_patterns_are_not_listed() -> None:
-    """A client picks a name of the list as it stands."""
+    """A client selects names literally from the list."""
     assert ("gpt-4o",) == listed_aliases(_ALIASES)
 
 

@@ -1,4 +1,4 @@
-"""What vLLM's models and code forbid is refused with field, value and what is allowed; no more."""
+"""Requests that vLLM's schemas forbid are refused with field, value and allowed values."""
 
 import json
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ _CUSTOM = {"name": "f", "input_schema": {}}
 
 @pytest.fixture(scope="module")
 def schemas() -> RequestSchemas:
-    """The schemas of the release that this package is made for."""
+    """The schemas of the supported vLLM release."""
     return RequestSchemas(json.loads(schema_file("0.32.0").read_text()))
 
 
@@ -206,12 +206,12 @@ def test_what_the_code_forbids_is_named(
 def test_what_vllm_reads_is_let_in(
     schemas: RequestSchemas, request_: tuple[str, dict[str, Any]]
 ) -> None:
-    """Pydantic's lax mode reads numbers in texts, and ignores fields that it does not know."""
+    """Pydantic's lax mode parses numbers in texts and ignores unknown fields."""
     schemas.check(*request_)
 
 
 class CountingValidator:
-    """A validator that notes the lengths of what it explains."""
+    """Validator that records the lengths of the values it explains."""
 
     explained: ClassVar[list[int]] = []
 
@@ -228,7 +228,7 @@ class CountingValidator:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> RequestSchemas:
-    """The schemas, and `CountingValidator.explained` empty."""
+    """Return the schemas, with an empty `CountingValidator.explained`."""
     monkeypatch.setattr(request_schemas, "Draft202012Validator", CountingValidator)
     monkeypatch.setattr(CountingValidator, "explained", [])
     return RequestSchemas(json.loads(schema_file("0.32.0").read_text()))
@@ -263,7 +263,7 @@ _BAD_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text
 def test_explanation_is_of_the_bad_item_alone(
     counted: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str
 ) -> None:
-    """The validator makes errors of all that is bad, in each form, and the event loop waits."""
+    """The validator reports every error in every variant, which would block the event loop."""
     with pytest.raises(RequestError) as refused:
         counted.check(*request_)
 
@@ -287,6 +287,6 @@ def test_what_stays_long_or_deep_is_refused_without_an_explanation(
 
 
 def test_another_release_has_no_schemas() -> None:
-    """Its engine judges by itself."""
+    """The engine of another release validates requests itself."""
     assert not schema_file("0.26.0").exists()
     assert schema_file("0.32.1") == schema_file("0.32.0")

@@ -1,4 +1,4 @@
-"""The end of a stream as its engine sends it: whole, failed or cut."""
+"""Classification of a stream's end: complete, failed or cut."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_stream_without_its_last_event_is_cut(path: str) -> None:
 def test_stream_with_an_error_event_has_failed_also_if_its_last_event_follows(
     path: str, event: bytes
 ) -> None:
-    """A chat of vLLM that failed ends with [DONE], too."""
+    """A failed chat of vLLM ends with [DONE], too."""
     for last in ((), STREAMS[path][-1:]):
         with pytest.raises(EngineFailed):
             end_of(path, *STREAMS[path][:-1], event, *last).check()
@@ -55,7 +55,7 @@ def test_stream_with_an_error_event_has_failed_also_if_its_last_event_follows(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_text_that_reads_like_an_error_event_is_no_error(path: str) -> None:
-    """The breaks of its lines are escaped in JSON."""
+    """Line breaks in a text are escaped in JSON."""
     text = '\nevent: error\ndata: {"error": 1}\n\ndata: {"error": 1}'
     end_of(path, named("delta", text=text), *STREAMS[path]).check()
 

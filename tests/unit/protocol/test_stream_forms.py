@@ -1,4 +1,4 @@
-"""The events that this service puts into streams: each API's own, numbered as it asks for."""
+"""Events that the service adds to streams in each API's format and numbering."""
 
 import json
 from typing import Any
@@ -27,12 +27,12 @@ _NOW = 1_700_000_000.5
 
 
 def form_of(path: str, **fields: Any) -> StreamForm:
-    """Return the form of a stream on a path."""
+    """Return the stream format of a path."""
     return stream_form(path, json.dumps(BODIES[path] | fields).encode(), lambda: _NOW)
 
 
 def with_signs(path: str, kind: Keepalive, *places: int, joined: bool = False) -> bytes:
-    """Return a whole stream with a sign of life before each of these chunks, and at the end."""
+    """Return a stream with a keepalive before each chunk and at the end."""
     form = form_of(path)
     chunks = [b"".join(STREAMS[path])] if joined else STREAMS[path]
     body = b""
@@ -55,7 +55,7 @@ def test_chat_has_no_event_of_its_own_and_gets_a_comment(path: str, kind: Keepal
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_chunk_without_text_fits_the_chunks_around_it(path: str) -> None:
-    """Clients take the first choice of each chunk, and one id for the whole stream."""
+    """Clients read the first choice of each chunk and expect one id per stream."""
     last = len(STREAMS[path]) - 1
     body = with_signs(path, Keepalive.CHUNK, 0, 0, 1, last)
 
@@ -88,7 +88,7 @@ def test_message_gets_a_ping_wherever_it_is_silent(kind: Keepalive) -> None:
 
 
 def test_comment_that_says_something_goes_before_an_event() -> None:
-    """Where the stream stands in the queue; a client that wants no comments asks for chunks."""
+    """The comment has the queue position; a client may ask for chunks instead of comments."""
     ping = form_of(MESSAGES).keepalive(Keepalive.EVENT, _COMMENT)
     told = [
         form_of(path).keepalive(kind, _COMMENT, is_news=True)
@@ -111,7 +111,7 @@ def test_comment_that_says_something_goes_before_an_event() -> None:
 def test_numbers_of_a_response_are_consecutive_wherever_it_is_silent(
     kind: Keepalive, places: tuple[int, ...], joined: bool
 ) -> None:
-    """One response, created once; what the engine said is as it was."""
+    """The response is created once, and the engine's events are unchanged."""
     body = with_signs(RESPONSES, kind, *places, joined=joined)
 
     events = events_of(body)
@@ -132,7 +132,7 @@ def test_numbers_of_a_response_are_consecutive_wherever_it_is_silent(
 
 
 def test_response_waits_as_queued_with_what_its_call_asked_for() -> None:
-    """Clients read the response from its first event."""
+    """Clients read the response object from its first event."""
     tool = {"type": "function", "name": "f", "parameters": {}}
     form = form_of(RESPONSES, instructions="be kind", tools=[tool], temperature=0.5)
     [(_, created), (_, queued)] = events_of(form.keepalive(Keepalive.EVENT, _COMMENT))
@@ -196,7 +196,7 @@ def test_failed_response_has_the_next_number_and_the_id_of_its_stream(
 
 @pytest.mark.parametrize("signs", [0, 1, 3])
 def test_response_that_fails_before_its_first_event_is_created_before(signs: int) -> None:
-    """A client that has not heard of the response takes no other event."""
+    """A client ignores other events before the response was created."""
     form = form_of(RESPONSES)
     body = b"".join(form.keepalive(Keepalive.EVENT, _COMMENT) for _ in range(signs))
     events = events_of(body + form.failure(EngineError("cut")))
@@ -211,7 +211,7 @@ def test_response_that_fails_before_its_first_event_is_created_before(signs: int
     [(400, "invalid_prompt"), (429, "rate_limit_exceeded"), (500, "server_error")],
 )
 def test_engines_refusal_has_a_code_that_clients_know(status: int, code: str) -> None:
-    """Codex tries again but for `invalid_prompt`."""
+    """Codex retries every code except `invalid_prompt`."""
     error = {"message": "m", "type": "BadRequestError", "code": status}
     *_, (_, failed) = events_of(form_of(RESPONSES).refusal(status, error))
 
@@ -219,7 +219,7 @@ def test_engines_refusal_has_a_code_that_clients_know(status: int, code: str) ->
 
 
 def test_field_of_the_name_of_the_number_keeps_its_value() -> None:
-    """A response repeats the metadata and the tools of its call."""
+    """A response repeats the metadata and tools of its request."""
     form = form_of(RESPONSES)
     body = form.keepalive(Keepalive.EVENT, _COMMENT) + form.passed(b"".join(STREAMS[RESPONSES][:2]))
     *_, (_, data) = events_of(body)
@@ -228,7 +228,7 @@ def test_field_of_the_name_of_the_number_keeps_its_value() -> None:
     assert (2, {"sequence_number": 3}) == (data["sequence_number"], tool["parameters"])
 
 
-def test_event_without_a_number_is_passed_and_counts_for_none() -> None:
+def test_event_without_a_number_passes_and_does_not_count() -> None:
     """An engine may end any stream with `[DONE]`."""
     form = form_of(RESPONSES)
     form.passed(b"".join(STREAMS[RESPONSES][:2]) + b"data: [DONE]\n\n")

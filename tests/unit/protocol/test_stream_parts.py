@@ -1,4 +1,4 @@
-"""What a caller has of a stream is counted, and left out when the stream is made again."""
+"""Delivered parts of a stream are counted and left out when the stream is generated again."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -17,21 +17,21 @@ def event(text: str, response: str = "cmpl-a", created: int = 1) -> bytes:
 
 
 async def again(*chunks: bytes) -> AsyncGenerator[str | Part]:
-    """Yield a head, then a stream as an engine makes it that was given its earlier outputs."""
+    """Yield a head and the stream of an engine that was given its earlier outputs."""
     yield "head"
     for chunk in chunks:
         yield Part(chunk, 1, ())
 
 
 async def rest_of(delivered: Delivered, *chunks: bytes) -> list[str | Part]:
-    """Return what of a stream made again is sent to a caller who has so much of it."""
+    """Return the part of a regenerated stream that is sent after `delivered`."""
     resume = delivered.resume()
     assert resume is not None
     return [item async for item in left_out(again(*chunks), resume)]
 
 
 def test_parts_are_joined_in_order_with_all_they_carry() -> None:
-    """A part in the middle must not lose its tokens: they would be generated twice."""
+    """Lost tokens of a middle part would be generated twice."""
     first = Part(b"a", 1, (Output((1,)),))
     second = Part(b"bc", 2, (Output((2, 3)), Output((4,), "stop")), "why not")
 
@@ -41,7 +41,7 @@ def test_parts_are_joined_in_order_with_all_they_carry() -> None:
 
 
 def test_all_that_came_is_kept_for_the_next_attempt() -> None:
-    """Tokens and chunks travel together, but tokens may be ahead."""
+    """Tokens arrive with chunks but may be ahead of them."""
     delivered = Delivered()
     delivered.add_part(Part(event("x"), 1, (Output((1,)), Output((2,)))))
     delivered.add_part(Part(event("yy") + event("z"), 2, (Output((3, 4)), Output((), "stop", 7))))
@@ -52,8 +52,8 @@ def test_all_that_came_is_kept_for_the_next_attempt() -> None:
     assert Resume(outputs, 3, size, start) == delivered.resume()
 
 
-def test_obstacle_is_a_reason_once_something_came() -> None:
-    """Half a stream with another second half is worse than an error."""
+def test_obstacle_is_raised_once_a_part_was_delivered() -> None:
+    """Half a stream with a different second half is worse than an error."""
     delivered = Delivered()
     delivered.add_part(Part(event("x"), 1, (), "it has more than one choice"))
     delivered.add_part(Part(event("y"), 1, ()))
@@ -63,7 +63,7 @@ def test_obstacle_is_a_reason_once_something_came() -> None:
 
 
 async def test_rest_begins_where_the_caller_stopped_with_the_first_id_and_time() -> None:
-    """Clients gather the events of one stream by id."""
+    """Clients identify a stream's events by id."""
     delivered = Delivered()
     delivered.add_part(Part(event("x") + event("y"), 2, ()))
     made_again = [event(text, "cmpl-b", 7) for text in "xyz"]
@@ -74,7 +74,7 @@ async def test_rest_begins_where_the_caller_stopped_with_the_first_id_and_time()
 
 
 async def test_text_that_looks_like_an_event_is_left_alone() -> None:
-    """Only the start of an event is written anew, never what a model has said."""
+    """Only the event's frame is rewritten, not the generated text."""
     told = 'data: {"id":"q","object":"q","created":9'
     delivered = Delivered()
     delivered.add_part(Part(event("x"), 1, ()))
@@ -85,7 +85,7 @@ async def test_text_that_looks_like_an_event_is_left_alone() -> None:
 
 
 async def test_stream_that_begins_differently_is_not_continued() -> None:
-    """Replicas of two versions may cut a text into other chunks."""
+    """Replicas of two versions may split a text into different chunks."""
     delivered = Delivered()
     delivered.add_part(Part(event("x") + event("y"), 2, ()))
 
@@ -100,7 +100,7 @@ def named(kind: str, **names: object) -> bytes:
 
 
 def response(one: str, item: str, at: int, *texts: str) -> list[bytes]:
-    """Return a response with an item of these texts, which a late event names once more."""
+    """Return a response with one item of these texts, named again by a late event."""
     return [
         named("created", response={"id": one, "created_at": at}),
         named("added", item={"id": item, "role": "assistant"}),
@@ -112,7 +112,7 @@ def response(one: str, item: str, at: int, *texts: str) -> list[bytes]:
 
 
 async def test_rest_of_a_response_has_the_names_that_its_caller_knows() -> None:
-    """Each attempt makes ids of its own; a delta of an item that nobody has heard of is lost."""
+    """Each attempt generates new ids, and clients ignore deltas of unknown items."""
     undisturbed = response("resp_a", "msg_a", 17, "x", "y")
     delivered = Delivered(names=True)
     delivered.add_part(Part(b"".join(undisturbed[:3]), 3, ()))
@@ -123,7 +123,7 @@ async def test_rest_of_a_response_has_the_names_that_its_caller_knows() -> None:
 
 
 async def test_item_that_begins_after_the_cut_keeps_its_own_name() -> None:
-    """The caller has no other for it."""
+    """The caller has no other id for the item."""
     delivered = Delivered(names=True)
     delivered.add_part(Part(response("resp_a", "msg_a", 17, "x")[0], 1, ()))
 
@@ -136,7 +136,7 @@ async def test_item_that_begins_after_the_cut_keeps_its_own_name() -> None:
 
 
 async def test_name_in_what_a_model_says_is_left_alone() -> None:
-    """In a text the quotes are escaped: it is no name."""
+    """Quotes inside a text are escaped, so a name in it is not replaced."""
     told = '"id":"msg_b","created_at":23'
     delivered = Delivered(names=True)
     delivered.add_part(Part(b"".join(response("resp_a", "msg_a", 17, "x")[:2]), 2, ()))
