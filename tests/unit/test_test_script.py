@@ -1,4 +1,4 @@
-"""`scripts/test` runs every test in exactly one of its groups, and hides nothing of any."""
+"""`scripts/test` runs every test in exactly one group and reports every failure."""
 
 import itertools
 import json
@@ -49,7 +49,7 @@ sys.exit(group == os.environ.get("FAILS"))
 
 
 class Script:
-    """`scripts/test` in a directory of its own, where pytest only notes what it is told."""
+    """`scripts/test` in a temporary directory with a pytest that records its arguments."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -66,8 +66,11 @@ class Script:
 
     @contextmanager
     def started(self, *arguments: str, **settings: str) -> Iterator["subprocess.Popen[str]"]:
-        """Run it beside the block; the settings say which group fails, waits or never ends."""
-        # Whoever runs these tests may have been told to ignore ^C, which processes inherit.
+        """Run the script beside the block.
+
+        The arguments name groups that fail, wait or never end.
+        """
+        # The test process may ignore SIGINT, which child processes inherit.
         command = ["env", "--default-signal=INT", "scripts/test", *arguments]
         with subprocess.Popen(
             command,
@@ -83,38 +86,38 @@ class Script:
                 raise
 
     def run(self, *arguments: str, **settings: str) -> tuple[int, str]:
-        """Run it to its end; return its exit status and output."""
+        """Run the script and return its exit status and output."""
         with self.started(*arguments, **settings) as process:
             output, _ = process.communicate(timeout=_WITHIN_S)
         return process.returncode, output
 
     def noted(self, what: str) -> list[list[str]]:
-        """Return the arguments of each call of pytest of which that is noted, in order."""
+        """Return the arguments of each pytest call with this event, in order."""
         lines = (self._directory / "log").read_text(encoding="utf-8").splitlines()
         notes: list[Any] = [json.loads(line) for line in lines]
         return [arguments for noted, arguments in notes if noted == what]
 
     def groups(self, what: str) -> list[str]:
-        """Return the expressions of the groups of which that is noted."""
+        """Return the mark expressions of the groups with this event."""
         return [arguments[-1] for arguments in self.noted(what)]
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """The script, not yet run."""
+    """The script, not started yet."""
     return Script(tmp_path / "repository")
 
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Expressions over marks of the groups that the script runs."""
+    """Mark expressions of the groups that the script runs."""
     script = Script(tmp_path_factory.mktemp("groups") / "repository")
     script.run()
     return script.groups("begun")
 
 
 def takes(group: str, marks: set[str]) -> bool:
-    """Return whether a test with these marks is in a group; expressions of marks are Python's."""
+    """Return whether a group has the tests with these marks; mark expressions are Python's."""
     return bool(eval(group, {mark: mark in marks for mark in _MARKS}))
 
 
@@ -125,7 +128,7 @@ def group_of(groups: list[str], *marks: str) -> str:
 
 
 def test_every_test_is_in_exactly_one_group_unless_it_is_long(groups: list[str]) -> None:
-    """Whatever marks it has: no test is lost between two groups, and none is run twice."""
+    """No test may be lost between two groups or run twice."""
     combinations = [
         {*marks}
         for number in range(len(_MARKS) + 1)
@@ -142,9 +145,9 @@ def test_every_test_is_in_exactly_one_group_unless_it_is_long(groups: list[str])
 def test_tests_with_a_cluster_run_beside_the_engines_and_after_them(
     script: Script, groups: list[str]
 ) -> None:
-    """Two groups at a time: three starve on two cores, and one leaves them idle.
+    """Three groups at a time starve on two cores, and one leaves them idle.
 
-    The group that waits would wait for ever if the other one did not begin meanwhile.
+    The waiting group would wait forever if the other one did not start meanwhile.
     """
     clusters, engines = group_of(groups, "ray"), group_of(groups, "vllm")
     after = group_of(groups, "ray", "after_engines")
@@ -163,7 +166,7 @@ def test_tests_with_a_cluster_run_beside_the_engines_and_after_them(
 def test_failure_of_any_group_fails_and_keeps_no_other_from_running(
     script: Script, groups: list[str], marks: tuple[str, ...]
 ) -> None:
-    """A merge must not depend on which of the groups it breaks."""
+    """A failing group must not keep the others from running."""
     status, output = script.run(FAILS=group_of(groups, *marks))
 
     assert 1 == status
@@ -175,7 +178,7 @@ def test_failure_of_any_group_fails_and_keeps_no_other_from_running(
 async def test_interruption_ends_all_groups(
     script: Script, groups: list[str], sent: signal.Signals
 ) -> None:
-    """By an interrupt, at which pytest ends what it has started, and not by its death."""
+    """An interrupt lets pytest end its child processes, which a kill would prevent."""
     running = {group_of(groups, "ray"), group_of(groups, "vllm")}
     with script.started(ENDLESS=";".join(running)) as process:
         await eventually(lambda: running < {*script.groups("begun")}, "both run", _WITHIN_S)
@@ -189,15 +192,15 @@ async def test_interruption_ends_all_groups(
 
 
 def test_long_tests_are_run_alone(script: Script) -> None:
-    """With what else is said to pytest, in one process: its status is the script's."""
+    """Long tests run in one process, with the other pytest arguments and its exit status."""
     status, _ = script.run("--long", "-k", "pi", FAILS="long")
 
     assert 1 == status
     assert [["-m", "pytest", "-k", "pi", "-m", "long"]] == script.noted("ended")
 
 
-def test_arguments_are_pytests(script: Script) -> None:
-    """All of them go to one call, and its status is the script's."""
+def test_arguments_are_passed_to_pytest(script: Script) -> None:
+    """All arguments go to one pytest call, whose exit status is the script's."""
     status, _ = script.run("-q", "tests/unit", FAILS="tests/unit")
 
     assert 1 == status

@@ -1,1 +1,1 @@
-"""Credentials, without a service around them."""
+"""Tests of credentials without a service."""

@@ -1,4 +1,4 @@
-"""The quota book: who is refused, what comes back, and what a death costs."""
+"""The quota book: refusals, returned claims, and the cost of a scheduler's death."""
 
 from justitia_ray.accounts.book import QuotaBook
 from justitia_ray.accounts.messages import Answer, Ask, Exchange, Use
@@ -24,7 +24,7 @@ def _granted(answer: Answer) -> list[bool]:
 
 
 def test_ten_of_a_thousand_over_two_schedulers() -> None:
-    """Concurrency cannot slip past: one book decides for all models."""
+    """One book decides for all models, so concurrency cannot exceed the limit."""
     book = _book(_apps(10))
     granted = 0
     for k in range(500):
@@ -35,8 +35,8 @@ def test_ten_of_a_thousand_over_two_schedulers() -> None:
     assert 10 == granted
 
 
-def test_node_that_refuses_is_named_and_nothing_is_claimed_of_the_others() -> None:
-    """All or nothing: a claim that one node refuses must not eat up the quota of another."""
+def test_refusal_names_its_node_and_claims_nothing() -> None:
+    """A claim that one node refuses must not consume the quota of another."""
     book = _book(_apps(5), below=(_apps(1),))
     asks = (_ask("p", applications=1), _ask("q", applications=1), _ask("r", "a/y", applications=1))
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
@@ -54,7 +54,7 @@ def test_node_that_refuses_is_named_and_nothing_is_claimed_of_the_others() -> No
 
 
 def test_rest_of_a_claim_comes_back_with_its_end() -> None:
-    """Reserved with a quantile, settled with the truth."""
+    """The claim reserves a quantile and is settled with the actual usage."""
     book = _book(Quota(KV, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_ask("p", kv_token_time=90),)), 0)
     (before,) = book.standings("a", 1)
@@ -64,8 +64,8 @@ def test_rest_of_a_claim_comes_back_with_its_end() -> None:
     assert (10, 70) == (before.remaining, after.remaining)
 
 
-def test_exchange_that_is_repeated_is_booked_once() -> None:
-    """An answer that was lost makes its scheduler say all again."""
+def test_repeated_exchange_is_recorded_once() -> None:
+    """A lost answer makes the scheduler repeat everything."""
     book = _book(Quota(KV, 100, Period.MINUTE), _apps(1))
     told = Exchange("m", 1, 1, asks=(_ask("p", applications=1, kv_token_time=10),))
     end = Exchange(
@@ -82,7 +82,7 @@ def test_exchange_that_is_repeated_is_booked_once() -> None:
 
 
 def test_exchange_that_comes_late_claims_nothing() -> None:
-    """A call that timed out and is delivered after its successor would claim for nobody."""
+    """A call that timed out may arrive after its successor."""
     book = _book(_apps(2))
     told = Exchange("m", 1, 1, asks=(_ask("p", applications=1),))
     book.exchange(told, 0)
@@ -93,8 +93,8 @@ def test_exchange_that_comes_late_claims_nothing() -> None:
     assert 2 == book.standings("a", 3)[0].remaining
 
 
-def test_claims_that_nobody_accounts_for_count_as_used() -> None:
-    """A dead scheduler may have let in what it was granted: the limit would be exceeded else."""
+def test_claims_of_a_dead_scheduler_count_as_used() -> None:
+    """The dead scheduler may have admitted what was granted, and the limit must hold."""
     book = _book(_apps(3))
     asks = tuple(_ask(name, applications=1) for name in ("p", "q"))
     book.exchange(Exchange("m", 1, 1, asks=asks), 0)
@@ -112,8 +112,8 @@ def test_claims_that_nobody_accounts_for_count_as_used() -> None:
     assert 3 == book.standings("a", 86_400 + 3_000)[0].remaining
 
 
-def test_quota_that_deprioritises_refuses_nothing_and_says_so() -> None:
-    """The application runs when nobody else wants to, and in its turn once there is room again."""
+def test_deprioritising_quota_refuses_nothing_and_is_reported() -> None:
+    """The application runs when no other one waits, and in its turn once there is room again."""
     book = _book(_apps(1, OnExhausted.DEPRIORITISE), Quota(KV, 1, Period.DAY, on_exhausted=_SHADOW))
     asks = tuple(_ask(name, applications=1, kv_token_time=5) for name in ("p", "q"))
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
@@ -129,8 +129,8 @@ def test_quota_that_deprioritises_refuses_nothing_and_says_so() -> None:
 _SHADOW = OnExhausted.SHADOW
 
 
-def test_other_settings_keep_what_was_used() -> None:
-    """A limit that is raised, lowered or dated by the calendar forgets nothing that was used."""
+def test_changed_settings_keep_the_usage() -> None:
+    """A raised, lowered or calendar-based limit keeps the earlier usage."""
     book = _book(_apps(3))
     use = Use("p", {APPS: 1}, is_over=True)
     book.exchange(Exchange("m", 1, 1, asks=(_ask("p", applications=1),)), 0)
@@ -144,8 +144,8 @@ def test_other_settings_keep_what_was_used() -> None:
     assert [0] == [standing.remaining for standing in book.standings("a", 1)]
 
 
-def test_what_was_over_counts_no_application_again() -> None:
-    """A successor that restores an application tells of it, though its end was told before."""
+def test_ended_application_is_not_counted_again() -> None:
+    """A successor reports a restored application although its end was reported before."""
     book = _book(_apps(10), Quota(KV, 100, Period.DAY))
     book.exchange(Exchange("m", 1, 1, asks=(_ask("p", applications=1, kv_token_time=40),)), 0)
     book.exchange(Exchange("m", 1, 2, uses=(Use("p", {APPS: 1, KV: 40}, is_over=True),)), 1)
@@ -160,7 +160,7 @@ def _sized(name: str, most: float, likely: float) -> Ask:
 
 
 def test_claim_is_made_where_its_needs_are_left_beside_all_that_others_hold() -> None:
-    """Refused by what is expected of the others it is spent; by what they hold it may come back."""
+    """A refusal because of expected usage is final; one because of held claims is temporary."""
     book = _book(Quota(TOKENS, 100, Period.MINUTE))
     asks = (_sized("p", 90, 10), _sized("q", 20, 10), _sized("r", 50, 11), _sized("s", 99, 91))
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
@@ -171,7 +171,7 @@ def test_claim_is_made_where_its_needs_are_left_beside_all_that_others_hold() ->
 
 
 def test_final_use_gives_the_rest_back_and_keeps_the_claim_for_a_successor() -> None:
-    """A successor that does not know of the end asks again, and is not refused."""
+    """A successor without the end repeats the request and is not refused."""
     book = _book(Quota(TOKENS, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 90, 10),)), 0)
     book.exchange(Exchange("m", 1, 2, uses=(Use("p", {TOKENS: 30}, is_final=True),)), 0)
@@ -182,8 +182,8 @@ def test_final_use_gives_the_rest_back_and_keeps_the_claim_for_a_successor() -> 
     assert {TOKENS: 30} == again.verdicts[0].holds or _granted(again) == [True]
 
 
-def test_needs_of_a_claim_outlive_the_accounts() -> None:
-    """Otherwise all that is held would count as expected, and others be refused for it."""
+def test_needs_of_a_claim_survive_an_accounts_restart() -> None:
+    """Otherwise all held claims would count as expected usage and block other claims."""
     quota = Quota(TOKENS, 100, Period.MINUTE)
     book = _book(quota)
     book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 90, 10),)), 0)
@@ -195,8 +195,8 @@ def test_needs_of_a_claim_outlive_the_accounts() -> None:
     assert [True] == [verdict.waits for verdict in answer.verdicts]
 
 
-def test_quota_that_no_period_of_can_hold_a_claim_says_what_it_needs() -> None:
-    """Nothing comes back that would be enough."""
+def test_claim_above_the_whole_quota_is_refused_with_its_need() -> None:
+    """No refill would ever be large enough."""
     book = _book(Quota(TOKENS, 100, Period.MINUTE))
     (verdict,) = book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 200, 150),)), 0).verdicts
 
@@ -208,8 +208,8 @@ def test_quota_that_no_period_of_can_hold_a_claim_says_what_it_needs() -> None:
     )
 
 
-def test_quota_that_deprioritises_looks_at_what_is_expected() -> None:
-    """What may be used at most demotes no application, which asks with nothing of its own."""
+def test_deprioritising_quota_uses_the_expected_usage() -> None:
+    """The maximum usage does not demote an application, which uses its expected one."""
     book = _book(Quota(TOKENS, 100, Period.MINUTE, on_exhausted=OnExhausted.DEPRIORITISE))
     asks = (_sized("p", 500, 90), _sized("q", 500, 20), Ask("app", "a/x", {TOKENS: 0.0}))
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)

@@ -1,4 +1,4 @@
-"""The examples of the pages on quotas and on tenants are such as the service takes."""
+"""The examples on the pages about quotas and tenants are valid."""
 
 import yaml
 
@@ -7,7 +7,7 @@ from tests.pages import ROOT
 
 
 def test_example_is_taken_and_says_what_the_page_says() -> None:
-    """Who copies it must not find out at deployment that a key is misspelt."""
+    """A user who copies the example must not find a misspelt key at deployment."""
     page = (ROOT / "deployments" / "quotas.md").read_text(encoding="utf-8")
     (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]
     names = AppArgs.parse(application["args"]).model_names
@@ -20,7 +20,7 @@ def test_example_is_taken_and_says_what_the_page_says() -> None:
 
 
 def test_example_of_the_tree_is_taken_and_says_what_the_page_says() -> None:
-    """The page tells who gets what by it: a tenant that nobody named has at most half."""
+    """By the page a tenant that is not configured gets at most half."""
     page = (ROOT / "deployments" / "tenants.md").read_text(encoding="utf-8")
     (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]
     AppArgs.parse(application["args"])

@@ -1,4 +1,4 @@
-"""Windows of quotas: what counts when, to the day and to the sixtieth part."""
+"""Quota windows: which usage counts at which time."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +17,7 @@ def _at(*date: int) -> float:
 
 
 def test_rolling_window_counts_for_a_period_and_a_part_at_most() -> None:
-    """Shorter would let more than the limit through; longer than a part too long is not said."""
+    """A shorter window would exceed the limit; usage counts at most one part too long."""
     window = _window(Period.MINUTE)
     window.add(3, 10.5)
     window.add(4, 11.5)
@@ -28,7 +28,7 @@ def test_rolling_window_counts_for_a_period_and_a_part_at_most() -> None:
 
 
 def test_wait_is_until_enough_has_come_back() -> None:
-    """A caller told an earlier instant would come in vain."""
+    """An earlier retry would be refused again."""
     window = _window(Period.MINUTE)
     window.add(3, 0)
     window.add(4, 30)
@@ -37,7 +37,7 @@ def test_wait_is_until_enough_has_come_back() -> None:
 
 
 def test_clock_that_was_set_back_shortens_no_window() -> None:
-    """Use told with an earlier instant, by a clock set back, counts as long as any other."""
+    """Usage reported with an earlier time counts as long as any other."""
     window = _window(Period.MINUTE)
     window.add(3, 100)
     window.add(4, 20)
@@ -47,7 +47,7 @@ def test_clock_that_was_set_back_shortens_no_window() -> None:
 
 @pytest.mark.parametrize("year", [1970, 1999, 2000, 2026, 2028, 2100])
 def test_calendar_months_are_those_of_the_calendar(year: int) -> None:
-    """Every month ends where the next one begins, in leap years and others; UTC."""
+    """Every month ends where the next one begins in UTC, including leap years."""
     for month in range(1, 13):
         first = datetime(year, month, 1, tzinfo=UTC)
         following = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ def test_calendar_months_are_those_of_the_calendar(year: int) -> None:
 
 
 def test_calendar_day_is_that_of_utc() -> None:
-    """Use of a second before midnight is forgotten at midnight."""
+    """Usage of a second before midnight is forgotten at midnight."""
     window = _window(Period.DAY, Window.CALENDAR)
     window.add(5, _at(2026, 2, 28, 23, 59, 59))
 

@@ -1,1 +1,1 @@
-"""The client against a service in memory."""
+"""Tests of the client with an in-memory service."""

@@ -1,1 +1,1 @@
-"""The rules of `justitia doctor`, on services made up for them."""
+"""Tests of the rules of `justitia doctor` with simulated services."""

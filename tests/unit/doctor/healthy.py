@@ -1,4 +1,4 @@
-"""A healthy service as it was seen at one time, and the same with something broken in it."""
+"""Inspection of a healthy service, and a service in which tests break single parts."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -56,10 +56,10 @@ def _held(state: str, age_s: float) -> Json:
 
 
 def inspection() -> Json:
-    """Return what `GET /v1/examination` answers while all is well.
+    """Return the answer of `GET /v1/examination` for a healthy service.
 
-    Application `busy` runs two inferences, one on each replica, and has a third granted and a
-    fourth that waits for room; `resting` waits for a tool.
+    Application `busy` runs two inferences, one on each replica, has a third one granted and a
+    fourth one waiting for room; `resting` waits for a tool.
     """
     return {
         "name": "justitia",
@@ -172,7 +172,7 @@ def _record(**fields: Any) -> Json:
 
 @dataclass
 class Patient:
-    """A service and its Redis; break something, and look."""
+    """A service and its Redis, parts of which a test breaks before it looks at them."""
 
     seen: Json = field(default_factory=inspection)
     stored: Json | None = field(
@@ -188,22 +188,22 @@ class Patient:
         }
     )
     more: Json = field(default_factory=dict)
-    """Other fields of its look."""
+    """Additional fields of the look."""
 
     @property
     def scheduler(self) -> Json:
-        """What the scheduler says."""
+        """The scheduler's part of the inspection."""
         scheduler: Json = self.seen["scheduler"]
         return scheduler
 
     @property
     def redis(self) -> Json:
-        """What Redis holds."""
+        """The content of Redis."""
         assert self.stored is not None
         return self.stored
 
     def look(self) -> Look:
-        """Return what is seen of it."""
+        """Return the look at the service, which the doctor's rules read."""
         stored = None
         if self.stored is not None:
             stored = StoredState(settings=None, replicas={}, **deepcopy(self.stored))
@@ -211,7 +211,7 @@ class Patient:
 
 
 def seen_after(*harms: Callable[[Patient], object]) -> Look:
-    """Return a look at a patient to whom this was done."""
+    """Return the look at a service after these failures were injected."""
     patient = Patient()
     for harm in harms:
         harm(patient)

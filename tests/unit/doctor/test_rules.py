@@ -1,4 +1,4 @@
-"""Every rule finds its own harm in a service that is healthy otherwise, and nothing else."""
+"""Every doctor rule finds its own failure in an otherwise healthy service, and nothing else."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ Harm = Callable[[Patient], Any]
 
 
 def says(*place: str, **fields: Any) -> Harm:
-    """Something else is said at a place of the inspection."""
+    """Return a failure that changes a place of the inspection."""
 
     def harm(patient: Patient) -> None:
         said = patient.seen
@@ -29,19 +29,19 @@ def says(*place: str, **fields: Any) -> Harm:
 
 
 def both(*harms: Harm) -> Harm:
-    """Several things are done."""
+    """Return a failure that combines several."""
     return lambda patient: [harm(patient) for harm in harms]
 
 
 def redis_holds(application_id: str, **fields: Any) -> Harm:
-    """Somebody has written to Redis."""
+    """Return a failure that adds an application to Redis."""
     return lambda patient: (
         patient.redis["applications"].setdefault(application_id, {}).update(fields)
     )
 
 
 def held(lease_id: str) -> dict[str, Any]:
-    """Return the leases of a replica that holds this one too, beside its `3-1`."""
+    """Return the leases of a replica that holds this one beside its `3-1`."""
     return {
         "3-1": {"state": "running", "age_s": 7.9, "aborted": False},
         lease_id: {"state": "running", "age_s": 60.0, "aborted": False},
@@ -49,14 +49,14 @@ def held(lease_id: str) -> dict[str, Any]:
 
 
 def forgotten_replica(patient: Patient) -> None:
-    """The scheduler has given up a replica, with its leases; its process is still there."""
+    """Let the scheduler drop a replica and its leases while its process still runs."""
     del patient.scheduler["replicas"]["r2"], patient.seen["replicas"]["r2"]
     for lease_id in ("3-2", "3-3"):
         del patient.scheduler["leases"][lease_id]
 
 
 def not_answering(name: str) -> Harm:
-    """A part gives no answer."""
+    """Return a failure in which a part does not answer."""
 
     def harm(patient: Patient) -> None:
         patient.seen["silent"][name] = "no answer within 3 s"
@@ -68,23 +68,23 @@ def not_answering(name: str) -> Harm:
 
 
 def looks(**fields: Any) -> Harm:
-    """The look says something else of the predictor, or of Redis."""
+    """Return a failure that changes the look at the predictor or at Redis."""
     return lambda patient: patient.more.update(fields)
 
 
 def redis_unread(**why: str) -> Harm:
-    """What Redis holds is not known."""
+    """Return a failure in which Redis could not be read."""
     return both(looks(**why), lambda patient: setattr(patient, "stored", None))
 
 
 def empty_cluster(patient: Patient) -> None:
-    """No replica is left."""
+    """Remove every replica."""
     patient.seen |= {"replicas": {}, "serve": None}
     patient.scheduler.update(replicas={}, leases={})
 
 
 def unused_replica(**fields: Any) -> Harm:
-    """Replica `r1` runs nothing."""
+    """Return a failure in which replica `r1` runs nothing."""
 
     def harm(patient: Patient) -> None:
         del patient.scheduler["leases"]["3-1"]
@@ -95,7 +95,7 @@ def unused_replica(**fields: Any) -> Harm:
 
 
 def lost_ingress(patient: Patient) -> None:
-    """The scheduler knows another ingress than the one that its inferences are of."""
+    """Replace the ingress in the scheduler's view; its inferences keep the old one."""
     patient.scheduler["ingresses"] = {"ingress-2": {"silent_s": 1.0}}
     patient.seen["ingress"] |= {"ingress_id": "ingress-2", "tickets": {}}
     for application in patient.scheduler["applications"].values():
@@ -106,11 +106,11 @@ serves_itself = both(
     says("serve", front="serve"),
     says("ingress", "front", kind="serve", max_connections=None, wanted_descriptors=None),
 )
-"""Serve's own proxy is the front, where HAProxy could run."""
+"""Serve's own proxy is the front although HAProxy could run."""
 
 
 class Case(NamedTuple):
-    """A harm, and the finding of it."""
+    """A failure and the expected finding."""
 
     subject: str
     harm: Harm
@@ -298,11 +298,11 @@ CASES = {
         "its tag F is 1499.0 in Redis and 1500.0 in the scheduler",
     ),
 }
-"""The harm of each rule, by the rule's name."""
+"""The failure of each rule, by the rule's name."""
 
 
 def test_healthy_service_has_no_finding() -> None:
-    """A false alarm is what teaches operators to look away."""
+    """False alarms teach operators to ignore the doctor."""
     assert [] == find(seen_after(), seen_after())
 
 
@@ -314,10 +314,10 @@ RULES: dict[str, Rule[Any]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rule_finds_its_harm_and_no_other_does(rule: str) -> None:
-    """One thing broken gives one finding, which names the thing and says what to do.
+def test_each_failure_is_found_by_its_rule_only(rule: str) -> None:
+    """One failure gives one finding, which names its subject and a remedy.
 
-    A rule that no test has seen to find something may find nothing: each has a case.
+    Each rule has a case, because a rule without one may never find anything.
     """
     subject, harm, said = CASES[rule]
     found = find(seen_after(harm), seen_after(harm))
@@ -370,8 +370,8 @@ def test_rule_finds_its_harm_and_no_other_does(rule: str) -> None:
         ),
     ],
 )
-def test_what_is_usual_is_not_found(harm: Harm) -> None:
-    """The limits leave room for what every healthy service does."""
+def test_normal_behaviour_is_not_found(harm: Harm) -> None:
+    """The limits leave room for the normal behaviour of every service."""
     left = [f for f in find(seen_after(harm), seen_after(harm)) if f.severity is not Severity.NOTE]
 
     assert [] == left
@@ -393,7 +393,7 @@ def test_what_is_usual_is_not_found(harm: Harm) -> None:
     ],
 )
 def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: str) -> None:
-    """The configured one is that of the others."""
+    """The configured idle time applies to the others."""
     (found,) = find(seen_after(harm), seen_after(harm))
 
     assert rule == found.rule
@@ -407,8 +407,8 @@ def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: s
         pytest.param(says("serve", tls=None), id="an older service does not say"),
     ],
 )
-def test_front_with_good_reason_is_not_even_noted(harm: Harm) -> None:
-    """Whoever wants TLS of Serve is not to be told of a front that has none."""
+def test_serves_proxy_with_tls_is_not_reported(harm: Harm) -> None:
+    """Serve with TLS must use its own proxy."""
     assert [] == find(seen_after(harm), seen_after(harm))
 
 
@@ -427,8 +427,8 @@ def test_front_with_good_reason_is_not_even_noted(harm: Harm) -> None:
         ),
     ],
 )
-def test_unused_replica_is_held_to_closer_limits(rule: str, harm: Harm) -> None:
-    """What would be usual where something runs is a fault where nothing does."""
+def test_idle_replica_has_tighter_limits(rule: str, harm: Harm) -> None:
+    """A value that is normal for a busy replica is a failure of an idle one."""
     assert [rule] == [f.rule for f in find(seen_after(harm), seen_after(harm))]
 
 
@@ -441,17 +441,17 @@ def test_unused_replica_is_held_to_closer_limits(rule: str, harm: Harm) -> None:
         ("ended", redis_holds("ghost", state="open")),
     ],
 )
-def test_what_may_be_left_out_of_a_table_is_not_called_unknown(table: str, harm: Harm) -> None:
-    """With 200,000 inferences the tables are cut: nothing can be said of what is not in them."""
+def test_rows_missing_from_cut_tables_are_not_reported(table: str, harm: Harm) -> None:
+    """With 200,000 inferences the tables are cut, and missing rows prove nothing."""
     looks = [seen_after(harm, says("scheduler", left_out={table: 1})) for _ in range(2)]
 
     assert ["tables_not_seen_whole"] == [f.rule for f in find(*looks)]
 
 
-def test_what_is_in_one_look_only_is_not_said() -> None:
-    """A lease whose end is on its way is in one look only.
+def test_finding_of_only_one_look_is_dropped() -> None:
+    """A lease whose end is on its way appears in one look only.
 
-    Under load some lease is always on its way: the same rule on another thing is another matter.
+    Under load some lease always is, so equal findings must concern the same lease.
     """
     lost, other = says("replicas", "r1", held={}), says("replicas", "r2", held={})
 
@@ -473,7 +473,7 @@ def test_worst_comes_first() -> None:
 
 
 def moved_tag(finish: float, stored: float) -> "Patient":
-    """Return a service whose application `busy` has that tag, and that one in Redis."""
+    """Return a service whose application `busy` has different tags in memory and in Redis."""
     patient = Patient()
     patient.scheduler["applications"]["busy"]["finish"] = finish
     patient.redis["applications"]["busy"]["finish"] = stored
@@ -491,12 +491,12 @@ def moved_tag(finish: float, stored: float) -> "Patient":
 def test_tag_that_is_yet_to_be_saved_does_not_differ(
     before: tuple[float, float], after: tuple[float, float]
 ) -> None:
-    """Saves lag by half a second: a tag that moves is never the same in both places."""
+    """Saves lag by half a second, so a moving tag always differs."""
     assert [] == find(moved_tag(*before).look(), moved_tag(*after).look())
 
 
 def test_two_schedulers_are_not_compared() -> None:
-    """One that took office between the looks has counted anew: nothing of before is its doing."""
+    """A scheduler that became leader between the looks has new counts."""
 
     def new_office(patient: Patient) -> None:
         patient.scheduler["epoch"] = patient.redis["epoch"] = patient.seen["ingress"]["epoch"] = 4
@@ -511,7 +511,7 @@ def test_two_schedulers_are_not_compared() -> None:
 
 
 def test_model_that_wants_no_replica_needs_none() -> None:
-    """Scaled to zero is well."""
+    """A model that is scaled to zero is healthy."""
 
     def rules_of(harm: Harm) -> list[str]:
         return [f.rule for f in find(seen_after(harm), seen_after(harm))]
@@ -523,7 +523,7 @@ def test_model_that_wants_no_replica_needs_none() -> None:
 
 
 def test_external_autoscaler_need_not_ask() -> None:
-    """It reads a metric."""
+    """An external autoscaler reads a metric."""
     reads = says("scheduler", "scaling", is_serves=False, asked_s_ago=None, downscale_delay_s=None)
 
     assert [] == find(seen_after(reads), seen_after(reads))

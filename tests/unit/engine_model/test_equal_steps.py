@@ -1,4 +1,4 @@
-"""Many equal iterations at once are the same iterations one by one, and runs are single blocks."""
+"""A batch of equal iterations equals the iterations one by one, and runs equal single blocks."""
 
 from collections.abc import Iterator
 from random import Random
@@ -13,7 +13,7 @@ _BLOCK = 4
 
 
 class Story:
-    """The content of a turn: the first tokens of a story, then an output of its own."""
+    """Content of a turn: the first tokens of a shared story, then a unique output."""
 
     def __init__(self, path: tuple[tuple[str, int], ...], name: str, *, single: bool) -> None:
         self.path = path
@@ -21,7 +21,7 @@ class Story:
         self._single = single
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of a long path, or each block as a chain of its own."""
+        """Return the spans of a long path, or each block as a separate chain."""
         for chain, end in (*self.path, (self._name, stop)):
             if start < (last := min(end, stop)):
                 blocks = range(start, last)
@@ -33,7 +33,7 @@ class Story:
 
 
 class Player:
-    """Plays drawn turns, with or without jumps, in runs or block by block."""
+    """Player of random turns, with or without jumps, in runs or block by block."""
 
     def __init__(self, seed: int, *, jumps: bool, single: bool) -> None:
         self.random = Random(seed)
@@ -48,7 +48,7 @@ class Player:
         self._paths: list[tuple[tuple[str, int], ...]] = [(("system", 10),)]
 
     def run(self) -> list[tuple[int, ...]]:
-        """Let turns come at drawn iterations, and note all that can be seen as each ends."""
+        """Submit turns at random iterations and record the visible state at each end."""
         comes_at = 0
         for arrival in range(60):
             comes_at += self.random.randint(0, 12)
@@ -99,7 +99,7 @@ class Player:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_jumps_and_runs_change_nothing(seed: int) -> None:
-    """The simulator plays real sessions with both; without either they would take hours."""
+    """The simulator needs both to play real sessions, which would otherwise take hours."""
     plain = Player(seed, jumps=False, single=True).run()
 
     assert 60 == len(plain)

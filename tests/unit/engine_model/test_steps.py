@@ -1,6 +1,6 @@
-"""Iterations and the prefix cache in small figures, worked out by hand.
+"""Iterations and the prefix cache with small numbers computed by hand.
 
-The differential test (`tests/conformance/test_engine_model.py`) holds the rules to vLLM's own.
+The differential test (`tests/conformance/test_engine_model.py`) compares the rules with vLLM's own.
 """
 
 from collections.abc import Hashable, Sequence
@@ -13,7 +13,7 @@ from justitia_ray.engine_model.steps import EngineSequence, StepScheduler
 
 
 class Engine:
-    """A scheduler, and what it is asked for."""
+    """Engine model with the sequences submitted to it."""
 
     def __init__(
         self,
@@ -40,7 +40,6 @@ class Engine:
         *,
         reads_cache: bool = True,
     ) -> EngineSequence:
-        """Queue a sequence."""
         self._arrivals += 1
         sequence = EngineSequence(
             content=self.tree.content(prompt, apart),
@@ -54,7 +53,7 @@ class Engine:
         return sequence
 
     def step(self) -> dict[EngineSequence, int]:
-        """Run an iteration; the tokens that it makes are unlike all others."""
+        """Run one iteration; the tokens it generates differ from all others."""
         step = self.steps.plan()
         for sequence in self.steps.end(step):
             assert isinstance(sequence.content, TokenContent)
@@ -62,7 +61,7 @@ class Engine:
         return step
 
     def run(self, prompt: Sequence[Hashable], max_tokens: int = 1) -> EngineSequence:
-        """Run a sequence that is alone, to its end."""
+        """Run a single sequence to its end."""
         sequence = self.add(prompt, max_tokens)
         while not sequence.finished:
             self.step()
@@ -70,7 +69,7 @@ class Engine:
 
 
 def test_prompts_are_admitted_while_they_fit() -> None:
-    """VLLM keeps no block back for the tokens to come: 40 + 58 <= 100, and 1 more fits too."""
+    """No block is reserved for future tokens: 40 + 58 <= 100, and 1 more fits, too."""
     engine = Engine(100)
     sequences = [
         engine.add(range(start, stop), 9) for start, stop in ((0, 40), (50, 108), (200, 204))
@@ -83,12 +82,12 @@ def test_prompts_are_admitted_while_they_fit() -> None:
 
 
 def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
-    """It is computed again with what it had, so no token is made twice."""
+    """The sequence is computed again with its tokens, so none is generated twice."""
     engine = Engine(100)
     last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 9, priority=1)
     engine.step()  # 99 blocks
 
-    engine.step()  # the first takes the last block; for the other there is none
+    engine.step()  # the first sequence takes the last block, and none is left for the other
 
     assert [first] == engine.steps.running
     assert [last] == engine.steps.waiting
@@ -96,8 +95,8 @@ def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
     assert 1 == engine.steps.preemptions
 
 
-def test_preempted_sequence_finds_what_it_has_computed() -> None:
-    """Its blocks are the latest that were freed, so that most of them are still there."""
+def test_preempted_sequence_reuses_its_computed_blocks() -> None:
+    """Its blocks were freed last, so most of them are still cached."""
     engine = Engine(100)
     last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 3, priority=1)
     while not first.finished:
@@ -105,7 +104,7 @@ def test_preempted_sequence_finds_what_it_has_computed() -> None:
 
     step = engine.step()
 
-    # The first took one of the 49 blocks that were freed: that token, and the one that was made.
+    # the first took one of the 49 freed blocks: that token and the generated one are computed
     assert 2 == step[last]
 
 
@@ -129,8 +128,8 @@ def test_at_least_the_last_block_of_a_prompt_is_computed() -> None:
     assert 16 == engine.run(range(17)).cached_tokens
 
 
-def test_output_is_found_once_it_fills_a_block() -> None:
-    """The last token was never computed, so that the block that it fills is not cached."""
+def test_output_is_cached_once_it_fills_a_block() -> None:
+    """The last token was never computed, so the block that it fills is not cached."""
     engine = Engine(100, block_size=4)
     said = engine.add("abcd", 9)
     words = [f"w{i}" for i in range(9)]
@@ -166,22 +165,23 @@ def test_prompt_whose_probabilities_are_asked_for_never_hits() -> None:
 
 
 def test_equal_prompts_of_one_iteration_share() -> None:
-    """The first one's blocks are known as soon as they are allocated."""
+    """The first prompt's blocks are known once they are allocated."""
     engine = Engine(100, block_size=4)
     first, second = engine.add(range(10)), engine.add(range(10))
 
     assert {first: 10, second: 2} == engine.step()
 
 
-def test_least_recently_freed_blocks_go_first_and_the_last_of_a_context_before_its_first() -> None:
-    """A waiting agent's context goes before that of any call that ended later."""
+def test_least_recently_freed_blocks_are_evicted_last_block_first() -> None:
+    """A waiting agent's context is evicted before that of any call that ended later."""
     engine = Engine(12, block_size=4)
     old, new = range(16), range(100, 116)
     engine.run(old)  # 4 blocks
     engine.run(new)  # 4 blocks
-    engine.run(range(200, 224))  # 6 blocks: 4 that were empty, and the old one's last 2
+    engine.run(range(200, 224))  # 6 blocks: 4 empty ones and the old context's last 2
 
-    assert 12 == engine.run(new).cached_tokens  # its last block is computed in one more of the old
+    # recomputes one more block of the old context, the last one
+    assert 12 == engine.run(new).cached_tokens
     assert 4 == engine.run(old).cached_tokens
 
 
@@ -192,7 +192,7 @@ def test_shared_beginning_is_held_once_and_stays_while_one_holds_it() -> None:
     engine.step()
 
     assert 100 - (10 + 3 * 2) == engine.steps.pool.free_blocks
-    for left in (10 + 2 * 3, 10 + 3):  # a decoding sequence has a block more
+    for left in (10 + 2 * 3, 10 + 3):  # a decoding sequence has one more block
         engine.step()
         assert 100 - left == engine.steps.pool.free_blocks
     engine.steps.remove(sequences[-1])
@@ -212,7 +212,7 @@ def test_sequence_that_was_removed_within_an_iteration_makes_no_token() -> None:
 
 
 def test_chains_are_forgotten_with_their_last_block() -> None:
-    """A service that runs for months must not keep a name of every prompt it has ever seen."""
+    """A service that runs for months must not store a name for every prompt."""
     engine = Engine(8, block_size=4)
     for start in range(0, 4_000, 40):
         engine.run(range(start, start + 30), 2)

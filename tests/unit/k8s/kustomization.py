@@ -1,7 +1,7 @@
-"""Renders the kustomizations of k8s/, without kustomize.
+"""Renderer of the kustomizations in k8s/ that needs no kustomize.
 
-What they use, and nothing else: all else is an error, so that a kustomization cannot grow beyond
-what is tested. A test holds it to the real program wherever that is installed.
+It supports only what they use and raises an error otherwise, so that a kustomization cannot grow
+beyond the tests. A test compares it with the real program where that is installed.
 """
 
 import json
@@ -23,7 +23,7 @@ _CARRIER = {
         "annotations": {"config.kubernetes.io/local-config": "true"},
     },
 }
-"""The ConfigMap that carries Serve's configuration to the RayService, and is not applied."""
+"""ConfigMap that carries Serve's configuration to the RayService and is not applied."""
 _SOURCE = {"kind": "ConfigMap", "name": "serve-config", "fieldPath": "data.[serve.yaml]"}
 _TARGET = {
     "select": {"kind": "RayService", "name": "justitia"},
@@ -36,19 +36,18 @@ _IN_BASE = {
 _IN_OVERLAYS = _IN_BASE | {
     "configMapGenerator": [_CARRIER | {"namespace": "justitia", "behavior": "replace"}]
 }
-"""All that these sections may say."""
+"""Everything that these sections may contain."""
 _FIELDS = {"apiVersion", "kind", "namespace", "resources", "components", "images", "patches"}
 
 
 class NotUnderstood(Exception):
-    """A kustomization uses what this renderer does not know, or names what is not there."""
+    """A kustomization uses an unsupported field or names a missing file."""
 
 
 def render(directory: Path, inherited: Iterable[Manifest] = ()) -> list[Manifest]:
-    """Return what `kustomize build` of this directory prints; a component adds to what there is.
+    """Return the output of `kustomize build` for a directory; a component adds to `inherited`.
 
-    Raises:
-        NotUnderstood: If it needs more than the subset.
+    It raises NotUnderstood if the kustomization needs more than the supported subset.
     """
     values = yaml.safe_load((directory / "kustomization.yaml").read_text(encoding="utf-8"))
     paths = [directory / name for name in values.get("resources", [])]
@@ -75,7 +74,7 @@ def render(directory: Path, inherited: Iterable[Manifest] = ()) -> list[Manifest
 
 
 def walk(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value below a node, with the path to it."""
+    """Yield every value below a node with its path."""
     yield path, node
     if isinstance(node, dict):
         for key, value in node.items():
@@ -91,7 +90,7 @@ def _documents(path: Path) -> list[Manifest]:
 
 
 def _unshared(value: Any) -> Any:
-    """Return a copy in which the places of one anchor share nothing: a patch is for one of them."""
+    """Return a copy without shared YAML anchors, because a patch applies to one place only."""
     return json.loads(json.dumps(value))
 
 

@@ -1,4 +1,4 @@
-"""What k8s/ renders to, once for all tests, and the parts of it that they look at."""
+"""Rendered manifests of k8s/, shared by the tests, and access to their parts."""
 
 import os
 from copy import deepcopy
@@ -24,7 +24,7 @@ needs_schemas = pytest.mark.skipif(
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """A pod that a manifest makes."""
+    """Pod template of a manifest."""
 
     name: str
     metadata: dict[str, Any]
@@ -32,23 +32,23 @@ class PodTemplate:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels by which services, budgets and policies find it."""
+        """Labels by which services, budgets and policies select the pod."""
         return dict(self.metadata["labels"])
 
     @property
     def component(self) -> str:
-        """What it is for."""
+        """Value of the pod's component label."""
         return self.labels["app.kubernetes.io/component"]
 
     @property
     def container(self) -> dict[str, Any]:
-        """The only container that the manifest names."""
+        """The only container in the manifest."""
         (container,) = self.spec["containers"]
         return dict(container)
 
 
 def manifests(name: str) -> list[Manifest]:
-    """Return a copy of what this directory of k8s/ renders to."""
+    """Return a copy of the manifests rendered from a directory of k8s/."""
     return deepcopy(_rendered(name))
 
 
@@ -63,54 +63,54 @@ def of_kind(found: list[Manifest], kind: str) -> list[Manifest]:
 
 
 def ray_service(found: list[Manifest]) -> Manifest:
-    """Return the one RayService."""
+    """Return the only RayService."""
     (service,) = of_kind(found, "RayService")
     return service
 
 
 def ray_cluster(found: list[Manifest]) -> Any:
-    """Return the cluster of the RayService."""
+    """Return the RayService's cluster."""
     return ray_service(found)["spec"]["rayClusterConfig"]
 
 
 def serve_application(found: list[Manifest]) -> Any:
-    """Return the one application that Ray Serve is given."""
+    """Return the only application in Serve's configuration."""
     (application,) = yaml.safe_load(ray_service(found)["spec"]["serveConfigV2"])["applications"]
     return application
 
 
 def deployment(found: list[Manifest], name: str) -> Any:
-    """Return what Serve is told of a deployment."""
+    """Return Serve's settings of a deployment."""
     (named,) = [d for d in serve_application(found)["deployments"] if d["name"] == name]
     return named
 
 
 def group(found: list[Manifest], name: str) -> Any:
-    """Return a group of Ray's workers."""
+    """Return a group of Ray workers."""
     (named,) = [g for g in ray_cluster(found)["workerGroupSpecs"] if g["groupName"] == name]
     return named
 
 
 def pod(found: list[Manifest], name: str) -> Any:
-    """Return the pod of a group of Ray's workers."""
+    """Return the pod of a group of Ray workers."""
     return group(found, name)["template"]["spec"]
 
 
 def container(found: list[Manifest], name: str) -> Any:
-    """Return the one container of that pod."""
+    """Return the only container of a group's pod."""
     (only,) = pod(found, name)["containers"]
     return only
 
 
 def in_serve_config(found: list[Manifest], old: str, new: str) -> None:
-    """Write something else into Serve's configuration."""
+    """Replace a text in Serve's configuration."""
     spec = ray_service(found)["spec"]
     assert old in spec["serveConfigV2"]
     spec["serveConfigV2"] = spec["serveConfigV2"].replace(old, new, 1)
 
 
 def pod_templates(found: list[Manifest]) -> list[PodTemplate]:
-    """Return every pod that the manifests make."""
+    """Return every pod template of the manifests."""
     templates = []
     for manifest in found:
         if manifest["kind"] == "StatefulSet":
@@ -123,7 +123,7 @@ def pod_templates(found: list[Manifest]) -> list[PodTemplate]:
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Return whether a label selector means these labels."""
+    """Return whether a label selector matches these labels."""
     wanted = selector.get("matchLabels", {})
     rules = selector.get("matchExpressions", [])
     assert {rule["operator"] for rule in rules} <= {"In"}

@@ -1,4 +1,4 @@
-"""What the manifests hold to beyond their schemas: one function a rule, one line a breach."""
+"""Rules for the manifests beyond their schemas: one function per rule, one line per violation."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -22,13 +22,13 @@ from tests.unit.k8s.manifests import (
 )
 
 GRACEFUL_SHUTDOWN_S = 600
-"""What Serve gives an ingress or a replica to end its calls (justitia_ray/serve/app.py)."""
+"""Seconds that Serve gives an ingress or replica to end its calls (justitia_ray/serve/app.py)."""
 
 ENGINE_LOADS_S = 240
-"""What the whole application took to be ready on two busy cores (k8s/README.md)."""
+"""Seconds until the whole application was ready on two busy cores (k8s/README.md)."""
 
 KUBERAY_DESCRIPTORS = 65_536
-"""Open files that a process of Ray may have: the operator begins `ray start` with `ulimit -n`."""
+"""Open files of a Ray process: KubeRay's operator runs `ray start` with this `ulimit -n`."""
 
 NO_HOOK: dict[str, Any] = {"preStop": {"exec": {"command": []}}}
 
@@ -37,7 +37,7 @@ _RESOURCE_NUMBER = re.compile(r"^\s*(cpu|memory|storage|nvidia\.com/gpu): \S+")
 
 
 def images_are_pinned(found: list[Manifest]) -> Iterator[str]:
-    """A tag that moves is another program tomorrow."""
+    """A moving tag is a different image tomorrow."""
     for template in pod_templates(found):
         image = template.container["image"]
         _, colon, tag = image.rpartition(":")
@@ -46,7 +46,7 @@ def images_are_pinned(found: list[Manifest]) -> Iterator[str]:
 
 
 def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
-    """Manifests are in a repository, and in the history of it for ever."""
+    """Manifests are stored in a repository and its history."""
     for manifest in found:
         if manifest["kind"] == "Secret":
             yield f"a Secret {manifest['metadata']['name']}"
@@ -60,7 +60,7 @@ def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
 
 
 def pods_are_confined(found: list[Manifest]) -> Iterator[str]:
-    """Whoever breaks out of an engine should stand in an empty room."""
+    """Pods are confined, so that an attacker who escapes an engine finds nothing else."""
     for template in pod_templates(found):
         outer, inner = template.spec["securityContext"], template.container["securityContext"]
         held = {
@@ -74,7 +74,7 @@ def pods_are_confined(found: list[Manifest]) -> Iterator[str]:
 
 
 def tokens_are_for_the_autoscaler(found: list[Manifest]) -> Iterator[str]:
-    """Only it calls the Kubernetes API, and it runs beside the head."""
+    """Only the autoscaler, which runs beside the head, calls the Kubernetes API."""
     scales = ray_cluster(found)["enableInTreeAutoscaling"]
     accounts = {m["metadata"]["name"] for m in of_kind(found, "ServiceAccount")}
     for template in pod_templates(found):
@@ -86,7 +86,7 @@ def tokens_are_for_the_autoscaler(found: list[Manifest]) -> Iterator[str]:
 
 
 def limits_fit_requests(found: list[Manifest]) -> Iterator[str]:
-    """Memory and GPUs are not shared; every number is there."""
+    """Every request and limit is set, and memory and GPUs are not overcommitted."""
     for template in pod_templates(found):
         resources = template.container["resources"]
         requests, limits = resources["requests"], resources["limits"]
@@ -98,14 +98,17 @@ def limits_fit_requests(found: list[Manifest]) -> Iterator[str]:
 
 
 def head_takes_no_work(found: list[Manifest]) -> Iterator[str]:
-    """Replicas and scheduler go on while the head is away, because they are not on it."""
+    """No replica or scheduler runs on the head, so they continue while it is down."""
     head = ray_cluster(found)["headGroupSpec"]
     if head["rayStartParams"].get("num-cpus") != "0":
         yield "head: num-cpus"
 
 
 def work_goes_where_it_belongs(found: list[Manifest]) -> Iterator[str]:
-    """A scheduler on an engine's pod goes with it; an engine elsewhere starves its neighbours."""
+    """A scheduler on an engine's pod would end with it.
+
+    An engine elsewhere starves its neighbours.
+    """
     engines, cpu = group(found, "engines"), group(found, "cpu")
     options = deployment(found, "Replica")["ray_actor_options"]
     if engines["rayStartParams"].get("num-cpus") != "0":
@@ -122,7 +125,7 @@ def work_goes_where_it_belongs(found: list[Manifest]) -> Iterator[str]:
 
 
 def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
-    """One that fits nowhere keeps the application from ever being ready."""
+    """A replica that fits no pod would keep the application from becoming ready."""
     ingress, cpu = deployment(found, "Ingress"), group(found, "cpu")
     if ingress["max_replicas_per_node"] != 1 or ingress["num_replicas"] != cpu["replicas"]:
         yield f"{ingress['num_replicas']} ingresses, {cpu['replicas']} cpu pods"
@@ -134,12 +137,12 @@ def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
             yield f"{name}: replicas"
     cores = float(container(found, "cpu")["resources"]["limits"]["cpu"])
     options = [deployment(found, n)["ray_actor_options"] for n in ("Ingress", "Predictor")]
-    if sum(o["num_cpus"] for o in options) + 0.1 > cores:  # and the scheduler
+    if sum(o["num_cpus"] for o in options) + 0.1 > cores:  # including the scheduler
         yield f"cpu: {cores} CPUs"
 
 
 def streams_may_end(found: list[Manifest]) -> Iterator[str]:
-    """A pod that is killed sooner cuts what Serve still waits for."""
+    """A pod must live longer than Serve waits for open streams."""
     for name in ("cpu", "engines"):
         grace_s = pod(found, name)["terminationGracePeriodSeconds"]
         if grace_s <= max(_deadline_s(found, name), GRACEFUL_SHUTDOWN_S):
@@ -149,7 +152,7 @@ def streams_may_end(found: list[Manifest]) -> Iterator[str]:
 
 
 def replacements_load_first(found: list[Manifest]) -> Iterator[str]:
-    """Serve ends a replica its graceful time before the deadline, ready replacement or not."""
+    """Serve ends a replica its graceful time before the deadline, with or without a replacement."""
     for name in ("cpu", "engines"):
         deadline_s = _deadline_s(found, name)
         if deadline_s <= GRACEFUL_SHUTDOWN_S + ENGINE_LOADS_S:
@@ -157,7 +160,7 @@ def replacements_load_first(found: list[Manifest]) -> Iterator[str]:
 
 
 def engines_are_ready_when_loaded(found: list[Manifest]) -> Iterator[str]:
-    """The budget counts ready pods: one that loads must not stand for one that pulls."""
+    """A disruption budget counts ready pods, so a pod that loads its engine must not be ready."""
     engine = container(found, "engines")
     ports = {port["name"]: str(port["containerPort"]) for port in engine["ports"]}
     probe = engine["readinessProbe"]
@@ -169,13 +172,13 @@ def engines_are_ready_when_loaded(found: list[Manifest]) -> Iterator[str]:
 
 
 def one_cluster_at_a_time(found: list[Manifest]) -> Iterator[str]:
-    """Two clusters with one `args.name` on one Redis take the office from each other."""
+    """Two clusters with one `args.name` on one Redis would supersede each other's scheduler."""
     if ray_service(found)["spec"].get("upgradeStrategy") != {"type": "None"}:
         yield "upgradeStrategy"
 
 
 def probes_ask_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
-    """A probe of another port fails for ever, and restarts what is well."""
+    """A probe of a wrong port fails forever and restarts healthy pods."""
     for template in pod_templates(found):
         ports = {port["name"] for port in template.container["ports"]}
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -189,13 +192,13 @@ def probes_ask_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
 
 
 def budgets_select_pods(found: list[Manifest]) -> Iterator[str]:
-    """A budget that selects nothing protects nothing, and nothing says so."""
+    """A budget that selects no pod protects nothing, without an error."""
     for budget in of_kind(found, "PodDisruptionBudget"):
         name, spec = budget["metadata"]["name"], budget["spec"]
         selected = _selected(found, spec["selector"])
         if not selected:
             yield f"{name}: selects no pod"
-        # The controller of Ray's pods has no `scale`: nothing but a number is computed for them.
+        # The controller of Ray's pods has no `scale`, so percentages cannot be computed for them.
         if not isinstance(spec.get("minAvailable"), int) or "maxUnavailable" in spec:
             yield f"{name}: not a number of pods"
         pods = sum(group(found, t.name)["replicas"] for t in selected)
@@ -204,7 +207,7 @@ def budgets_select_pods(found: list[Manifest]) -> Iterator[str]:
 
 
 def policies_name_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
-    """A rule for a port that nobody listens on opens nothing."""
+    """A rule for an unused port permits nothing."""
     for policy in of_kind(found, "NetworkPolicy"):
         name, selected = policy["metadata"]["name"], _selected(found, policy["spec"]["podSelector"])
         if not selected:
@@ -222,7 +225,7 @@ def policies_name_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
 
 
 def services_find_pods(found: list[Manifest]) -> Iterator[str]:
-    """A service without pods answers nobody."""
+    """A service that selects no pod answers no request."""
     for service in of_kind(found, "Service"):
         selected = _selected(found, {"matchLabels": service["spec"]["selector"]})
         ports = {p["name"] for t in selected for p in t.container["ports"]}
@@ -232,7 +235,7 @@ def services_find_pods(found: list[Manifest]) -> Iterator[str]:
 
 
 def redis_is_reached(found: list[Manifest]) -> Iterator[str]:
-    """GCS and scheduler find it by name, in different databases, with a secret's password."""
+    """GCS and scheduler use different Redis databases and a password from a secret."""
     names = {m["metadata"]["name"] for m in of_kind(found, "Service")}
     cluster = ray_cluster(found)
     address = cluster["gcsFaultToleranceOptions"]["redisAddress"]
@@ -247,7 +250,7 @@ def redis_is_reached(found: list[Manifest]) -> Iterator[str]:
 
 
 def front_holds_every_caller(found: list[Manifest]) -> Iterator[str]:
-    """With too many connections HAProxy does not start; with too few, callers hang."""
+    """HAProxy does not start with too many connections, and callers hang with too few."""
     section = serve_application(found)["args"].get("ingress", {})
     callers = section.get("max_outstanding", 0) * deployment(found, "Ingress")["num_replicas"]
     for template in pod_templates(found):
@@ -262,7 +265,7 @@ def front_holds_every_caller(found: list[Manifest]) -> Iterator[str]:
 
 
 def front_does_not_splice(found: list[Manifest]) -> Iterator[str]:
-    """A unary call whose caller left would run to its end."""
+    """With splicing, a unary call whose caller left would run to its end."""
     installed = f"/opt/justitia/lib/python3.11/site-packages/justitia_ray/serve/{WRAPPER.name}"
     for template in pod_templates(found):
         chosen = {v["name"]: v.get("value", "") for v in template.container.get("env", [])}
@@ -273,7 +276,7 @@ def front_does_not_splice(found: list[Manifest]) -> Iterator[str]:
 
 
 def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
-    """Whoever installs it makes them: with a name that the README lacks, no pod starts."""
+    """The installer creates the secrets, so each must be named in the README."""
     for path, value in walk(found):
         if path.endswith("secretKeyRef"):
             command = f"kubectl -n justitia create secret generic {value['name']}"
@@ -284,7 +287,7 @@ def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
 
 
 def numbers_have_reasons(file: Path) -> Iterator[str]:
-    """A number without a reason is copied for ever."""
+    """A number without a reason is copied forever."""
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if _RESOURCE_NUMBER.match(line) and "#" not in line:
             yield f"{file.name}:{number}: {line.strip()}"
@@ -295,7 +298,7 @@ def _selected(found: list[Manifest], selector: dict[str, Any]) -> list[PodTempla
 
 
 def _deadline_s(found: list[Manifest], name: str) -> int:
-    """Return for how long a group's pod lets Ray move what runs on it; 0 if it does not ask."""
+    """Return the seconds a group's pod lets Ray move its work; 0: it does not wait."""
     command = container(found, name).get("lifecycle", NO_HOOK)["preStop"]["exec"]["command"]
     return int(command[1]) if command[:1] == ["leave-node"] else 0
 

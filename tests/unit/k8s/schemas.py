@@ -1,4 +1,4 @@
-"""Strict schemas: what Kubernetes would drop without a word is an error."""
+"""Strict schemas: fields that Kubernetes would silently drop are errors."""
 
 import gzip
 import json
@@ -15,13 +15,13 @@ from tests.unit.k8s.kustomization import Manifest
 from tests.unit.k8s.manifests import SCHEMAS, pod_templates
 
 KUBERNETES = ("1.31", "1.37")
-"""The oldest and the newest version that the manifests are checked against."""
+"""Oldest and newest Kubernetes version that the manifests are checked against."""
 
 _OF_OPERATORS = {"ray.io/v1"}
 
 
 def errors(found: list[Manifest]) -> list[str]:
-    """Return what is wrong with these manifests, one line each: kind, name, place, reason."""
+    """Return the errors of these manifests, one line each: kind, name, place, reason."""
     lines = []
     for manifest in found:
         name = f"{manifest['kind']} {manifest['metadata']['name']}"
@@ -31,7 +31,7 @@ def errors(found: list[Manifest]) -> list[str]:
         else:
             lines += [f"{name}: {line}" for line in _core_errors(manifest)]
     for template in pod_templates(found):
-        # KubeRay makes the name; no schema asks for one.
+        # KubeRay generates the name, and no schema requires one.
         pod: Manifest = {"apiVersion": "v1", "kind": "Pod"}
         pod |= {"metadata": template.metadata, "spec": template.spec}
         lines += [f"pod {template.name}: {line}" for line in _core_errors(pod)]
@@ -39,7 +39,7 @@ def errors(found: list[Manifest]) -> list[str]:
 
 
 def closed(schema: Any) -> Any:
-    """Return a schema in which an object that lists its properties allows no others."""
+    """Return a schema in which objects with listed properties allow no others."""
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -55,7 +55,7 @@ def closed(schema: Any) -> Any:
 
 
 def _kuberay_errors(manifest: Manifest) -> Iterator[str]:
-    # A custom resource's schema leaves its metadata to Kubernetes: they are those of any object.
+    # A custom resource's schema leaves its metadata to Kubernetes, as for any object.
     yield from _core_errors(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": manifest["metadata"]}
     )
@@ -76,7 +76,7 @@ def _core_errors(manifest: Manifest) -> tuple[str, ...]:
 
 @cache
 def _core_errors_of(manifest: str) -> tuple[str, ...]:
-    """Tests change one manifest of many: the others are checked once."""
+    """Results are cached, because a test changes one manifest of many."""
     lines = []
     for version in KUBERNETES:
         try:

@@ -1,4 +1,4 @@
-"""`engine-ready`, the readiness probe of a pod of `engines`, asked beside real HTTP servers."""
+"""The readiness probe `engine-ready` of the `engines` pods, tested with real HTTP servers."""
 
 import subprocess
 from contextlib import AbstractContextManager
@@ -15,12 +15,12 @@ EXPORTED = EXPORTED_PREFIX + KV_CAPACITY_TOKENS.name
 
 
 def answering(status: int, path: str, body: bytes) -> AbstractContextManager[str]:
-    """Run a server that answers one path like this, and yield its URL."""
+    """Run a server that answers one path with this status and body, and yield its URL."""
     return noting_service(lambda _, asked, __: (status if asked == path else 404, body))
 
 
 def metrics_page(name: str) -> bytes:
-    """Return what an exporter serves that has a gauge of this name among others."""
+    """Return a page of an exporter with a gauge of this name among others."""
     registry = CollectorRegistry()
     Counter("ray_tasks", "Of Ray.", ["State"], registry=registry).labels("RUNNING").inc()
     Gauge(name, "KV memory.", ["replica"], registry=registry).labels("a").set(7360)
@@ -28,7 +28,7 @@ def metrics_page(name: str) -> bytes:
 
 
 def asked(serve: str, metrics: str) -> tuple[int, str]:
-    """Return how the probe of these two URLs ends, and what it says."""
+    """Return the exit status and output of the probe for these two URLs."""
     command = [str(SCRIPT), *(url.rpartition(":")[2] for url in (serve, metrics))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     return done.returncode, done.stderr
@@ -51,9 +51,9 @@ _LOADING = "engine-ready: no engine has loaded\n"
 def test_pod_is_ready_with_an_engine_and_a_proxy(
     health: int, metric: str, expected: tuple[int, str]
 ) -> None:
-    """The metric is that of the table: a new name there would leave every pod unready.
+    """The metric is that of the table; another name would leave every pod unready.
 
-    One that loads must not count: the budget would let the last other engine go.
+    A loading engine must not count: the budget would allow the last other engine to be evicted.
     """
     with (
         answering(health, "/-/healthz", b"success") as proxy,
@@ -64,7 +64,7 @@ def test_pod_is_ready_with_an_engine_and_a_proxy(
 
 @pytest.mark.parametrize("gone", ["proxy", "exporter"])
 def test_pod_without_one_of_both_is_not_ready(gone: str) -> None:
-    """As in the first seconds of a pod, when nobody listens."""
+    """In a pod's first seconds neither port is open."""
     with answering(200, "/-/healthz", b"success") as closed:
         pass
     with (

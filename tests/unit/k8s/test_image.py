@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be read: no image is built here."""
+"""The Dockerfile is checked as text; no image is built here."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ TEXT = DOCKERFILE.read_text(encoding="utf-8")
 
 
 def hadolint(text: str) -> list[str]:
-    """Return what hadolint finds: it parses the file, and runs shellcheck on each RUN."""
+    """Return hadolint's findings; it parses the file and runs shellcheck on each RUN."""
     program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert program is not None
     done = subprocess.run([program, "-"], input=text, capture_output=True, text=True, check=False)
@@ -25,18 +25,18 @@ def hadolint(text: str) -> list[str]:
 
 
 def test_dockerfile_has_no_findings() -> None:
-    """What does not parse is found here and not by whoever builds it."""
+    """Syntax errors are found here rather than by the person who builds the image."""
     assert [] == hadolint(TEXT)
 
 
 def test_finding_is_reported() -> None:
-    """The same check on files with a slip each."""
+    """Each file contains one mistake."""
     assert "unexpected" in hadolint(TEXT.replace("COPY --from=install-cpu", "COPPY"))[0]
     assert "DL3006" in hadolint("FROM python\nUSER 1000\n")[0]
 
 
 def test_base_image_is_pinned_to_a_python_that_is_supported() -> None:
-    """A tag that moves makes another image; the package would refuse to install elsewhere."""
+    """A moving tag gives another image, and the package supports certain Python versions only."""
     images = re.findall(r"^ARG \w*IMAGE=(\S+)$", TEXT, re.MULTILINE)
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", TEXT, re.MULTILINE))
     (version,) = re.findall(r"^ARG PYTHON_IMAGE=python:(\d+\.\d+)\.", TEXT, re.MULTILINE)
@@ -47,7 +47,7 @@ def test_base_image_is_pinned_to_a_python_that_is_supported() -> None:
 
 
 def test_image_runs_as_the_user_of_the_pods() -> None:
-    """Another id could not write to its own home directory."""
+    """Another user id could not write to the home directory."""
     uids = {
         t.spec["securityContext"]["runAsUser"]
         for t in pod_templates(manifests("base"))
@@ -59,7 +59,7 @@ def test_image_runs_as_the_user_of_the_pods() -> None:
 
 
 def test_what_is_copied_is_there_and_not_ignored() -> None:
-    """.dockerignore lists what the image is built from; a file that it lacks stops the build."""
+    """.dockerignore lists the image's sources, and a missing one stops the build."""
     copied = {
         source
         for line in re.findall(r"^COPY (?!--from)(.*)$", TEXT, re.MULTILINE)
@@ -69,13 +69,13 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
-    # Without the package itself: CI also tests the wheel, with the sources taken away.
+    # The package itself is left out, because CI also tests the wheel without the sources.
     assert [] == [s for s in copied - {"justitia_ray"} if not (ROOT / s).exists()]
     assert "*" in ignored
 
 
 def test_targets_and_tags_are_those_of_the_manifests() -> None:
-    """The commands that the Dockerfile begins with make the images that the pods ask for."""
+    """The commands in the Dockerfile's header build the images used by the pods."""
     made = set(re.findall(r"docker build .* --target (\w+) -t (\S+) \.", TEXT))
     wanted = {
         t.container["image"]
@@ -89,7 +89,7 @@ def test_targets_and_tags_are_those_of_the_manifests() -> None:
 
 
 def test_ray_is_the_one_that_the_operator_is_told_of() -> None:
-    """It chooses the autoscaler's protocol by this number."""
+    """The operator selects the autoscaler's protocol by this version."""
     told = ray_service(manifests("base"))["spec"]["rayClusterConfig"]["rayVersion"]
     (wanted,) = re.findall(r'"ray\[serve\]>=([\d.]+),', (ROOT / "pyproject.toml").read_text())
 
@@ -98,7 +98,7 @@ def test_ray_is_the_one_that_the_operator_is_told_of() -> None:
 
 @pytest.mark.parametrize("program", ["leave-node", "engine-ready"])
 def test_program_of_the_pods_is_in_the_image(program: str) -> None:
-    """The preStop and a probe of the worker pods start them by name."""
+    """The preStop hook and a probe of the worker pods start the programs by name."""
     copied = rf"^COPY .*k8s/image/{program} /usr/local/bin/{program}$"
 
     assert re.search(copied, TEXT, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The renderer of these tests: that of kustomize, as far as k8s/ needs it."""
+"""The renderer used by these tests equals kustomize, as far as k8s/ needs it."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def with_components(directory: Path) -> Path:
 @pytest.mark.skipif(KUSTOMIZE is None, reason="needs kustomize 5 on the PATH")
 @pytest.mark.parametrize("name", [*NAMES, "with-components"])
 def test_kustomize_renders_the_same(name: str, tmp_path: Path) -> None:
-    """What is tested here has to be what `kubectl apply -k` applies."""
+    """The tests must see what `kubectl apply -k` applies."""
     directory = with_components(tmp_path) if name == "with-components" else K8S / name
     printed = subprocess.run(
         [str(KUSTOMIZE), "build", str(directory)], check=True, capture_output=True, text=True
@@ -60,8 +60,8 @@ def test_kustomize_renders_the_same(name: str, tmp_path: Path) -> None:
         ("resources: [a.yaml]\nreplacements:\n  - source: {kind: Secret}\n", "replacements"),
     ],
 )
-def test_what_is_not_understood_is_an_error(text: str, reason: str, tmp_path: Path) -> None:
-    """A field that was passed over would be tested as if it were not there."""
+def test_unsupported_field_is_an_error(text: str, reason: str, tmp_path: Path) -> None:
+    """An ignored field would be tested as if it did not exist."""
     secret = "kind: Secret\nmetadata: {name: a}\ndata: {x: y}\n"
     directory = kustomization(tmp_path, text, a=secret)
 
@@ -70,7 +70,7 @@ def test_what_is_not_understood_is_an_error(text: str, reason: str, tmp_path: Pa
 
 
 def test_patch_reaches_one_of_two_places_that_share_an_anchor(tmp_path: Path) -> None:
-    """The base writes an environment once for three pods; the GPU overlay adds to two of them."""
+    """Three pods of the base share one environment, and the GPU overlay changes two of them."""
     text = (
         "resources: [a.yaml]\npatches:\n  - patch: |-\n      - {op: add, path: /a/-, value: 3}\n"
         "    target: {kind: Secret, name: a}\n"
@@ -85,8 +85,8 @@ def test_patch_reaches_one_of_two_places_that_share_an_anchor(tmp_path: Path) ->
     assert [1, 2] == found["b"]
 
 
-def test_components_add_to_what_there_is(tmp_path: Path) -> None:
-    """Clusters without Prometheus' operator apply everything but what it alone knows."""
+def test_components_add_to_the_base(tmp_path: Path) -> None:
+    """Clusters without Prometheus' operator omit only its resources."""
     found = render(with_components(tmp_path))
     added = [name for name in by_name(found) if name not in by_name(manifests("base"))]
 

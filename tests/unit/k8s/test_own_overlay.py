@@ -1,4 +1,4 @@
-"""What k8s/README.md tells users to write: an overlay of their own, and a patch of what runs."""
+"""The README's examples for users: an own overlay, and a patch of a running cluster."""
 
 import json
 import re
@@ -30,7 +30,7 @@ MODEL = "example/other-model"
 
 
 def rendered(directory: Path, text: str) -> list[Manifest]:
-    """Return what an overlay with this kustomization renders to, beside a copy of k8s/."""
+    """Return the manifests of an overlay with this kustomization beside a copy of k8s/."""
     shutil.copytree(K8S, directory / "k8s")
     mine = directory / "k8s" / "overlays" / "mine"
     mine.mkdir()
@@ -46,12 +46,12 @@ def model_of(found: list[Manifest]) -> str:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    """The overlay of the README, with another model."""
+    """The README's overlay with another model."""
     return rendered(tmp_path_factory.mktemp("own"), OVERLAY)
 
 
 def test_own_overlay_differs_in_what_the_readme_says(own: list[Manifest]) -> None:
-    """Model, registry, storage and limit; each of Ray's pods, while Redis has its own image."""
+    """Model, registry, storage and limit change for each Ray pod; Redis keeps its image."""
     ours = [template for template in pod_templates(own) if template.component != "redis"]
     (claim,) = of_kind(own, "PersistentVolumeClaim")
 
@@ -67,7 +67,7 @@ def test_own_overlay_differs_in_what_the_readme_says(own: list[Manifest]) -> Non
 
 @pytest.mark.parametrize("section", ["configMapGenerator", "replacements"])
 def test_model_stays_without_both_sections(section: str, tmp_path: Path) -> None:
-    """As the README says: a copy of serve.yaml that nothing reads changes nothing, silently."""
+    """A copy of serve.yaml that no section references changes nothing, as the README says."""
     values = yaml.safe_load(OVERLAY)
     del values[section]
 
@@ -76,13 +76,13 @@ def test_model_stays_without_both_sections(section: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
 def test_own_overlay_holds_to_every_rule(rule: rules.Rule, own: list[Manifest]) -> None:
-    """What users copy is to be as sound as what is delivered."""
+    """Users copy the overlay, so it must satisfy the same rules."""
     assert [] == list(rule(own))
 
 
 @needs_schemas
 def test_own_overlay_fits_the_schemas(own: list[Manifest]) -> None:
-    """A field at a wrong place would be dropped without a word."""
+    """A misplaced field would be dropped silently."""
     assert [] == errors(own)
 
 
@@ -90,7 +90,7 @@ def test_own_overlay_fits_the_schemas(own: list[Manifest]) -> None:
 def test_what_the_operator_reads_gets_the_label_that_it_selects_by(
     kind: str, tmp_path: Path
 ) -> None:
-    """Without it the Prometheus of the usual chart passes over it, and nothing says so."""
+    """Without the label the Prometheus of the usual chart silently ignores the resource."""
     found = rendered(tmp_path, f"resources: [../gpu]\n{MONITOR}")
     (manifest,) = of_kind(found, kind)
 
@@ -99,7 +99,7 @@ def test_what_the_operator_reads_gets_the_label_that_it_selects_by(
 
 
 def patch_of_the_readme() -> list[dict[str, Any]]:
-    """Return the operations that make a group of a running cluster larger."""
+    """Return the patch that enlarges a group of a running cluster."""
     (text,) = re.findall(r"patch raycluster .*--patch '(\[.*?\])'", README, re.DOTALL)
     operations = json.loads(text)
     assert isinstance(operations, list)
@@ -107,9 +107,9 @@ def patch_of_the_readme() -> list[dict[str, Any]]:
 
 
 def test_group_that_runs_is_made_larger_and_no_other() -> None:
-    """The RayCluster has the spec of `rayClusterConfig`; KubeRay would not hand the change on.
+    """The RayCluster has the spec of `rayClusterConfig`, whose change KubeRay would not apply.
 
-    Groups are named by their place: the patch looks first.
+    Groups are addressed by position, so the patch first tests the name.
     """
     cluster = {"spec": ray_service(manifests("base"))["spec"]["rayClusterConfig"]}
     changed = jsonpatch.apply_patch(cluster, patch_of_the_readme())

@@ -1,4 +1,4 @@
-"""The manifests hold to the rules of `rules.py`, and each rule finds what breaks it."""
+"""The manifests satisfy the rules of `rules.py`, and each rule detects a violation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,14 +24,14 @@ README = (K8S / "README.md").read_text(encoding="utf-8")
 
 
 def relabel(found: list[Manifest]) -> None:
-    """Give the `cpu` pods, and with them the engines, labels that no policy names."""
+    """Give the `cpu` pods, and thus the engines, labels that no policy selects."""
     for name in ("cpu", "engines"):
         labels = group(found, name)["template"]["metadata"]["labels"]
         labels |= {"app.kubernetes.io/component": "x", "app.kubernetes.io/part-of": "x"}
 
 
 def set_variable(found: list[Manifest], name: str, value: str) -> None:
-    """Give the `cpu` pods another value of a variable."""
+    """Change an environment variable of the `cpu` pods."""
     for variable in container(found, "cpu")["env"]:
         if variable["name"] == name:
             variable["value"] = value
@@ -131,13 +131,13 @@ BREACHES: dict[rules.Rule, list[Change]] = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
 def test_rule_holds(rule: rules.Rule, name: str) -> None:
-    """Nobody has the manifests on a cluster here: what can be read from them is all there is."""
+    """No cluster exists here, so the manifests are checked as text."""
     assert [] == list(rule(manifests(name)))
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
 def test_every_breach_is_found(rule: rules.Rule) -> None:
-    """A rule that cannot fail says nothing; one that comes later is not to be forgotten above."""
+    """Each rule must be able to fail, and a new rule needs a case above."""
     for number, change in enumerate(BREACHES[rule]):
         found = manifests("base")
         change(found)
@@ -146,12 +146,12 @@ def test_every_breach_is_found(rule: rules.Rule) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_secret_is_in_the_readme(name: str) -> None:
-    """Pods wait for ever for a secret that nobody told the installer to make."""
+    """A pod waits forever for a secret that was not created."""
     assert [] == list(rules.secrets_are_documented(manifests(name), README))
 
 
 def test_secret_that_is_not_in_the_readme_is_found() -> None:
-    """A reference that is renamed in one of the two places."""
+    """The reference is renamed in one of the two places."""
     text = README.replace("create secret generic justitia-redis", "create secret generic redis")
 
     assert ["justitia-redis, password"] == sorted(
@@ -161,12 +161,12 @@ def test_secret_that_is_not_in_the_readme_is_found() -> None:
 
 @pytest.mark.parametrize("file", sorted(K8S.glob("**/*.yaml")), ids=lambda f: f.name)
 def test_every_resource_number_has_its_reason(file: Any) -> None:
-    """Whoever sizes a cluster has to know what may be changed."""
+    """An administrator who sizes a cluster must know what may be changed."""
     assert [] == list(rules.numbers_have_reasons(file))
 
 
 def test_number_without_a_reason_is_found(tmp_path: Any) -> None:
-    """Both forms in which they are written."""
+    """Both notations of numbers are checked."""
     file = tmp_path / "a.yaml"
     file.write_text("limits:\n  cpu: '1'\n  memory: 1Gi  # measured\n  nvidia.com/gpu: 1\n")
 
@@ -176,7 +176,7 @@ def test_number_without_a_reason_is_found(tmp_path: Any) -> None:
 
 
 def test_local_serves_what_the_base_serves() -> None:
-    """An overlay changes only what differs; Serve's configuration is one text, so it is held to."""
+    """Serve's configuration is one text, which an overlay can only replace as a whole."""
     base = (K8S / "base" / "serve.yaml").read_text(encoding="utf-8").splitlines()[2:]
     local = (K8S / "overlays" / "local" / "serve.yaml").read_text(encoding="utf-8").splitlines()[1:]
 

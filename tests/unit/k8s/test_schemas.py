@@ -1,4 +1,4 @@
-"""Every manifest is what Kubernetes, KubeRay, Ray Serve and this project's schema take."""
+"""Every manifest is valid for Kubernetes, KubeRay, Ray Serve and this project's schema."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ def rename(node: dict[str, Any], old: str, new: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_manifests_fit_their_schemas(name: str) -> None:
-    """An operator finds out here, and not by a pod that never comes."""
+    """Otherwise an operator would notice only because a pod never starts."""
     assert [] == errors(manifests(name))
 
 
@@ -71,8 +71,8 @@ WRONG: list[tuple[str, Callable[[list[Manifest]], None]]] = [
 
 
 @pytest.mark.parametrize(("line", "change"), WRONG, ids=[line[-50:] for line, _ in WRONG])
-def test_slip_is_found(line: str, change: Callable[[list[Manifest]], None]) -> None:
-    """Kubernetes prunes unknown fields of a custom resource: what was meant would not be there."""
+def test_invalid_field_is_found(line: str, change: Callable[[list[Manifest]], None]) -> None:
+    """Kubernetes silently drops unknown fields of a custom resource."""
     found = manifests("base")
     change(found)
 
@@ -81,12 +81,12 @@ def test_slip_is_found(line: str, change: Callable[[list[Manifest]], None]) -> N
 
 @pytest.mark.parametrize("file", sorted(K8S.glob("**/serve.yaml")), ids=lambda f: f.parent.name)
 def test_serve_file_passes_check_config(file: Path) -> None:
-    """The README has users check the file that they edit."""
+    """The README tells users to check the edited file."""
     assert () == check_file(file).errors
 
 
 def test_each_kustomization_is_tested() -> None:
-    """One more overlay that no test renders may be broken from the start."""
+    """An overlay that no test renders may be broken from the start."""
     directories = {f.parent for f in K8S.glob("**/kustomization.yaml")}
     components = {d for d in directories if d.parent.name == "components"}
 

@@ -1,4 +1,4 @@
-"""The alerts: each fires and is silent where it should, and asks for what is exported."""
+"""Prometheus alerts: cases that fire, cases that are silent, and metrics that are exported."""
 
 import re
 import subprocess
@@ -24,13 +24,13 @@ every_alert = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["aler
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run promtool; its words are in `stdout` and `stderr`."""
+    """Run promtool; `stdout` and `stderr` have its output."""
     program = debian_program("promtool", "prometheus")
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 
 
 def selected(expression: str) -> list[promql.VectorSelector]:
-    """Return what an expression selects, anywhere in it."""
+    """Return every selector in an expression."""
     found: list[promql.VectorSelector] = []
 
     def visit(node: promql.Expr) -> None:
@@ -42,12 +42,12 @@ def selected(expression: str) -> list[promql.VectorSelector]:
 
 
 def expected_samples(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the firing alerts that a case expects, at all of its instants."""
+    """Return the firing alerts that a case expects at all of its times."""
     return [sample for asked in case["promql_expr_test"] for sample in asked["exp_samples"]]
 
 
 def test_every_case_holds() -> None:
-    """An alert that stays silent in a failure is worse than none: it is relied upon."""
+    """Operators rely on an alert, so one that stays silent in a failure is worse than none."""
     done = promtool("test", "rules", str(TESTS))
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -56,8 +56,8 @@ def test_every_case_holds() -> None:
 @pytest.mark.parametrize(
     ("threshold", "other"), [("+ 600", "+ 60"), ("(5 * max", "(50 * max"), ("(5 * max", "(4 * max")]
 )
-def test_case_that_does_not_hold_is_found(tmp_path: Path, threshold: str, other: str) -> None:
-    """Promtool has to run the cases: an alert with another threshold breaks one."""
+def test_failing_case_is_found(tmp_path: Path, threshold: str, other: str) -> None:
+    """Promtool must really run the cases: an alert with another threshold breaks one."""
     text = ALERTS.read_text(encoding="utf-8").replace(threshold, other)
     (tmp_path / ALERTS.name).write_text(text)
     (tmp_path / TESTS.name).write_text(TESTS.read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def test_case_that_does_not_hold_is_found(tmp_path: Path, threshold: str, other:
 
 @every_alert
 def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]) -> None:
-    """The silent one keeps it from being switched off after a week."""
+    """The silent case protects against false alarms."""
     cases = [case for case in CASES if case["name"].startswith(f"{rule['alert']} ")]
     fires = {case["name"].split()[1]: bool(expected_samples(case)) for case in cases}
 
@@ -83,7 +83,7 @@ def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]
 
 @every_alert
 def test_alert_selects_only_what_is_exported(rule: dict[str, Any]) -> None:
-    """A rule over a metric of another name is silent for ever, and nothing says so."""
+    """An alert on a missing metric is silent forever."""
     named = selected(rule["expr"])
     grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by\s*\(([^)]*)\)", rule["expr"]))))
 
@@ -94,8 +94,8 @@ def test_alert_selects_only_what_is_exported(rule: dict[str, Any]) -> None:
 
 
 @every_alert
-def test_alert_tells_clusters_and_applications_apart(rule: dict[str, Any]) -> None:
-    """One healthy cluster must not hide another one in the same Prometheus."""
+def test_alert_distinguishes_clusters_and_applications(rule: dict[str, Any]) -> None:
+    """A healthy cluster must not hide a failing one in the same Prometheus."""
     groupings = re.findall(r"by\s*\(([^)]*)\)", rule["expr"])
 
     assert len(groupings) == len(selected(rule["expr"]))
@@ -104,8 +104,8 @@ def test_alert_tells_clusters_and_applications_apart(rule: dict[str, Any]) -> No
 
 
 @every_alert
-def test_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
-    """Whoever is woken by it did not write it; the runbook's section has to be there."""
+def test_alert_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
+    """The operator who is woken did not write the alert, so its runbook section must exist."""
     annotations = rule["annotations"]
     page, _, section = annotations["runbook_url"].partition("#")
     titles = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The Grafana dashboard: the committed file is the generated one, and asks for what is exported."""
+"""The Grafana dashboard: the committed file is generated and queries exported metrics only."""
 
 import re
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ every_query = pytest.mark.parametrize(
 
 
 def nodes(expression: str, kind: type[Node]) -> list[Node]:
-    """Return the parts of an expression that are of a kind."""
+    """Return the parts of an expression that are of a given type."""
     found: list[Node] = []
 
     def visit(node: promql.Expr) -> None:
@@ -31,12 +31,12 @@ def nodes(expression: str, kind: type[Node]) -> list[Node]:
 
 
 def selectors(expression: str) -> list[promql.VectorSelector]:
-    """Return what an expression selects, anywhere in it."""
+    """Return every selector in an expression."""
     return nodes(expression, promql.VectorSelector)
 
 
 def labels_of(node: Any) -> set[str]:
-    """Return the labels that the series of an expression have."""
+    """Return the labels of the series of an expression."""
     if isinstance(node, promql.AggregateExpr):
         return set(node.modifier.labels) if node.modifier else set()
     if isinstance(node, promql.BinaryExpr):
@@ -51,12 +51,12 @@ def labels_of(node: Any) -> set[str]:
 
 
 def test_committed_file_is_the_generated_one() -> None:
-    """After a change of metrics: `python -m deployments.monitoring.dashboard`; nobody edits it."""
+    """After a change of metrics run `python -m deployments.monitoring.dashboard`."""
     assert dashboard_text() == DASHBOARD_TEXT
 
 
 def test_every_metric_is_in_some_panel() -> None:
-    """A metric that nobody sees is only a cost."""
+    """A metric that no panel shows only costs memory."""
     shown = {
         METRICS[str(selector.name)].name
         for asked in queries()
@@ -69,7 +69,7 @@ def test_every_metric_is_in_some_panel() -> None:
 
 @every_query
 def test_query_names_only_metrics_and_labels_that_are_exported(asked: Asked) -> None:
-    """A panel of another name stays empty; a label that is not there makes one curve of all."""
+    """A panel of an unknown metric stays empty; a missing label merges all curves."""
     expression = asked.expression()
     named = selectors(expression)
 
@@ -84,7 +84,7 @@ def test_query_names_only_metrics_and_labels_that_are_exported(asked: Asked) -> 
 
 @every_query
 def test_query_is_narrowed_by_every_variable(asked: Asked) -> None:
-    """Two clusters in one Prometheus must not be added up when one is chosen."""
+    """Two clusters in one Prometheus must not be added up when one is selected."""
     expected = {label: f"only-{name}" for label, name in VARIABLES.items()}
     narrowed = asked.expression(**{name: f"only-{name}" for name in VARIABLES.values()})
 
@@ -96,16 +96,16 @@ def test_query_is_narrowed_by_every_variable(asked: Asked) -> None:
 @pytest.mark.parametrize(
     "asked", [asked for asked in queries() if asked.legend is not None], ids=lambda a: a.panel
 )
-def test_legend_names_what_tells_its_curves_apart(asked: Asked) -> None:
-    """Two curves of one name cannot be told apart; a label that is gone is shown as a hole."""
+def test_legend_has_the_labels_that_distinguish_its_curves(asked: Asked) -> None:
+    """Two curves of one name cannot be distinguished, and a missing label is shown as a gap."""
     named = set(re.findall(r"{{(\w+)}}", str(asked.legend)))
 
     assert named == labels_of(promql.parse(asked.expression()))
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
-def test_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
-    """It is read at night by somebody who did not build it."""
+def test_panel_has_a_description(panel: dict[str, Any]) -> None:
+    """An operator who did not build the dashboard reads it in an emergency."""
     legends = [target["legendFormat"] for target in panel["targets"]]
 
     assert panel["description"].endswith(".")
@@ -113,8 +113,8 @@ def test_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
     assert len(legends) == len(set(legends))
 
 
-def test_panels_have_numbers_and_places_of_their_own() -> None:
-    """Links name a panel by its number; Grafana would push overlapping ones apart."""
+def test_panels_have_unique_ids_and_do_not_overlap() -> None:
+    """Links use the panel's id, and Grafana moves overlapping panels apart."""
     numbers = [panel["id"] for panel in DASHBOARD["panels"]]
     assert sorted(set(numbers)) == sorted(numbers)
     taken: set[tuple[int, int]] = set()
@@ -128,7 +128,7 @@ def test_panels_have_numbers_and_places_of_their_own() -> None:
 
 
 def test_variables_are_those_of_rays_own_dashboards() -> None:
-    """A link from one dashboard to the other keeps what was chosen."""
+    """A link between the dashboards keeps the selection."""
     names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
 
     assert ["datasource", "Cluster", "SessionName", "application", "model", "window"] == names
@@ -136,7 +136,7 @@ def test_variables_are_those_of_rays_own_dashboards() -> None:
 
 @pytest.mark.parametrize("label", list(VARIABLES))
 def test_values_of_a_variable_come_from_a_metric_that_has_the_label(label: str) -> None:
-    """A variable that finds no values hides everything."""
+    """A variable without values hides everything."""
     variables = {v["name"]: v for v in DASHBOARD["templating"]["list"]}
     query = variables[VARIABLES[label]]["query"]["query"]
     found = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
@@ -151,8 +151,8 @@ FIGURES = [panel for panel in panels() if panel["type"] == "stat"]
 
 
 @pytest.mark.parametrize("panel", FIGURES, ids=lambda panel: panel["title"])
-def test_figure_is_of_this_moment_and_red_without_data(panel: dict[str, Any]) -> None:
-    """Over a range, the last value of a dead service looks like that of one that runs."""
+def test_single_figures_use_instant_queries_and_are_red_without_data(panel: dict[str, Any]) -> None:
+    """Over a range, the last value of a dead service looks like that of a running one."""
     asked = {(target["instant"], target["range"]) for target in panel["targets"]}
     mappings = panel["fieldConfig"]["defaults"]["mappings"]
     (special,) = [mapping["options"] for mapping in mappings if mapping["type"] == "special"]
@@ -163,7 +163,7 @@ def test_figure_is_of_this_moment_and_red_without_data(panel: dict[str, Any]) ->
     assert ("no data", "red") == (special["result"]["text"], special["result"]["color"])
 
 
-def test_curves_are_asked_over_the_range() -> None:
+def test_curves_use_range_queries() -> None:
     """An instant query would draw one point."""
     curves = [panel for panel in panels() if panel["type"] == "timeseries"]
 
@@ -173,7 +173,7 @@ def test_curves_are_asked_over_the_range() -> None:
 
 @pytest.mark.parametrize("title", ["Backlog", "Backlog in time"])
 def test_backlog_is_shown_before_the_first_service(title: str) -> None:
-    """Engines that never served are when a backlog grows: the rate has no series until then."""
+    """Before the first service the rate has no series, just when a backlog grows."""
     (asked,) = [asked for asked in queries() if asked.panel == title]
     division = promql.parse(asked.expression())
     assert isinstance(division, promql.BinaryExpr)

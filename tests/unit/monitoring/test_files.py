@@ -1,4 +1,4 @@
-"""The files of deployments/monitoring beside the dashboard's generator."""
+"""Files of deployments/monitoring other than the dashboard's generator."""
 
 import re
 from typing import Any
@@ -15,12 +15,12 @@ PAGE = (MONITORING / "README.md").read_text(encoding="utf-8")
 
 
 def read(path: str) -> Any:
-    """Return what a YAML file of the folder says."""
+    """Return the content of a YAML file of the folder."""
     return yaml.safe_load((MONITORING / path).read_text(encoding="utf-8"))
 
 
 def test_dashboards_folder_is_the_one_that_is_provisioned() -> None:
-    """Grafana says nothing about a folder in which it finds no dashboard."""
+    """Grafana reports no error for a folder without dashboards."""
     (provider,) = read("grafana/provisioning/dashboards/justitia.yaml")["providers"]
     path = provider["options"]["path"].replace("${JUSTITIA_MONITORING}", str(MONITORING))
 
@@ -29,8 +29,8 @@ def test_dashboards_folder_is_the_one_that_is_provisioned() -> None:
     assert "export JUSTITIA_MONITORING=" in PAGE
 
 
-def test_datasource_is_the_prometheus_beside_it() -> None:
-    """Two files that disagree on the interval make rates of one sample: nothing is drawn."""
+def test_datasource_has_the_scrape_interval_of_prometheus() -> None:
+    """With different intervals a rate would have one sample, and nothing would be drawn."""
     (datasource,) = read("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
     interval = read("prometheus.yml")["global"]["scrape_interval"]
 
@@ -39,7 +39,7 @@ def test_datasource_is_the_prometheus_beside_it() -> None:
 
 
 def test_every_file_is_named_on_the_page() -> None:
-    """A file that the page does not name is one that nobody starts with."""
+    """Users start only with files that the page names."""
     files = [
         path.relative_to(MONITORING)
         for path in MONITORING.rglob("*")
@@ -51,7 +51,7 @@ def test_every_file_is_named_on_the_page() -> None:
 
 
 def test_panels_that_the_page_names_are_there() -> None:
-    """What to look at first is given by title."""
+    """The page names the first panels to read by their titles."""
     titles = {panel["title"] for panel in DASHBOARD["panels"]}
     named = re.findall(r"\*\*(.+?)\*\*", PAGE.split("## What to look at\n")[1].split("\n## ")[0])
 

@@ -1,4 +1,4 @@
-"""PromQL that is built from the table: right by construction."""
+"""PromQL expressions built from the table of metrics."""
 
 from collections.abc import Callable
 
@@ -90,8 +90,8 @@ BUCKETS = f"rate(ray_justitia_completion_seconds_bucket{{{ALL}}}[$window])"
         ),
     ],
 )
-def test_query_is_right_by_construction(built: str, expected: str) -> None:
-    """Aggregation, rate and labels follow from what kind of metric it is."""
+def test_query_follows_from_the_kind_of_metric(built: str, expected: str) -> None:
+    """Aggregation, rate and labels follow from the metric's kind."""
     assert expected == built
 
 
@@ -108,7 +108,7 @@ def test_query_is_right_by_construction(built: str, expected: str) -> None:
         (lambda: quantile(0.5, LEASES_TOTAL), "leases_total has no buckets"),
     ],
 )
-def test_query_that_makes_no_sense_is_refused(build: Callable[[], str], said: str) -> None:
-    """It would give one curve named after nothing, or falls that count as new beginnings."""
+def test_meaningless_query_is_refused(build: Callable[[], str], said: str) -> None:
+    """The query would merge unnamed curves, or treat a falling gauge as counter resets."""
     with pytest.raises(ValueError, match=f"justitia_{said}"):
         build()

@@ -1,1 +1,1 @@
-"""What an operator sees, without a cluster."""
+"""Tests of logs, metrics and traces without a cluster."""

@@ -1,1 +1,1 @@
-"""What the parts say to each other."""
+"""Tests of the messages between the processes."""

@@ -1,4 +1,4 @@
-"""Conversations of real agents: what official clients and frameworks send is put together again."""
+"""Recorded calls of official clients and agent frameworks are grouped into conversations."""
 
 import asyncio
 import importlib
@@ -16,27 +16,27 @@ from justitia_ray.recognition.conversations import Conversation, read_conversati
 from justitia_ray.recognition.directory import Directory
 from tests.harness.agents.exchange import Exchange
 
-# LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
+# LlamaIndex's workflows read every attribute of their events, including deprecated ones.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 _TENANT = "t"
 _PIECE = 100
-"""Bytes that a streamed answer is read in at a time."""
+"""Number of bytes that a streamed answer is read in at a time."""
 
 
 @dataclass
 class Recognized:
-    """How many follow-up calls of each client were put where they belong."""
+    """Counts of follow-up calls that were recognised, by client."""
 
     right: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
-    """Put with another run."""
+    """Calls assigned to another run."""
     missed: Counter[str] = field(default_factory=Counter)
-    """Taken for an application of their own."""
+    """Calls treated as a separate application."""
 
 
 def put_together(exchanges: Iterable[Exchange]) -> Recognized:
-    """Recognise calls in the order in which they were asked and answered; compare with the runs."""
+    """Recognise calls in the recorded order of requests and answers, and compare with the runs."""
     directory, found = Directory(), Recognized()
     run_of: dict[str, int] = {}
     seen: set[int] = set()
@@ -83,12 +83,12 @@ def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def agents() -> ModuleType:
-    """Return the recording; clients are thousands of modules, for this process alone to import."""
+    """Return the recording module, which imports thousands of client modules."""
     return importlib.import_module("tests.harness.agents.traces")
 
 
-def test_follow_up_calls_of_real_agents_are_put_where_they_belong(agents: ModuleType) -> None:
-    """Every kind of client is, with its forks."""
+def test_follow_up_calls_of_real_agents_are_assigned_to_their_run(agents: ModuleType) -> None:
+    """Every kind of client is recognised, including forks of a conversation."""
     found = put_together(agents.short_traces())
 
     assert set(agents.CLIENTS) == set(found.right)
@@ -96,10 +96,10 @@ def test_follow_up_calls_of_real_agents_are_put_where_they_belong(agents: Module
     assert not found.missed
 
 
-def test_runs_that_say_the_same_are_told_apart_by_the_ids_of_tool_calls(
+def test_runs_with_equal_text_are_distinguished_by_tool_call_ids(
     agents: ModuleType,
 ) -> None:
-    """An agent on one task, twice at a time."""
+    """One agent runs the same task twice at a time."""
     clients = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
     alike = asyncio.run(agents.record_traces(7, 2, clients=clients, most_turns=2, alike=True))
     found = put_together(alike)

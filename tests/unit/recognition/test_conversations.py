@@ -1,4 +1,4 @@
-"""Conversations: what a follow-up sends back, in the ways in which clients do."""
+"""Conversations: how clients send earlier answers back in follow-up calls."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def chat(*messages: Json, scope: str = "t") -> Conversation:
 
 
 def said(path: str, *pieces: bytes, stream: bool = False) -> list[Turn]:
-    """Return what the model said in an answer that comes in these pieces."""
+    """Return the model's turns in an answer that arrives in these pieces."""
     reader = AnswerReader(path, stream=stream)
     for piece in pieces:
         reader.add(piece)
@@ -45,7 +45,7 @@ def said(path: str, *pieces: bytes, stream: bool = False) -> list[Turn]:
 
 
 def chat_answer(**message: Any) -> Turn:
-    """Return what the model said in a chat's whole answer."""
+    """Return the model's turn of an unstreamed chat answer."""
     [turn] = said(CHAT, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
     return turn
 
@@ -68,7 +68,7 @@ def events(*data: Json, done: bool = False) -> bytes:
     ],
 )
 def test_chat_goes_on_however_its_client_writes_the_answer(sent_back: Json) -> None:
-    """Parts, blanks at the ends and arguments are written anew; text and ids of calls stay."""
+    """Clients change parts, outer spaces and the format of arguments; text and call ids remain."""
     first = chat(_QUESTION)
     name = first.name_after(chat_answer(**_CHAT_ANSWER))
 
@@ -88,14 +88,14 @@ def test_chat_goes_on_however_its_client_writes_the_answer(sent_back: Json) -> N
     ],
 )
 def test_other_conversation_is_another(messages: list[Json]) -> None:
-    """Another text, another call's id, other messages before, no answer at all."""
+    """Another text, another call id, other earlier messages, or no answer."""
     name = chat(_QUESTION).name_after(chat_answer(**_CHAT_ANSWER))
 
     assert name not in chat(*messages).beginnings
 
 
 def test_scope_keeps_conversations_apart() -> None:
-    """Equal words of another tenant or credential are another conversation."""
+    """Equal words of another tenant or credential belong to another conversation."""
     turn = chat_answer(content="yes")
     names = [chat(_QUESTION, scope=scope).name_after(turn) for scope in ("a", "b")]
 
@@ -103,7 +103,7 @@ def test_scope_keeps_conversations_apart() -> None:
 
 
 def test_forks_go_on_from_what_they_have_in_common() -> None:
-    """Two continuations of one conversation, of which one goes on further."""
+    """One conversation has two continuations, of which one continues further."""
     turn = chat_answer(content="yes")
     answer = {"role": "assistant", "content": "yes"}
     root = chat(_QUESTION).name_after(turn)
@@ -122,10 +122,10 @@ def test_forks_go_on_from_what_they_have_in_common() -> None:
 
 
 @pytest.mark.parametrize("same_question", [False, True])
-def test_template_of_thousands_joins_nobody(same_question: bool) -> None:
-    """Examples in a prompt look like earlier answers, and were none.
+def test_shared_prompt_template_does_not_join_calls(same_question: bool) -> None:
+    """Examples in a prompt look like earlier answers but are not.
 
-    Nor are those joined that ask the same and are answered the same, once two have.
+    Calls with equal questions and answers are not joined either once there are two of them.
     """
     template = [_QUESTION, {"role": "assistant", "content": "an example"}]
     directory, turn = Directory(), chat_answer(content="yes")
@@ -145,7 +145,7 @@ def test_template_of_thousands_joins_nobody(same_question: bool) -> None:
 
 
 def test_long_conversation_asks_for_its_longest_beginnings() -> None:
-    """As many as a lookup takes."""
+    """A lookup accepts a limited number of names."""
     messages = [_QUESTION, {"role": "assistant", "content": "yes"}] * 100
     call = chat(*messages, _QUESTION)
 
@@ -153,8 +153,8 @@ def test_long_conversation_asks_for_its_longest_beginnings() -> None:
     assert call.beginnings[0] == chat(*messages[:-1]).name_after(chat_answer(content="yes"))
 
 
-def test_begun_answer_and_its_rest_are_one_turn() -> None:
-    """A caller may give the beginning of the model's own turn."""
+def test_prefilled_answer_and_its_continuation_are_one_turn() -> None:
+    """A caller may supply the beginning of the model's turn."""
     begun = chat(_QUESTION, {"role": "assistant", "content": "The answer is"})
     name = begun.name_after(chat_answer(content=" 42."))
     whole = {"role": "assistant", "content": "The answer is 42."}
@@ -166,8 +166,8 @@ def test_begun_answer_and_its_rest_are_one_turn() -> None:
     ).beginnings
 
 
-def test_chat_in_events_says_the_same() -> None:
-    """In whatever pieces they come; each choice is an answer of its own."""
+def test_streamed_chat_has_the_same_turn() -> None:
+    """The result does not depend on the pieces; each choice is a separate answer."""
     stream = events(
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
         {"choices": [{"index": 1, "delta": {"content": "No."}}]},
@@ -190,8 +190,8 @@ _BLOCKS: list[Json] = [
 ]
 
 
-def test_message_goes_on_though_the_mark_of_the_cache_moves() -> None:
-    """Whole or in events, and without what the model thought."""
+def test_conversation_continues_when_the_cache_marker_moves() -> None:
+    """The answer may be whole or streamed, and without the model's thinking."""
     asked: Json = {
         "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
         "messages": [
@@ -237,13 +237,13 @@ _ANSWER = {"role": "assistant", "content": "yes"}
 
 
 def billing_line(call: int) -> str:
-    """Return the line that Claude Code begins its system prompt with, new in each call."""
+    """Return the line at the start of Claude Code's system prompt, new in each call."""
     version = f"2.1.100.{call:03x}"
     return f"x-anthropic-billing-header: cc_version={version}; cc_entrypoint=cli; cch={call:05x};"
 
 
 def billed(form: str, call: int, *more: Json) -> tuple[str, Json]:
-    """Return path and body of a call with the line, in a form that a client or gateway gives it."""
+    """Return path and body of a call with the billing line, as a client or gateway sends it."""
     line, question = billing_line(call), {"role": "user", "content": "q"}
     block = {"type": "text", "text": line}
     prompt = {"type": "text", "text": _PROMPT, "cache_control": {"type": "ephemeral"}}
@@ -288,7 +288,7 @@ def billed(form: str, call: int, *more: Json) -> tuple[str, Json]:
     ],
 )
 def test_conversation_goes_on_though_its_billing_line_is_new_with_each_call(form: str) -> None:
-    """Claude Code's checksum would make an application of each turn."""
+    """The checksum in the line would otherwise make every turn a new application."""
     first = conversation(*billed(form, 0xA1B2C))
     second = conversation(*billed(form, 0xD3E4F, _ANSWER, _QUESTION))
 
@@ -296,7 +296,7 @@ def test_conversation_goes_on_though_its_billing_line_is_new_with_each_call(form
 
 
 def test_conversation_is_the_same_without_its_billing_line() -> None:
-    """A gateway may take the line out in the middle of it."""
+    """A gateway may remove the line during a conversation."""
     first = conversation(*billed("blocks", 1))
     fields = {"system": _PROMPT, "messages": [{"role": "user", "content": "q"}, _ANSWER, _QUESTION]}
 
@@ -315,7 +315,7 @@ def test_conversation_is_the_same_without_its_billing_line() -> None:
 def test_billing_line_is_left_out_at_the_start_of_the_system_prompt_only(
     system: str, question: str
 ) -> None:
-    """Anywhere else it is what was said, and tells two conversations apart."""
+    """Elsewhere the line is content that distinguishes conversations."""
 
     def call(number: int, *more: Json) -> Conversation:
         told = {"line": billing_line(number), "other": number, "call": number}
@@ -328,8 +328,8 @@ def test_billing_line_is_left_out_at_the_start_of_the_system_prompt_only(
     assert name not in call(2, _ANSWER, _QUESTION).beginnings
 
 
-def test_response_goes_on_in_items() -> None:
-    """Reasoning is sent back, or not; the items of one answer are one turn."""
+def test_response_continues_as_a_list_of_items() -> None:
+    """Reasoning may be sent back or not; the items of one answer are one turn."""
     output: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {
@@ -372,8 +372,8 @@ def test_response_goes_on_in_items() -> None:
         (RESPONSES, False, b"[]"),
     ],
 )
-def test_answer_that_was_cut_names_nothing(path: str, stream: bool, body: bytes) -> None:
-    """Nor does what is no answer of the endpoint."""
+def test_cut_answer_is_not_recorded(path: str, stream: bool, body: bytes) -> None:
+    """The same holds for a body that is no answer of the endpoint."""
     reader = AnswerReader(path, stream=stream)
     reader.add(body)
 
@@ -395,19 +395,19 @@ def test_arguments_that_nest_without_end_begin_no_sub_agent(*, stream: bool) -> 
     assert [] == reader.prompts()
 
 
-def test_silence_is_no_answer() -> None:
-    """Every call with the same messages would go on from it."""
+def test_empty_answer_does_not_continue_a_conversation() -> None:
+    """Otherwise every call with the same messages would continue it."""
     assert [] == said(CHAT, b'{"choices": [{"message": {"content": "  "}}]}')
 
 
 def test_path_without_messages_has_no_conversation() -> None:
-    """A completion's prompt is one text."""
+    """A completion's prompt is a single text."""
     assert read_conversation(COMPLETIONS, {"prompt": "q"}, "t") is None
 
 
 @pytest.mark.parametrize("text", ["half of a pair: \ud83d", "both: \U0001f600", "a\0b"])
 def test_text_that_utf_8_does_not_have_is_told_apart_too(text: str) -> None:
-    """JSON may have half of a surrogate pair, UTF-8 may not."""
+    """JSON may contain half of a surrogate pair, UTF-8 may not."""
     question, other = ({"role": "user", "content": text + end} for end in "ab")
     named = chat(question).name_after(Turn(MODEL, "yes"))
     answered = {"role": "assistant", "content": "yes"}
@@ -437,10 +437,10 @@ _MESSAGE = st.dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw makes tables of Unicode
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw builds Unicode tables
 @given(st.sampled_from([CHAT, MESSAGES, RESPONSES]), st.lists(_MESSAGE, min_size=1, max_size=4))
 def test_every_body_that_is_accepted_can_be_read(path: str, messages: list[Json]) -> None:
-    """A body that the endpoint's reader lets through must not fail here."""
+    """A body that the endpoint accepts must not fail here."""
     field = "input" if path == RESPONSES else "messages"
     body = json.dumps({"model": "m", "max_tokens": 1, "system": "s", field: messages}).encode()
     try:

@@ -1,4 +1,4 @@
-"""The directory: sessions under their root, conversations, and names of two applications."""
+"""The directory: sessions below their root, conversations, and ambiguous names."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,13 +7,13 @@ from justitia_ray.recognition.directory import DEEPEST, Directory
 
 
 def claim(directory: Directory, session: str, parent: str | None = None) -> str:
-    """Return the application of a session, which is called as its root is."""
+    """Return the application of a session; a root's application has the root's name."""
     name = None if parent is None else parent.encode()
     return directory.claim_session("t", session.encode(), session, name, parent)
 
 
 def test_sub_agents_belong_to_their_root() -> None:
-    """Over generations, and whoever of them calls first."""
+    """Sub-agents may be several generations deep and call in any order."""
     directory = Directory()
     claim(directory, "root")
 
@@ -25,7 +25,7 @@ def test_sub_agents_belong_to_their_root() -> None:
 
 
 def test_unknown_parent_is_a_root_and_stays_one() -> None:
-    """It has not called yet; when it does and names a parent, its family is not torn apart."""
+    """The parent has not called yet; if it later names a parent, its family stays together."""
     directory = Directory()
     children = [claim(directory, "child", "later"), claim(directory, "other", "later")]
 
@@ -35,7 +35,7 @@ def test_unknown_parent_is_a_root_and_stays_one() -> None:
 
 
 def test_session_stays_where_it_was_put_first() -> None:
-    """Another parent, or none, changes nothing."""
+    """A later call with another parent, or none, changes nothing."""
     directory = Directory()
 
     assert "a" == claim(directory, "s", "a")
@@ -44,15 +44,15 @@ def test_session_stays_where_it_was_put_first() -> None:
 
 
 def test_root_that_names_a_parent_later_stays_a_root() -> None:
-    """What it had submitted is served under its own name."""
+    """Its earlier inferences are served under its own name."""
     directory = Directory()
 
     assert "s" == claim(directory, "s")
     assert "s" == claim(directory, "s", "a")
 
 
-def test_cycles_end_at_whoever_was_named_first() -> None:
-    """Of two that name each other, and of one that names itself."""
+def test_cycle_ends_at_the_session_that_was_named_first() -> None:
+    """Two sessions may name each other, or one itself."""
     directory = Directory()
 
     assert ["b", "b"] == [claim(directory, "a", "b"), claim(directory, "b", "a")]
@@ -60,7 +60,7 @@ def test_cycles_end_at_whoever_was_named_first() -> None:
 
 
 def test_deepest_generation_has_an_application_of_its_own() -> None:
-    """What spawns itself for ever begins anew, again and again."""
+    """A session that spawns itself forever starts a new application at each limit."""
     directory = Directory()
     roots = [claim(directory, "0")]
     roots += [claim(directory, str(n + 1), str(n)) for n in range(2 * DEEPEST + 2)]
@@ -71,7 +71,7 @@ def test_deepest_generation_has_an_application_of_its_own() -> None:
 
 
 def test_longest_known_name_decides() -> None:
-    """A fork that went its own way is found by its own name, a new one by what it has in common."""
+    """A fork is found by its own name, and a new one by the shared part."""
     directory = Directory()
     directory.name_conversation("t", [b"short"], "a")
     directory.name_conversation("t", [b"long"], "b")
@@ -81,8 +81,8 @@ def test_longest_known_name_decides() -> None:
     assert directory.find_conversation("t", [b"unknown"]) is None
 
 
-def test_name_of_two_applications_is_nobody_s() -> None:
-    """Thousands of unrelated calls say the same, and are answered the same: none is joined."""
+def test_name_of_two_applications_matches_neither() -> None:
+    """Unrelated calls with equal words and answers must not be joined."""
     directory = Directory()
     directory.name_conversation("t", [b"hello"], "a")
     directory.name_conversation("t", [b"hello"], "a")
@@ -93,8 +93,8 @@ def test_name_of_two_applications_is_nobody_s() -> None:
     assert "" == directory.find_conversation("t", [b"hello", b"shorter"])
 
 
-def test_name_that_was_asked_for_longest_ago_goes() -> None:
-    """The directory does not grow with the service's age."""
+def test_least_recently_used_name_is_evicted() -> None:
+    """The directory must not grow with the service's age."""
     directory = Directory(most=2)
     directory.name_conversation("t", [b"1"], "a")
     directory.name_conversation("t", [b"2"], "b")
@@ -109,8 +109,8 @@ def test_name_that_was_asked_for_longest_ago_goes() -> None:
     )
 
 
-def test_tenant_that_names_ever_more_loses_its_own() -> None:
-    """Nobody pushes out what others have named."""
+def test_tenant_evicts_only_its_own_names() -> None:
+    """A tenant cannot evict the names of others."""
     directory = Directory(most=100)
     directory.name_conversation("few", [b"name"], "a")
     for number in range(1_000):
@@ -124,8 +124,8 @@ def test_tenant_that_names_ever_more_loses_its_own() -> None:
     assert directory.find_conversation("other", [b"name"]) is None
 
 
-def test_new_directory_is_told_and_contradicts_nothing() -> None:
-    """What it heard itself is newer."""
+def test_new_directory_accepts_entries_and_keeps_newer_ones() -> None:
+    """The directory's own entries are newer."""
     directory = Directory()
     claim(directory, "s")
     directory.restore_names("t", [(b"s", "old"), (b"t", "root")])
@@ -136,7 +136,7 @@ def test_new_directory_is_told_and_contradicts_nothing() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9) | st.none()), max_size=60))
 def test_whole_family_is_one_application(calls: list[tuple[int, int | None]]) -> None:
-    """Whatever the order: a session has one application for good, and so has who it named first."""
+    """In any order of calls a session keeps one application, shared with its first named parent."""
     directory = Directory()
     seen: dict[int, str] = {}
     for session, parent in calls:

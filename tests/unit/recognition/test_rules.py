@@ -1,4 +1,4 @@
-"""Rules: which application a call names, in whatever way it does."""
+"""Rules that find the application of a call in its headers and fields."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ OURS = Harness("ours", session=("x-run",), parent=("x-parent",), application_cla
 def recognize(
     headers: dict[str, str], fields: dict[str, Any] | None = None, *more_rules: str
 ) -> Recognized | None:
-    """Return what the default rules, and more, make of a call."""
+    """Return the result of the default rules and additional ones."""
     recognizer = Recognizer((*DEFAULT_RULES, *more_rules), [OURS], "justitia.application")
     return recognizer.recognize(headers, fields or {})
 
@@ -39,7 +39,7 @@ def recognize(
         ({"session-id": "s", "thread-id": "s"}, {}, "codex", "codex/s", "codex"),
         ({"session_id": "s", "originator": "codex_cli_rs"}, {}, "codex", "codex/s", "codex"),
         ({"session_id": "s", "user-agent": "Codex Desktop/1"}, {}, "codex", "codex/s", "codex"),
-        # Any client may name its session so.
+        # Any client may use this name for its session.
         ({"session_id": "s"}, {}, "session-id", "session-id/s", None),
         ({"session-id": "s", "user-agent": "pi/1.6.0 (linux)"}, {}, "pi", "pi/s", "pi"),
         ({"x-session-affinity": "s", "user-agent": "pi/1.6.0"}, {}, "pi", "pi/s", "pi"),
@@ -58,7 +58,7 @@ def test_call_is_recognised_by_what_it_says(
     application_id: str | None,
     application_class: str | None,
 ) -> None:
-    """A harness gives the class, too; what is no id of ours becomes a digest."""
+    """A harness also determines the class; foreign ids are replaced by a digest."""
     found = recognize(headers, fields)
 
     assert found is not None
@@ -67,7 +67,7 @@ def test_call_is_recognised_by_what_it_says(
 
 
 def test_first_rule_that_knows_the_call_decides() -> None:
-    """The order is the operator's."""
+    """The operator sets the order."""
     headers = {"x-justitia-application": "a", "x-run": "7", "session-id": "s"}
     fields = {"metadata": {"session_id": "m"}, "user": "u"}
     orders = [("header", "user"), ("user", "header"), ("harness", "metadata"), ("headers",)]
@@ -80,7 +80,7 @@ def test_first_rule_that_knows_the_call_decides() -> None:
 
 @pytest.mark.parametrize("field", PERSONAL)
 def test_field_that_names_a_person_counts_only_where_it_is_asked_for(field: str) -> None:
-    """And no id holds its value: it may be somebody's address."""
+    """The value may be an e-mail address, so no id contains it."""
     assert recognize({}, {field: "ann@example.com"}) is None
     found = recognize({}, {field: "ann@example.com"}, field)
     again = recognize({}, {field: "ann@example.com"}, field)
@@ -95,7 +95,7 @@ def test_field_that_names_a_person_counts_only_where_it_is_asked_for(field: str)
     "value", ["Billing (prod) #3", "x" * 600, "Büro", "a|b", "a\nb", " ", "\ud800"]
 )
 def test_metadata_of_another_form_becomes_a_digest(field: str, value: str) -> None:
-    """Other programs write names of their own into it, and their users could not change them."""
+    """Users of another program cannot change the metadata that it sends."""
     found = recognize({}, {"metadata": {field: value}})
     other = recognize({}, {"metadata": {field: value + "x"}})
 
@@ -116,8 +116,8 @@ def test_metadata_of_another_form_becomes_a_digest(field: str, value: str) -> No
         {"metadata": {"user_id": "somebody"}},
     ],
 )
-def test_other_metadata_names_nothing(fields: dict[str, Any]) -> None:
-    """A caller's own metadata is its own."""
+def test_other_metadata_is_ignored(fields: dict[str, Any]) -> None:
+    """A caller's own metadata is not interpreted."""
     assert recognize({"baggage": "x=1,,=,justitia.application="}, fields) is None
 
 
@@ -126,7 +126,7 @@ def test_other_metadata_names_nothing(fields: dict[str, Any]) -> None:
     [
         # Since 0.147 a sub-agent of Codex sends the session of the root.
         ({"session-id": "r", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "r", None),
-        # Before, its own.
+        # Earlier versions send the sub-agent's own session.
         ({"session-id": "t", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
         ({"thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
         ({"thread-id": "r"}, "r", None),
@@ -135,7 +135,7 @@ def test_other_metadata_names_nothing(fields: dict[str, Any]) -> None:
 def test_codex_names_its_root_or_a_parent(
     headers: dict[str, str], application_id: str, parent: str | None
 ) -> None:
-    """A session that says whose it is has an application of its own only as a root."""
+    """Only a root session has a separate application."""
     found = recognize(headers)
 
     assert found is not None
@@ -153,8 +153,8 @@ def test_codex_names_its_root_or_a_parent(
         ({"x-justitia-application": "a", "x-justitia-final": "1"}, False),
     ],
 )
-def test_final_marker_says_that_nothing_more_comes(headers: dict[str, str], final: bool) -> None:
-    """Ours counts with every rule, a harness's own with its sessions."""
+def test_final_marker_closes_the_application(headers: dict[str, str], final: bool) -> None:
+    """The service's marker counts with every rule, a harness's marker only with its sessions."""
     found = recognize(headers)
 
     assert found is not None
@@ -165,8 +165,8 @@ def test_final_marker_says_that_nothing_more_comes(headers: dict[str, str], fina
     st.sampled_from([one for one in HARNESSES if one.run or one.session]),
     st.text(min_size=1, max_size=200),
 )
-def test_whatever_a_harness_sends_is_an_id(harness: Harness, value: str) -> None:
-    """Its user could not change it: an error would lock the harness out."""
+def test_any_session_id_of_a_harness_is_accepted(harness: Harness, value: str) -> None:
+    """The user cannot change it, so an error would lock the harness out."""
     header = (*harness.run, *harness.session)[0]
     found = recognize({header: value})
 

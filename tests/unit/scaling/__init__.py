@@ -1,1 +1,1 @@
-"""How many replicas are wanted, without Ray and without a clock."""
+"""Tests of the replica count without Ray and without a clock."""

@@ -1,4 +1,4 @@
-"""The demand that is read from a queue."""
+"""The demand for replicas computed from a queue."""
 
 import pytest
 
@@ -14,22 +14,21 @@ ONE = 155
 
 @pytest.fixture
 def driver() -> CoreDriver:
-    """A driver of an empty queue, with no replica."""
+    """Core driver with an empty queue and no replica."""
     return CoreDriver(SchedulerCore(timeouts=PATIENT))
 
 
 def read(driver: CoreDriver) -> Demand:
-    """Return the demand at the driver's instant."""
+    """Return the demand at the driver's time."""
     return read_demand(driver.core, driver.now, HOLD_S)
 
 
 def test_empty_queue_asks_for_nothing(driver: CoreDriver) -> None:
-    """Nothing is there."""
     assert Demand(at=100.0) == read(driver)
 
 
-def test_work_is_what_waits_what_runs_and_what_is_expected_beyond(driver: CoreDriver) -> None:
-    """An application of four equal inferences, of which one runs and one waits."""
+def test_work_is_the_sum_of_waiting_running_and_expected_inferences(driver: CoreDriver) -> None:
+    """Of four equal inferences one runs and one waits."""
     driver.open("a", 4 * ONE)
     driver.submit("x")
     driver.pull(kv=25)
@@ -43,8 +42,8 @@ def test_work_is_what_waits_what_runs_and_what_is_expected_beyond(driver: CoreDr
     assert demand.held_tokens + 20 == demand.usable_kv_tokens
 
 
-def test_closed_application_is_expected_to_ask_for_nothing_more(driver: CoreDriver) -> None:
-    """Its prediction was wrong, or it was given up."""
+def test_closed_application_has_no_expected_work(driver: CoreDriver) -> None:
+    """Its prediction was wrong, or its owner has given it up."""
     driver.open("a", 4 * ONE)
     driver.submit("x")
     driver.handle(ev.ApplicationClosed("a"))
@@ -53,7 +52,7 @@ def test_closed_application_is_expected_to_ask_for_nothing_more(driver: CoreDriv
 
 
 def test_idle_application_counts_for_as_long_as_a_tool_gap_may_take(driver: CoreDriver) -> None:
-    """An agent that never closes is not to keep a replica for ten minutes."""
+    """An agent that never closes its application must not keep a replica for ten minutes."""
     driver.open("a", 4 * ONE)
     before = read(driver)
     driver.now += HOLD_S
@@ -67,7 +66,7 @@ def test_idle_application_counts_for_as_long_as_a_tool_gap_may_take(driver: Core
 
 
 def test_replica_that_drains_does_not_serve(driver: CoreDriver) -> None:
-    """What runs there goes on; nothing more is given to it."""
+    """Running inferences continue, but no new ones are granted to the replica."""
     driver.open("a", ONE)
     driver.submit("x")
     driver.pull(kv=100)
@@ -78,7 +77,7 @@ def test_replica_that_drains_does_not_serve(driver: CoreDriver) -> None:
 
 
 def test_waiting_application_has_a_promise(driver: CoreDriver) -> None:
-    """It is that of its outlook, as work."""
+    """The promise is the predicted start of its outlook, converted to work."""
     driver.open("a", ONE)
     driver.submit("x")
     driver.pull(kv=25)

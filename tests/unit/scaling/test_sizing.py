@@ -1,4 +1,4 @@
-"""The number of replicas that a demand asks for; the rates are those that are guessed at first."""
+"""The number of replicas for a demand, with the initial guesses of the service rates."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,12 +19,12 @@ from justitia_ray.scaling.sizing import (
 KV = 10_000
 SEATS = 100
 RATE = 0.7 * KV / USUAL_ITERATION_S
-"""KV token-time a second that a replica is taken to serve before any is measured."""
+"""KV token-time per second that a replica is assumed to serve before any measurement."""
 RULES = SizingRules(minimum=0, maximum=10, target_drain_s=60.0, load_s=0.0)
 
 
 def demand(replicas: int = 1, **more: Any) -> Demand:
-    """Return a demand with so many inferences that they would fill any number of replicas."""
+    """Return a demand with enough inferences to fill any number of replicas."""
     usual: dict[str, Any] = {
         "at": 0.0,
         "applications": 1,
@@ -44,12 +44,12 @@ def size(wanted: Demand, rules: SizingRules = RULES, fleet: Fleet | None = None)
 
 
 def test_every_reason_has_a_sentence() -> None:
-    """The list is closed, and operators read it."""
+    """The list of reasons is closed, and operators read the sentences."""
     assert {*WHY_SO_MANY} == {*SizeReason}
 
 
-def test_nothing_open_wants_the_minimum() -> None:
-    """An empty queue is the one reason to have none."""
+def test_empty_queue_wants_the_minimum() -> None:
+    """Only an empty queue justifies zero replicas."""
     nothing = demand(applications=0, waiting=0)
 
     assert (0, SizeReason.NOTHING) == (size(nothing).wanted, size(nothing).reason)
@@ -64,23 +64,23 @@ def test_nothing_open_wants_the_minimum() -> None:
         pytest.param({"applications": 0, "waiting": 0, "running": 1}, id="a call that runs"),
     ],
 )
-def test_anything_there_wants_one(there: dict[str, int]) -> None:
-    """Serve's own count is 0 for all of these: our queue and our connections hold the calls."""
+def test_any_open_application_wants_one_replica(there: dict[str, int]) -> None:
+    """Serve counts 0 requests here, because the queue holds the calls."""
     assert (1, SizeReason.OPEN) == (
         size(demand(0, **there)).wanted,
         size(demand(0, **there)).reason,
     )
 
 
-def test_first_start_from_zero_is_one_whatever_waits() -> None:
-    """Of a replica that was never seen nobody knows how much it serves."""
+def test_first_start_from_zero_is_one_replica() -> None:
+    """The service rate of a replica is unknown before the first one has run."""
     decision = size(demand(0, queued=1e12))
 
     assert (1, None) == (decision.wanted, decision.replica_kv_per_s)
 
 
-def test_later_start_from_zero_is_as_many_as_the_work_asks_for() -> None:
-    """What one served is known from before."""
+def test_later_start_from_zero_fits_the_work() -> None:
+    """The rate was measured before."""
     sizer = Sizer()
     sizer.size(demand(1), RULES, Fleet())
     decision = sizer.size(demand(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())
@@ -89,7 +89,7 @@ def test_later_start_from_zero_is_as_many_as_the_work_asks_for() -> None:
 
 
 def test_work_over_rate_and_target_is_the_number() -> None:
-    """240 replica-seconds in 60 s: four, whatever it is made of."""
+    """240 replica-seconds in 60 s need four replicas, whatever the work consists of."""
     part = RATE * 60 * 4 / 3
     decision = size(demand(1, queued=part, in_flight=part, expected_more=part))
 
@@ -98,7 +98,7 @@ def test_work_over_rate_and_target_is_the_number() -> None:
 
 
 def test_drain_time_is_of_the_replicas_that_serve_and_after_the_loading_time_of_the_first() -> None:
-    """A queue without a replica waits for one first."""
+    """A queue without a replica first waits until one has loaded."""
     work, rules = RATE * 100, replace(RULES, load_s=30.0)
     sizer = Sizer()
     with_two = sizer.size(demand(2, queued=work), rules, Fleet())
@@ -110,15 +110,15 @@ def test_drain_time_is_of_the_replicas_that_serve_and_after_the_loading_time_of_
 
 
 def test_wanted_is_within_the_limits_and_asked_is_not() -> None:
-    """An operator sees what the limit costs."""
+    """An operator sees how many replicas the limit withholds."""
     decision = size(demand(1, queued=RATE * 60 * 40))
 
     assert (10, 40) == (decision.wanted, decision.asked)
     assert 40 == size(demand(1, queued=RATE * 60 * 40), replace(RULES, maximum=None)).wanted
 
 
-def test_what_is_served_before_another_could_be_loaded_starts_none() -> None:
-    """Two replicas serve 200 replica-seconds in 100 s; one of three would come too late."""
+def test_work_served_within_the_loading_time_starts_none() -> None:
+    """Two replicas serve 200 replica-seconds in 100 s; a third one would be ready too late."""
     rules = replace(RULES, load_s=100.0)
     soon_gone = demand(2, queued=RATE * 200)
 
@@ -126,8 +126,8 @@ def test_what_is_served_before_another_could_be_loaded_starts_none() -> None:
     assert 4 == size(soon_gone, RULES).wanted
 
 
-def test_measured_loading_time_goes_before_that_of_the_rules() -> None:
-    """A guess is for the time before the first start."""
+def test_measured_loading_time_replaces_the_configured_one() -> None:
+    """The configured time is used until the first start."""
     soon_gone = demand(2, queued=RATE * 200)
 
     assert 2 == size(soon_gone, RULES, Fleet(load_s=100.0)).wanted
@@ -135,17 +135,17 @@ def test_measured_loading_time_goes_before_that_of_the_rules() -> None:
 
 
 def test_longer_loading_time_asks_for_fewer() -> None:
-    """What is left then may take as long again: a start is to be worth its loading."""
+    """A start must be worth its loading time, so the remaining work may take as long again."""
     backlog = demand(1, queued=RATE * 700)
     quick = size(backlog, replace(RULES, load_s=10.0))
     slow = size(backlog, replace(RULES, load_s=200.0))
 
     assert 10 == quick.wanted
-    assert 3 == slow.wanted  # 700 − 200 replica-seconds are left, in 200 s
+    assert 3 == slow.wanted  # 700 − 200 replica-seconds are left for 200 s
 
 
 def test_replicas_that_load_count_for_half_of_the_time_and_are_not_asked_for_twice() -> None:
-    """Otherwise each second of loading would ask for the same ones again."""
+    """Otherwise every second of loading would request the same replicas again."""
     rules = replace(RULES, load_s=60.0)
     backlog = demand(1, queued=RATE * 60 * 4)
     first = size(backlog, rules)
@@ -156,7 +156,7 @@ def test_replicas_that_load_count_for_half_of_the_time_and_are_not_asked_for_twi
 
 
 def test_queue_that_lasts_for_longer_than_a_loading_is_drained_within_the_target() -> None:
-    """Callers that wait for each answer keep a short queue for ever; it is not gone by then."""
+    """Callers that wait for each answer keep a short queue forever."""
     sizer, rules = Sizer(), replace(RULES, load_s=100.0, target_drain_s=10.0)
     wanted = [
         sizer.size(demand(1, at=float(at), queued=RATE * 40), rules, Fleet()).wanted
@@ -177,15 +177,15 @@ def test_more_replicas_than_the_inferences_fill_are_not_asked_for() -> None:
     assert (2, SizeReason.USABLE) == (decision.wanted, decision.reason)
 
 
-def test_seats_fill_a_replica_as_kv_does() -> None:
-    """Short prompts take seats and hardly any KV."""
+def test_seats_limit_a_replica_like_kv() -> None:
+    """Short prompts occupy seats and hardly any KV."""
     short = demand(1, queued=RATE * 600, sequences=250, usable_kv_tokens=100)
 
     assert (3, SizeReason.USABLE) == (size(short).wanted, size(short).reason)
 
 
-def test_inflow_above_what_is_served_asks_for_more() -> None:
-    """A queue that is short now and grows each second is no short queue."""
+def test_inflow_above_the_service_rate_adds_replicas() -> None:
+    """A short queue that grows every second needs more replicas."""
     sizer, served = Sizer(), 0.0
     for second in range(3_000):
         served = RATE * 2 * second
@@ -196,8 +196,8 @@ def test_inflow_above_what_is_served_asks_for_more() -> None:
     assert 3 == decision.wanted
 
 
-def test_load_that_has_gone_keeps_no_more_than_what_is_left_fills() -> None:
-    """The inflow is remembered for minutes; one caller that calls on needs one replica."""
+def test_past_load_keeps_only_replicas_that_the_rest_can_fill() -> None:
+    """The inflow is averaged over minutes, but a single remaining caller needs one replica."""
     sizer = Sizer()
     for second in range(1_000):
         busy = demand(4, at=float(second), served=RATE * 4 * second)
@@ -207,8 +207,8 @@ def test_load_that_has_gone_keeps_no_more_than_what_is_left_fills() -> None:
     assert 1 == sizer.size(one, RULES, Fleet()).wanted
 
 
-def test_readings_of_one_moment_tell_of_no_rate() -> None:
-    """What was served in no time would be served at any speed."""
+def test_simultaneous_readings_measure_no_rate() -> None:
+    """Without elapsed time the rate would be infinite."""
     sizer = Sizer()
     sizer.size(demand(1), RULES, Fleet())
     decision = sizer.size(demand(1, at=5e-324, served=2.0, held_tokens=2), RULES, Fleet())
@@ -218,7 +218,7 @@ def test_readings_of_one_moment_tell_of_no_rate() -> None:
 
 
 def test_service_of_full_replicas_is_measured() -> None:
-    """A guess counts for 20 replica-seconds, and for ever less."""
+    """The guess has the weight of 20 replica-seconds, which decreases with measurements."""
     sizer = Sizer()
     for second in range(2_000):
         full = demand(2, at=float(second), served=1_000.0 * second, running=100, held_tokens=2 * KV)
@@ -227,8 +227,8 @@ def test_service_of_full_replicas_is_measured() -> None:
     assert 500.0 == pytest.approx(decision.replica_kv_per_s, rel=0.05)
 
 
-def test_service_of_idle_replicas_is_no_measure_of_full_ones() -> None:
-    """A quiet night says nothing of how much a replica could serve."""
+def test_idle_replicas_do_not_lower_the_measured_rate() -> None:
+    """The service of idle replicas does not show their capacity."""
     sizer = Sizer()
     for second in range(2_000):
         quiet = demand(2, at=float(second), served=10.0 * second, waiting=0, held_tokens=10)
@@ -238,8 +238,8 @@ def test_service_of_idle_replicas_is_no_measure_of_full_ones() -> None:
     assert decision.replica_kv_per_s > 1_000.0
 
 
-def test_scheduler_that_counts_anew_is_no_inflow() -> None:
-    """The total of a new scheduler begins at 0."""
+def test_restarted_count_is_not_an_inflow() -> None:
+    """A new scheduler's total starts at 0."""
     sizer = Sizer()
     sizer.size(demand(1, served=1e9), RULES, Fleet())
     decision = sizer.size(demand(1, at=1.0, served=0.0), RULES, Fleet())
@@ -247,16 +247,16 @@ def test_scheduler_that_counts_anew_is_no_inflow() -> None:
     assert 0.0 == decision.inflow_kv_per_s
 
 
-# --- what was promised
+# --- promises
 
 
 def promised(at: float, replicas: int, replica_s: float, **more: Any) -> Demand:
-    """Return a demand that has no work but a promise, which takes so many replica-seconds."""
+    """Return a demand without work but with a promise of this many replica-seconds."""
     return demand(replicas, at=at, promises={"a": RATE * replica_s}, **more)
 
 
 def test_promise_beyond_the_target_keeps_its_replicas() -> None:
-    """400 replica-seconds were promised in 100 s by four: until they are served all four stay."""
+    """Four replicas promised 400 replica-seconds in 100 s, so all four must stay."""
     sizer = Sizer()
     first = sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())
     later = sizer.size(promised(50.0, 4, 200.0), RULES, Fleet())
@@ -268,14 +268,14 @@ def test_promise_beyond_the_target_keeps_its_replicas() -> None:
 
 
 def test_promise_within_the_target_lets_replicas_go() -> None:
-    """20 s by four are 80 replica-seconds: two serve them within the target of 60 s."""
+    """20 s of four replicas are 80 replica-seconds, which two serve within 60 s."""
     decision = size(promised(0.0, 4, 80.0))
 
     assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)
 
 
 def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
-    """How many more are started is for the work to say."""
+    """The work, not the promise, determines how many more start."""
     sizer = Sizer()
     sizer.size(promised(0.0, 2, 200.0), RULES, Fleet())
     late = sizer.size(promised(500.0, 2, 200.0), RULES, Fleet())
@@ -284,7 +284,7 @@ def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
 
 
 def test_promise_is_made_anew_once_an_application_has_started_and_waits_again() -> None:
-    """The first one was kept."""
+    """The first promise was kept."""
     sizer = Sizer()
     sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())
     sizer.size(demand(4, at=90.0), RULES, Fleet())

@@ -1,1 +1,1 @@
-"""The stores without Redis."""
+"""Tests of the stores without Redis."""

@@ -17,7 +17,7 @@ ID = NEW.record.key_id
 
 
 async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
-    """What Redis holds lets nobody in."""
+    """The content of Redis gives no access."""
     store = FakeKeyStore()
 
     assert await store.add(RECORD)
@@ -28,7 +28,7 @@ async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
 
 
 async def test_taken_id_is_not_written_over() -> None:
-    """Somebody's key would end by the making of another's."""
+    """Creating a key must not invalidate another one."""
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -37,7 +37,7 @@ async def test_taken_id_is_not_written_over() -> None:
 
 
 async def test_revoked_key_is_gone_once() -> None:
-    """Who revokes learns whether there was anything to revoke."""
+    """The caller learns whether the key existed."""
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -46,7 +46,7 @@ async def test_revoked_key_is_gone_once() -> None:
 
 
 async def test_damaged_entries_are_left_out_and_named() -> None:
-    """One of them must not lock out the others; a key that somebody put there is not shown."""
+    """One damaged entry must not invalidate the others, and a plain key in it is not shown."""
     store = FakeKeyStore()
     await store.add(RECORD)
     store.raw.hset(KEY, "0" * 8, "{")
@@ -64,7 +64,7 @@ async def test_damaged_entries_are_left_out_and_named() -> None:
 
 
 async def test_damaged_entry_can_be_revoked() -> None:
-    """Otherwise it would be named for ever."""
+    """Otherwise the entry would be reported forever."""
     store = FakeKeyStore()
     store.raw.hset(KEY, ID, "{")
 
@@ -72,7 +72,7 @@ async def test_damaged_entry_can_be_revoked() -> None:
 
 
 async def test_key_of_another_type_is_refused_by_name() -> None:
-    """Somebody else's data are not written to."""
+    """The Redis key may hold another program's data."""
     store = FakeKeyStore()
     store.raw.set(KEY, "x")
     for call in (store.load(), store.add(RECORD), store.revoke(ID)):
@@ -82,8 +82,8 @@ async def test_key_of_another_type_is_refused_by_name() -> None:
     assert "x" == store.raw.get(KEY)
 
 
-async def test_redis_that_is_away_is_a_sentence() -> None:
-    """Callers keep what they have loaded."""
+async def test_unreachable_redis_is_one_sentence() -> None:
+    """Callers continue with the loaded keys."""
     store = FakeKeyStore()
     store.away = True
     for call in (store.load(), store.add(RECORD), store.revoke(ID)):
@@ -93,8 +93,8 @@ async def test_redis_that_is_away_is_a_sentence() -> None:
         assert AWAY == str(failed.value)
 
 
-def test_keys_of_an_application_are_not_those_of_a_model() -> None:
-    """Both lie in one Redis; a slash parts a model's name from its application's."""
+def test_application_keys_and_model_keys_are_separate() -> None:
+    """Both are in one Redis; a slash separates the model's name from the application's."""
     assert KEY == ApplicationKeys("app").api_keys
     assert not any(KEY == key for key in vars(Keys("app/keys")).values())
     for name in ("", "app/m", "{app}", "a b"):

@@ -1,4 +1,4 @@
-"""Data of earlier versions are brought to this one's form, without Redis."""
+"""Stored data of earlier versions are migrated, tested without Redis."""
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.snapshot import restore
@@ -8,12 +8,12 @@ from tests.unit.store.version_one import APPLICATION, CLOCK, SESSION
 
 
 def test_there_is_a_step_from_every_earlier_version() -> None:
-    """A version without one would be refused for ever by every scheduler that comes later."""
+    """Without a step, data of that version would be refused forever."""
     assert list(range(1, SCHEMA_VERSION)) == sorted(MIGRATIONS)
 
 
 def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
-    """They lack what was added while the version stayed 1."""
+    """They lack fields that were added while the version stayed 1."""
     records = migrated(1, Records(CLOCK, {"a": APPLICATION, "gone": SESSION}))
     core = SchedulerCore()
     core.recover({}, 1_000.0)
@@ -29,7 +29,10 @@ def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
 
 
 def test_what_version_1_did_write_is_kept() -> None:
-    """Its last releases wrote almost everything: a step fills in, it does not replace."""
+    """The last releases of version 1 wrote almost every field.
+
+    A step only fills in missing ones.
+    """
     clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {}}
     application = APPLICATION | {"replicas": ["r0"], "kv_token_time": 3.0}
     records = migrated(1, Records(clock, {"a": application}))
@@ -39,7 +42,7 @@ def test_what_version_1_did_write_is_kept() -> None:
 
 
 def test_ids_of_version_2_get_their_tenants() -> None:
-    """Two tenants had to choose different ids then; counts by application begin anew."""
+    """Tenants had to choose different ids in version 2; counts by application start anew."""
     clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
     search = APPLICATION | {"tenant": "acme/search"}
     records = migrated(2, Records(clock, {"a": APPLICATION, "b": search, "gone": SESSION}))
@@ -49,8 +52,8 @@ def test_ids_of_version_2_get_their_tenants() -> None:
     assert search == records.applications["acme/search|b"]
 
 
-def test_record_that_is_damaged_is_left_for_its_reader_to_name() -> None:
-    """A step that failed at it would name neither the application nor the field."""
+def test_damaged_record_is_left_to_its_reader() -> None:
+    """The reader's error names the application and the field."""
     damaged = {"state": "open"}
 
     assert {"default|a": damaged} == migrated(1, Records(None, {"a": damaged})).applications

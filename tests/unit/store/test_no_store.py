@@ -1,11 +1,11 @@
-"""Without a store nothing is kept but the rise of epochs."""
+"""Without a store only the increase of epochs is guaranteed."""
 
 from justitia_ray.store.prediction_store import PredictionMemory
 from justitia_ray.store.scheduler_store import NoStore, StoredState
 
 
-async def test_epochs_are_the_wall_clocks_and_rise_above_what_is_known() -> None:
-    """Nobody listens to an epoch that is not above the last one, also after a clock set back."""
+async def test_epochs_follow_the_wall_clock_and_always_increase() -> None:
+    """Epochs that are not above the last one are ignored, also after the clock was set back."""
     first = await NoStore(lambda: 1_790_000_000.5).become_leader()
     behind = NoStore(lambda: 1_780_000_000.0)
 
@@ -14,8 +14,8 @@ async def test_epochs_are_the_wall_clocks_and_rise_above_what_is_known() -> None
     assert first + 1 == await behind.become_leader(above=first)
 
 
-async def test_what_is_saved_is_not_there_for_the_next_one() -> None:
-    """What it means: order is lost with the scheduler."""
+async def test_saved_state_is_not_available_to_the_next_scheduler() -> None:
+    """The order of applications is lost with the scheduler."""
     store = NoStore()
     epoch = await store.become_leader()
 
@@ -23,8 +23,8 @@ async def test_what_is_saved_is_not_there_for_the_next_one() -> None:
     assert StoredState(None, {}, None, {}) == await store.load()
 
 
-async def test_observations_have_the_form_and_order_of_a_streams_ids() -> None:
-    """The learner reads on after the last one it saw, and takes their time from the id."""
+async def test_observation_ids_have_the_form_and_order_of_stream_ids() -> None:
+    """The learner continues after the last id that it read and takes the time from the id."""
     wall = iter([1_790_000_000.0, 1_790_000_000.0, 1_780_000_000.0, 1_790_000_001.0])
     memory = PredictionMemory(lambda: next(wall))
     await memory.add_observed([{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}])

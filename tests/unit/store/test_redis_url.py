@@ -1,4 +1,4 @@
-"""Every form of `redis_url` is read, or refused without being quoted."""
+"""Every form of `redis_url` is parsed, or refused without being quoted."""
 
 import pytest
 
@@ -39,7 +39,7 @@ from justitia_ray.store.redis_url import Setup, read_redis_url
     ],
 )
 def test_forms(url: str, expected: tuple[object, ...], address: str) -> None:
-    """What is not read here is left out when the client is made, without a word."""
+    """A part that is not parsed would be silently ignored by the client."""
     read = read_redis_url(url)
 
     assert expected == (read.setup, read.tls, read.hosts, read.service, read.db)
@@ -55,8 +55,8 @@ def test_forms(url: str, expected: tuple[object, ...], address: str) -> None:
         *("redis+cluster://h/3", "redis+cluster://,s3cret", "redis+cluster://h?password=s3cret"),
     ],
 )
-def test_what_cannot_be_read_is_refused_unseen(url: str) -> None:
-    """A password with a slash or a blank in it is what makes many a URL unreadable."""
+def test_invalid_url_is_refused_without_being_quoted(url: str) -> None:
+    """A password with a slash or a space makes many a URL invalid."""
     with pytest.raises(ConfigError, match="redis_url") as refused:
         read_redis_url(url)
 

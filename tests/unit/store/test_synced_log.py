@@ -1,4 +1,4 @@
-"""Which files of an embedded Redis are put on the disk, and what happens when the disk fails."""
+"""Files of the embedded Redis are synced to disk, and disk failures are handled."""
 
 import errno
 import logging
@@ -15,7 +15,7 @@ from justitia_ray.store.synced_log import SyncedLog, keep_synced
 
 
 class Rewrites:
-    """A server that writes its data to a new file, when it can."""
+    """Server that writes its data to a new file, unless told to fail."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -28,13 +28,12 @@ class Rewrites:
 
 @pytest.fixture
 def rewrites() -> Rewrites:
-    """The server."""
     return Rewrites()
 
 
 @pytest.fixture
 def log(tmp_path: Path, rewrites: Rewrites) -> Iterator[SyncedLog]:
-    """The files of a server."""
+    """The log files of a server."""
     log = SyncedLog(tmp_path, rewrites)
     yield log
     log.close()
@@ -42,7 +41,7 @@ def log(tmp_path: Path, rewrites: Rewrites) -> Iterator[SyncedLog]:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the files that were put on the disk."""
+    """Sizes of the files that were synced to disk."""
     sizes: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda number: sizes.append(os.fstat(number).st_size))
     return sizes
@@ -65,10 +64,8 @@ def test_files_are_put_on_the_disk_when_they_have_grown_or_are_new(
     assert 0 == rewrites.asked
 
 
-def test_files_of_redis_7_are_put_on_the_disk(
-    tmp_path: Path, log: SyncedLog, synced: list[int]
-) -> None:
-    """It keeps several, in a directory of their own."""
+def test_files_of_redis_7_are_synced(tmp_path: Path, log: SyncedLog, synced: list[int]) -> None:
+    """Redis 7 keeps several files in a directory."""
     folder = tmp_path / "appendonlydir"
     folder.mkdir()
     (folder / "appendonly.aof.1.incr.aof").write_bytes(b"x" * 30)
@@ -77,10 +74,10 @@ def test_files_of_redis_7_are_put_on_the_disk(
     assert [30] == synced
 
 
-def test_files_stay_open_until_they_are_gone(
+def test_files_stay_open_until_they_are_deleted(
     tmp_path: Path, log: SyncedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux says to those that have it open that a file could not be put on the disk."""
+    """Linux reports a failed write only to processes that have the file open."""
     numbers: list[int] = []
     monkeypatch.setattr(os, "fsync", numbers.append)
     file = tmp_path / "appendonly.aof"
@@ -96,14 +93,14 @@ def test_files_stay_open_until_they_are_gone(
         os.fstat(numbers[0])
 
 
-def test_disk_that_has_failed_is_given_all_data_once_it_takes_something(
+def test_all_data_is_rewritten_after_a_disk_failure(
     tmp_path: Path,
     log: SyncedLog,
     rewrites: Rewrites,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What it has not taken counts as written from then on."""
+    """After a failed sync the kernel treats the unwritten data as written."""
     (tmp_path / "appendonly.aof").write_bytes(b"x")
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", _fail)
@@ -123,10 +120,10 @@ def test_disk_that_has_failed_is_given_all_data_once_it_takes_something(
     assert 2 == rewrites.asked
 
 
-def test_process_without_descriptors_goes_on_to_put_files_on_the_disk(
+def test_syncing_continues_after_running_out_of_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[int]
 ) -> None:
-    """The thread would have ended for good, and said so in a traceback alone."""
+    """The syncing thread used to end with a traceback."""
     monkeypatch.setattr(synced_log, "_EVERY_S", 0.0)
     (tmp_path / "appendonly.aof").write_bytes(b"x" * 10)
     ended, glob, rounds = threading.Event(), Path.glob, 0

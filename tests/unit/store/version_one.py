@@ -1,4 +1,4 @@
-"""Records as the first releases wrote them, with schema version 1."""
+"""Records in the form of the first releases, with schema version 1."""
 
 CLOCK = {"virtual_time": 12.5, "kind": "served", "sequence": 9}
 APPLICATION = {
@@ -22,4 +22,4 @@ APPLICATION = {
     "state": "open",
 }
 SESSION = {"finish": 20.0, "weight": 2.0, "sequence": 1}
-"""Of an application that ended while GPS still owed it."""
+"""Session of an application that ended while GPS still owed it service."""
