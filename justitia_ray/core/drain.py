@@ -112,7 +112,8 @@ class _Slot(NamedTuple):
 class _Tenant:
     """A tenant's departures, its slots that are not due, and the places kept for those that are."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: ClientId) -> None:
+        self.name = name
         self.present = 0
         self.departures = Departures()
         self.slots: list[_Slot] = []
@@ -151,11 +152,11 @@ class Drain:
     def arrive(self, tenant: ClientId) -> None:
         """Count one more that is there."""
         self._present += 1
-        self._tenant(self._name(tenant)).present += 1
+        self._of(tenant).present += 1
 
     def depart(self, tenant: ClientId, now: Seconds) -> None:
         """Count one less, which left now."""
-        known = self._tenant(self._name(tenant))
+        known = self._of(tenant)
         self._present -= 1
         known.present -= 1
         self._all.depart(now, self._present)
@@ -182,8 +183,8 @@ class Drain:
             is_again: The caller was refused before.
         """
         self._advance(now)
-        name = self._name(tenant)
-        known = self._tenant(name)
+        known = self._of(tenant)
+        name = known.name
         outstanding = len(known.slots)
         departures = self._all if is_whole else known.departures
         if not outstanding:
@@ -216,7 +217,7 @@ class Drain:
         if not self._changes:
             return False
         self._advance(now)
-        known = self._tenant(self._name(tenant))
+        known = self._of(tenant)
         if known.kept:
             before = known.kept_of_whole
             known.give_up_one()
@@ -232,13 +233,13 @@ class Drain:
         if not self._changes:
             return Places()
         self._advance(now)
-        known = self._tenant(self._name(tenant))
+        known = self._of(tenant)
         others = self._kept_of_whole - known.kept_of_whole
         return Places(len(known.kept), others, len(known.slots))
 
     def _advance(self, now: Seconds) -> None:
         while self._changes and self._changes[0][0] <= now:
-            known = self._tenant(heapq.heappop(self._changes)[1])
+            known = self._tenants[heapq.heappop(self._changes)[1]]
             before = known.kept_of_whole
             known.advance(now)
             self._kept_of_whole += known.kept_of_whole - before
@@ -249,14 +250,13 @@ class Drain:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
 
-    def _name(self, tenant: ClientId) -> ClientId:
-        """Return the name in the table that a tenant is counted under."""
+    def _of(self, tenant: ClientId) -> _Tenant:
+        """Return what a tenant is counted under: its top node, or that of all once it is full."""
         top = tenant.partition(SEPARATOR)[0]
-        is_known = top in self._tenants or len(self._tenants) < _MAXIMUM_TENANTS
-        return top if is_known else _OTHER
-
-    def _tenant(self, name: ClientId) -> _Tenant:
-        tenant = self._tenants.get(name)
-        if tenant is None:
-            tenant = self._tenants[name] = _Tenant()
-        return tenant
+        known = self._tenants.get(top)
+        if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:
+            top = _OTHER
+            known = self._tenants.get(top)
+        if known is None:
+            known = self._tenants[top] = _Tenant(top)
+        return known

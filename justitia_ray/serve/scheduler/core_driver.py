@@ -58,6 +58,8 @@ class CoreDriver:
         self._metrics = metrics
         self._section = section
         self._clock = clock
+        self.now = clock.now
+        """Returns the instant at which an event would be handled."""
         self._timer: asyncio.TimerHandle | None = None
         """Calls at the core's next deadline, or before it."""
         self._timer_at: Seconds = 0.0
@@ -124,10 +126,6 @@ class CoreDriver:
         if self._metrics is not None:
             self._metrics.declare_series(self.core.state)
         self._set_timer()
-
-    def now(self) -> Seconds:
-        """Return the instant at which an event would be handled."""
-        return self._clock.now()
 
     def apply(
         self,
