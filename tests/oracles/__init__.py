@@ -1,1 +1,1 @@
-"""Independent models that the tests compare with."""
+"""Independent models with which tests compare the code."""

@@ -1,8 +1,8 @@
 """Exact fluid GPS over explicit sets, and the clock rules on top of it, in fractions.
 
-Written from the rules and not from the code that it checks: it keeps the work that each session is
-still owed, and pours service into all of them departure by departure. No tags are kept and no heap;
-a tag is read off the work owed. O(N) a departure.
+It is written from the rules, not from the code under test: it stores the work that each session is
+still owed, and distributes service over all of them departure by departure. It has neither tags nor
+a heap; a tag is computed from the work owed. O(N) per departure.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from fractions import Fraction
 
 
 class FluidServer:
-    """Serves every session that is owed work, in proportion to its weight, at every instant."""
+    """Serves all sessions that are owed work at the same time, in proportion to their weights."""
 
     def __init__(self) -> None:
         self.virtual_time = Fraction(0)
         self.poured = Fraction(0)
-        """Service that sessions really took."""
+        """Total service that sessions have used."""
         self.owed: dict[str, Fraction] = {}
         self.weight: dict[str, Fraction] = {}
         self._dry_since: dict[str, Fraction] = {}
@@ -26,18 +26,18 @@ class FluidServer:
         return {name for name, work in self.owed.items() if work > 0}
 
     def ask(self, name: str, work: Fraction) -> None:
-        """Owe the session that much more."""
+        """Increase the work that a session is owed."""
         self.owed[name] += work
 
     def join(self, name: str, weight: Fraction) -> None:
-        """Add a session that is owed nothing; one that is known keeps what it is owed."""
+        """Add a session that is owed 0; an existing one keeps its owed work."""
         if name not in self.owed:
             self.owed[name] = Fraction(0)
             self._dry_since[name] = self.virtual_time
         self.weight[name] = weight
 
     def pour(self, work: Fraction) -> None:
-        """Share work among the busy sessions until it, or all that is owed, is used up."""
+        """Distribute service over the busy sessions until it, or all owed work, is used up."""
         while work > 0 and (busy := self.busy()):
             total = sum((self.weight[name] for name in busy), Fraction(0))
             to_departure = min(self.owed[name] / self.weight[name] for name in busy)
@@ -49,14 +49,14 @@ class FluidServer:
             self.poured += step * total
 
     def take_back(self, name: str, work: Fraction) -> None:
-        """Owe the session that much less; what it has had of it already goes to the others."""
+        """Reduce the work that a session is owed; the surplus goes to the other sessions."""
         still_owed = min(work, self.owed[name])
         if still_owed > 0:
             self._take(name, still_owed)
         self.pour(work - still_owed)
 
     def tag(self, name: str) -> Fraction:
-        """Return the V at which the session is, or was, owed nothing."""
+        """Return the V at which the owed work of a session is, or was, done."""
         if self.owed[name] > 0:
             return self.virtual_time + self.owed[name] / self.weight[name]
         return self._dry_since[name]
@@ -69,7 +69,7 @@ class FluidServer:
 
 @dataclass
 class Ledger:
-    """What an application was charged and has had."""
+    """Charged and attained service of an application."""
 
     charged: Fraction
     attained: Fraction = Fraction(0)
@@ -79,7 +79,8 @@ class Ledger:
 class ServedRules:
     """Rules 1 to 7 of the served clock, as DESIGN and `fair_share` state them, over GPS.
 
-    `_ask`, `_take_back`, `_pour` and `_join` say what a charge, a refund, service and a weight are.
+    Subclasses redefine charge, refund, service and weight in `_ask`, `_take_back`, `_pour` and
+    `_join`.
     """
 
     def __init__(self) -> None:
@@ -87,18 +88,18 @@ class ServedRules:
         self.ledgers: dict[str, Ledger] = {}
 
     def arrive(self, name: str, predicted: Fraction, weight: Fraction) -> None:
-        """Rule 6."""
+        """Apply rule 6."""
         charge = max(Fraction(2), predicted)
         self.ledgers[name] = Ledger(charge)
         self._join(name, weight)
         self._ask(name, charge)
 
     def key(self, name: str) -> Fraction:
-        """Return the V at which GPS is done with an application."""
+        """Return the V at which GPS has served an application."""
         return self.gps.tag(name)
 
     def report(self, deliveries: Iterable[tuple[str, Fraction]]) -> None:
-        """Rules 1 and 2."""
+        """Apply rules 1 and 2."""
         total = Fraction(0)
         for name, amount in deliveries:
             total += amount
@@ -110,21 +111,21 @@ class ServedRules:
         self._pour(total)
 
     def leave(self, name: str) -> None:
-        """Rule 4."""
+        """Apply rule 4."""
         ledger = self.ledgers[name]
         if not ledger.away:
             ledger.away = True
             self._take_back(name, ledger.charged - ledger.attained)
 
     def come_back(self, name: str) -> None:
-        """Rule 5."""
+        """Apply rule 5."""
         ledger = self.ledgers[name]
         if ledger.away:
             ledger.away = False
             self._ask(name, ledger.charged - ledger.attained)
 
     def expect(self, name: str, remaining: Fraction) -> None:
-        """Rule 7."""
+        """Apply rule 7."""
         ledger = self.ledgers[name]
         more = ledger.attained + remaining - ledger.charged
         if more > 0:
@@ -133,12 +134,12 @@ class ServedRules:
                 self._ask(name, more)
 
     def end(self, name: str) -> None:
-        """Rule 3; what is owed beyond it is still served."""
+        """Apply rule 3; work owed beyond the refund is still served."""
         self.leave(name)
         del self.ledgers[name]
 
     def reweigh(self, name: str, weight: Fraction) -> None:
-        """Refund, new weight, charge."""
+        """Refund at the old weight and charge at the new one."""
         ledger = self.ledgers[name]
         if not ledger.away:
             self._take_back(name, ledger.charged - ledger.attained)

@@ -1,28 +1,33 @@
-"""Adapted deficit round robin, step by step as VTC (OSDI 2024), App. C.2 has it.
+"""Adapted deficit round robin, step by step as in VTC (OSDI 2024), App.
 
-Visits are made one by one. There is no room to ask for: `schedule` is called when a seat is free.
+C.2.
+
+Visits are made one by one. Memory is not modelled: `schedule` is called when a seat is free.
 """
 
 from collections.abc import Mapping
 
 
 class RoundRobin:
-    """The four steps of App. C.2 over clients that are named by their place in the ring, from 1."""
+    """The four steps of App.
+
+    C.2 over clients that are identified by their place in the ring, from 1.
+    """
 
     def __init__(self, quantum: int) -> None:
-        """Step 1: the quantum Q."""
+        """Step 1: set the quantum Q."""
         self.quantum = quantum
         self.balance: dict[int, int] = {}
-        """Step 2: C_i, 0 at first; what the source calls debt is what it lacks of being above 0."""
+        """Step 2: C_i, initially 0. The source calls a balance of at most 0 debt."""
         self.at = 0
-        """Whose visit is under way; 0 before the first."""
+        """Client that is being visited; 0 before the first visit."""
 
     def see(self, client: int) -> None:
-        """Put a client into the ring."""
+        """Add a client to the ring."""
         self.balance.setdefault(client, 0)
 
     def schedule(self, prompts: Mapping[int, int]) -> int:
-        """Step 3, until one inference is scheduled; return its client.
+        """Repeat step 3 until one inference is scheduled; return its client.
 
         Args:
             prompts: Cost of the first waiting prompt of each client that has one; not empty.

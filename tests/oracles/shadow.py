@@ -1,6 +1,6 @@
-"""Shadow of VTC by its rules as they are written: every application is looked at in every step.
+"""Shadow of VTC by its literal rules: every step examines every application.
 
-`core.clock.shadow` does the same with heaps and with sums that are kept. Exact in fractions.
+`core.clock.shadow` does the same with heaps and cached sums. Exact in fractions.
 """
 
 from collections.abc import Sequence
@@ -13,54 +13,54 @@ from justitia_ray.core.stages import ExpectedStage
 
 @dataclass
 class Member:
-    """An application, the stage that it has entered last, and what of that has started."""
+    """Application with the last stage that it has entered, and the started part of it."""
 
     weight: Any
     sequence: int
     stages: list[ExpectedStage]
     came: Any = Fraction(0)
-    """Level at which it came."""
+    """Level when the application arrived."""
     at: int = 0
     entered: Any = Fraction(0)
     took: Any = Fraction(0)
-    """Service that the first inference of the stage takes."""
+    """Service of the first inference of the stage."""
     first_since: Any = None
     first_iteration_s: Any = None
     first_until: Any = None
-    """When that ends; None: it has."""
+    """End of the first inference (seconds); None: it has ended."""
     started_at: Any = None
     ready_at: Any = None
     next_level: Any = None
-    """Level that it waits for; None: it waits for none."""
+    """Level for which the application waits; None: it waits for no level."""
     next_time: Any = None
-    """Instant that it waits for; None: it waits for none."""
+    """Time for which the application waits (seconds); None: it waits for no time."""
 
     @property
     def is_last(self) -> bool:
-        """Whether no stage follows."""
+        """Return whether this is the last stage."""
         return self.at == len(self.stages) - 1
 
     @property
     def is_through(self) -> bool:
-        """Whether its last inference has started."""
+        """Return whether the last inference of the application has started."""
         return self.at >= len(self.stages) or (self.is_last and self.started_at is not None)
 
     @property
     def first_rate(self) -> Any:
-        """Return the service a second of the first inference of the stage, while it runs."""
+        """Return the service per second of the first inference of the stage, while it runs."""
         return self.took / (self.first_until - self.first_since)
 
     def levels(self, number: int) -> Any:
-        """Return the levels that a stage is worth."""
+        """Return the number of levels of a stage."""
         return Fraction(self.stages[number].compute_tokens) / self.weight
 
     def levels_of_starts(self, number: int) -> Any:
-        """Return those until the last inference of the stage starts."""
+        """Return the number of levels until the last inference of the stage starts."""
         inferences = max(1, self.stages[number].inferences)
         return self.levels(number) * (inferences - 1) / inferences
 
     def ratio(self) -> Any:
-        """Return ω·k/w of its stage."""
+        """Return ω·k/w of the present stage."""
         stage = self.stages[self.at]
         if not stage.compute_tokens:
             return Fraction(0)
@@ -69,28 +69,28 @@ class Member:
 
 @dataclass
 class Cohort:
-    """Inferences that have started within 32 iterations of each other, as the level rose."""
+    """Inferences that started within 32 iterations of each other, as the level rose."""
 
     gathers_until: Any
     service: Any = Fraction(0)
     rate: Any = Fraction(0)
-    """Service a second of its inferences."""
+    """Service per second of its inferences."""
     flies: bool = False
 
     @property
     def until(self) -> Any:
-        """Return when it ends: it is as long as its inferences, from when it has gathered."""
+        """Return the end: gathering time plus the mean duration of its inferences."""
         if not self.rate:
             return self.gathers_until
         return self.gathers_until + self.service / self.rate
 
     def rest(self, now: Any) -> Any:
-        """Return the service that is left of it."""
+        """Return the remaining service of the cohort."""
         return self.rate * (self.until - now) if self.flies else self.service
 
 
 class LiteralShadow:
-    """All applications of the shadow, at one instant."""
+    """All applications of the shadow at one time."""
 
     def __init__(self, iteration_s: Any) -> None:
         self.iteration_s = iteration_s
@@ -102,11 +102,11 @@ class LiteralShadow:
         self.cohorts: list[Cohort] = []
 
     def density(self) -> Any:
-        """Return the sum of ω·k/w over those that ask for more when the level has risen."""
+        """Return the sum of ω·k/w over applications that wait for a level."""
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:
-        """Return what is left of what runs, and a mean length for each token that is free."""
+        """Return the remaining service of running work, plus a mean length per free KV token."""
         if (length := self.mean_length()) is None:
             return None
         held = self.flying() + sum(cohort.rate for cohort in self._gathering())
@@ -116,7 +116,7 @@ class LiteralShadow:
         return self.rest() + free * length
 
     def mean_length(self) -> Any:
-        """Return the iterations of what starts next; None where nobody waits."""
+        """Return the mean iterations of the inferences that start next; None: none waits."""
         asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
         starting = [m for m in asking if self._starts(m)] or asking
         if not starting:
@@ -125,32 +125,32 @@ class LiteralShadow:
         return lengths / sum(m.ratio() for m in starting)
 
     def rest(self) -> Any:
-        """Return the service that is left of first inferences and of cohorts."""
+        """Return the remaining service of first inferences and of cohorts."""
         flying = [m for m in self.members.values() if m.first_until is not None]
         first_ones = sum(m.first_rate * (m.first_until - self.now) for m in flying)
         return first_ones + sum(cohort.rest(self.now) for cohort in self.cohorts)
 
     def flying(self) -> Any:
-        """Return the service a second of all that runs, but for what still gathers."""
+        """Return the service per second of all running work, without the gathering cohort."""
         first_ones = sum(m.first_rate for m in self.members.values() if m.first_until is not None)
         return first_ones + sum(cohort.rate for cohort in self.cohorts if cohort.flies)
 
     def overdue(self) -> Any:
-        """Return what is owed beyond what is in flight."""
+        """Return the owed service that exceeds the work in flight."""
         in_flight = self.in_flight()
         return Fraction(0) if in_flight is None else max(Fraction(0), self.owed - in_flight)
 
     def add(self, name: str, weight: Any, sequence: int, stages: Sequence[ExpectedStage]) -> None:
-        """Let an application enter its first stage."""
+        """Add an application, which enters its first stage."""
         member = self.members[name] = Member(weight, sequence, [*stages], self.level)
         self._enter(member, 0)
 
     def remove(self, name: str) -> None:
-        """Forget an application, and what its first inference owes."""
+        """Remove an application, and the service owed for its first inference."""
         self.owed = max(Fraction(0), self.owed - self.members.pop(name).took)
 
     def change(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
-        """Replace the stages of an application and its weight."""
+        """Replace the stages and the weight of an application."""
         member = self.members[name]
         was_beyond = member.at >= len(member.stages)
         tokens = (self.level - member.entered) * member.weight
@@ -170,7 +170,7 @@ class LiteralShadow:
             self._go_on(member)
 
     def advance(self, amount: Any, now: Any) -> None:
-        """Let service flow evenly since the last call, up to now."""
+        """Let `amount` of service flow evenly from the last call until `now`."""
         if self.now is None:
             self.now = now
         while True:
@@ -212,23 +212,23 @@ class LiteralShadow:
             amount -= rate * (until - self.now)
             self.owed -= rate * (until - self.now)
             self.now = until
-            self._rise()  # before anything that happens then
+            self._rise()  # before later events of the same time
             if self.now == opens:
                 self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
 
     def _paying(self) -> Any:
-        """Return what starts as the level rises by one."""
+        """Return the service that starts per unit of level."""
         return sum(m.ratio() for m in self.members.values() if self._starts(m))
 
     def _owed_for(self, level: Any) -> Any:
-        """Return what has to be served before the level is there; nothing where nobody waits."""
+        """Return the service needed until the level is reached; 0 if no application waits."""
         in_flight = self.in_flight()
         if in_flight is None:
             return Fraction(0)
         return self.owed + (level - self.level) * self._paying() - in_flight
 
     def _rise(self) -> None:
-        """Start what there is room for, up to the next level; what nobody could use is lost."""
+        """Start work that fits in memory, up to the next level; unusable service is lost."""
         if not (paying := self._paying()):
             self.owed = max(self.rest(), self.owed)
             return
@@ -241,7 +241,7 @@ class LiteralShadow:
             self.level += levels
 
     def _start(self, service: Any) -> None:
-        """Start inferences of stages of which some start as the level rises."""
+        """Start service in the stages that start inferences while the level rises."""
         self.owed += service
         if not service or not (length := self.mean_length()):
             return
@@ -252,7 +252,7 @@ class LiteralShadow:
             cohort.rate += service / (length * self.iteration_s)
 
     def _gathering(self) -> list[Cohort]:
-        """Return the cohort that gathers, if one does."""
+        """Return a list of the gathering cohort, or an empty list."""
         return [cohort for cohort in self.cohorts if not cohort.flies]
 
     def _reach(self, first: Member) -> None:
@@ -261,7 +261,7 @@ class LiteralShadow:
         self._go_on(first)
 
     def deadline(self, name: str, now: Any, kv_per_s: Any) -> Any:
-        """Return when the last inference has started and has run."""
+        """Return the time at which the last inference has started and run."""
         member = self.members[name]
         tail = member.stages[-1].output_tokens * self.iteration_s
         if member.is_through:
@@ -319,7 +319,7 @@ class LiteralShadow:
         member.ready_at = at + self._path_s(member.stages[member.at])
 
     def _go_on(self, member: Member) -> None:
-        """Let an application wait for what comes next, or enter its next stage."""
+        """Make an application wait for its next level or time, or enter its next stage."""
         member.next_level = member.next_time = None
         last_starts = member.entered + member.levels_of_starts(member.at)
         if last_starts > self.level:

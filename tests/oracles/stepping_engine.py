@@ -1,8 +1,8 @@
-"""The engine of DESIGN.md, section 5, step by step: every iteration of it.
+"""The engine of DESIGN.md, section 5, with every iteration executed.
 
-A transcription of those lines, with lists and loops, which jumps over nothing and reports after
-each iteration. It drives the same core as the simulator, whose jumps it is there to check. Beyond
-those lines: blocks, `peak` admission, and iterations that take longer the more runs.
+It transcribes those lines with lists and loops, without jumps, and reports after each iteration. It
+drives the same core as the simulator, whose jumps are tested against it. Beyond those lines:
+blocks, `peak` admission, and iterations whose time grows with the load.
 """
 
 import math
@@ -41,14 +41,14 @@ class _Replica:
     running: list[_Running] = field(default_factory=list)
     swapped: list[_Running] = field(default_factory=list)
     boundary: float | None = None
-    """The end of the iteration that is going on; None if none is."""
+    """End of the present iteration; None: no iteration runs."""
 
     @property
     def used(self) -> int:
         return sum(running.context for running in self.running)
 
     def needed(self, block_size: int) -> int:
-        """Return the KV that the next iteration needs."""
+        """Return the KV tokens that the next iteration needs."""
         return sum(running.blocks(block_size, 1) for running in self.running)
 
 
@@ -89,7 +89,7 @@ class SteppingEngine:
             self._handle(ev.PullAnswered(str(replica.index)), 0.0)
 
     def run(self, applications: Sequence[WorkloadApplication]) -> None:
-        """Run until all have ended; `rows` and `ended` tell of it, by id."""
+        """Run until all have ended; fills `rows` and `ended` by id."""
         self._inferences = {
             f"{a.application_id}/{i.inference_id}": (a, i)
             for a in applications

@@ -1,7 +1,7 @@
 """Exact fairness between tenants: fluid servers at both levels, and the server of each share.
 
-Written from DESIGN's "Tenants" and not from the code that it checks: nothing is put off, every pour
-reaches every tenant and its applications at once; keys are found by adding up what comes before.
+It is written from DESIGN's "Tenants", not from the code under test: service reaches every tenant
+and its applications at once, and keys are sums over the preceding work.
 """
 
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from tests.oracles.gps import FluidServer, ServedRules
 
 @dataclass
 class TenantWork:
-    """One tenant: GPS among its applications, and the work that its share has yet to do."""
+    """A tenant: GPS among its applications, and the remaining work of its share."""
 
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
-    """V of the root when nothing was left of it."""
+    """V of the root at which the last work of the tenant was done."""
     order: dict[str, int] = field(default_factory=dict)
 
     def place(self, name: str) -> tuple[Fraction, int]:
@@ -25,12 +25,12 @@ class TenantWork:
         return self.gps.tag(name), self.order[name]
 
     def first(self) -> str | None:
-        """Return whom the share is spent on."""
+        """Return the application that the share serves, or None."""
         waiting = [name for name, work in self.left.items() if work > 0]
         return min(waiting, key=self.place, default=None)
 
     def before(self, name: str) -> Fraction:
-        """Return the work left of all up to and with this one."""
+        """Return the remaining work of all applications up to and including this one."""
         place = self.place(name)
         return sum((w for n, w in self.left.items() if w and self.place(n) <= place), Fraction(0))
 
@@ -44,7 +44,7 @@ class TenantRules(ServedRules):
         self.tenant_of: dict[str, str] = {}
 
     def key(self, name: str) -> Fraction:
-        """Return the V of the root at which nothing is left of the application."""
+        """Return the V of the root at which the application has no remaining work."""
         tenant = self._tenant(name)
         if tenant.left[name] > 0:
             phi = self.gps.weight[self.tenant_of[name]]
@@ -56,7 +56,7 @@ class TenantRules(ServedRules):
         return self._tenant(name).gps.tag(name)
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:
-        """Rule 6; the tenant takes the weight of its last arrival."""
+        """Apply rule 6; the tenant gets the weight of its last arrival."""
         self.tenant_of[name] = tenant
         self.arrive(name, predicted, weight)
 
@@ -73,7 +73,7 @@ class TenantRules(ServedRules):
     def _ask(self, name: str, work: Fraction) -> None:
         tenant = self._tenant(name)
         self.gps.ask(self.tenant_of[name], work)
-        if tenant.gps.owed[name] == 0:  # it joins anew: max(F, V)
+        if tenant.gps.owed[name] == 0:  # it joins again: max(F, V)
             del tenant.gps.owed[name]
             tenant.gps.join(name, tenant.gps.weight[name])
         tenant.gps.ask(name, work)
@@ -96,7 +96,7 @@ class TenantRules(ServedRules):
         self._pour(max(Fraction(0), work - owed))
 
     def _pour(self, work: Fraction) -> None:
-        """Let the root serve, and what each tenant is given serve its applications."""
+        """Serve at the root, and pass each tenant's service to its applications."""
         start, owed = self.gps.virtual_time, dict(self.gps.owed)
         self.gps.pour(work)
         for name, tenant in self.tenants.items():

@@ -1,8 +1,8 @@
-"""Exact fairness over a tree of tenants: a fluid server at every node, and the server of each leaf.
+"""Exact fairness over a tree of tenants: a fluid server per node, and a server per leaf.
 
-Written from `core/README.md` and not from the code that it checks. Nothing is put off: service goes
-to everybody at once, from one event to the next, and between two events all rates are constant. An
-application's key is found by serving a copy of everything until it is done.
+It is written from `core/README.md`, not from the code under test. Service goes to all busy nodes at
+once, from one event to the next, and between two events all rates are constant. The key of an
+application is found by serving a copy of the tree until it is done.
 """
 
 import copy
@@ -16,18 +16,18 @@ ROOT = ""
 
 @dataclass
 class Leaf:
-    """GPS among the applications of a leaf, and the work that its share has yet to do."""
+    """GPS among the applications of a leaf, and the remaining work of its share."""
 
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
-    """V of the root when nothing was left of it."""
+    """V of the root at which the last work of the leaf was done."""
     order: dict[str, int] = field(default_factory=dict)
     asked: Fraction = Fraction(1)
-    """Weight of the application that was named last."""
+    """Weight of the application named last."""
 
     def first(self) -> str | None:
-        """Return whom the share is spent on."""
+        """Return the application that the share serves, or None."""
         waiting = [name for name, work in self.left.items() if work > 0]
         return min(waiting, key=lambda n: (self.gps.tag(n), self.order[n]), default=None)
 
@@ -39,10 +39,10 @@ class TreeRules(ServedRules):
     """
 
     def __init__(self, weights: dict[str, Fraction] | None = None) -> None:
-        """Begin with an empty tree.
+        """Create an empty tree.
 
         Args:
-            weights: Weights of nodes; a leaf that is not named has that of its applications.
+            weights: Weights of nodes; any other leaf has the weight of its applications.
         """
         super().__init__()
         self.weights = weights or {}
@@ -51,7 +51,7 @@ class TreeRules(ServedRules):
         self.leaf_of: dict[str, str] = {}
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:
-        """Rule 6."""
+        """Apply rule 6."""
         parts = tenant.split("/")
         for depth in range(1, len(parts)):
             self._branch("/".join(parts[:depth]))
@@ -61,7 +61,7 @@ class TreeRules(ServedRules):
         self.arrive(name, predicted, weight)
 
     def keys(self) -> dict[str, Fraction]:
-        """Return V of the root at which nothing is left of each application, now or to come."""
+        """Return the V of the root at which each application, present or future, is done."""
         later = copy.deepcopy(self)
         later._serve(ROOT, sum(self.gps.owed.values(), Fraction(0)))
         return {
@@ -100,7 +100,7 @@ class TreeRules(ServedRules):
     def _ask(self, name: str, work: Fraction) -> None:
         path = self.leaf_of[name]
         leaf = self.leaves[path]
-        if leaf.gps.owed[name] == 0:  # it joins anew: max(F, V)
+        if leaf.gps.owed[name] == 0:  # it joins again: max(F, V)
             del leaf.gps.owed[name]
             leaf.gps.join(name, leaf.gps.weight[name])
         leaf.gps.ask(name, work)
@@ -114,7 +114,7 @@ class TreeRules(ServedRules):
             leaf.finished[name] = self._done_up_to(name)
 
     def _done_up_to(self, name: str) -> Fraction:
-        """Return V of the root when all that comes before an application in its leaf is done."""
+        """Return the V of the root when an application and all before it in its leaf are done."""
         later = copy.deepcopy(self)
         leaf = later.leaves[self.leaf_of[name]]
         place = (leaf.gps.tag(name), leaf.order[name])
@@ -141,7 +141,7 @@ class TreeRules(ServedRules):
         self._serve(ROOT, work)
 
     def _serve(self, path: str, work: Fraction) -> None:
-        """Let a node serve all below it, from event to event; only at the root does its V pass."""
+        """Let a node serve everything below it, from event to event; V passes only at the root."""
         while work > 0 and self.nodes[path].busy():
             rates = self._rates(path)
             step = min(work, *(self._until_event(name, rate) for name, rate in rates.items()))
@@ -155,7 +155,7 @@ class TreeRules(ServedRules):
             work -= step
 
     def _rates(self, path: str) -> dict[str, Fraction]:
-        """Return the part of a node's service that each busy node below it is given."""
+        """Return the fraction of a node's service that each busy child receives."""
         rates: dict[str, Fraction] = {}
         above = [(path, Fraction(1))]
         while above:
@@ -169,7 +169,7 @@ class TreeRules(ServedRules):
         return rates
 
     def _until_event(self, name: str, rate: Fraction) -> Fraction:
-        """Return the service of the node that serves until a busy node, or all in it, changes."""
+        """Return the service of the node until a busy child, or the work in it, changes."""
         owed = self.nodes[_parent(name)].owed[name] / rate
         if name in self.nodes:
             return owed

@@ -1,1 +1,1 @@
-"""The measuring of scripts/bench_serve, without a service."""
+"""Tests of the benchmark scripts, without a service."""

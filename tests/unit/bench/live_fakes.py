@@ -1,4 +1,4 @@
-"""A made-up live play, and a service in this process that plays it."""
+"""Synthetic live runs, and an in-process service that serves live runs."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def inference(
 ) -> RecordedInference:
     """Return an inference of a prompt and an output.
 
-    It was on its ways for `ways_s` without a lease, and for `dispatch_s` with one.
+    It spent `ways_s` in transport without a lease, and `dispatch_s` with one.
     """
     leased_s = finished_at_s - submitted_at_s - waited_s - ways_s
     ran_s = leased_s - dispatch_s
@@ -82,7 +82,7 @@ def application(
 
 
 def run(arm: Arm, played: Sequence[PlayedApplication]) -> LiveRun:
-    """Return a play under an arm."""
+    """Return a run under an arm."""
     return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, {"engine": 1.0}, 10.0)
 
 
@@ -96,16 +96,16 @@ def simulated_play(
     hold_up_s: float = 0.0,
     arm: Arm = FCFS,
 ) -> LiveRun:
-    """Return what a recorder would have seen of engines of this profile, two of them.
+    """Return the records of a simulated live run on two engines of this profile.
 
     Args:
-        engine: What an iteration costs.
-        count: Applications of two stages.
-        seed: Of their sizes.
-        way_s: Added to each call, after its engine is done with it.
-        dispatch_s: From the lease of a call to its engine.
-        hold_up_s: How long a call holds up both engines when it comes, and again when it ends.
-        arm: The policy.
+        engine: Cost of an iteration.
+        count: Number of applications, each with two stages.
+        seed: Seed of their sizes.
+        way_s: Transport time added to each call after its engine has finished it.
+        dispatch_s: Time from the lease of a call to its start on the engine.
+        hold_up_s: Time for which a call stops both engines on arrival, and again at its end.
+        arm: Policy of the run.
     """
     rng = random.Random(seed)
     load = [
@@ -156,7 +156,7 @@ def simulated_play(
 
 
 class LiveService:
-    """Takes 10 ms an inference, and 2 ms a token of its answer."""
+    """Takes 10 ms per inference, and 2 ms per token of its answer."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {"policy": "justitia", "policy_options": {}}
@@ -164,24 +164,23 @@ class LiveService:
         """Policy, class and input of every application, in order."""
         self.samples: list[dict[str, Any]] = []
         self.leftover = 0
-        """Applications that the next statuses still show, one fewer each time."""
+        """Number of applications left over in the next status; it falls by one per status."""
         self.ignores_policies = False
         self.fails = ""
-        """Inferences of this class fail."""
+        """Class whose inferences fail."""
         self.refuses = ""
-        """Applications of this input are refused."""
+        """Input whose applications are refused."""
         self.loses_closes = False
-        """No application is heard to close."""
+        """Whether requests to close applications get lost."""
         self.cancelled: list[str] = []
-        """Paths of the applications that were cancelled."""
+        """Paths of the cancelled applications."""
         self.used_token_s = 10.0
         self._decisions = DecisionMeter()
         self._classes: dict[str, str] = {}
         self._tenants: dict[str, str | None] = {}
-        """Of each application: for callers of other tenants it does not exist."""
+        """Tenant of each application, which does not exist for callers of other tenants."""
 
     async def configure(self, arm: Arm) -> None:
-        """Put a policy in force."""
         if not self.ignores_policies:
             self.settings = {"policy": arm.policy, "policy_options": dict(arm.options)}
 
@@ -242,7 +241,7 @@ class LiveService:
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Do nothing."""
+        """Do nothing: the fake has no connection."""
 
     def _status(self) -> dict[str, Any]:
         return {

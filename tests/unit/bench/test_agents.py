@@ -1,4 +1,4 @@
-"""The sessions of scripts/bench_agents: their lengths, their gaps, how many fit, what they send."""
+"""The sessions of scripts/bench_agents: lengths, gaps, concurrency and requests."""
 
 import asyncio
 import gzip
@@ -70,7 +70,7 @@ def test_recorded_session_keeps_its_lengths_at_the_scale() -> None:
 
 
 def test_prompt_repeats_the_answer_where_it_repeated_the_whole_prompt() -> None:
-    """Reuse was recorded between prompts: the answer before counts as new there, and is none."""
+    """Reuse was recorded between prompts: the answer before counts as new there, but is not."""
     session = scaled_session(RECORDED, "s", 0.0, HALF)
 
     assert [0, 550, 320, 454] == [turn.kept_tokens for turn in session.turns]
@@ -134,7 +134,7 @@ def test_what_fits_is_counted_with_the_largest_contexts() -> None:
 
 
 class Answers:
-    """Answers completions as vLLM does, one connection after the other."""
+    """Answers completions as vLLM does, on one connection at a time."""
 
     def __init__(self, *, has_token_ids: bool = True, fails_at: int | None = None) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -189,7 +189,7 @@ OTHER = AgentSession("s1", 0.0, 4, (Turn(0.0, 0, 9, 2),))
 @pytest.mark.parametrize("has_token_ids", [True, False])
 @pytest.mark.asyncio
 async def test_prompts_repeat_the_context_token_by_token(*, has_token_ids: bool) -> None:
-    """An engine finds in its cache only what is the same from the first token on."""
+    """A prefix cache only finds tokens that are equal from the first one on."""
     answers = Answers(has_token_ids=has_token_ids)
     async with answering(answers) as targets:
         play = await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION])
@@ -242,7 +242,7 @@ async def test_our_sessions_are_applications_that_are_closed() -> None:
 
 @pytest.mark.asyncio
 async def test_priorities_and_salts_of_bare_servers_are_the_callers() -> None:
-    """The order of arrival, and a salt for each tenant, as this service has by itself."""
+    """They send the order of arrival and a salt per tenant, as this service does by itself."""
     answers = Answers()
     later = replace(OTHER, arrived_at_s=0.05)
     async with answering(answers) as targets:
@@ -294,7 +294,7 @@ def test_report_compares_session_by_session() -> None:
 
 
 def test_report_says_where_a_turn_spends_its_time() -> None:
-    """Of 4 s 1 in the queue and 2 on the replica; s0 moves from a to b and back."""
+    """Of 4 s 1 is in the queue and 2 on the replica; s0 moves from a to b and back."""
     turns = tuple(
         TurnSample(name, turn, 4.0 * turn, 4.0 * turn + 4.0, 100, 60, 10, replica, 1.0, 2.0)
         for turn, replicas in enumerate(("ab", "bb", "ab"))
@@ -308,7 +308,7 @@ def test_report_says_where_a_turn_spends_its_time() -> None:
 
 
 def test_targets_are_held_against_medians_of_the_pairs() -> None:
-    """Means of 1.0, 1.1 and 3 times at 8 agents are met, a worse cached share than 2 points not."""
+    """Means of 1.0, 1.1 and 3 times at 8 agents meet them; a cached share 2 points worse fails."""
     cached = played(1.0, 1.0)
     pairs = []
     for repeat, factor in enumerate((1.0, 1.1, 3.0)):
@@ -326,7 +326,7 @@ def test_targets_are_held_against_medians_of_the_pairs() -> None:
 
 
 class RunningArms:
-    """Arms as `AgentBench` sees them; both are answered by the same servers."""
+    """Arms as `AgentBench` sees them; the same servers answer both."""
 
     def __init__(self, targets: list[Target]) -> None:
         self.kv_tokens = 3_000
@@ -342,7 +342,7 @@ class RunningArms:
 
 @pytest.mark.asyncio
 async def test_every_load_is_played_by_every_arm_in_alternating_order(tmp_path: Path) -> None:
-    """And after the first repeat the iterations are timed, into a file."""
+    """After the first repeat the iterations are timed and written to a file."""
     steps = tmp_path / "steps.csv"
     arguments = ["--agents", "2", "3", "--repeats", "2", "--steps", str(steps), "--window-s", "0"]
     options = bench_agents.parse_arguments(arguments)

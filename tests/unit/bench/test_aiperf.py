@@ -1,4 +1,4 @@
-"""What scripts/bench_agents reads of aiperf: its export; and the traces that it gives it."""
+"""The exchange of scripts/bench_agents with aiperf: its export, and the traces for it."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ FACTS = {"t": TraceFacts(2, 100), "u": TraceFacts(1, 100)}
 def record(
     session: str, turn: int, start_s: float, end_s: float, *, root: str = "", **changes: Any
 ) -> dict[str, Any]:
-    """Return a line of the export as aiperf 0.13 writes it; `session` begins with its trace."""
+    """Return a line of the export in the format of aiperf 0.13; `session` begins with its trace."""
     metadata = {
         "conversation_id": session[0],
         "source_trace_id": (root or session)[0],
@@ -38,7 +38,7 @@ def record(
 
 
 def test_session_ends_with_the_answer_to_its_last_recorded_turn() -> None:
-    """t1 takes 9 s, its sub-agent's calls included; t2 begins, and is not done in the time."""
+    """The session t1 takes 9 s, its sub-agent's calls included; t2 starts but does not finish."""
     play = read_export(
         [
             record("t1", 0, 1.0, 2.0),

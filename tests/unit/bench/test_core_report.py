@@ -1,4 +1,4 @@
-"""The measures and the report of scripts/bench_core: figures, growth, verdicts, tables, JSON."""
+"""The report of scripts/bench_core: figures, growth, verdicts, tables, JSON."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from scripts.bench.core_report import JUDGED_KINDS, verdicts
 
 
 def cell(applications: int, p50: float, p99: Sequence[float], policy: str = "justitia") -> Cell:
-    """Every kind of event at the same times, one window for each p99."""
+    """Return a cell in which all kinds of events take equal times, with one window per p99."""
     windows = [Figures(100, 200, p50, p50, tail, 2 * tail) for tail in p99]
     return Cell(policy, applications, {kind: list(windows) for kind in KINDS})
 
@@ -21,7 +21,7 @@ def memory(inference: float, churned: float, policy: str = "justitia") -> Memory
 
 @pytest.mark.parametrize(("p99", "met"), [([90.0, 100.0, 900.0], True), ([90.0, 101, 102], False)])
 def test_tail_is_judged_by_the_middle_repeat(p99: list[float], met: bool) -> None:
-    """0.1 ms a decision at 10,000 live applications; one disturbed window decides nothing."""
+    """0.1 ms a decision at 10,000 live applications; one disturbed window must not decide."""
     judged = verdicts([cell(10_000, 5.0, p99)], [])
 
     assert [met] * len(JUDGED_KINDS) == [verdict.met for verdict in judged]

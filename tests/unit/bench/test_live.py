@@ -1,4 +1,4 @@
-"""The order of plays, and that all arms play the same with the same knowledge."""
+"""The order of live runs; all arms have the same load and the same predictions."""
 
 import asyncio
 import json
@@ -41,12 +41,12 @@ SIZE = replace(QUICK, mix={"KBQAV": 6, "SC": 2, "MRS": 1}, mice_s=1.0)
 
 
 def now() -> Seconds:
-    """Return the time of the loop that runs."""
+    """Return the time of the running loop."""
     return asyncio.get_running_loop().time()
 
 
 def session(service: LiveService) -> Session:
-    """Return a session on a service in memory."""
+    """Return a session on an in-memory service."""
     return Session(
         "http://nowhere",
         service.configure,
@@ -57,7 +57,7 @@ def session(service: LiveService) -> Session:
 
 
 def played(service: LiveService, data_dir: Path, *, known: bool = False) -> Plays:
-    """Play everything on a service in memory, in virtual time."""
+    """Run everything on an in-memory service, in virtual time."""
 
     async def everything() -> Plays:
         return await play_all(
@@ -75,7 +75,7 @@ def played(service: LiveService, data_dir: Path, *, known: bool = False) -> Play
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return inputs of all classes; lengths are made up."""
+    """Return inputs of all classes; lengths are generated."""
     directory = tmp_path_factory.mktemp("data")
     (directory / "apps").mkdir()
     for name in MIXES["paper"]:
@@ -87,13 +87,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(data: Path) -> tuple[LiveService, Plays]:
-    """Return a service and all that was played on it."""
+    """Return a service and the results of a whole benchmark on it."""
     service = LiveService()
     return service, played(service, data)
 
 
 def play_nothing(service: LiveService, arm: Arm) -> Seconds:
-    """Play an empty load, and return how long that took."""
+    """Play an empty load, and return its duration."""
 
     async def nothing() -> Seconds:
         began_at = now()
@@ -105,7 +105,7 @@ def play_nothing(service: LiveService, arm: Arm) -> Seconds:
 
 @pytest.mark.slow
 def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Plays]) -> None:
-    """Otherwise the arms' figures differ by their loads."""
+    """Otherwise the arms would differ by their loads."""
     _, plays = whole
 
     for runs in plays.runs.values():
@@ -119,7 +119,7 @@ def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Pla
 def test_arms_are_played_under_their_policies_in_an_order_of_the_seed(
     whole: tuple[LiveService, Plays],
 ) -> None:
-    """An arm that always comes last would be played on whatever the others left."""
+    """An arm that always came last would run in the state left by the others."""
     _, plays = whole
 
     for seed, runs in plays.runs.items():
@@ -132,7 +132,7 @@ def test_arms_are_played_under_their_policies_in_an_order_of_the_seed(
 def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
     whole: tuple[LiveService, Plays],
 ) -> None:
-    """What one arm teaches the predictor must not make the next one's predictions better."""
+    """Training by one arm must not improve the predictions of the next one."""
     service, plays = whole
 
     by_run: dict[str, list[object]] = {}
@@ -149,7 +149,7 @@ def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
 
 @pytest.mark.slow
 def test_known_application_is_taught_as_it_was_played_before(data: Path) -> None:
-    """Each arm of a seed has the same to go by: what this very application took, and no other."""
+    """All arms of a seed are trained with the same observation of each application."""
     service = LiveService()
     plays = played(service, data, known=True)
 
@@ -174,7 +174,7 @@ def test_known_application_is_taught_as_it_was_played_before(data: Path) -> None
 
 
 def test_control_is_vtc_in_all_but_its_name(whole: tuple[LiveService, Plays]) -> None:
-    """A control under other settings would not show the noise; and it is played every time."""
+    """A control under other settings would not show the noise; it is part of every benchmark."""
     service, _ = whole
 
     assert (VTC.policy, VTC.options) == (CONTROL.policy, CONTROL.options)
@@ -190,7 +190,7 @@ def test_control_is_vtc_in_all_but_its_name(whole: tuple[LiveService, Plays]) ->
 
 
 def test_elephant_comes_first_and_mice_behind_it(whole: tuple[LiveService, Plays]) -> None:
-    """Its delay is what the policies are compared by."""
+    """The policies are compared by the elephant's delay."""
     _, plays = whole
 
     for run in plays.elephant_runs:
@@ -200,7 +200,7 @@ def test_elephant_comes_first_and_mice_behind_it(whole: tuple[LiveService, Plays
 
 
 def test_failed_calibration_ends_the_benchmark(data: Path) -> None:
-    """A profile of what did run would be of another load."""
+    """A profile of the runs that succeeded would describe another load."""
     service = LiveService()
     service.fails = "KBQAV"
 
@@ -222,7 +222,7 @@ def test_policy_or_options_that_do_not_come_into_force_end_the_benchmark(
 
 
 def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
-    """Work that is left over would be served beside the next arm's."""
+    """Otherwise old work would be served beside the next arm's."""
     service = LiveService()
     service.leftover = 4
 
@@ -230,7 +230,7 @@ def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
 
 
 def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
-    """It would stay for minutes, and the next play would wait for it."""
+    """It would stay for minutes, and delay the next run."""
     service = LiveService()
     service.loses_closes = True
 
@@ -242,7 +242,7 @@ def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
 
 
 def test_memory_and_cpu_time_are_those_of_the_play(whole: tuple[LiveService, Plays]) -> None:
-    """The service's counts only grow: what an arm used is a difference."""
+    """The service's counters only grow: the use of an arm is a difference."""
     _, plays = whole
 
     run = plays.runs[1][0]
@@ -278,14 +278,14 @@ def test_what_is_written_is_what_the_report_reads(
 
 @pytest.mark.parametrize(("options", "size"), [([], FULL), (["--quick"], QUICK)])
 def test_window_of_the_arrivals_is_replaced_by_the_option(options: list[str], size: Size) -> None:
-    """A machine that is faster needs a denser load; nothing else of the load may change."""
+    """A faster machine needs a denser load; the load is otherwise unchanged."""
     assert size == bench_live.size_of(bench_live.parse_arguments(options))
     given = bench_live.parse_arguments([*options, "--window-s", "2.5"])
     assert replace(size, window_s=2.5) == bench_live.size_of(given)
 
 
 def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
-    """A window of half the length has the same applications come twice as densely."""
+    """In a window of half the length the same applications arrive twice as densely."""
     half = replace(SIZE, window_s=SIZE.window_s / 2)
 
     for draw in (nine_classes, calibration):
@@ -297,7 +297,7 @@ def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
 
 @pytest.mark.parametrize("window", ["0", "-3", "nan", "inf", "soon"])
 def test_window_that_is_none_is_refused(window: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The user reads which option, which value, and what is allowed."""
+    """The message names the option, the value, and what is allowed."""
     with pytest.raises(SystemExit):
         bench_live.parse_arguments([f"--window-s={window}"])
 
@@ -314,7 +314,7 @@ def test_window_is_said_at_the_start_and_in_what_is_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Figures of two windows are figures of two loads: every file says which it was."""
+    """Runs of two windows have different loads, so every file must name its window."""
     _, plays = whole
     sizes: list[Size] = []
 
@@ -336,7 +336,7 @@ def test_window_is_said_at_the_start_and_in_what_is_written(
 
 
 def test_decisions_of_an_arm_are_those_between_two_readings() -> None:
-    """The counts only grow: what an earlier arm decided must not show in a later one's figures."""
+    """Counters only grow: an earlier arm's decisions must not count for a later one."""
     meter = DecisionMeter()
     for _ in range(50):
         meter.record_decisions(1.0)

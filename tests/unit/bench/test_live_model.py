@@ -1,4 +1,4 @@
-"""The simulator's model of live engines: fitted on some plays, it predicts others."""
+"""The simulator's model of live engines: fitted on some runs, it predicts others."""
 
 import statistics
 from dataclasses import replace
@@ -32,13 +32,13 @@ ENGINE = replace(
 
 
 def mean_jct(result: RunResult) -> float:
-    """Return the mean completion time of what finished."""
+    """Return the mean completion time of the finished applications."""
     return statistics.fmean(a.jct_s for a in result.applications if a.jct_s is not None)
 
 
 @pytest.mark.slow
 def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
-    """Under srjf the smaller prediction goes first, be it right or wrong: so must the model."""
+    """Under srjf the smaller prediction is served first, right or wrong: so must the model."""
     long, short = inference(0.1, 9.0, (3000, 400)), inference(0.1, 9.0, (3000, 20))
     blocked = [application(n, 0.0, [long]) for n in range(2)]
     told_wrong = [
@@ -56,7 +56,7 @@ def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
 
 @pytest.mark.slow
 def test_prediction_goes_by_the_speed_of_the_machine_meanwhile() -> None:
-    """The same work took a processor twice as long: the machine is half as fast."""
+    """The same work took twice as much CPU time: the machine is half as fast."""
     play = simulated_play(ENGINE, 20, 1, 0.0)
     fitted_on, slowed = (replace(play, speed=((0.0, cpu_s),)) for cpu_s in (0.001, 0.002))
     model = fit_model([fitted_on], (), START, 2)
@@ -69,7 +69,7 @@ def test_prediction_goes_by_the_speed_of_the_machine_meanwhile() -> None:
 
 
 def test_a_call_is_at_its_replica_between_the_ways_of_payload_and_answer() -> None:
-    """What is lost on the ways is no cost of the engine, and holds no memory of it."""
+    """Transport time is no cost of the engine, and uses no memory of it."""
     row = inference(0.0, 2.0, waited_s=0.5, ways_s=0.5, dispatch_s=0.25)
     [call] = calls_at_replicas(run(FCFS, [application(0, 0.0, [row])]).played)
 
@@ -78,7 +78,10 @@ def test_a_call_is_at_its_replica_between_the_ways_of_payload_and_answer() -> No
 
 @pytest.mark.slow
 def test_model_knows_that_many_short_calls_hold_engines_up() -> None:
-    """Two policies on one load tell what calls cost from what tokens do; another load shows it."""
+    """Two policies on one load separate the cost of calls from that of tokens.
+
+    The fit is tested on another load.
+    """
     busy = {"dispatch_s": 0.02, "hold_up_s": 0.01}
     plays = [simulated_play(ENGINE, 30, 1, 0.02, arm=arm, **busy) for arm in (FCFS, SRJF)]
     model = fit_model(plays, (), START, 2)

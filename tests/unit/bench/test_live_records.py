@@ -1,4 +1,4 @@
-"""The recorder's lines about agents' calls, on a service in memory."""
+"""The recorder's lines about agents' calls, on an in-memory service."""
 
 import asyncio
 from contextlib import suppress
@@ -25,7 +25,7 @@ from tests.unit.bench.live_fakes import LiveService, application, inference
 
 
 def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
-    """They make the profile and the simulated load; classes of runs are kept apart everywhere."""
+    """The profile and the simulated load are computed from them; runs have separate classes."""
     service = LiveService()
 
     async def call_twice() -> RecordedApplication:
@@ -50,7 +50,7 @@ def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
 
 @pytest.mark.parametrize("loses_closes", [False, True])
 def test_application_is_asked_for_under_its_tenant(loses_closes: bool) -> None:
-    """For another tenant it does not exist: its lag would be missing, and its end."""
+    """For another tenant it does not exist: its lag and its end would be missing."""
     service = LiveService()
     service.loses_closes = loses_closes
 
@@ -68,7 +68,7 @@ def test_application_is_asked_for_under_its_tenant(loses_closes: bool) -> None:
     assert ({"app-0": "team-a"} if loses_closes else {}) == recorder.left_open
 
 
-# Opened at 1.0; two side by side from 1.25, ends at 2 and 3; tool time of 0.5; one from 3.5 to 5.
+# Opened at 1.0; two in parallel from 1.25, ends at 2 and 3; tool time of 0.5; one from 3.5 to 5.
 TWO_STAGES = application(
     4,
     1.0,
@@ -81,7 +81,7 @@ TWO_STAGES = application(
 
 
 def test_inference_follows_those_that_had_ended_and_tool_time_is_what_passed_since() -> None:
-    """The simulator must not start a stage before the one it waited for, nor without the tool."""
+    """The simulator must not start a stage before its predecessor, nor without the tool time."""
     [workload] = as_workload([TWO_STAGES])
 
     assert [(), (), ("0", "1")] == [i.after for i in workload.inferences]
@@ -98,7 +98,7 @@ def test_inference_follows_those_that_had_ended_and_tool_time_is_what_passed_sin
 
 
 def test_only_the_stage_before_is_followed() -> None:
-    """A third stage follows the second; to name the first again says nothing."""
+    """A third stage follows the second; the first is implied."""
     rows = [inference(0, 1), inference(1.5, 2), inference(1.5, 2.5), inference(3, 4)]
     [workload] = as_workload([application(0, 0.0, rows)])
 
@@ -106,7 +106,7 @@ def test_only_the_stage_before_is_followed() -> None:
 
 
 def test_rows_are_those_of_result_files() -> None:
-    """So that a live run is summarised as a simulated one is."""
+    """A live run is then summarised like a simulated one."""
     failed = application(5, 0.5, [inference(1.0, 9.0)], error="broken")
     result = as_result([TWO_STAGES, failed], 0.75, 3)
 
@@ -123,7 +123,7 @@ def test_rows_are_those_of_result_files() -> None:
 
 
 def test_history_has_the_stages_as_the_service_would_have_learned_them() -> None:
-    """Charges are raised by what is known of stages: the service's and the simulator's alike."""
+    """Expected stages raise charges, in the service and in the simulator alike."""
     [observation] = as_history([TWO_STAGES])
 
     assert (

@@ -1,4 +1,4 @@
-"""The figures of live and simulated runs, on runs of two applications worked out by hand."""
+"""The figures of live and simulated runs, on runs of two applications computed by hand."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_ratios_are_paired_seed_by_seed() -> None:
 
 
 def test_means_stand_over_that_of_justitia_of_the_same_seed() -> None:
-    """Targets are stated against it: 10 and 15 s of `fcfs` over 8 s, and over 8 s."""
+    """Targets are relative to it: 10 and 15 s of `fcfs` over 8 s, and over 8 s."""
     table = over_seeds(SEEDS)
 
     over = {"median": 25 / 16, "low": 10 / 8, "high": 15 / 8}
@@ -66,7 +66,7 @@ def test_means_stand_over_that_of_justitia_of_the_same_seed() -> None:
 
 
 def test_arms_played_alone_have_no_ratio_to_others() -> None:
-    """With `--arms` there may be no `fcfs`: that costs its column, not what took half an hour."""
+    """With `--arms` there may be no `fcfs`: only its column is missing then."""
     seeds = [figures(1, {VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)})]
     row = over_seeds(seeds)["justitia"]
 
@@ -81,7 +81,7 @@ CONTROLLED = [figures(1, {VTC: (4.0, 16.0), CONTROL: (6.0, 15.0), JUSTITIA: (3.0
 
 
 def test_control_is_held_against_vtc_as_any_other_arm_is() -> None:
-    """The control is the noise: all figures against `vtc` have that much of it."""
+    """The control shows the noise of all figures relative to `vtc`."""
     row = over_seeds(CONTROLLED)["vtc-again"]
 
     assert 1.5 == pytest.approx(row["worst_ratio_to_vtc"]["median"])
@@ -91,7 +91,7 @@ def test_control_is_held_against_vtc_as_any_other_arm_is() -> None:
 
 
 def test_control_has_no_place_in_the_order_of_the_arms() -> None:
-    """Live and simulated orders would differ by two plays of one policy: by noise alone."""
+    """Two runs of one policy differ only by noise, and so would the order."""
     table = over_seeds(CONTROLLED)
 
     assert ["vtc", "justitia"] == order_of(table, "mean_jct_s")
@@ -105,7 +105,7 @@ def test_control_has_no_place_in_the_order_of_the_arms() -> None:
 def test_report_says_what_the_control_is_for_where_it_can_be_read(
     arms: tuple[Arm, ...], is_told: bool
 ) -> None:
-    """Without `vtc` it is held against nothing."""
+    """Without `vtc` it has no comparison."""
     line = noise_line(over_seeds([figures(1, dict.fromkeys(arms, (4.0, 16.0)))]))
 
     assert is_told == bool(line)
@@ -113,7 +113,7 @@ def test_report_says_what_the_control_is_for_where_it_can_be_read(
 
 
 def test_errors_beyond_the_limit_name_each_policy_once() -> None:
-    """The simulator would be blamed twice for what it says of `vtc`."""
+    """Otherwise the simulator's error for `vtc` would count twice."""
     errors = {"fcfs": -0.16, "vtc": 0.2, "vtc-again": 0.3, "srjf": 0.15}
     table: dict[str, dict[str, Any]] = {
         arm: {"error": {"median": error}} for arm, error in errors.items()

@@ -1,4 +1,4 @@
-"""The calls of a benchmark and the client that makes them, against a server of canned answers."""
+"""The calls of a benchmark and its client, against a server with fixed answers."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ STREAM = Shape(True, (2, 4), (5, 9))
 
 
 class CannedServer:
-    """Answers every request with the same bytes and keeps what it was asked."""
+    """Answers every request with the same bytes and records the requests."""
 
     def __init__(self, answer: bytes, *, closes: bool) -> None:
         self.answer = answer
@@ -45,7 +45,7 @@ class CannedServer:
 async def serving(
     answer: bytes, *, closes: bool = False
 ) -> AsyncIterator[tuple[CannedServer, Target]]:
-    """Serve; if it closes, each connection after the first answer."""
+    """Run a server, which may close each connection after the first answer."""
     canned = CannedServer(answer, closes=closes)
     server = await asyncio.start_server(canned.serve, "127.0.0.1", 0)
     async with server:
@@ -63,7 +63,7 @@ def plain(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
 
 
 async def test_every_call_is_made_once_by_so_many_callers() -> None:
-    """A closed loop neither drops calls nor makes more at a time than it says."""
+    """A closed loop neither drops calls nor makes more at a time than configured."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     answer = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
     async with serving(plain(b"200 OK", answer)) as (canned, target):
@@ -74,7 +74,7 @@ async def test_every_call_is_made_once_by_so_many_callers() -> None:
 
 
 async def test_connection_that_an_answer_ends_is_opened_again() -> None:
-    """HAProxy ends its connections so when Serve starts another one: no call is lost by that."""
+    """HAProxy ends its connections this way when Serve starts another one: no call is lost."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
     answer = plain(b"200 OK", body, b"Connection: close\r\n")
@@ -85,7 +85,7 @@ async def test_connection_that_an_answer_ends_is_opened_again() -> None:
 
 
 async def test_call_on_a_connection_that_is_closed_unsaid_fails() -> None:
-    """Whoever closes a connection without a word may have lost the call."""
+    """A connection that is closed without notice may have lost the call."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
     async with serving(plain(b"200 OK", body), closes=True) as (_, target):

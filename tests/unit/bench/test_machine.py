@@ -1,4 +1,4 @@
-"""Who used the CPU: processes of a Ray cluster are told apart by their titles and parents."""
+"""CPU time by role: processes of a Ray cluster are identified by their titles and parents."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ RAYLET = ProcessEntry(11, ROOT, "raylet/raylet --raylet_socket_name=x", 1.0)
 
 
 def test_processes_of_a_cluster_are_told_apart_by_titles_and_parents() -> None:
-    """Engines belong to their replica and Redis to its scheduler; strangers count for nobody."""
+    """Engines belong to their replica and Redis to its scheduler; other processes do not count."""
     table = [
         ProcessEntry(ROOT, 1, "python scripts/bench_serve.py", 99.0),
         RAYLET,
@@ -37,7 +37,7 @@ def test_processes_of_a_cluster_are_told_apart_by_titles_and_parents() -> None:
 
 
 def test_process_table_is_read_whatever_the_command_is_called(tmp_path: Path) -> None:
-    """The command stands in brackets and may hold brackets and blanks itself: ") R 1"."""
+    """The command is in parentheses and may contain parentheses and blanks itself: ") R 1"."""
     entry = tmp_path / "42"
     entry.mkdir()
     (entry / "stat").write_text("42 (a) R 1) S 7 42 42 0 -1 0 0 0 0 0 250 150 0 0 20 0 1 0 0")

@@ -1,4 +1,4 @@
-"""The figures of scripts/bench_predictor, worked out by hand."""
+"""The figures of scripts/bench_predictor, computed by hand."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def trials(ours: float, median: float) -> list[Trial]:
 
 
 def test_verdicts_name_what_is_missed() -> None:
-    """A class that the median serves better is named, whatever the mean."""
+    """A class that the median predicts better is named, whatever the mean over classes is."""
     fast = [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)]
     good = verdicts(trials(0.2, 0.4), fast)
     bad = verdicts(trials(0.5, 0.4), [Latency("auto", 0.9, 1.0, "DM", 0.9, 0.1)])
@@ -34,7 +34,7 @@ def test_verdicts_name_what_is_missed() -> None:
 
 
 def test_share_held_counts_every_test_once() -> None:
-    """A class of five tests says less than one of ninety-five."""
+    """A class of five tests counts less than one of ninety-five."""
     few = replace(trial("EV", "auto", 0, 0.2), covered=0.2, tested_on=5)
     many = replace(few, covered=1.0, tested_on=95)
 
@@ -43,7 +43,7 @@ def test_share_held_counts_every_test_once() -> None:
 
 @pytest.mark.parametrize(("covered", "met"), [(0.85, True), (0.86, False), (0.74, False)])
 def test_share_of_all_tests_is_held_to_five_points(covered: float, met: bool) -> None:
-    """Above is as wrong as below."""
+    """A share above the range is as wrong as one below it."""
     rows = [replace(t, covered=covered) for t in trials(0.2, 0.4)]
 
     assert met is verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[4].met
@@ -57,7 +57,7 @@ def test_share_of_all_tests_is_held_to_five_points(covered: float, met: bool) ->
 def test_class_whose_spread_chance_does_not_explain_is_named(
     covered: float, tests: int, met: bool
 ) -> None:
-    """Too wide is as wrong as too narrow; a class with few tests is let off."""
+    """Too wide is as wrong as too narrow; a class with few tests is exempt."""
     rows = [
         replace(t, covered=covered, tested_on=tests) if t.application_class == "PE" else t
         for t in trials(0.2, 0.4)
@@ -68,7 +68,7 @@ def test_class_whose_spread_chance_does_not_explain_is_named(
 
 
 def test_class_whose_quantiles_would_do_better_is_named() -> None:
-    """A spread that holds the right share may still say less than no model."""
+    """A spread with the right share may still be worse than that of the class's quantiles."""
     rows = [replace(t, pinball=1.1) if t.application_class == "CC" else t for t in trials(0.2, 0.4)]
     verdict = verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[6]
 
@@ -84,9 +84,9 @@ def _turns(*lengths: int, gap_s: float = 1.0) -> Run:
 
 
 def test_stages_of_runs_like_those_before_are_foretold_without_error() -> None:
-    """Gaps of each stage, and that nothing follows the last one; lengths but for rounding up.
+    """Gaps of each stage and the end after the last one are exact; lengths are rounded up.
 
-    The table adds one application of the class's mean, 20: (30 · 10 + 20)/31 is 11, upwards.
+    The table adds one application of the class's mean, 20: (30 · 10 + 20)/31 is 11, rounded up.
     """
     errors = StageErrors("FV")
     foretell(errors, [_turns(10, 30)] * 30, [_turns(10, 30)])
@@ -98,7 +98,7 @@ def test_stages_of_runs_like_those_before_are_foretold_without_error() -> None:
 
 
 def test_stages_that_come_otherwise_are_errors() -> None:
-    """A turn more than any before is not foretold, nor its gap; a longer gap is seconds off."""
+    """A turn more than in any run before is not predicted, nor its gap; a longer gap is off."""
     errors = StageErrors("FV")
     foretell(errors, [_turns(10, 30)] * 30, [_turns(10, 30, 30, gap_s=3.0)])
 

@@ -1,4 +1,4 @@
-"""The parts of scripts/bench_recognition: agents as plain chats, and what is said of them."""
+"""The parts of scripts/bench_recognition: agents as plain chats, and their results."""
 
 import json
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from scripts.bench.recognition_report import live_tables, simulated_tables
 from tests.harness.simulation.virtual_loop import run_virtually
 
 REPEATING = WorkloadInference("1", 40, 2, ("0",), 6.0)
-"""A second turn that has room for all that was said in the first."""
+"""Agent whose second turn has room for the whole first turn."""
 
 
 class Echo:
-    """A service that answers every chat with as many words as it may, at once.
+    """Service that answers every chat at once with as many words as allowed.
 
-    It knows an application by the first question.
+    It identifies an application by its first question.
     """
 
     def __init__(self, *, fails: bool = False, knows: str = "") -> None:
@@ -31,7 +31,7 @@ class Echo:
         """Path, headers and body of every call."""
         self._fails = fails
         self._knows = knows
-        """The application that every call is put with; empty: that of its first question."""
+        """The application that every call is assigned to; empty: that of its first question."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
@@ -49,11 +49,11 @@ class Echo:
         return Response(200, {"x-justitia-application": named}, json.dumps(answer).encode())
 
     def stream(self, *_: Any) -> StreamedResponse:
-        """Streams are not asked for."""
+        """Refuse: streams are not used."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Nothing is to be closed."""
+        """Do nothing: the fake has no connection."""
 
 
 def agent(second: WorkloadInference, name: str = "a") -> WorkloadApplication:
@@ -62,7 +62,7 @@ def agent(second: WorkloadInference, name: str = "a") -> WorkloadApplication:
 
 
 def played(service: Echo, *load: WorkloadApplication, has_headers: bool = False) -> PlayedChats:
-    """Play a load at thrice its speed, in virtual time."""
+    """Play a load at three times its speed, in virtual time."""
     player = ChatPlayer(service, "m", 3.0, has_headers=has_headers, name="play")  # type: ignore[arg-type]
     return run_virtually(player.play(load))
 
@@ -83,7 +83,7 @@ def test_second_turn_sends_the_first_and_its_answer_again() -> None:
 
 
 def test_answers_say_where_calls_were_put() -> None:
-    """Two agents alike are told apart; one too short to repeat anything is not put anywhere."""
+    """Two equal agents are separated; one too short to repeat its first turn is not recognised."""
     short = WorkloadInference("1", 21, 2, ("0",))
     found = played(Echo(), agent(REPEATING), agent(REPEATING, "b"), agent(short, "c"))
 
@@ -91,14 +91,14 @@ def test_answers_say_where_calls_were_put() -> None:
 
 
 def test_call_that_is_put_with_anothers_is_put_wrong() -> None:
-    """All four calls are of one application to the service: both of one of the two are wrong."""
+    """All four calls get one application of the service: those of one agent are wrong."""
     found = played(Echo(knows="all"), agent(REPEATING), agent(REPEATING, "b"))
 
     assert (1, 2) == (found.placed.right, found.placed.wrong)
 
 
 def test_completion_time_counts_from_the_arrival_at_the_speed_of_the_play() -> None:
-    """It takes the tool's 6 s, which pass in 2."""
+    """It includes the tool's 6 s, which pass in 2."""
     [(name, jct_s)] = played(Echo(), agent(REPEATING)).completed
 
     assert "FV" == name
@@ -106,7 +106,7 @@ def test_completion_time_counts_from_the_arrival_at_the_speed_of_the_play() -> N
 
 
 def test_headers_name_the_application_and_it_is_closed() -> None:
-    """Ids of one play differ from another's."""
+    """Ids of one run differ from those of another."""
     service = Echo()
     played(service, agent(REPEATING), has_headers=True)
     *calls, (path, _, _) = service.asked
@@ -134,7 +134,7 @@ def test_times_are_of_all_and_of_each_class() -> None:
 
 
 def test_first_way_is_the_one_that_all_are_compared_with() -> None:
-    """Whatever is predicted; and none is simulated twice."""
+    """This holds for any predictions; and no way is simulated twice."""
     found = ways(("learned",))
 
     assert REFERENCE == found[0]
@@ -142,7 +142,7 @@ def test_first_way_is_the_one_that_all_are_compared_with() -> None:
 
 
 def test_ratios_are_of_the_same_seed() -> None:
-    """Seed by seed 2 and 4 times as long: 3 in the median."""
+    """Per seed the times are 2 and 4 times as long: 3 in the median."""
     times = {
         str(REFERENCE): [times_of([("CC", 1.0)]), times_of([("CC", 10.0)])],
         "other": [times_of([("CC", 2.0)]), times_of([("CC", 40.0)])],
@@ -156,7 +156,7 @@ def test_ratios_are_of_the_same_seed() -> None:
 
 
 def test_every_arm_is_told_of() -> None:
-    """Where its calls were put, and by which rule the service has counted them."""
+    """The assignment of its calls, and the rule by which the service counted them."""
     arms = (PLAIN.name, BY_CONVERSATION.name, HEADER.name)
     plays = LivePlays(
         {arm: [times_of([("CC", 1.0)])] for arm in arms},
@@ -170,7 +170,7 @@ def test_every_arm_is_told_of() -> None:
 
 
 def test_cost_is_of_every_kind_of_call() -> None:
-    """A call that is recognised by its headers takes a part of what a long conversation takes."""
+    """Recognition by headers takes a fraction of the time of a long conversation."""
     costs = measure_cost(repeats=2, calls=1)
     table = cost_table(costs)
 

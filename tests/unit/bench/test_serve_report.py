@@ -26,7 +26,7 @@ def block(ttft_s: float, output_tokens: int = 10) -> Block:
 
 
 def measured(ours: list[float], theirs: list[float], ratio: float = 1.0) -> Measured:
-    """One block for each first-token time; ours makes `ratio` times the tokens of theirs."""
+    """Return one block per first-token time; ours makes `ratio` times the tokens of theirs."""
     found = Measured()
     for a, b in zip(ours, theirs, strict=True):
         for load in (IDLE_STREAM, CONCURRENT, SATURATED_UNARY):
@@ -44,7 +44,7 @@ def test_added_time_is_the_median_of_the_pairs() -> None:
 
 
 def test_cpu_of_a_call_leaves_the_caller_out() -> None:
-    """The client shares the machine, and is nobody's cost."""
+    """The client runs on the same machine, but is no cost of an arm."""
     assert 5.0 == block(0.01).cpu_ms_per_call
 
 
@@ -61,7 +61,7 @@ def test_cpu_of_a_call_leaves_the_caller_out() -> None:
 def test_verdicts_follow_the_targets(
     setting: str, added_s: float, ratio: float, met: list[bool]
 ) -> None:
-    """5 ms; 0.97 of the throughput on fake engines, 0.90 on vLLM; what was not run has none."""
+    """5 ms; 0.97 of the throughput on fake engines, 0.90 on vLLM; other arms have none."""
     judged = verdicts(setting, measured([0.01 + added_s], [0.01], ratio))
 
     assert met == [verdict.met for verdict in judged]
@@ -70,7 +70,7 @@ def test_verdicts_follow_the_targets(
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_target_is_measured(name: str) -> None:
-    """A target whose load or arm was renamed would silently never be judged."""
+    """A target whose load or arm was renamed would silently never be checked."""
     loads = SETTINGS[name].choose_loads(None, quick=True, release=Arm("release"))
     arms_by_load = {load.name: {arm.name for arm in load.all_arms} for load in loads}
 
@@ -80,7 +80,7 @@ def test_every_target_is_measured(name: str) -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_no_arm_gains_by_its_turn(count: int) -> None:
-    """A machine that slows down would otherwise be a cost of whoever is always called last."""
+    """A machine that slows down would otherwise cost the arm that is always called last."""
     arms = tuple(Arm(str(number)) for number in range(count))
     orders = [order_of(arms, repeat) for repeat in range(2 * count)]
 
@@ -90,7 +90,7 @@ def test_no_arm_gains_by_its_turn(count: int) -> None:
 
 
 def test_another_release_is_called_wherever_this_one_is(tmp_path: Path) -> None:
-    """What a change is worth is seen in pairs, in one run on one machine."""
+    """The effect of a change shows in pairs, in one run on one machine."""
     release = release_arm(Path(__file__).parents[3])
     loads = SETTINGS["path"].choose_loads(["justitia", "release"], quick=True, release=release)
 
@@ -102,7 +102,7 @@ def test_another_release_is_called_wherever_this_one_is(tmp_path: Path) -> None:
 
 
 def test_chosen_arms_are_measured_with_their_baselines() -> None:
-    """A single rival can be looked at without the minutes that all of them take."""
+    """A single rival can then be measured without the minutes of all others."""
     path = SETTINGS["path"]
     chosen = path.choose_loads(["justitia"], quick=True)
 
@@ -113,7 +113,7 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_loads_have_calls_left_between_their_first_and_their_last(quick: bool) -> None:
-    """Rates leave out as many calls as there are callers, at either end."""
+    """Rates omit as many calls as there are callers, at either end."""
     loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
     few = [
         str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1

@@ -1,4 +1,4 @@
-"""Percentiles and rates: the arithmetic under every printed figure."""
+"""Percentiles and rates: the arithmetic of every printed figure."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def ended(at: float, tokens: int) -> Sample:
 
 @pytest.mark.parametrize(("percent", "expected"), [(1, 1.0), (50, 50.0), (99, 99.0), (100, 100.0)])
 def test_percentile_is_the_value_of_its_rank(percent: float, expected: float) -> None:
-    """No interpolation: every figure printed was measured."""
+    """Without interpolation every printed figure was measured."""
     values = [float(value) for value in range(100, 0, -1)]
 
     assert expected == percentile(values, percent)

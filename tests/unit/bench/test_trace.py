@@ -1,4 +1,4 @@
-"""The trace of one inference: how much code it passes, and that the trace sees it."""
+"""Trace of one inference: the code that it executes, and that the trace records it."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from scripts import trace_inference as command
 from scripts.bench.trace import trace_granted_submission, trace_inference
 
 MOST_CORE_FILES = 22
-"""Bound on the files of the package that a submission passes which is granted at once."""
+"""Largest number of package files that an immediately granted submission may execute."""
 
 
 def test_granted_submission_passes_few_files() -> None:
-    """The core is read by following one submission: each file more is a page more to turn."""
+    """A reader learns the core by following one submission: each file more is a page more."""
     trace = trace_granted_submission()
 
     assert MOST_CORE_FILES >= len(trace.files)

@@ -1,1 +1,1 @@
-"""The pure parts of `scripts/chaos`."""
+"""Tests of the pure parts of `scripts/chaos`."""

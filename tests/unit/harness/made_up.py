@@ -1,4 +1,4 @@
-"""Notes, runs and faults for tests, with what does not matter filled in."""
+"""Calls, runs, faults and samples for tests, with defaults for irrelevant fields."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ RIGHT = Answer(("w1 w2 ",), ("length",), 3, 2)
 
 
 def call(name: str, at: float = 0.0, ended_at: float | None = None, **others: Any) -> Call:
-    """Return a call that was answered rightly, a second after it was made."""
+    """Return a call that was answered correctly, a second after it was made."""
     application_id = name.partition(".")[0]
     end = at + 1.0 if ended_at is None else ended_at
     fields: dict[str, Any] = {"number": 1, "ending": Ending.ANSWERED} | others
@@ -21,18 +21,17 @@ def call(name: str, at: float = 0.0, ended_at: float | None = None, **others: An
 
 
 def run(name: str, lease: str, at: float = 0.0, **others: Any) -> EngineRun:
-    """Return a run of a first call that came to its end, a second after it began."""
+    """Return a completed run of a first call, a second long."""
     fields = {"call": 1, "priority": 0, "pid": 1, "ended_at": at + 1.0, "complete": True} | others
     return EngineRun(name, lease_id=lease, began_at=at, **fields)
 
 
 def fault(kind: FaultKind, at: float, back_at: float | None = None, **others: Any) -> InjectedFault:
-    """Return a fault."""
     return InjectedFault(kind, 0, at, at if back_at is None else back_at, **others)
 
 
 def sample(at: float, **others: Any) -> SchedulerSample:
-    """Return what an idle scheduler in its first epoch says."""
+    """Return a sample of an idle scheduler in its first epoch."""
     fields: dict[str, Any] = {
         "epoch": 1,
         "ready": True,

@@ -1,4 +1,4 @@
-"""The traces of real clients: they hold what they claim, for every kind of client."""
+"""The recorded traces of real clients have the stated properties, for every kind of client."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.agents.exchange import Exchange
 
-# LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
+# LlamaIndex's workflows read every attribute of their events, even deprecated ones.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 _Branches = dict[tuple[str, int, int], list[Exchange]]
@@ -21,19 +21,19 @@ _CALL_ID = re.compile(rb'"((?:chatcmpl-tool-|call_|toolu_)[0-9a-f]{32})"')
 
 @pytest.fixture(scope="module")
 def agents() -> ModuleType:
-    """Return the recording; clients are thousands of modules, for this process alone to import."""
+    """Return the recording module, which imports thousands of modules of the clients."""
     return importlib.import_module("tests.harness.agents.traces")
 
 
 @pytest.fixture(scope="module")
 def traces(agents: ModuleType) -> list[Exchange]:
-    """Two short runs of every client."""
+    """Return two short runs of every client."""
     return cast("list[Exchange]", agents.short_traces())
 
 
 @pytest.fixture(scope="module")
 def branches(traces: list[Exchange]) -> _Branches:
-    """Exchanges of each branch of a run, in order."""
+    """Return the exchanges of each branch of a run, in order."""
     found: _Branches = defaultdict(list)
     for exchange in traces:
         found[exchange.client, exchange.run, exchange.branch].append(exchange)
@@ -80,7 +80,7 @@ def test_ids_of_tool_calls_come_back_and_are_fresh(agents: ModuleType, branches:
 
 
 def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
-    """Clients send the conversation again, and more; each is asked after the last answer."""
+    """Clients send the whole conversation again, plus a new message after the last answer."""
     for calls in branches.values():
         for before, after in pairwise(calls):
             assert len(said_in(before)) < len(said_in(after))
@@ -88,7 +88,7 @@ def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
 
 
 def test_fork_begins_with_what_the_other_branch_has_sent(branches: _Branches) -> None:
-    """Both continue the same conversation: whichever is first, the other has its beginning."""
+    """Both continue the same conversation: the later branch has the prefix of the earlier one."""
     for (client, run, branch), calls in branches.items():
         if branch == 1:
             sent = [said_in(exchange) for exchange in branches[client, run, 0]]
@@ -105,7 +105,7 @@ def test_runs_are_interleaved(traces: list[Exchange]) -> None:
 
 
 def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
-    """The run is in neither; no client sends a session."""
+    """Neither contains the run; no client sends a session."""
     assert {"/v1/chat/completions", "/v1/responses", "/v1/messages"} == {e.path for e in traces}
     for exchange in traces:
         names = {name.lower() for name, _ in exchange.headers}
@@ -114,7 +114,7 @@ def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
 
 
 async def test_alike_runs_differ_in_ids_only(agents: ModuleType) -> None:
-    """Runs that ask the same are told apart by ids, or not at all."""
+    """Runs with equal messages can be separated by ids, or not at all."""
     found = await agents.record_traces(3, 2, clients=["openai_chat"], alike=True)
     first, second = (
         [(e.branch, _CALL_ID.sub(b"", e.request)) for e in found if e.run == run] for run in (0, 1)
@@ -127,7 +127,7 @@ async def test_alike_runs_differ_in_ids_only(agents: ModuleType) -> None:
 
 
 async def test_same_seed_records_the_same_bytes(agents: ModuleType) -> None:
-    """All but the order of arrival is drawn from the seed."""
+    """Everything except the order of arrival is drawn from the seed."""
     few = ["openai_chat", "anthropic_streamed"]
     first, second, other = [
         {

@@ -1,4 +1,4 @@
-"""A wrong answer is found, whatever is wrong with it."""
+"""Every kind of wrong answer is detected."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ def test_flaw_of_a_stream_is_told(events: tuple[dict[str, Any], ...], flaw: str)
     ],
 )
 def test_difference_is_told_without_the_text(found: Answer, told: str) -> None:
-    """A missing chunk, one that came twice, and wrong usage are all wrong answers."""
+    """A missing chunk, a repeated one, and wrong usage are all wrong answers."""
     assert difference(RIGHT, found).startswith(told)
     assert "w1" not in difference(RIGHT, found)
 
@@ -95,7 +95,7 @@ BROKEN = ConnectionError("the answer broke off")
 
 
 class FakeService:
-    """A transport: answers calls by a script, applications by the book."""
+    """Transport that answers calls by a script, and requests of applications correctly."""
 
     def __init__(self, *script: Any) -> None:
         self._script = list(script)
@@ -125,7 +125,7 @@ class FakeService:
         yield StreamedResponse(200, {}, _chunks(events))
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the fake has no connection."""
 
     async def _next(self, body: bytes) -> Any:
         self.users.append(json.loads(body)["user"])
@@ -140,7 +140,7 @@ class FakeService:
 
 async def _chunks(events: list[Any]) -> AsyncGenerator[bytes]:
     for event in events:
-        await asyncio.sleep(0)  # others run between two chunks, as with a network
+        await asyncio.sleep(0)  # other tasks run between two chunks, as with a network
         if isinstance(event, Exception):
             raise event
         yield b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode())
@@ -162,7 +162,7 @@ async def played(
 
 
 async def test_answered_call_is_noted_with_its_answer() -> None:
-    """And what the scheduler had ended of the application, which is closed."""
+    """The record includes the scheduler's counts of the application, which is closed."""
     service = FakeService(ANSWER)
     records = await played(service, application("a"))
     (call,) = records.calls
@@ -177,11 +177,11 @@ async def test_answered_call_is_noted_with_its_answer() -> None:
 @pytest.mark.parametrize(
     ("script", "endings", "detail"),
     [
-        # The journal has to tell the two apart.
+        # The journal must separate the two.
         ((BROKEN, ANSWER), [Ending.BROKEN, Ending.ANSWERED], f"ConnectionError: {BROKEN}"),
-        # It would be refused for ever.
+        # A retry would be refused for ever.
         ((Response(400, {}, b"no"),), [Ending.GIVEN_UP], "ResponseError: 400: no"),
-        # Else a lost inference would be a run that never ends.
+        # Otherwise a lost inference would be a run that never ends.
         ((None,), [Ending.GIVEN_UP], "no answer after 0.1 s"),
     ],
     ids=["broken", "refused", "endless"],
@@ -189,7 +189,7 @@ async def test_answered_call_is_noted_with_its_answer() -> None:
 async def test_broken_call_is_made_again_under_its_next_number_and_no_other(
     script: tuple[Any, ...], endings: list[Ending], detail: str
 ) -> None:
-    """What became of it is told."""
+    """The outcome of the broken call is recorded."""
     service = FakeService(*script)
     records = await played(service, application("a"), answer_within_s=0.1)
 
@@ -199,7 +199,7 @@ async def test_broken_call_is_made_again_under_its_next_number_and_no_other(
 
 
 async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
-    """Only the first is something that its caller saw."""
+    """Only a stream that had begun was visible to its caller."""
     event = ANSWER | {"id": "x"}
     error = {"error": {"message": "cut", "code": "engine_error"}}
     service = FakeService(
@@ -214,7 +214,7 @@ async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
 
 
 async def test_caller_that_leaves_comes_back_with_another_call() -> None:
-    """It did not get an answer, and nothing broke."""
+    """It received no answer, and nothing broke."""
     service, records = FakeService(None, ANSWER), RunRecords()
     callers = Callers(service, service, records, again_after_s=0.0)
     playing = asyncio.create_task(callers.play([application("a")]))
@@ -226,14 +226,14 @@ async def test_caller_that_leaves_comes_back_with_another_call() -> None:
 
 
 async def test_caller_that_stalls_reads_nothing_until_it_goes_on() -> None:
-    """A slow reader that read all the same would show nothing."""
+    """A slow reader that did read all would test nothing."""
     service = FakeService([chunk("w1 "), chunk("w2 ", "length"), USAGE, b"[DONE]"])
     records = RunRecords()
     callers = Callers(service, service, records, 5.0, again_after_s=0.0)
     playing = asyncio.create_task(callers.play([streamed(application("a"))]))
     await eventually(lambda: callers.open_calls, "it reads", every_s=0.0)
     stalling = asyncio.create_task(callers.stall(0.0, 0.05))
-    for _ in range(100):  # turns in which it would read all
+    for _ in range(100):  # event loop turns in which it would read all
         await asyncio.sleep(0)
 
     assert [] == records.calls

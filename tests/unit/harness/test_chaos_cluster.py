@@ -1,4 +1,4 @@
-"""A leak of anything is told, and what Ray keeps by itself is not."""
+"""Leaks are reported, except objects that Ray keeps by itself."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,9 +39,9 @@ BEFORE = ResourceCount(
             ({name: 2}, [f"{name}: 2 in place of 0"])
             for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets")
         ),
-        # One that ended is to be forgotten in Redis too.
+        # An ended application must be removed from Redis too.
         ({"stored": ("a", "b")}, ["stored: a, b in place of none"]),
-        # What was killed is replaced by one, not by two.
+        # A killed process is replaced by one, not by two.
         (
             {
                 "processes": {"replica": 4, "VLLM::Worker": 1},
@@ -53,7 +53,7 @@ BEFORE = ResourceCount(
                 "actors of SERVE_REPLICA::a#Replica: 4 in place of 3",
             ],
         ),
-        # A leak of a file for each call is hundreds.
+        # A leak of one file per call makes hundreds.
         ({"files": {"replica": 90 + FILES_TOLERANCE}}, []),
         (
             {"files": {"replica": 91 + FILES_TOLERANCE}},
@@ -67,13 +67,13 @@ BEFORE = ResourceCount(
     ],
 )
 def test_what_is_left_over_is_told(after: dict[str, Any], told: list[str]) -> None:
-    """With nothing to do there is no more of anything than before."""
+    """An idle cluster has no more of any resource than before the run."""
     assert told == leaks(BEFORE, replace(BEFORE, **after))
 
 
 @dataclass
 class Titled:
-    """A process with a title, as psutil shows it."""
+    """A process with a title, in psutil's form."""
 
     title: str
     pid: int = 7
@@ -93,13 +93,13 @@ class Titled:
     ],
 )
 def test_role_is_that_of_the_process_whatever_it_does(title: str, role: str) -> None:
-    """One role under two names is one that is new."""
+    """One role under two names would look like a new process."""
     assert role == role_of(Titled(title), 1)
     assert "scheduler" == role_of(Titled(title), 7)
 
 
 def test_arguments_change_what_they_name_and_keep_the_rest_of_the_file() -> None:
-    """An engine that lost the file's other settings would not be the one that is deployed."""
+    """An engine without the file's other settings would not be the deployed one."""
     file = Path("deployments/local-cpu.yaml")
     before, after = (read_serve_config(file)["applications"][0]["args"] for _ in range(2))
     merge_values(

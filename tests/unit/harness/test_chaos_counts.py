@@ -1,4 +1,4 @@
-"""Counts come from the records and the journal, and each of them can be other than nought."""
+"""Counts are made from records and journal, and each of them can be other than 0."""
 
 import os
 import random
@@ -35,7 +35,7 @@ WORDS = "ConnectionError: the answer broke off"
 def broken(
     at: float, ended_at: float, ending: Ending = Ending.BROKEN, detail: str = WORDS
 ) -> list[Call]:
-    """Return calls of which the first failed, and was made again later."""
+    """Return calls of which the first failed and was repeated later."""
     failed = call("a.0", at=at, ended_at=ended_at, ending=ending, detail=detail)
     return [failed, call("a.0", at=50.0, number=2), BOTH[1]]
 
@@ -43,7 +43,7 @@ def broken(
 def case(
     found: str, calls: list[Call], *runs: EngineRun, told: str | None = None, **records: Any
 ) -> Any:
-    """Return what is found in records and runs, in these words; without words, nothing is."""
+    """Return a case with records and runs, and the expected message; without one, none."""
     return found, () if told is None else (told,), RunRecords(calls=calls, **records), runs
 
 
@@ -63,17 +63,17 @@ LOST = "ResponseError: 500: the replica was lost"
 @pytest.mark.parametrize(
     ("found", "told", "records", "runs"),
     [
-        # However often it was called.
+        # The number of calls does not matter.
         case(
             "lost",
             [BOTH[0], call("a.1", ending=Ending.GIVEN_UP, detail="no answer")],
             told="a.1: call 1: no answer",
         ),
         case("lost", BOTH[:1], told="a.1: never called"),
-        # A caller takes one answer for one inference.
+        # A caller accepts one answer per inference.
         case("doubled", [*BOTH, call("a.0", at=5.0, number=2)], told="a.0: answered 2 times"),
-        # The caller saw one answer, and its application paid for two. A second run is due if the
-        # process was killed between the last token and the answer.
+        # The caller received one answer, and its application paid for two. A second run is due if
+        # the process was killed between the last token and the answer.
         case("doubled", BOTH, *TWICE, told="a.0: call 1 was run to its end 2 times"),
         case("doubled", BOTH, *TWICE, faults=[KILLED]),
         case(
@@ -83,7 +83,7 @@ LOST = "ResponseError: 500: the replica was lost"
             faults=[replace(KILLED, injected_at=9.0)],
             told="a.0: call 1 was run to its end 2 times",
         ),
-        # What died was another replica.
+        # Another replica died.
         case(
             "doubled",
             BOTH,
@@ -91,10 +91,10 @@ LOST = "ResponseError: 500: the replica was lost"
             faults=[replace(KILLED, pid=2)],
             told="a.0: call 1 was run to its end 2 times",
         ),
-        # Its answer was asked for by an ingress that is dead.
+        # The ingress that requested its answer is dead.
         case("doubled", BOTH, *TWICE, faults=[replace(INGRESS, injected_at=1.2)]),
-        # A process that stands still keeps its answers until nobody wants them any more, and may
-        # make one to its end before it has noticed that.
+        # A stopped process keeps its answers until they are no longer wanted, and may finish a run
+        # before it has noticed that.
         case("doubled", BOTH, *TWICE, faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0, pid=1)]),
         case("doubled", BOTH, *TWICE, faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 0.9, pid=1)]),
         case(
@@ -120,8 +120,8 @@ LOST = "ResponseError: 500: the replica was lost"
             [BOTH[0], call("a.1", flaws=("usage came twice",))],
             told="a.1: usage came twice",
         ),
-        # The service promises that callers notice no death but that of their ingress, which takes
-        # the calls that it has with it, and no others.
+        # Callers must notice no death except that of their ingress, which takes down its own calls
+        # and no others.
         case("broken", broken(1.0, 2.0), told=f"a.0: call 1: {WORDS}"),
         case("cut", broken(1.0, 2.0, Ending.CUT), told=f"a.0: call 1: {WORDS}"),
         case("broken", broken(1.0, 2.0), faults=[KILLED], told=f"a.0: call 1: {WORDS}"),
@@ -139,7 +139,7 @@ LOST = "ResponseError: 500: the replica was lost"
 def test_what_must_not_be_is_counted_and_told(
     found: str, told: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
-    """A count that cannot be other than nought shows nothing."""
+    """A count that cannot be other than 0 shows nothing."""
     counts = count_calls(LOAD, records, runs, EXPECTED)
     excused = INGRESS in records.faults and not told
 
@@ -148,7 +148,7 @@ def test_what_must_not_be_is_counted_and_told(
 
 
 def test_run_that_never_ended_is_in_the_journal(tmp_path: Path) -> None:
-    """It is what a replica's death has to be measured by."""
+    """The death of a replica is measured by it."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
     writer.began(2.0, "a.1#2", "3-17", 40)
@@ -167,10 +167,10 @@ MANY = 40
 
 
 def served(tags: list[int], epoch: int = 1) -> tuple[list[EngineRun], list[Call]]:
-    """Return applications of one inference each, all called at 0, granted in the order given.
+    """Return applications of one inference each, all called at 0, granted in the given order.
 
-    One more of the largest tag is called at 10 and granted last of all; and one is called at 5, so
-    that everything granted after it is known to have been granted after 5.
+    One more, of the largest tag, is called at 10 and granted last; another is called at 5, so that
+    every later grant is known to be after 5.
     """
     calls = [call("first.0", 5.0), *(call(f"t{tag}.0") for tag in tags)]
     runs = [run("first.0", f"{epoch}-0", 5.5, priority=-1)]
@@ -186,7 +186,7 @@ def measured(tags: list[int], *windows: FaultWindow) -> OrderMeasure:
 
 
 def test_order_that_is_kept_and_one_that_is_shuffled_are_told_apart() -> None:
-    """Each grant is held against all that waited: n(n-1)/2 pairs, and those of the first."""
+    """Each grant is compared with all that waited: n(n-1)/2 pairs, and those of the first."""
     found = measured(list(range(MANY)))
 
     assert MANY * (MANY - 1) // 2 + MANY == found.pairs
@@ -200,12 +200,12 @@ def test_order_that_is_kept_and_one_that_is_shuffled_are_told_apart() -> None:
 
 
 def test_exchange_is_named_unless_a_fault_at_that_time_explains_it() -> None:
-    """Its first grant may have come in its turn, and have died with the replica."""
+    """Its first grant may have been in its turn, and have been lost with the replica."""
     early, killed = (FaultWindow(FaultKind.REPLICA_KILLED, at, at + 1.0) for at in (1.0, 7.0))
 
     for found in (measured([1, 3, 2, 4]), measured([1, 3, 2, 4], early)):
         assert ("t3.0 (1-2) before t2.0 (1-3)",) == found.unexplained
-    # A replica that it could not reach while it waited, it leaves to others from then on.
+    # A replica that it could not reach while it waited is left to others from then on.
     cut = FaultWindow(FaultKind.INGRESS_CUT, 1.0, 1.5)
     for fault_window in (killed, cut):
         explained = measured([1, 3, 2, 4], fault_window)
@@ -213,7 +213,7 @@ def test_exchange_is_named_unless_a_fault_at_that_time_explains_it() -> None:
 
 
 def test_what_came_later_did_not_wait() -> None:
-    """A smaller tag that was not there yet was not passed over."""
+    """A later call with a smaller tag was not passed."""
     runs, calls = served([5])
     calls.append(call("late.0", 4.5))
     runs.append(run("late.0", "1-2", 9.0, priority=0))
@@ -245,14 +245,14 @@ def test_order_is_kept_by_each_scheduler_by_itself() -> None:
 
 
 def test_nothing_is_judged_while_submissions_are_held_up() -> None:
-    """The scheduler cannot have granted in the order of what it had not been told."""
+    """The scheduler cannot order submissions that have not reached it."""
     found = measured([1, 3, 2, 4], FaultWindow(FaultKind.SCHEDULER_STOPPED, 3.0, 4.5))
 
     assert 0 == found.pairs
 
 
 def test_tag_that_changed_over_a_restart_is_found() -> None:
-    """The order among those who wait is what must outlive the scheduler."""
+    """The order of waiting applications must survive the scheduler."""
     found = measure_order(
         [], [], (), [TagAcrossRestart("a", 5.0, 5.0), TagAcrossRestart("b", 5.0, 6.5)]
     )

@@ -1,4 +1,4 @@
-"""The crowd of a chaos run: an answer beyond its quota is found, and usage nobody has had."""
+"""The crowd of a chaos run: answers beyond its quota and usage without an answer are found."""
 
 import pytest
 
@@ -22,7 +22,8 @@ def _usage(applications: int, inferences: int) -> list[dict[str, int]]:
     ("answered_at", "usage", "flaws"),
     [
         (_AT, _usage(LIMIT, LIMIT), 0),
-        (_AT, _usage(LIMIT, LIMIT - 3), 0),  # those at 9, 10 and 11 s: nobody was left to tell
+        # those at 9, 10 and 11 s: no process was left to count them
+        (_AT, _usage(LIMIT, LIMIT - 3), 0),
         (_AT, _usage(LIMIT, LIMIT - 4), 1),
         (_AT, _usage(LIMIT + 1, LIMIT), 1),
         ([*_AT, 30.0], _usage(LIMIT + 1, LIMIT + 1), 1),
@@ -34,7 +35,7 @@ def _usage(applications: int, inferences: int) -> list[dict[str, int]]:
 def test_quota_and_usage_are_held_against_answers(
     answered_at: list[float], usage: list[dict[str, int]], flaws: int
 ) -> None:
-    """One answer too many is a flaw, and so is one that is missing with no death to excuse it."""
+    """One answer too many is a flaw, and so is a missing one without a death that explains it."""
     found = CrowdRecord(answered_at).flaws(usage, [], [10.0], 1.0)
 
     assert flaws == len(found)
@@ -59,7 +60,7 @@ def test_error_is_a_flaw_unless_an_ingress_took_the_call_with_it(
 
 @pytest.mark.asyncio
 async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
-    """It plays in each phase; two runs of one name are counted as one inference run twice."""
+    """It plays in each phase; two runs of one name would count as a doubled inference."""
     service = FakeService()
     transport = HttpTransport("http://service", transport=service.http())
     crowd = Crowd(transport)
@@ -71,7 +72,7 @@ async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
 
 
 def test_unanswered_call_may_be_counted() -> None:
-    """Its ingress died, or the answer was lost: whether it ran is not known."""
+    """Its ingress died, or the answer was lost: it is unknown whether it ran."""
     record = CrowdRecord(_AT[:3], unreached=1)
 
     assert [] == record.flaws(_usage(4, 4), [], [], 1.0)
@@ -79,5 +80,5 @@ def test_unanswered_call_may_be_counted() -> None:
 
 
 def test_answered_call_that_is_missing_is_found() -> None:
-    """A scheduler that dies alone loses nothing."""
+    """The death of a scheduler alone must lose no count."""
     assert 1 == len(CrowdRecord(_AT).flaws(_usage(LIMIT, LIMIT - 1), [], [], 1.0))

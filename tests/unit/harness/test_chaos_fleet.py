@@ -1,4 +1,4 @@
-"""Replicas that come and go: each thing that must not be is found in records that show it."""
+"""Checks of replicas that are added and removed: each violation is found in the records."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,13 +35,13 @@ BUSY = {"leases": {"a": 1}}
 
 
 def seen(at: float, target: int, took_s: float = 0.0, **states: str) -> FleetSample:
-    """Return what Serve says; without states, as many run as it wants."""
+    """Return a sample of Serve; without states, all wanted replicas run."""
     found = states or dict.fromkeys(list(PIDS)[:target], "RUNNING")
     return FleetSample(at, at - took_s, target, found)
 
 
 def case(told: str | None, *fleet: FleetSample, runs: Sequence[EngineRun] = (), **of: Any) -> Any:
-    """Return samples, runs and other records, and the flaw that is in them; None: there is none."""
+    """Return samples, runs and other records with the flaw in them; None: there is none."""
     records = RunRecords(fleet=list(fleet), pids=PIDS, **of)
     return () if told is None else (told,), records, runs
 
@@ -56,18 +56,18 @@ CUT = "cut by a scale-down: x.0 on b"
         case(None, seen(1.0, 1), seen(2.0, 3), seen(3.0, 1)),
         case("out of bounds: 0 replicas were wanted", seen(1.0, 0)),
         case("out of bounds: 4 replicas were wanted", seen(1.0, 4)),
-        # One that drains has been taken off, one that is found again has not.
+        # A draining replica was removed, one found again after a restart was not.
         case(None, seen(1.0, 3, a="RUNNING", b="STARTING", c="RUNNING", d="STOPPING")),
         case(
             "out of bounds: there were 4 replicas",
             seen(1.0, 3, a="RUNNING", b="STARTING", c="RUNNING", d="RECOVERING"),
         ),
-        # What a replica that leaves runs is run to its end; its process must not end before.
+        # A leaving replica finishes its runs; its process must not end before.
         case(None, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=2)]),
         case(CUT, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=2, complete=False)]),
         case(CUT, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=2, complete=False, ended_at=None)]),
         case(None, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=1, complete=False)]),
-        # A fault cut it, or nobody wanted it any more.
+        # A fault cut it, or its caller had left.
         case(
             None,
             *DRAINED,
@@ -98,7 +98,7 @@ CUT = "cut by a scale-down: x.0 on b"
             runs=[run("x.0", "1-1", 4.0, pid=2, complete=False)],
             faults=[fault(FaultKind.INGRESS_KILLED, 4.5)],
         ),
-        # A policy that takes no answer for no demand.
+        # A policy that treats a missing answer as no demand.
         case(
             "fell without an answer: from 3 to 1 replicas wanted",
             seen(9.0, 3),
@@ -107,7 +107,7 @@ CUT = "cut by a scale-down: x.0 on b"
             faults=[STOPPED],
             samples=[sample(9.9, wanted=3, **BUSY), sample(30.1, wanted=3, **BUSY)],
         ),
-        # The last answer was 1, and goes on to hold.
+        # The last answer was 1, and still applies.
         case(
             None,
             seen(9.0, 3),
@@ -115,7 +115,7 @@ CUT = "cut by a scale-down: x.0 on b"
             faults=[STOPPED],
             samples=[sample(9.9, wanted=1, **BUSY), sample(30.1, wanted=3, **BUSY)],
         ),
-        # The scheduler that answers again asks for it.
+        # The restarted scheduler requests it.
         case(
             None,
             seen(9.0, 3),
@@ -123,7 +123,7 @@ CUT = "cut by a scale-down: x.0 on b"
             faults=[STOPPED],
             samples=[sample(9.9, wanted=3, **BUSY), sample(30.1, wanted=1, **BUSY)],
         ),
-        # A successor that does not know what runs is no more an answer.
+        # A new scheduler that does not know the running work is no answer either.
         case(
             "fell without an answer: from 3 to 1 replicas wanted",
             seen(9.0, 3),
@@ -135,7 +135,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 sample(33.0, wanted=1, **BUSY),
             ],
         ),
-        # It waits for the scheduler that is away, each time that it is asked.
+        # It waits at each poll for the scheduler that is down.
         case(
             f"controller held up: half of its answers took {LATE_S:.1f} s or more,"
             " after scheduler-stopped",
@@ -156,7 +156,7 @@ CUT = "cut by a scale-down: x.0 on b"
             f"controller held up: half of its answers took {LATE_S:.1f} s or more, over the run",
             seen(20.0, 1, took_s=LATE_S),
         ),
-        # The machine was busy once, or the controller was away itself.
+        # The machine was busy once, or the controller itself was down.
         case(
             None,
             seen(20.0, 1, took_s=LATE_S),
@@ -166,7 +166,7 @@ CUT = "cut by a scale-down: x.0 on b"
             samples=[sample(9.9, wanted=1, **BUSY), sample(30.1, wanted=1, **BUSY)],
         ),
         case(None, seen(12.0, 1, took_s=LATE_S), faults=[KILLED]),
-        # In 5 s, and what Serve and this machine take beyond.
+        # In 5 s, plus the delays of Serve and of this machine.
         case(None, seen(5.0 + COMES_DOWN_S, 2), samples=[sample(0.0), sample(6.0 + COMES_DOWN_S)]),
         case(
             f"did not come down: 2 replicas were wanted {5.5 + COMES_DOWN_S:.1f} s after the last"
@@ -193,7 +193,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 sample(COMES_BACK_S + 2.0, waiting=2),
             ],
         ),
-        # A controller that was started again took those that it found for newly loaded.
+        # A restarted controller counted the replicas that it found as newly loaded.
         case(
             "wrong loading time: 0.8 s, and a replica takes 1.5 s",
             seen(1.0, 1),
@@ -204,12 +204,12 @@ CUT = "cut by a scale-down: x.0 on b"
 def test_flaws_of_a_fleet_are_found(
     flaws: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
-    """A run that finds nothing says something only if these are found."""
+    """A run without findings means something only if these are found."""
     assert flaws == measure_fleet(LIMITS, records, runs, []).flaws
 
 
 def test_replicas_that_came_and_went_are_counted() -> None:
-    """A run in which none did would have proven nothing."""
+    """A run without them would have tested nothing."""
     records = RunRecords(
         fleet=[seen(1.0, 1), seen(2.0, 3), seen(3.0, 1, a="RUNNING", b="STOPPING", c="STOPPING")],
         pids=PIDS,
@@ -227,7 +227,7 @@ def test_replicas_that_came_and_went_are_counted() -> None:
 
 
 def test_replica_whose_drain_no_sample_shows_was_taken_off() -> None:
-    """It had nothing to run to its end. c is there still, and d was killed by a fault."""
+    """It had no run to finish. c still exists, and d was killed by a fault."""
     records = RunRecords(
         fleet=[
             seen(1.0, 3, a="RUNNING", b="RUNNING", c="RUNNING", d="RUNNING"),
@@ -245,7 +245,7 @@ def test_replica_whose_drain_no_sample_shows_was_taken_off() -> None:
     [
         ({"min_replicas": 1}, 60.0 + 240.0),
         ({"min_replicas": 1, "downscale_delay_s": 4.0, "hold_s": 2.0}, 6.0),
-        # The last one goes after the others, by its own delay where there is one.
+        # The last one is removed after the others, by its own delay if it is set.
         ({"min_replicas": 0, "downscale_delay_s": 4.0, "hold_s": 2.0}, 10.0),
         (
             {
@@ -261,7 +261,7 @@ def test_replica_whose_drain_no_sample_shows_was_taken_off() -> None:
 def test_time_to_come_down_is_what_the_arguments_say(
     section: dict[str, Any], comes_down_s: float
 ) -> None:
-    """As in `deployments/autoscaling.md`: what is idle counts for a while, then Serve delays."""
+    """`deployments/autoscaling.md`: idle demand counts for `hold_s`, then Serve delays."""
     limits = FleetLimits.of(AutoscalingSection(max_replicas=4, **section))
 
     assert (section["min_replicas"], 4) == (limits.minimum, limits.maximum)
@@ -269,7 +269,7 @@ def test_time_to_come_down_is_what_the_arguments_say(
 
 
 def test_loadings_are_read_back(tmp_path: Path) -> None:
-    """A replica that is killed while it loads leaves a beginning without an end."""
+    """A replica that is killed while it loads leaves a start without an end."""
     file = tmp_path / "loads.jsonl"
     writer = JournalWriter(file)
     writer.loading(1.0)

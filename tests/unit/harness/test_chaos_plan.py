@@ -1,4 +1,4 @@
-"""The plan is a function of its seed, and holds what was asked for."""
+"""The plan is a function of its seed, and contains everything that was requested."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from tests.harness.chaos.plan import OF_A_FIXED_FLEET, OF_A_SCALED_FLEET, FaultK
 
 
 def test_same_seed_gives_the_same_plan_and_load() -> None:
-    """A run that failed has to be run again as it was."""
+    """A failed run must be repeatable."""
     plans = [draw_plan(seed, tuple(FaultKind), 2, 8) for seed in (7, 7, 8)]
     loads = [draw_load(seed, 200, 1_000, 33) for seed in (1, 1, 2)]
 
@@ -21,7 +21,7 @@ def test_same_seed_gives_the_same_plan_and_load() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_each_kind_strikes_alone_as_often_as_asked(times: int) -> None:
-    """A kind that luck left out would be unproven."""
+    """A kind that was never drawn would be untested."""
     plan = draw_plan(3, tuple(FaultKind), times, pairs=5)
     alone = Counter(fault_round.kinds[0] for fault_round in plan if len(fault_round.kinds) == 1)
 
@@ -40,7 +40,7 @@ def test_pairs_are_different_and_can_strike_at_once() -> None:
 
 
 def test_plan_that_cannot_be_drawn_is_refused() -> None:
-    """A shorter plan than was asked for would look like a whole one."""
+    """A shorter plan would look like a whole one."""
     with pytest.raises(ConfigError, match=r"pairs is 2: these kinds make 1 at most"):
         draw_plan(1, (FaultKind.REPLICA_KILLED, FaultKind.INGRESS_KILLED), 1, 2)
 
@@ -49,13 +49,13 @@ def test_plan_that_cannot_be_drawn_is_refused() -> None:
 
 
 def test_each_kind_is_of_a_fleet_that_is_fixed_or_of_one_that_is_scaled() -> None:
-    """A kind that neither run draws from would never be tried."""
+    """A kind that neither run draws would never be tested."""
     assert {*FaultKind} == {*OF_A_FIXED_FLEET, *OF_A_SCALED_FLEET}
     assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
 
 
 def test_tails_are_long_streams_one_application_a_phase() -> None:
-    """While they run replicas are taken off, and one of these has to run one of them."""
+    """Replicas are removed while they run, and a leaving one must run one of them."""
     tails = draw_tails(1, 4, 3, (250, 600))
     streams = [inference for planned in tails for inference in planned.inferences]
 
@@ -70,7 +70,7 @@ INFERENCES = [inference for planned in LOAD for inference in planned.inferences]
 
 
 def test_load_has_as_much_as_was_asked_for_in_all_forms() -> None:
-    """Counts of lost inferences mean nothing without it; each form may break by itself."""
+    """Counts of lost inferences need the load; each form may break by itself."""
     assert (200, 1_000) == (len(LOAD), len(INFERENCES))
     assert 1_000 == len({inference.name for inference in INFERENCES})
     assert 1_000 == len({inference.prompt for inference in INFERENCES})
@@ -84,7 +84,7 @@ def test_load_has_as_much_as_was_asked_for_in_all_forms() -> None:
 
 
 def test_body_names_its_inference_and_call() -> None:
-    """The journal of the replicas has no other way to know whose run it is."""
+    """The journal of the replicas has no other source for it."""
     streamed = next(inference for inference in INFERENCES if inference.stream)
     body = streamed.body(3)
 
@@ -94,6 +94,6 @@ def test_body_names_its_inference_and_call() -> None:
 
 
 def test_load_that_cannot_be_spread_is_refused() -> None:
-    """Better than phases without load."""
+    """Otherwise some phases would have no load."""
     with pytest.raises(ConfigError, match="3 applications of 9 inferences in 4 phases"):
         draw_load(1, 3, 9, 4)

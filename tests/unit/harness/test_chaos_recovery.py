@@ -1,4 +1,4 @@
-"""Times to recover, by hand."""
+"""Recovery times, by hand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ LEFT_RUNS = [
 
 
 def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records: Any) -> Any:
-    """Return a fault with what was recorded and run, and how long the recovery from it took."""
+    """Return a fault with its records and runs, and the time of the recovery from it."""
     return seconds, hit, RunRecords(**records), runs
 
 
@@ -52,22 +52,22 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
             fault(FaultKind.SCHEDULER_KILLED, 10.0, epoch=4),
             *(run("a.0", "4-9", 10.2), run("b.0", "5-1", 12.5), run("c.0", "5-2", 13.0)),
         ),
-        # From when it goes on: while it stands still nothing can be granted.
+        # From its continuation: while it is stopped it cannot grant.
         case(
             0.5,
             fault(FaultKind.SCHEDULER_STOPPED, 10.0, 13.0),
             *(run("a.0", "1-1", 9.0), run("b.0", "1-2", 13.5)),
         ),
-        # With the first answer to a later call: those made before may have gone to the other one.
+        # With the first answer to a later call: earlier calls may have used the other one.
         case(
             1.5,
             fault(FaultKind.INGRESS_KILLED, 10.0),
             calls=[call("a.0", 9.0, 10.5), call("b.0", 10.2, 11.5), call("c.0", 10.1, 12.0)],
         ),
-        # The slowest of the next three openings, not the time until somebody opens one.
+        # The slowest of the next three openings, not the time until the next opening.
         case(0.4, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
         case(None, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
-        # With the next save: that it answers again is not enough.
+        # With the next save: answering again is not enough.
         case(
             0.6,
             fault(FaultKind.REDIS_KILLED, 10.0, 12.0),
@@ -76,7 +76,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
                 *(sample(12.4, saves=5), sample(12.6, saves=6)),
             ],
         ),
-        # When the last run of those who left ends: one that goes on holds memory for nobody.
+        # When the last run of the callers that left ends: a longer one holds memory for no caller.
         case(0.7, fault(FaultKind.CALLERS_LEFT, 10.0), *LEFT_RUNS, calls=LEFT),
         case(
             None,
@@ -84,7 +84,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
             *(*LEFT_RUNS, replace(LEFT_RUNS[0], ended_at=None)),
             calls=LEFT,
         ),
-        # A run that died with its process has no end in the journal, and does not run later.
+        # A run that died with its process has no end in the journal, and ends with it.
         case(
             0.3,
             fault(FaultKind.CALLERS_LEFT, 10.0),
@@ -93,13 +93,13 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
             calls=LEFT[:1],
             faults=[fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
         ),
-        # With a run on the replica that was hit, when it can be reached again.
+        # With a run on the cut replica, when it can be reached again.
         case(
             0.8,
             fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),
             *(run("a.0", "1-1", at, pid=pid) for at, pid in ((10.5, 7), (13.1, 8), (13.8, 7))),
         ),
-        # No note and no run shows it: what the injector saw is taken from it.
+        # No record and no run shows it: the injector's observation counts.
         case(4.0, fault(FaultKind.GCS_KILLED, 10.0, 12.0, done_at=16.0)),
         case(4.0, fault(FaultKind.REDIS_EMPTIED, 10.0, 12.0, done_at=16.0)),
         case(None, fault(FaultKind.REDEPLOYED, 10.0, 12.0)),
@@ -110,7 +110,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
             fault(FaultKind.ALL_REPLICAS_KILLED, 10.0),
             *(run("a.0", "1-1", 9.0), run("b.0", "1-2", 13.0)),
         ),
-        # When as many run as are wanted without the dead one, for which Serve takes it for a time.
+        # When all wanted replicas run without the dead one, which Serve lists for a time.
         case(
             4.0,
             fault(FaultKind.LOADING_KILLED, 10.0, target="b"),
@@ -126,13 +126,13 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
 def test_each_kind_is_over_when_its_records_show_it(
     seconds: float | None, hit: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
-    """Targets in seconds mean nothing unless it is known what ends them."""
+    """A target in seconds needs a definition of the end."""
     assert pytest.approx(seconds) == recovery_s(hit, records, runs)
 
 
 @pytest.mark.parametrize("kind", OF_ONE_REPLICA)
 def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKind) -> None:
-    """How full the others are, and whose turn it is, is not a matter of recovery."""
+    """It does not depend on the load of other replicas and on the order of the queue."""
     samples = [
         sample(9.9, leases={}),
         sample(10.1, leases={"r": 2, "s": 1}),
@@ -150,7 +150,7 @@ def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKin
 def test_work_of_a_replica_goes_on_when_the_last_of_its_runs_begins_elsewhere(
     kind: FaultKind,
 ) -> None:
-    """What ran on another replica, or had ended, does not count."""
+    """Runs on other replicas, and ended ones, do not count."""
     runs = [
         run("ended.0", "1-1", 8.0, pid=7),
         run("other.0", "1-2", 9.0, pid=8, ended_at=11.0),
@@ -168,7 +168,7 @@ def test_work_of_a_replica_goes_on_when_the_last_of_its_runs_begins_elsewhere(
 
 
 def test_window_lasts_until_the_recovery_or_its_longest_time() -> None:
-    """The order is not judged in it."""
+    """The order is not checked during the window."""
     over, not_over = (
         fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),
         fault(FaultKind.SCHEDULER_KILLED, 10.0),
@@ -201,7 +201,7 @@ CLEAN = ChaosResult(
 
 
 def test_document_has_the_fields_of_the_contract() -> None:
-    """Others read them by these names."""
+    """Other tools read these field names."""
     found = document(CLEAN)
 
     assert (10, 0, 0, 0, 0) == tuple(

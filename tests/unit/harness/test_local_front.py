@@ -1,4 +1,4 @@
-"""Clusters side by side: each front has places and ports of its own, and leaves nothing behind."""
+"""Parallel clusters: each front has its own directories and ports, and leaves no files."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ from tests.harness.local_front import local_front
 _SOCKET_PATH_CHARACTERS = 107
 _NODE_ID = "f" * 56
 _HAPROXY_ADDS = ".1234567.tmp"
-"""To the path of a socket that it binds."""
+"""Suffix that HAProxy adds to the path of a socket that it binds."""
 
 
 def chosen() -> dict[str, str]:
-    """Return the variables of Serve that are set now."""
+    """Return the environment variables of Serve that are set now."""
     return {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
 
 
@@ -36,7 +36,7 @@ def test_two_fronts_share_no_place_and_no_port() -> None:
 
 
 def test_paths_of_sockets_are_short_enough() -> None:
-    """Linux takes 107 characters, and a longer one is cut or refused."""
+    """Linux allows 107 characters, and a longer path is cut or refused."""
     with local_front():
         for name in ("SOCKET_PATH", "METRICS_SOCKET_PATH"):
             directory, file = os.path.split(os.environ[f"RAY_SERVE_HAPROXY_{name}"])

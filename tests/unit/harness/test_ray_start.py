@@ -1,4 +1,7 @@
-"""A node of Ray that is late is ended, and another one started. The stand-in is late on demand."""
+"""A Ray node that is late is killed, and another one is started.
+
+The stand-in for the node can be made late.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ from tests.harness import ray_start
 
 
 class LateNode:
-    """A node that is late as often as is said, and remembers which nodes were ended."""
+    """Node that is late a given number of times; records the killed nodes."""
 
     late: int
     ended: list["LateNode"]
@@ -22,13 +25,13 @@ class LateNode:
             )
 
     def kill_all_processes(self, check_alive: bool, wait: bool) -> None:
-        """Remember it; the raylet may be dead, and none may be left that nobody has waited for."""
+        """Record the kill; the raylet may be dead, and every node must be waited for."""
         assert (False, True) == (check_alive, wait)
         self.ended.append(self)
 
 
 def started(monkeypatch: pytest.MonkeyPatch, late: int) -> int:
-    """Start Ray where so many nodes are late; return how many were ended."""
+    """Start Ray with the given number of late nodes; return the number of killed ones."""
     monkeypatch.setattr(LateNode, "late", late, raising=False)
     monkeypatch.setattr(LateNode, "ended", [], raising=False)
     monkeypatch.setattr(ray_start, "Node", LateNode)
@@ -51,7 +54,7 @@ def test_late_node_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPa
 def test_machine_that_is_too_slow_is_told_by_rays_own_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody waits for ever, and other errors are told at once."""
+    """The wait is bounded, and other errors are raised at once."""
     with pytest.raises(Exception, match="timed out during startup"):
         started(monkeypatch, late=3)
     assert 2 == len(LateNode.ended)

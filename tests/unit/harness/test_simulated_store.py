@@ -1,6 +1,6 @@
-"""The simulation's store keeps the rules of the real one, which runs its scripts in memory here.
+"""The simulation's store follows the rules of the real one, whose scripts run in memory here.
 
-The simulation does not use the real one itself: 60 seeds took 1.7 times as long with it.
+The simulation does not use the real store itself: 60 seeds took 1.7 times as long with it.
 """
 
 import random
@@ -17,7 +17,7 @@ _Store = SchedulerStore | StoreClient
 
 
 async def _story(first: _Store, second: _Store, lose: Any) -> list[object]:
-    """Return all answers to two schedulers, one after the other, and to a loss of all data."""
+    """Return all answers to two consecutive schedulers, and to a loss of all data."""
     old = await first.become_leader()
     seen: list[object] = [
         await first.save(old, {"v": 1}, {"a": {"f": 1}, "b": {"f": 2}}, (), {"p": 1}, {"r": {}}),
@@ -41,7 +41,7 @@ async def _story(first: _Store, second: _Store, lose: Any) -> list[object]:
 
 
 async def test_simulated_store_answers_as_the_real_one_does() -> None:
-    """A simulation over a store of other rules would find other mistakes, and miss ours."""
+    """A simulation over a store of other rules would find other errors, and miss ours."""
     redis = RedisMemory()
     first, second = (StoreClient(redis, random.Random(seed), dict) for seed in (1, 2))
     simulated = await _story(first, second, redis.empty)

@@ -1,4 +1,4 @@
-"""The simulated protocol: the real parts keep every rule, and each rule finds a broken part."""
+"""The simulated protocol: the real parts keep every rule, and each rule detects a broken part."""
 
 import gc
 import json
@@ -21,7 +21,7 @@ _SEEDS = (0, 25)
 
 @pytest.mark.slow
 def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
-    """Calls lost and repeated, processes that die and come back: nothing is lost or doubled."""
+    """Calls are lost and repeated, processes die and return: no inference is lost or doubled."""
     result = play_seeds(_SEEDS)
 
     assert [] == result.findings
@@ -32,12 +32,12 @@ def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3297, 4058, 12585])
 def test_seed_that_has_failed_keeps_every_rule(seed: int) -> None:
-    """Settings came late; a batch was repeated after a stall; another plan struck the accounts."""
+    """Settings came late; a batch was repeated after a stall; a plan affected the accounts."""
     assert () == play(draw_plan(seed)).failures
 
 
 def test_history_is_the_same_each_time() -> None:
-    """A seed that fails in a search of hours has to fail when somebody looks at it."""
+    """A seed that fails in a search of hours must fail again in a single run."""
     first, second = (play(draw_plan(7), traced=True) for _ in range(2))
 
     assert first.trace == second.trace
@@ -47,7 +47,7 @@ def test_history_is_the_same_each_time() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", BROKEN)
 def test_broken_part_is_found(mistake: str) -> None:
-    """A rule that no mistake can break shows nothing."""
+    """A rule that no error can violate shows nothing."""
     simulated = BROKEN[mistake].find()
 
     assert simulated is not None
@@ -94,7 +94,7 @@ def test_replicas_that_stand_still_keep_their_leases_while_their_machines_answer
 
 
 def _patient(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
-    """Return stages whose callers neither leave nor name deadlines."""
+    """Return stages whose callers neither leave nor set deadlines."""
     return tuple(
         tuple(replace(one, leaves_after_s=None, deadline_s=None) for one in stage)
         for stage in stages
@@ -103,7 +103,7 @@ def _patient(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
 
 @pytest.mark.slow
 def test_failing_history_is_made_smaller() -> None:
-    """People read it; what has nothing to do with the failure is in their way."""
+    """Readers need a history without unrelated events."""
     broken = BROKEN["tags are put back wrong"]
     simulated = broken.find()
     assert simulated is not None
@@ -117,7 +117,7 @@ def test_failing_history_is_made_smaller() -> None:
 
 @pytest.mark.slow
 def test_history_that_fails_leaves_no_coroutine_behind() -> None:
-    """It ends at once, with processes that stand still: a warning would hide why it failed."""
+    """It ends at once, with stopped processes: a warning would hide why it failed."""
     plan = replace(
         draw_plan(3),
         faults=(
@@ -135,7 +135,7 @@ def test_history_that_fails_leaves_no_coroutine_behind() -> None:
 
 
 def test_endless_wait_is_noticed() -> None:
-    """A simulation in which everybody waits for somebody else would never end."""
+    """A simulation in which all parts wait for each other would never end."""
 
     async def wait() -> None:
         await VirtualLoop.create_future(loop)
@@ -147,7 +147,7 @@ def test_endless_wait_is_noticed() -> None:
 
 @pytest.mark.slow
 def test_search_is_written_as_json(tmp_path: Path) -> None:
-    """Long searches are compared by what they wrote."""
+    """Results of long searches are compared by this file."""
     file = tmp_path / "found.json"
     assert 0 == simulate_protocol.main(["--count", "2", "--jobs", "1", "--json", str(file)])
 

@@ -1,4 +1,4 @@
-"""Autoscalers on recorded arrivals: what is said of a run, and Serve's own rules in one."""
+"""Autoscalers on recorded arrivals: measures of a run, and Serve's own rules in one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,12 +21,12 @@ from tests.unit.sim.small_run import app, engine
 
 
 def view(now: float, running: int, target: int, requests: int = 0) -> FleetView:
-    """Return what an autoscaler sees."""
+    """Return the readings of an autoscaler."""
     return FleetView(now, SchedulerCore(), running, target, requests)
 
 
 def targets(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iterator[int]:
-    """Yield the decision at each (instant, replicas, requests); each decision is carried out."""
+    """Yield the decision at each (time, replicas, requests); each decision is carried out."""
     target = steps[0][1]
     for now, running, requests in steps:
         target = scaler.target(view(now, running, target, requests))
@@ -34,7 +34,7 @@ def targets(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iterator[int
 
 
 def test_serves_default_is_requests_over_target_after_its_delay() -> None:
-    """Forty requests at ten a replica are four, once they have been wanted for 30 s."""
+    """Forty requests at ten a replica give four, once they have been wanted for 30 s."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 30.0, 600.0))
     steps = [(float(10 * i), 1, 40) for i in range(5)]
 
@@ -42,7 +42,7 @@ def test_serves_default_is_requests_over_target_after_its_delay() -> None:
 
 
 def test_requests_are_averaged_over_serves_look_back() -> None:
-    """Thirty seconds: a burst of a moment counts for its part of them."""
+    """In thirty seconds a short burst counts by its duration."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 0.0, 600.0))
     steps = [(0.0, 1, 0), (10.0, 1, 0), (20.0, 1, 80), (30.0, 1, 0)]
 
@@ -50,7 +50,7 @@ def test_requests_are_averaged_over_serves_look_back() -> None:
 
 
 def test_bounds_are_serves() -> None:
-    """A policy may want what it likes."""
+    """A policy may request any number."""
 
     def wants(_: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         return 99, {}
@@ -59,7 +59,7 @@ def test_bounds_are_serves() -> None:
 
 
 def reading(at: float, target: int, work: float) -> FleetReading:
-    """Return a reading of which as many serve as were asked for."""
+    """Return a reading in which all requested replicas are ready."""
     return FleetReading(at, target, target, work)
 
 
@@ -104,7 +104,7 @@ def load() -> list[WorkloadApplication]:
 
 
 def test_drain_time_scales_a_run_from_zero_up_and_back() -> None:
-    """The class that Serve is given, in the simulator: nothing is lost, and a burst gets more."""
+    """The class that Serve uses runs in the simulator: no work is lost, and a burst gets more."""
     rules = {"minimum": 0, "maximum": 4, "target_drain_s": 60.0, "load_s": 5.0}
     scaler = DrainScaler(scaling_config(0, 4, None, 0.0, 30.0), rules)
     settings = RunSettings(engine(100), replicas=8, report_interval_s=1.0)

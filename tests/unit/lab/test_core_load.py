@@ -1,4 +1,4 @@
-"""The crowd that scripts/bench_core times: steady, seeded, and made of real events."""
+"""The load that scripts/bench_core times: steady, seeded, and made of real events."""
 
 import gc
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def built(applications: int = 60, seed: int = 1) -> CoreLoad:
 
 
 def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
-    """A load of paths that share nodes, or the tree would cost nothing."""
+    """Without shared nodes the tree would cost nothing."""
     load = CoreLoad(200, 1, leaves=81)
     load.build()
     tenants = {application.tenant for application in load.core.state.applications.values()}
@@ -38,7 +38,7 @@ def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
 
 @pytest.fixture(scope="module")
 def only_new_garbage() -> Iterator[None]:
-    """Keep the collector off what other tests imported: it takes half a second each time."""
+    """Freeze objects of other tests, which cost the collector half a second each time."""
     gc.collect()
     gc.freeze()
     yield
@@ -49,10 +49,10 @@ def only_new_garbage() -> Iterator[None]:
 @pytest.mark.usefixtures("only_new_garbage")
 @pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
 def test_window_leaves_the_crowd_as_it_was(policy: str) -> None:
-    """A crowd that shrank would make the later windows, and the later policies, look fast.
+    """A shrinking load would make the later windows and policies look fast.
 
-    Nor does a core leave cycles: what ends is freed at once, so that a scheduler may do without
-    full collections, which take 0.1 s and more with 10,000 live applications.
+    The core leaves no reference cycles: ended applications are freed at once, so that a scheduler
+    needs no full collections, which take 0.1 s and more with 10,000 live applications.
     """
     load = built()
     load.change_policy(policy, {})
@@ -66,7 +66,7 @@ def test_window_leaves_the_crowd_as_it_was(policy: str) -> None:
 
 
 def test_decisions_of_an_event_are_what_it_brought() -> None:
-    """The target is per decision: one missed in the count would make the others look slow."""
+    """The target is per decision: a missing one in the count would make the others look slow."""
     load = built()
     load.run(steps=1, completions=3)
     timings = load.timings

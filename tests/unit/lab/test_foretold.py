@@ -1,4 +1,4 @@
-"""Deadlines of the shadow of VTC, over what VTC does with the same load."""
+"""Deadlines predicted by the shadow of VTC, against VTC's ends on the same load."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 
 def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
-    """Return an application of one call after another, two seconds apart."""
+    """Return an application of consecutive calls, two seconds apart."""
     inferences = tuple(
         WorkloadInference(str(n), 60, output, (str(n - 1),) if n else (), 2.0 if n else 0.0)
         for n in range(calls)
@@ -23,7 +23,7 @@ def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication
 
 
 def test_shadow_foretells_vtc_on_a_small_load() -> None:
-    """Thirty applications that compete for the memory of four calls; VTC serves them in turns."""
+    """Thirty applications compete for the memory of four calls; VTC serves them in turns."""
     load = [_chain(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)]
     ratios = foretold_over_vtc(load, EngineProfile(kv_tokens=500))
 
@@ -33,7 +33,7 @@ def test_shadow_foretells_vtc_on_a_small_load() -> None:
 
 
 def test_learned_stages_foretell_nearly_as_well() -> None:
-    """Chains of a class differ in their lengths by a third at most; a table knows their means."""
+    """Chains of a class differ in their lengths by a third at most; a table has their means."""
     engine = EngineProfile(kv_tokens=500)
     load = [_chain(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)]
     history = foretell(load, engine).observed
@@ -48,7 +48,7 @@ def test_learned_stages_foretell_nearly_as_well() -> None:
 
 
 def test_learned_stages_of_a_class_of_equals_are_true() -> None:
-    """Nothing but the pace is measured then, and that is the same; who knows nothing is far off."""
+    """Only the pace is measured then, and that is equal; without stages errors are large."""
     engine = EngineProfile(kv_tokens=500)
     load = [_chain(f"a{n}", n * 4.0, 3, 5) for n in range(12)]
     history = foretell(load, engine).observed

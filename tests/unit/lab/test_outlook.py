@@ -1,4 +1,4 @@
-"""How well expected starts are calibrated: the measures, and a small run."""
+"""Calibration of expected starts: the measures, and a small run."""
 
 import pytest
 
@@ -10,12 +10,12 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 
 def told(at: float, started_s: float, waited_s: float = 0.0, of: str = "c") -> Told:
-    """Return a telling and what came of it."""
+    """Return a forecast and its outcome."""
     return Told("a", of, at, waited_s, True, Quantiles(1, 2, 3), started_s)
 
 
 def test_score_counts_what_falls_between_and_prices_what_does_not() -> None:
-    """At p10 and p90 a start counts as between; each quantile is priced by its side."""
+    """Starts at p10 and p90 count as between; each quantile is scored on its side."""
     said = Quantiles(1.0, 2.0, 3.0)
     found = score([(said, 1.0), (said, 3.0), (said, 0.0), (said, 13.0)])
 
@@ -28,14 +28,14 @@ def test_score_counts_what_falls_between_and_prices_what_does_not() -> None:
 
 
 def test_last_hour_knows_nothing_that_came_later() -> None:
-    """A baseline that looks ahead would be no baseline."""
+    """A baseline must not use later outcomes."""
     tellings = [told(float(n), 100.0) for n in range(10)] + [told(50.0, 1.0)]
 
     assert {(1.0, 5.0, 30.0)} == {*by_last_hour(tellings)}
 
 
 def test_last_hour_is_of_the_class_and_of_those_that_waited_as_long() -> None:
-    """The strongest form of it: of one that has waited 60 s, short waits say nothing."""
+    """Its strongest form: after a wait of 60 s only waits of at least 60 s count."""
     past = [told(float(n), wait) for n, wait in enumerate((10.0, 20.0, 80.0, 90.0, 100.0))]
     other = [told(5.0 + n, 1.0, of="other") for n in range(3)]
     asked = [told(500.0, 1.0), told(500.0, 1.0, waited_s=60.0), told(500.0, 1.0, of="other")]
@@ -47,7 +47,7 @@ def test_last_hour_is_of_the_class_and_of_those_that_waited_as_long() -> None:
 
 
 def test_small_run_is_told_and_comes_true() -> None:
-    """Applications that compete for the memory of three calls: all start, most as told."""
+    """Applications compete for the memory of three calls: all start, most as forecast."""
     load = [
         WorkloadApplication(f"a{n}", "c", n * 0.6, (WorkloadInference("0", 60, 40 + n % 5 * 20),))
         for n in range(300)

@@ -1,4 +1,4 @@
-"""The guard that is told when VTC ends each application."""
+"""The guard that is given the end time of each application under VTC."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def _application(name: str) -> Application:
 
 
 def _told(**ends: Seconds) -> ToldVtc:
-    """Return a shadow with live applications 1, 2, …, each with one inference that waits."""
+    """Return a shadow with live applications 1, 2, …, each with one waiting inference."""
     told = ToldVtc(lambda: 0)
     told.pace.iteration_s = 0.1
     told.ends = {name.removeprefix("n"): end for name, end in ends.items()}
@@ -39,7 +39,7 @@ def _told(**ends: Seconds) -> ToldVtc:
 
 
 def test_deadlines_are_the_ends_that_it_is_told() -> None:
-    """The shadow has a deadline of its own as soon as service is known, which counts nothing."""
+    """The shadow's own deadline, available as soon as service is measured, is not used."""
     told = _told(n1=50.0)
     told.pace.kv_per_s = 100.0
 
@@ -48,7 +48,7 @@ def test_deadlines_are_the_ends_that_it_is_told() -> None:
 
 
 def test_urgency_has_the_margin_of_the_guard() -> None:
-    """From the instant on at which its path and the margin fit before the end."""
+    """It starts when the path and the margin just fit before the end."""
     told = _told(n1=50.0)
     begins = 50.0 - _PATH_S - _PATH_S
 
@@ -57,12 +57,12 @@ def test_urgency_has_the_margin_of_the_guard() -> None:
 
 
 def test_urgent_are_in_the_order_of_their_ends_then_of_arrival() -> None:
-    """Neither the order in which they were told of, nor the names, which sort otherwise."""
+    """The order of addition and the names, which sort differently, do not matter."""
     assert ["3", "9", "10", "1"] == _told(n10=2.0, n1=3.0, n9=2.0, n3=1.0).urgent(0.0)
 
 
 def test_urgent_are_live_and_wait() -> None:
-    """Whoever has ended, or runs all that it has, is not let pass."""
+    """An ended or fully running application does not pass others."""
     told = _told(n1=1.0, n2=1.0, n3=1.0)
     told.application_ended(_application("2"), 0.0)
 
@@ -71,13 +71,13 @@ def test_urgent_are_live_and_wait() -> None:
 
 
 def _fan(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
-    """Return an application of calls at one instant."""
+    """Return an application of simultaneous calls."""
     inferences = tuple(WorkloadInference(str(n), 60, output) for n in range(calls))
     return WorkloadApplication(name, f"fan {calls}", at, inferences)
 
 
 def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
-    """Return an application of calls one after another."""
+    """Return an application of consecutive calls."""
     inferences = tuple(
         WorkloadInference(str(n), 60, output, (str(n - 1),) if n else ()) for n in range(calls)
     )
@@ -90,7 +90,7 @@ def _ends(run: RunResult) -> dict[ApplicationId, Seconds]:
 
 
 def test_application_told_to_be_late_goes_first() -> None:
-    """The largest of ten that compete for the memory of two calls; by its size it is the last."""
+    """It is the largest of ten that compete for the memory of two calls; by size it is last."""
     load = [_fan("large", 0.0, 4, 100), *(_fan(f"s{n}", 0.0, 2, 60) for n in range(9))]
     run = partial(
         simulate_told, load, RunSettings(EngineProfile(kv_tokens=320), policy_options=dict(GUARD))
@@ -102,7 +102,7 @@ def test_application_told_to_be_late_goes_first() -> None:
 
 
 def test_told_guard_does_otherwise_where_the_foretelling_is_off() -> None:
-    """No shadow can foretell the end of a chain before it is told of the stages to come."""
+    """A shadow cannot predict the end of a chain before its later stages are known."""
     load = [_fan(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
     load += [_chain(f"c{n}", n * 2.0, 3, 100) for n in range(5)]
     engine = EngineProfile(kv_tokens=500)

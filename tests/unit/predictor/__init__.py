@@ -1,1 +1,1 @@
-"""Predictors: what is estimated, learned, trained, kept."""
+"""Tests of the predictors: estimates, observations, training and storage."""

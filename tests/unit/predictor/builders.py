@@ -1,4 +1,4 @@
-"""Builders of samples and models: made by hand or drawn from known rules."""
+"""Builders of samples and models, by hand or drawn from known rules."""
 
 import math
 import random
@@ -17,11 +17,11 @@ from justitia_ray.predictor.regressors import Linear
 from justitia_ray.predictor.trained_model import CostCalibration, DesignMatrix, TrainedModel
 
 _SCALE = 10.0
-"""ln(1 + chars) stays within what the design matrix clips at."""
+"""Keeps ln(1 + chars) below the limit at which the design matrix clips."""
 
 
 def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") -> TrainedModel:
-    """Return a model that says cost = factor · (1 + chars)^power, p10 half and p90 double of it."""
+    """Return a model with cost = factor · (1 + chars)^power, p10 half and p90 double of it."""
     measures = len(MEASURES)
     weights = np.zeros(measures)
     weights[MEASURES.index("chars")] = power * _SCALE
@@ -43,22 +43,22 @@ def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") ->
 
 
 def power_model_bytes(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") -> bytes:
-    """Return the bytes of that model."""
+    """Return the serialised form of `power_model`."""
     return model_to_bytes(power_model(factor, power, kind))
 
 
 def text_of(chars: int) -> str:
-    """Return an input of so many characters."""
+    """Return an input of `chars` characters."""
     return ("word " * (chars // 5 + 1))[:chars]
 
 
 def features_for(chars: int) -> InputFeatures:
-    """Return the features of an input of so many characters."""
+    """Return the features of an input of `chars` characters."""
     return features_of(text_of(chars))
 
 
 def form_of(*chars: int) -> InputForm:
-    """Return the form of inputs of so many characters."""
+    """Return the form of inputs of `chars` characters."""
     form = InputForm()
     for count in chars:
         form.add_input(features_for(count))
@@ -66,7 +66,7 @@ def form_of(*chars: int) -> InputForm:
 
 
 def sample_of(chars: int, cost: float | None = None) -> Sample:
-    """Return an application of one inference of 10 tokens, whose cost is 1 + chars if not given."""
+    """Return an application of one inference of 10 tokens, whose default cost is 1 + chars."""
     return Sample(1.0 + chars if cost is None else cost, 1, 10, features_for(chars))
 
 
@@ -74,9 +74,9 @@ _WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", 
 
 
 def made_up_samples(count: int, seed: int = 0, noise: float = 0.2) -> list[Sample]:
-    """Return applications that cost as the square of their input's length, three times if `slow`.
+    """Return applications whose cost is the square of their input's length, tripled if `slow`.
 
-    Times a log-normal factor of `noise`: what cannot be foreseen.
+    The costs are multiplied by a log-normal factor of `noise`, which cannot be predicted.
     """
     rng = random.Random(seed)
     samples = []
@@ -91,7 +91,7 @@ def made_up_samples(count: int, seed: int = 0, noise: float = 0.2) -> list[Sampl
 
 @pytest.fixture(scope="module")
 def quick_networks() -> Iterator[None]:
-    """Train networks for fewer steps, larger ones: each file of tests trains dozens."""
+    """Train larger networks for fewer steps: each test file trains dozens."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "_MLP", replace(fitting._MLP, steps=60, rate=0.015, members=4))
         patch.setattr(fitting, "_PAPER", replace(fitting._PAPER, steps=30))

@@ -1,4 +1,4 @@
-"""The history of a class: bounded, and without what was before a change."""
+"""The history of a class: bounded, and without samples from before a change."""
 
 import random
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.unit.predictor.builders import sample_of
 
 
 def history_of(costs: range, bound: int = 100) -> ClassHistory:
-    """Return a history of samples with these costs; even ones have no features."""
+    """Return a history of samples with these costs; samples of even cost have no features."""
     history = ClassHistory(bound)
     for cost in costs:
         sample = sample_of(1, float(cost))
@@ -21,19 +21,18 @@ def history_of(costs: range, bound: int = 100) -> ClassHistory:
 
 
 def costs(samples: tuple[Sample, ...]) -> list[float]:
-    """Return the costs of samples."""
     return [sample.kv_token_time for sample in samples]
 
 
 def test_history_is_bounded() -> None:
-    """The oldest go, and are no longer counted; even costs have no features, and are not usable."""
+    """The oldest are dropped; samples of even cost have no features and are not usable."""
     history = history_of(range(1, 8), bound=4)
 
     assert ([5.0, 7.0], 2, 4) == (costs(history.usable()), history.usable_count, history.valid)
 
 
 def test_change_leaves_out_what_was_before() -> None:
-    """But for a few: where it began is not known to the sample."""
+    """A few older samples stay, because the start of the change is known only roughly."""
     history = history_of(range(1, 21))
     history.note_change(since=4)
 
@@ -43,7 +42,7 @@ def test_change_leaves_out_what_was_before() -> None:
 
 
 def test_what_comes_after_a_change_counts() -> None:
-    """The count follows every sample, in and out."""
+    """The count is updated by every sample that is added or dropped."""
     history = history_of(range(1, 21), bound=10)
     history.note_change(since=1)
     for cost in range(21, 41):
@@ -54,7 +53,7 @@ def test_what_comes_after_a_change_counts() -> None:
 
 
 def test_restored_history_goes_on() -> None:
-    """With as many in use as before, if there are so many."""
+    """As many samples are in use as before, if that many exist."""
     history = ClassHistory(5)
     history.restore([sample_of(1, float(cost)) for cost in range(1, 9)], valid=3)
 
@@ -67,7 +66,7 @@ RUNS, LENGTH = 60, 1_000
 
 
 def first_alarm(draw: Callable[[], float], length: int) -> int | None:
-    """Return after how many values the test fires, None if it does not."""
+    """Return the number of values until the test fires; None: it does not fire."""
     test = ChangeTest()
     return next((i for i in range(length) if test.add_error(draw()) is not None), None)
 
@@ -76,7 +75,7 @@ def first_alarm(draw: Callable[[], float], length: int) -> int | None:
     ("name", "most_alarms"), [("normal", 0.05), ("laplace", 0.05), ("exponential", 0.1)]
 )
 def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
-    """An alarm throws a history away: it must not come from mere spread."""
+    """An alarm drops a history: it must not be caused by ordinary spread."""
     rng = random.Random(5)
     draws: dict[str, Callable[[], float]] = {
         "normal": lambda: rng.gauss(0.3, 0.5),
@@ -89,13 +88,13 @@ def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
 
 
 def test_equal_errors_never_alarm() -> None:
-    """A class whose applications are all alike has no spread to judge by."""
+    """A class of equal applications has no spread to compare with."""
     assert first_alarm(lambda: 0.25, 500) is None
 
 
 @pytest.mark.parametrize("shift", [1.0, -1.0, 2.0])
 def test_change_is_seen_soon_and_where_it_began(shift: float) -> None:
-    """Two standard deviations, to either side, within some dozen samples."""
+    """Two standard deviations, up or down, are detected within a few dozen samples."""
     seen, places = 0, []
     for run in range(40):
         rng = random.Random(run)
@@ -113,7 +112,7 @@ def test_change_is_seen_soon_and_where_it_began(shift: float) -> None:
 
 
 def test_one_enormous_error_is_no_change() -> None:
-    """One application that retried for hours says nothing of the others."""
+    """An application that retried for hours does not describe the others."""
     test = ChangeTest()
     for _ in range(30):
         test.add_error(0.1)
@@ -122,7 +121,7 @@ def test_one_enormous_error_is_no_change() -> None:
 
 
 def test_after_an_alarm_it_begins_anew() -> None:
-    """The new errors are the new normal."""
+    """The new errors become the reference."""
     test = ChangeTest()
     for _ in range(30):
         test.add_error(0.0)

@@ -1,4 +1,4 @@
-"""The class-mean predictor: prior, mean, quantiles, bound, and its way through the store."""
+"""The class-mean predictor: prior, mean, quantiles, bound on classes, and storage."""
 
 import math
 import random
@@ -14,12 +14,12 @@ from justitia_ray.predictor.observation import Sample
 
 
 def finished(cost: float, inferences: int = 1, output_tokens: int = 1) -> Sample:
-    """Return an application that ran to its end."""
+    """Return an application that ended normally."""
     return Sample(cost, inferences, output_tokens, None)
 
 
 def predictor_of(costs: list[float]) -> ClassMeanPredictor:
-    """Return a predictor that has seen applications of class EV with these costs."""
+    """Return a predictor that has observed applications of class EV with these costs."""
     predictor = ClassMeanPredictor()
     for cost in costs:
         predictor.observe_cost("EV", finished(cost))
@@ -30,7 +30,7 @@ def predictor_of(costs: list[float]) -> ClassMeanPredictor:
 def test_unknown_class_costs_one_inference(
     max_tokens: int | None, cost: float, output: int
 ) -> None:
-    """Of all its max_tokens, or of the prior's 2; a charge too large is refunded."""
+    """The prior output is max_tokens, or 2 by default; an excess charge is refunded."""
     estimate = ClassMeanPredictor(prior_output_tokens=2).estimate("EV", 10, max_tokens)
 
     # c = p·d + d(d+1)/2 = 10·4 + 4·5/2, or 10·2 + 2·3/2
@@ -46,7 +46,7 @@ def test_known_class_costs_its_mean() -> None:
 
     estimate = predictor.estimate("EV", input_tokens=10, max_tokens=None)
 
-    # 21 output tokens over 4 inferences is 5.25 each, rounded up.
+    # 21 output tokens over 4 inferences are 5.25 each, rounded up.
     assert (
         estimate.kv_token_time,
         estimate.output_tokens,
@@ -55,7 +55,6 @@ def test_known_class_costs_its_mean() -> None:
 
 
 def test_output_never_exceeds_max_tokens() -> None:
-    """An inference cannot produce more than its caller allows."""
     predictor = ClassMeanPredictor()
     predictor.observe_cost("EV", finished(100, inferences=1, output_tokens=50))
 
@@ -63,7 +62,7 @@ def test_output_never_exceeds_max_tokens() -> None:
 
 
 def test_estimating_creates_no_class() -> None:
-    """Otherwise a caller could fill the table by asking."""
+    """Otherwise a caller could fill the table with estimates."""
     predictor = ClassMeanPredictor()
     predictor.estimate("EV", 10, 4)
 
@@ -72,7 +71,7 @@ def test_estimating_creates_no_class() -> None:
 
 
 def test_running_statistics_are_those_of_all_samples() -> None:
-    """The recurrences must agree with the definitions, for costs of very different size too."""
+    """The recurrences must equal the definitions, for costs of very different size too."""
     costs = [1e9 + 1, 1e9 + 2, 1e9 + 4, 3.0]
     logs = [math.log(cost) for cost in costs]
 
@@ -85,7 +84,7 @@ def test_running_statistics_are_those_of_all_samples() -> None:
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 10, 100])
 def test_quantiles_hold_four_of_five_of_the_next(samples: int) -> None:
-    """P10 and p90 must mean what they say from the first sample on."""
+    """P10 and p90 must hold from the first sample on."""
     rng = random.Random(0)
     hits = 0
     for _ in range(1000):
@@ -106,7 +105,7 @@ def test_quantiles_enclose_the_mean_of_skewed_costs() -> None:
 
 
 def test_classes_beyond_the_bound_share_other() -> None:
-    """Class names come from callers: memory is bounded, and one named `other` takes no place."""
+    """Callers choose class names: memory is bounded, and one named `other` takes no place."""
     predictor = ClassMeanPredictor(max_classes=1)
 
     names = [
@@ -120,7 +119,7 @@ def test_classes_beyond_the_bound_share_other() -> None:
 
 
 def test_restore_beyond_the_bound_keeps_the_most_observed_and_other() -> None:
-    """A lowered bound must cost the least knowledge."""
+    """A lowered bound must lose the fewest observations."""
     source = ClassMeanPredictor()
     for name in ["other", "DM", "EV", "EV"]:
         source.observe_cost(name, finished(10))
@@ -146,7 +145,7 @@ def test_restore_beyond_the_bound_keeps_the_most_observed_and_other() -> None:
     ],
 )
 def test_damaged_statistics_are_refused_whole(field: str, value: object) -> None:
-    """A damaged class must be reported by name, and leave what is known as it was."""
+    """The error names the damaged class, and the predictor's state is unchanged."""
     predictor = predictor_of([10.0, 20.0])
     before = predictor.statistics("EV")
     damaged: dict[str, Any] = {**before, field: value}
@@ -176,7 +175,7 @@ def test_class_name_of_another_form_is_refused(name: str) -> None:
 def test_impossible_counts_are_the_callers_error(
     input_tokens: int, max_tokens: int | None, param: str
 ) -> None:
-    """The caller has to learn which field of the request is wrong."""
+    """The message names the wrong field of the request."""
     with pytest.raises(RequestError) as error:
         ClassMeanPredictor().estimate("EV", input_tokens, max_tokens)
 

@@ -1,4 +1,4 @@
-"""A guess from classes whose inputs have a like form."""
+"""Estimates for an unknown class from classes whose inputs have a similar form."""
 
 import math
 
@@ -10,7 +10,7 @@ from tests.unit.predictor.builders import features_for, form_of
 
 @pytest.mark.parametrize("known", [[], [(form_of(100, 100), 1.0)]])
 def test_too_little_known_is_no_guess(known: list[tuple[InputForm, float]]) -> None:
-    """The prior stands alone; the form of two samples is two inputs, not a class's."""
+    """There is only the prior; two samples describe two inputs, not a class."""
     assert cost_among_neighbours(features_for(100), 10.0, known) is None
 
 

@@ -1,4 +1,4 @@
-"""The figures of `metrics.json`, and that nothing is tested on what was trained on."""
+"""Fields of `metrics.json`, and the split of training and test samples."""
 
 import math
 import random
@@ -27,7 +27,7 @@ def test_relative_error_is_of_the_true_cost() -> None:
 
 
 def test_coverage_counts_what_lies_between_p10_and_p90() -> None:
-    """Both ends included."""
+    """Both ends are included."""
     predictions = [CostPrediction(2.0, 1.0, 3.0)] * 4
 
     assert 0.75 == coverage(predictions, [1.0, 3.0, 2.0, 3.5])
@@ -43,7 +43,7 @@ def test_pinball_loss_counts_each_side_by_its_share() -> None:
 
 
 def test_class_of_one_cost_is_neither_won_nor_lost() -> None:
-    """Where the quantiles lose nothing, but for rounding, whatever misses loses more."""
+    """Where the class's quantiles lose nothing but rounding, every miss loses more."""
     same = [class_quantiles([7.0] * 9)] * 3
     assert 1.0 == pinball_ratio(0.0, pinball_loss(same, [7.0] * 3))
     assert (1.0, math.inf) == (pinball_ratio(0.0, 0.0), pinball_ratio(0.1, 0.0))
@@ -51,7 +51,7 @@ def test_class_of_one_cost_is_neither_won_nor_lost() -> None:
 
 
 def test_huge_and_empty_intervals_lose_more_than_honest_ones() -> None:
-    """Four boundless intervals and an empty one hold four of five costs too, and say nothing."""
+    """Four unbounded intervals and an empty one hold four of five costs without information."""
     rng = random.Random(1)
     costs = [math.exp(rng.gauss(5, 0.5)) for _ in range(500)]
     honest = [class_quantiles(costs)] * 500
@@ -70,7 +70,7 @@ def test_chance_moves_the_share_of_few_tests_farther() -> None:
 
 
 def test_split_is_drawn_by_the_seed() -> None:
-    """One in five to test on, none in both parts, another draw for another seed."""
+    """One in five is a test sample, no sample is in both parts, and seeds split differently."""
     samples = made_up_samples(25)
     training, test = split(samples, seed=1)
 
@@ -83,7 +83,7 @@ def test_split_is_drawn_by_the_seed() -> None:
 
 
 def test_metrics_are_those_of_the_contract() -> None:
-    """Other tools read metrics.json; `mean` is over the classes, each counting once."""
+    """Other tools read metrics.json; `mean` is over the classes, each with equal weight."""
     samples = made_up_samples(40)
     few = evaluate(samples[:20], samples[20:], kind="ridge")
     more = evaluate(samples[:30], samples[30:], kind="ridge")

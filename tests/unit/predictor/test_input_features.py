@@ -1,4 +1,4 @@
-"""What is looked at of an input: small, bounded, the same everywhere, and not the text."""
+"""Features of an input: small, bounded, equal on every machine, and without the text."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def measures(text: str) -> dict[str, int]:
 
 
 def test_measures_count_what_they_are_named_for() -> None:
-    """Models learn from these numbers; a count of something else would still train, only worse."""
+    """Models learn from these numbers; with a wrong count training would only be worse."""
     text = "Find 2 towns.\nHow big? 1200 or 35 km²\nThe last line. It has two sentences!\n"
 
     assert {
@@ -61,7 +61,7 @@ def test_terms_are_counted_whatever_the_case_and_punctuation() -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_inputs_have_features_within_bounds(name: str) -> None:
-    """Anybody may send anything: what is kept must stay small, and survive JSON."""
+    """Callers may send any text: features must stay small and survive JSON."""
     features = features_of(ODD[name])
 
     assert len(MEASURES) == len(features.measures)
@@ -71,7 +71,7 @@ def test_odd_inputs_have_features_within_bounds(name: str) -> None:
 
 
 def test_words_of_an_enormous_input_are_those_of_what_is_read() -> None:
-    """The ingress computes features: an input of 1 MB must not hold up the others."""
+    """The ingress computes features: an input of 1 MB must not delay other requests."""
     enormous = "lorem ipsum dolor. " * 50_000
 
     features, read = features_of(enormous), features_of(enormous[:READ_CHARS])

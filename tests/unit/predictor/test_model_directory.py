@@ -1,4 +1,4 @@
-"""Models in a directory: the layout that others rely on, and what damage says."""
+"""Models in a directory: its layout, which other tools use, and errors of damaged files."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from justitia_ray.predictor.model_directory import ModelDirectory
 
 @pytest.fixture
 def directory(tmp_path: Path) -> ModelDirectory:
-    """A directory that is not there yet."""
+    """Return the path of a directory that does not exist yet."""
     return ModelDirectory(tmp_path / "models")
 
 
@@ -37,7 +37,7 @@ def test_old_models_are_deleted(directory: ModelDirectory) -> None:
 
 @pytest.mark.parametrize("name", ["..", ".", ".hidden", "a.b", "-x"])
 def test_class_names_stay_inside_the_directory(directory: ModelDirectory, name: str) -> None:
-    """`..` is a class's name that a caller may choose."""
+    """A caller may name a class `..`."""
     directory.publish(name, b"one", {})
 
     assert [name] == directory.classes()
@@ -46,7 +46,7 @@ def test_class_names_stay_inside_the_directory(directory: ModelDirectory, name: 
 
 
 def test_rollback_and_release(directory: ModelDirectory) -> None:
-    """By one command, and back."""
+    """One command goes back, and one releases."""
     directory.publish("EV", b"one", {})
     directory.publish("EV", b"two", {})
 
@@ -65,7 +65,7 @@ def test_rollback_and_release(directory: ModelDirectory) -> None:
 
 
 def test_missing_directory_and_file_in_its_place_are_named(directory: ModelDirectory) -> None:
-    """A mistyped --models must not mean no models; one sentence, no traceback."""
+    """A mistyped --models must not mean no models; the error is one sentence, without traceback."""
     with pytest.raises(ConfigError, match="models: no such directory of models"):
         directory.classes()
     directory.path.write_text("")
@@ -76,7 +76,7 @@ def test_missing_directory_and_file_in_its_place_are_named(directory: ModelDirec
 def test_damaged_model_is_refused_by_name_and_the_one_before_is_good(
     directory: ModelDirectory,
 ) -> None:
-    """What serves instead is up to the reader; it learns which are whole."""
+    """The reader decides which version serves instead; the error names the intact ones."""
     directory.publish("EV", b"one", {})
     directory.publish("EV", b"two", {})
     path = directory.path / "EV" / "000002.model"
@@ -92,7 +92,7 @@ def test_damaged_model_is_refused_by_name_and_the_one_before_is_good(
 
 
 def test_damaged_index_names_the_file(directory: ModelDirectory) -> None:
-    """Which version serves is not guessed."""
+    """The serving version is not guessed."""
     directory.publish("EV", b"one", {})
     path = directory.path / "EV" / "active.json"
     path.write_bytes(path.read_bytes().replace(b"false", b"true", 1))
@@ -102,6 +102,6 @@ def test_damaged_index_names_the_file(directory: ModelDirectory) -> None:
 
 
 def test_wrong_class_name_is_refused(directory: ModelDirectory) -> None:
-    """A slash would lead elsewhere."""
+    """A slash would lead outside the directory."""
     with pytest.raises(ConfigError, match=r"application_class is '\.\./x'"):
         directory.publish("../x", b"one", {})

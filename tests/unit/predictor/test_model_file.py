@@ -1,4 +1,4 @@
-"""Models as bytes: what was written is read, and nothing else is."""
+"""Models as bytes: valid files are read back equal, and all others refused."""
 
 import hashlib
 import json
@@ -35,14 +35,14 @@ def file_of(kind: str) -> bytes:
 
 
 def with_body(body: bytes) -> bytes:
-    """Return a file whose checksum is right, whatever is in it."""
+    """Return a file with a valid checksum over any content."""
     return b"justitia-model 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
 
 
 def changed(
     kind: str, name: str, array: object = None, *, fill: object = None, about: object = None
 ) -> bytes:
-    """Return a model's file with one array changed, filled or left out, or a field changed."""
+    """Return a model's file with one array changed, filled or dropped, or one field changed."""
     body = file_of(kind).partition(b"\n")[2]
     size = int.from_bytes(body[:8], "little")
     metadata = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["justitia"])
@@ -61,7 +61,7 @@ def changed(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_model_survives_its_file(kind: str) -> None:
-    """A model is trained in one process and serves in others, after restarts too."""
+    """A model is trained in one process and used in others, also after restarts."""
     inputs = [s.features for s in made_up_samples(40, seed=9) if s.features is not None]
     written, read = trained(kind), model_from_bytes(file_of(kind), "here")
 
@@ -71,7 +71,7 @@ def test_model_survives_its_file(kind: str) -> None:
 
 
 def test_reading_needs_neither_torch_nor_scikit_learn() -> None:
-    """A predictor must start in a moment and take little memory; so must the simulator."""
+    """A predictor and the simulator must start quickly and use little memory."""
     code = (
         "import sys; from justitia_ray.predictor.model_file import model_from_bytes;"
         "from justitia_ray.predictor.input_features import features_of;"
@@ -88,7 +88,7 @@ def test_reading_needs_neither_torch_nor_scikit_learn() -> None:
 
 
 def test_no_flipped_bit_goes_unnoticed() -> None:
-    """Memory and discs lose bits: a model that is a little wrong would mislead for weeks."""
+    """Memory and disks lose bits: a slightly wrong model would mislead for weeks."""
     good = file_of("ridge")
     rng = random.Random(0)
     for place in [0, 15, 20, 90, *(rng.randrange(len(good)) for _ in range(100))]:
@@ -100,13 +100,13 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 40, 81, 200, -1])
 def test_file_cut_short_is_refused(length: int) -> None:
-    """A full disc leaves that."""
+    """A full disk leaves such files."""
     with pytest.raises(StoreError, match="not a model that can be used"):
         model_from_bytes(file_of("ridge")[:length], "here")
 
 
 def test_later_format_is_named() -> None:
-    """After a downgrade the operator must learn why the model is not served."""
+    """After a downgrade the operator must learn why the model is not used."""
     with pytest.raises(StoreError, match=r"format b'2': 1 is allowed"):
         model_from_bytes(file_of("ridge").replace(b"model 1", b"model 2", 1), "here")
 
@@ -147,7 +147,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_file_is_refused(what: str) -> None:
-    """Whoever can write to Redis can write a right checksum too: nothing may index out of range."""
+    """A writer of Redis can write a valid checksum too: no index may be out of range."""
     with pytest.raises(StoreError, match=r"^here: not a model that can be used: "):
         model_from_bytes(HOSTILE[what](), "here")
 
@@ -161,6 +161,6 @@ def test_hostile_file_is_refused(what: str) -> None:
     ],
 )
 def test_refusal_of_metadata_names_the_value(field: str, value: object, told: str) -> None:
-    """An operator sees in the log what the file says, not only what it may say."""
+    """The log must show the value in the file, not only the allowed ones."""
     with pytest.raises(StoreError, match=re.escape(told)):
         model_from_bytes(changed("ridge", field, about=value), "here")

@@ -1,4 +1,4 @@
-"""Lessons: the ended applications that say what their class costs."""
+"""Observations: the ended applications from which the predictor learns."""
 
 from dataclasses import replace
 
@@ -24,7 +24,10 @@ from tests.unit.observability.recording_backend import ENDED
 def test_application_that_nobody_closes_ends_by_being_idle(
     outcome: Outcome, recognized_by: str, lesson: bool
 ) -> None:
-    """A harness's class would have no lessons otherwise; who closes and did not, may have died."""
+    """Otherwise a class that is never closed would have no observations.
+
+    Where applications are normally closed, one that falls idle may have died.
+    """
     ended = replace(ENDED, outcome=outcome, recognized_by=recognized_by)
 
     assert lesson == is_lesson(ended)

@@ -1,4 +1,4 @@
-"""The predictor that learns: where estimates come from, and when models come and go."""
+"""The online predictor: sources of estimates, and the life of models."""
 
 import json
 from dataclasses import replace
@@ -14,14 +14,14 @@ from tests.unit.predictor.builders import features_for, power_model, power_model
 
 
 def teach(predictor: LearningPredictor, count: int, factor: float = 1.0, name: str = "EV") -> None:
-    """Let applications finish whose cost is factor · (1 + chars)."""
+    """Finish applications whose cost is factor · (1 + chars)."""
     for i in range(count):
         chars = 20 + 7 * (i % 13)
         predictor.observe_application(name, sample_of(chars, factor * (1.0 + chars)))
 
 
 def due(predictor: LearningPredictor, now: float = 0.0) -> TrainingJob:
-    """Return the training that must be due."""
+    """Return the due training; fail if there is none."""
     job = predictor.due_training(now)
     assert job is not None
     return job
@@ -36,7 +36,7 @@ def trained(count: int = 10) -> LearningPredictor:
 
 
 def test_sources_in_their_order() -> None:
-    """The best that is known of a class answers, and says what it rests on."""
+    """The best available source of a class answers, and is named in the estimate."""
     predictor = trained()
     teach(predictor, 3, name="DM")
 
@@ -61,7 +61,7 @@ def test_model_looks_at_the_input() -> None:
 
 
 def test_many_are_estimated_as_each() -> None:
-    """A batch is for speed; the answers and their order are those of single calls."""
+    """A batch is only faster; answers and order equal those of single calls."""
     predictor = trained()
     teach(predictor, 3, name="DM")
     requests = [
@@ -79,7 +79,7 @@ def test_many_are_estimated_as_each() -> None:
 
 
 def test_class_is_trained_as_soon_as_it_has_ten_samples() -> None:
-    """Seven to learn from, the latest three to judge by."""
+    """Seven are for training, the latest three for evaluation."""
     predictor = LearningPredictor(LearningSettings(seed=5))
     teach(predictor, 9)
     assert predictor.due_training(0.0) is None
@@ -88,11 +88,11 @@ def test_class_is_trained_as_soon_as_it_has_ten_samples() -> None:
     job = due(predictor)
     assert ("EV", "first", 5) == (job.application_class, job.reason, job.seed)
     assert (7, 3) == (len(job.samples), len(job.held_back))
-    assert predictor.due_training(0.0) is None  # it has been handed out
+    assert predictor.due_training(0.0) is None  # it is running already
 
 
 def test_samples_without_features_train_nothing() -> None:
-    """Requests that name no class are counted, and nothing more."""
+    """Requests without a class are counted, and have no other effect."""
     predictor = LearningPredictor()
     for _ in range(50):
         predictor.observe_application("EV", replace(sample_of(10), features=None))
@@ -102,7 +102,7 @@ def test_samples_without_features_train_nothing() -> None:
 
 
 def test_class_is_trained_again_when_it_has_grown() -> None:
-    """By a quarter, and at least ten."""
+    """It must have grown by a quarter, and by at least ten."""
     predictor = trained()
     teach(predictor, 9)
     assert predictor.due_training(0.0) is None
@@ -113,7 +113,7 @@ def test_class_is_trained_again_when_it_has_grown() -> None:
 
 
 def test_worse_model_does_not_take_over_and_the_outcome_is_kept() -> None:
-    """The list shows that there was a training, and why nothing came of it."""
+    """The list shows the training and its failed comparison."""
     predictor = trained()
     teach(predictor, 10)
     judgement = predictor.trained(due(predictor), power_model_bytes(factor=2.0), at=7.0)
@@ -139,7 +139,7 @@ def test_record_of_a_version_says_how_it_came() -> None:
 
 
 def test_failed_training_is_due_again_later_and_later() -> None:
-    """A class whose training always crashes must not keep a processor busy."""
+    """A class whose training always crashes must not keep a CPU core busy."""
     predictor = LearningPredictor()
     teach(predictor, 10)
 
@@ -149,7 +149,7 @@ def test_failed_training_is_due_again_later_and_later() -> None:
 
 
 def test_damaged_model_is_refused() -> None:
-    """The process that trained it may have been cut short."""
+    """The process that trained it may have been killed."""
     predictor = LearningPredictor()
     teach(predictor, 10)
     job = due(predictor)
@@ -159,13 +159,13 @@ def test_damaged_model_is_refused() -> None:
 
 
 def test_change_forgets_what_was_before() -> None:
-    """After a new release of an agent its old costs say nothing: mean and training are new."""
+    """After a new release of an agent its old costs are useless: mean and training restart."""
     predictor = trained(60)
     before = predictor.estimate("EV", 1, 1).kv_token_time
     teach(predictor, 12, factor=20.0)
 
     assert 1 == predictor.changes("EV")
-    # The model is withdrawn: the mean of what came since the change is nearer.
+    # The model is withdrawn: the mean of the costs since the change is nearer.
     assert (0, "class") == (
         predictor.serving("EV"),
         predictor.estimate("EV", 1, 1, features_for(50)).source,
@@ -189,7 +189,7 @@ def test_change_forgets_what_was_before() -> None:
 def test_change_is_seen_soon_and_only_where_there_is_one(
     count: int, factor: float, changes: int
 ) -> None:
-    """Drift is found by the errors of the model that serves."""
+    """Drift is detected by the errors of the serving model."""
     predictor = trained(100)
     teach(predictor, count, factor)
 
@@ -197,7 +197,7 @@ def test_change_is_seen_soon_and_only_where_there_is_one(
 
 
 def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
-    """Who rolled back has a reason that no error shows."""
+    """The operator may have a reason that no error shows."""
     predictor = trained()
     teach(predictor, 10)
     job = due(predictor)
@@ -214,7 +214,7 @@ def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
 
 
 def test_stages_are_learned_with_the_application() -> None:
-    """Lengths of inferences come from where they stand."""
+    """Lengths of inferences depend on their stage."""
     predictor = LearningPredictor()
     stages = (StageServed(1, 1, 100, 30, 5_000), StageServed(2, 2, 100, 8, 500))
     predictor.observe_application("EV", sample_of(10), stages)
@@ -225,7 +225,7 @@ def test_stages_are_learned_with_the_application() -> None:
 
 
 def test_classes_beyond_the_bound_share_other() -> None:
-    """Callers make classes; models and histories of them are bounded, too."""
+    """Callers choose class names; models and histories are bounded, too."""
     predictor = LearningPredictor(LearningSettings(max_classes=1))
     teach(predictor, 10, name="EV")
 
@@ -236,7 +236,7 @@ def test_classes_beyond_the_bound_share_other() -> None:
 
 
 def test_it_goes_on_from_what_was_saved() -> None:
-    """A restart costs neither samples, nor the watch for change, nor the count of new ones."""
+    """A restart loses no samples, no drift detection and no count of new samples."""
     predictor = trained(30)
     teach(predictor, 5)
     saved = json.loads(json.dumps(predictor.progress("EV")))
@@ -255,7 +255,7 @@ def test_it_goes_on_from_what_was_saved() -> None:
 
 
 def test_training_that_was_running_is_due_again_after_a_restart() -> None:
-    """Nobody else would ever do it."""
+    """No other process would finish it."""
     predictor = LearningPredictor()
     teach(predictor, 10)
     due(predictor)
@@ -278,7 +278,7 @@ def test_training_that_was_running_is_due_again_after_a_restart() -> None:
 def test_wrong_progress_is_refused_by_name(
     progress: dict[str, object] | None, complaint: str
 ) -> None:
-    """What comes back from a store is not trusted."""
+    """The content of a store is validated."""
     predictor = LearningPredictor()
     teach(predictor, 1)
     whole = predictor.progress("EV") | progress if progress else progress

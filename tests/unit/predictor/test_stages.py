@@ -1,4 +1,4 @@
-"""What is known of stages: lengths, what is to come, the bound on classes, the way to a store."""
+"""Statistics of stages: lengths, later stages, the bound on classes, and storage."""
 
 import json
 from typing import Any
@@ -20,13 +20,13 @@ def stage(
     longest: int | None = None,
     gap_s: float | None = None,
 ) -> StageServed:
-    """Return a stage of inferences that each had so many tokens."""
+    """Return a stage of inferences with these prompt and output tokens each."""
     tokens = (inferences * prompt, inferences * output)
     return StageServed(inferences, inferences, *tokens, cost, longest, gap_s)
 
 
 def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
-    """Return a table that has seen these applications of one class."""
+    """Return a table that has observed these applications of one class."""
     table = StageTable()
     for stages in applications:
         table.observe_stages(name, stages)
@@ -34,14 +34,14 @@ def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
 
 
 def expected(table: StageTable, at: int, prompt: int = 10, **more: Any) -> Expectation:
-    """Return what a table expects of class EV."""
+    """Return a table's expectation for class EV."""
     found = table.expect("EV", at, prompt, more.pop("most", None), **more)
     assert found is not None
     return found
 
 
 def test_nothing_is_expected_of_an_unknown_class() -> None:
-    """The caller has a prior; this has none. Nor is anything learned from unknown stages."""
+    """The caller has a prior; the table has none, and it learns nothing from unknown stages."""
     table = known([stage(1, 10, 4)])
     table.observe_stages("DM", ())
 
@@ -49,7 +49,7 @@ def test_nothing_is_expected_of_an_unknown_class() -> None:
 
 
 def test_length_is_that_of_the_stage_and_not_of_the_class() -> None:
-    """A query takes 20 tokens and a verdict 140: a class mean is wrong about both."""
+    """A query takes 20 tokens and a verdict 140: a class mean is wrong for both."""
     table = known(*[[stage(1, 300, 20), stage(1, 500, 140)]] * 50)
 
     # 50 applications against a weight of 1 for the class's mean of 80.
@@ -58,7 +58,7 @@ def test_length_is_that_of_the_stage_and_not_of_the_class() -> None:
 
 
 def test_length_follows_the_prompt() -> None:
-    """Prompts of 100 to 300 tokens had outputs a tenth as long; far beyond, no line is trusted."""
+    """Prompts of 100 to 300 tokens had outputs a tenth as long; there is no extrapolation."""
     table = known(*[[stage(1, prompt, prompt // 10)] for prompt in (100, 200, 300) * 20])
 
     assert 20 == expected(table, 0, 200).output_tokens
@@ -67,7 +67,7 @@ def test_length_follows_the_prompt() -> None:
 
 
 def test_length_is_within_what_the_caller_allows() -> None:
-    """And a token at least: 0 would end before it began."""
+    """The least is one token: 0 would end before it began."""
     table = known(*[[stage(1, prompt, 100 - prompt)] for prompt in (10, 50, 90) * 20])
 
     assert 15 == expected(table, 0, 10, most=15).output_tokens
@@ -101,7 +101,7 @@ def test_larger_fan_out_says_that_more_is_to_come() -> None:
 
 
 def test_first_stage_says_no_more_than_the_estimate_unless_it_is_larger_than_usual() -> None:
-    """The model has seen the input; the mean of the class must not stand in for it."""
+    """The model has the input; the mean of the class must not replace its estimate."""
     table = known(*[[stage(n, 10, 4, 30 * n)] for n in (1, 3, 5) * 20])
 
     assert None is expected(table, 0, inferences=2).remaining_kv_token_time
@@ -109,14 +109,14 @@ def test_first_stage_says_no_more_than_the_estimate_unless_it_is_larger_than_usu
 
 
 def test_stage_beyond_all_known_takes_the_length_of_the_class() -> None:
-    """Agents loop longer than ever before; what they still need is not known."""
+    """An agent may loop longer than any before; its further need is unknown."""
     table = known([stage(1, 10, 4), stage(1, 10, 8)])
 
     assert Expectation(6, 1.0, None) == expected(table, 2)
 
 
 def test_what_is_submitted_is_needed_at_least() -> None:
-    """Forty inferences of 10 + 4 tokens: 40·(10·4 + 10); more if the stages say so."""
+    """Forty inferences of 10 + 4 tokens: 40·(10·4 + 10); more if the stages expect more."""
     one = Expectation(4, 1.0, None)
 
     assert 2000 == still_needed(None, 4, 10, 40) == still_needed(one, 4, 10, 40)
@@ -125,7 +125,9 @@ def test_what_is_submitted_is_needed_at_least() -> None:
 
 
 def test_stages_to_come_have_the_means_of_the_applications_that_had_them() -> None:
-    """Two of three go on. 1 · (10 + 2·4) tokens at first; then 2 and 4 inferences of 20 + 2·6.
+    """Two of three go on.
+
+    1 · (10 + 2·4) tokens at first; then 2 and 4 inferences of 20 + 2·6.
 
     Costs, longest and gaps: (40 + 50 + 60)/3, (4 + 4 + 7)/3, (1 + 2)/2, and (300 + 500)/2, 9.
     """
@@ -150,12 +152,12 @@ def test_stages_to_come_are_those_that_half_of_the_applications_had() -> None:
 
 
 def test_no_stages_are_expected_of_an_unknown_class() -> None:
-    """An empty list says that nothing is known, not that nothing comes."""
+    """An empty list means unknown stages, not an application without stages."""
     assert () == known([stage(1, 10, 4)]).expected_stages("FV", 0)
 
 
 def test_stages_to_come_follow_what_is_observed() -> None:
-    """The answer is kept until the next observation, and no longer."""
+    """The cached answer is invalidated by the next observation."""
     table = known([stage(1, 10, 4, longest=4)], [stage(1, 10, 4, longest=4)])
     before = table.expected_stages("EV", 0)
     table.observe_stages("EV", [stage(4, 10, 4, longest=10)])
@@ -165,7 +167,7 @@ def test_stages_to_come_follow_what_is_observed() -> None:
 
 
 def test_longest_that_is_not_known_is_the_mean_and_a_gap_is_not_counted() -> None:
-    """As in what release 0.2.0 has observed: three of 8 tokens each, beside a longest of 12."""
+    """Release 0.1.0 observed neither: three of 8 tokens each, beside a longest of 12."""
     table = known(
         [stage(3, 10, 8), stage(1, 10, 4)],
         [stage(3, 10, 8, longest=12, gap_s=3.0), stage(1, 10, 4)],
@@ -177,7 +179,7 @@ def test_longest_that_is_not_known_is_the_mean_and_a_gap_is_not_counted() -> Non
 
 
 def test_stage_of_cancelled_calls_takes_nothing() -> None:
-    """The application got there all the same: half of the class's calls are cancelled."""
+    """The application reached the stage all the same: half of the class's calls are cancelled."""
     went_on = [stage(1, 10, 4, 40, 4, 1.0), stage(0, 0, 0, 0, 0, None), stage(1, 10, 4, 50, 4, 0.0)]
     stages = known(went_on).expected_stages("EV", 0)
 
@@ -197,7 +199,7 @@ _STAGES = st.builds(
 
 @given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8), st.randoms())
 def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any) -> None:
-    """Replicas of an ingress tell what they saw in any order; counts and means are the same."""
+    """Replicas of an ingress report in any order; counts and means are equal."""
     shuffled = applications[:]
     rng.shuffle(shuffled)
     table, other = known(*applications), known(*shuffled)
@@ -211,7 +213,7 @@ def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any
 
 @given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_costs_of_the_stages_are_those_of_the_applications(applications: list[Any]) -> None:
-    """All of a class's stages together, by how many reached each, cost what was observed."""
+    """All stages of a class, weighted by how many reached each, cost what was observed."""
     table = known(*applications)
     reached = [sum(len(a) > n for a in applications) for n in range(max(map(len, applications)))]
     costs = [table.expected_stages("EV", n)[0].kv_token_time * c for n, c in enumerate(reached)]
@@ -221,7 +223,7 @@ def test_costs_of_the_stages_are_those_of_the_applications(applications: list[An
 
 
 def test_number_of_classes_is_bounded() -> None:
-    """Names come from callers: beyond the bound they share `other`, which is not counted."""
+    """Callers choose names: beyond the bound they share `other`, which is not counted."""
     table = StageTable(max_classes=2)
     names = [table.observe_stages(name, [stage(1, 10, 4)]) for name in ("a", "b", "c", "d", "a")]
 
@@ -231,14 +233,14 @@ def test_number_of_classes_is_bounded() -> None:
 
 
 def test_number_of_stages_is_bounded() -> None:
-    """Whoever reports has its own bound; one that had another must not make this one grow."""
+    """An ingress with a higher bound must not make this table grow."""
     table = known([stage(1, 10, 4)] * (MAXIMUM_STAGES + 3))
 
     assert MAXIMUM_STAGES == len(table.to_dict()["EV"])
 
 
 def test_stage_without_inferences_teaches_no_length() -> None:
-    """All of its calls were cancelled while they waited; the application got there all the same."""
+    """All of its calls were cancelled while they waited; the application still reached it."""
     table = known([stage(1, 10, 4, 50), stage(0, 0, 0, 0)])
     second = expected(table, 1)
 
@@ -250,7 +252,7 @@ def test_stage_without_inferences_teaches_no_length() -> None:
 
 
 def test_table_goes_through_json() -> None:
-    """The predictor keeps it in Redis and hands it to the ingresses."""
+    """The predictor keeps it in Redis and sends it to the ingresses."""
     table = known(*[[stage(n, 7 * n, 4 + n, 10 * n), stage(2, 9, n)] for n in (1, 3, 5)])
     restored = StageTable.from_dict(json.loads(json.dumps(table.to_dict())))
 
@@ -263,7 +265,7 @@ def test_table_goes_through_json() -> None:
 
 
 def test_table_of_release_0_2_0_is_read() -> None:
-    """It knows no longest sequences and no gaps: the mean stands in, and counts for what it was."""
+    """It lacks longest sequences and gaps: the mean replaces the former, with its count."""
     early = known(*[[stage(2, 10, 6, 40), stage(1, 10, 4, 60)]] * 3).to_dict()
     for statistics in early["EV"]:
         for name in ("longest_output_mean", "gaps", "gap_mean_s"):
@@ -300,6 +302,6 @@ _GOOD = known([stage(1, 10, 4)]).to_dict()["EV"][0]
     ],
 )
 def test_damaged_table_is_refused(stages: Any, message: str) -> None:
-    """By class, stage and field; an ingress that computed with it would fail far from the cause."""
+    """The error names class, stage and field; it would otherwise occur far from its cause."""
     with pytest.raises(StoreError, match=message):
         StageTable.from_dict({"EV": stages})

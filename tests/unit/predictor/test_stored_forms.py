@@ -1,4 +1,4 @@
-"""What is stored, sent or imported goes through JSON; what is wrong in it is named."""
+"""Stored, sent or imported objects go through JSON; errors name the wrong field."""
 
 import json
 import math
@@ -50,24 +50,24 @@ Stored = Estimate | ChangeTest | InputForm | CostCalibration | Observation
     ids=lambda stored: type(stored).__name__,
 )
 def test_it_survives_json(stored: Stored) -> None:
-    """It waits in Redis or in a file, perhaps for a process of another version."""
+    """It is stored in Redis or in a file, perhaps for a process of another version."""
     assert stored == type(stored).from_dict(json.loads(json.dumps(stored.to_dict())))
 
 
 def test_observation_of_release_0_2_0_is_read() -> None:
-    """Stages of then have five numbers: neither their longest sequence nor the gap after them."""
+    """Its stages have five numbers, without the longest sequence and the gap after them."""
     early = changed(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
 
     assert (StageServed(1, 2, 30, 4, 50.5, None, None),) == Observation.from_dict(early).stages
 
 
 def test_text_is_left_out_if_there_is_none() -> None:
-    """What is stored says nothing of texts unless they are kept."""
+    """Stored objects do not mention texts unless they are kept."""
     assert "input_text" not in OBSERVED.to_dict()["sample"]
 
 
 def changed(stored: Any, where: str, value: Any) -> dict[str, Any]:
-    """Return an object as a dict with one field changed or added, or taken out for `...`."""
+    """Return an object as a dict with one field changed or added, or removed for `...`."""
     values: dict[str, Any] = json.loads(json.dumps(stored.to_dict()))
     *path, name = where.split(".")
     inner = values
@@ -131,6 +131,6 @@ def changed(stored: Any, where: str, value: Any) -> dict[str, Any]:
 def test_wrong_field_is_refused_by_name(
     stored: Any, where: str, value: Any, complaint: str
 ) -> None:
-    """Nothing from a store, a file or a client is taken on trust: a NaN would corrupt the clock."""
+    """Objects of stores, files and clients are validated: a NaN would corrupt the clock."""
     with pytest.raises(ValueError, match=complaint):
         type(stored).from_dict(changed(stored, where, value))

@@ -1,4 +1,4 @@
-"""From raw answers to costs and spreads: shift, quantiles, bounds."""
+"""From a model's raw outputs to costs and spreads: shift, quantiles, bounds."""
 
 import math
 
@@ -9,7 +9,10 @@ from justitia_ray.predictor.trained_model import REACH, best_shift, calibrate
 
 
 def test_best_shift_makes_the_mean_relative_error_least() -> None:
-    """Of 1, 2 and 10, told by one number: 1 is off by 0, 1/2, 9/10; 2 by 1, 0, 8/10; 10 by more."""
+    """For costs of 1, 2 and 10 and one estimate: 1 errs by 0, 1/2, 9/10; 2 by 1, 0, 8/10.
+
+    Estimates of 10 err by more.
+    """
     costs = np.array([1.0, 2.0, 10.0])
 
     def error(guess: float) -> float:
@@ -22,7 +25,7 @@ def test_best_shift_makes_the_mean_relative_error_least() -> None:
 
 
 def test_shift_of_few_errors_is_trusted_less() -> None:
-    """Of ten errors the best shift is itself a guess: it is averaged with none."""
+    """From ten errors the best shift is itself uncertain: it is averaged with no shift."""
     raw = np.zeros(20)
     costs = np.full(20, math.log(4.0))
 
@@ -32,7 +35,7 @@ def test_shift_of_few_errors_is_trusted_less() -> None:
 
 @pytest.mark.parametrize("count", [10, 40, 100])
 def test_four_of_five_new_costs_lie_between_p10_and_p90(count: int) -> None:
-    """That is what p10 and p90 promise, for any number of samples; 80 % are meant."""
+    """P10 and p90 are meant to hold 80 %, for any number of samples."""
     rng = np.random.default_rng(3)
     shares = []
     for _ in range(200):
@@ -46,7 +49,7 @@ def test_four_of_five_new_costs_lie_between_p10_and_p90(count: int) -> None:
 
 
 def test_answers_stay_within_ten_times_the_training_costs() -> None:
-    """Whatever a model says of an input like none it has seen."""
+    """This holds for inputs unlike any in the training."""
     calibration = calibrate(np.log([50.0] * 30), np.log(np.linspace(20, 100, 30)))
     low, high = calibration.predictions(np.array([-200.0, 200.0]))
 

@@ -1,4 +1,4 @@
-"""Trained models: what they learn, that they are bounded, and the same every time."""
+"""Trained models: accurate where the input determines the cost, bounded and repeatable."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def mean_error(model: TrainedModel, samples: Sequence[Sample]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "ridge", "forest", "auto"])
 def test_model_learns_what_there_is_to_learn(kind: str) -> None:
-    """Cost is the square of the length, three times with one word: a median is off by far more."""
+    """Cost is the square of the length, tripled by one word: a median errs by far more."""
     test = made_up_samples(100, seed=1)
 
     assert mean_error(trained("median"), test) > 1.0
@@ -55,7 +55,7 @@ def test_model_learns_what_there_is_to_learn(kind: str) -> None:
 
 
 def test_paper_recipe_sees_words_and_no_measures() -> None:
-    """It is the rival to compare with: with what the paper does not have, it would not be."""
+    """It is the baseline, so it must not have features that the paper lacks."""
     short, long = "alpha beta slow.", "alpha beta slow.\n\n" + "?" * 500
     model = trained("paper")
 
@@ -66,7 +66,7 @@ def test_paper_recipe_sees_words_and_no_measures() -> None:
 
 @pytest.mark.slow
 def test_auto_is_no_worse_than_the_median_where_nothing_can_be_learned() -> None:
-    """Costs drawn without a look at the input: every other class of a user may be like that."""
+    """Costs are drawn independently of the input, as half of a user's classes may be."""
     noise = made_up_samples(60, noise=0.0)
     costs = [math.exp(3 + 0.3 * math.sin(7919 * i)) for i in range(200)]
     samples = [
@@ -79,7 +79,7 @@ def test_auto_is_no_worse_than_the_median_where_nothing_can_be_learned() -> None
 
 
 def test_four_of_five_unseen_applications_lie_between_p10_and_p90() -> None:
-    """The spread is of errors on samples held out: those of the training would be too small."""
+    """The spread is that of errors on held-out samples: training errors would be too small."""
     model = trained("ridge", 100)
     test = made_up_samples(400, seed=2)
     predictions = model.predict([s.features for s in test if s.features is not None])
@@ -90,7 +90,7 @@ def test_four_of_five_unseen_applications_lie_between_p10_and_p90() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_odd_inputs_get_a_bounded_estimate(kind: str) -> None:
-    """Empty, enormous, other languages, binary: within ten times what the class has cost."""
+    """Empty, enormous, foreign or binary: within ten times the class's costs so far."""
     costs = [sample.kv_token_time for sample in made_up_samples(60)]
     predictions = trained(kind).predict([features_of(text) for text in ODD.values()])
 
@@ -101,7 +101,7 @@ def test_odd_inputs_get_a_bounded_estimate(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimate_is_the_same_alone_and_among_others(kind: str) -> None:
-    """Calls are batched as they come, and two predictors must agree: bit for bit."""
+    """Calls are batched, and two predictors must agree to the last bit."""
     inputs = [s.features for s in made_up_samples(150, seed=3) if s.features is not None]
     together = trained(kind).predict(inputs)
 
@@ -112,7 +112,7 @@ def test_estimate_is_the_same_alone_and_among_others(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "forest"])
 def test_training_is_the_same_every_time(kind: str) -> None:
-    """A result that cannot be repeated cannot be looked into; these two draw lots."""
+    """Results must be reproducible; these two kinds use random numbers."""
     samples = made_up_samples(12)
     inputs = [s.features for s in samples if s.features is not None]
     first, second, other = (train(samples, kind=kind, seed=seed) for seed in (7, 7, 8))
@@ -122,7 +122,7 @@ def test_training_is_the_same_every_time(kind: str) -> None:
 
 
 def test_few_samples_are_enough() -> None:
-    """A class has a model from its tenth application on; one word and one form may be all."""
+    """A class has a model from its tenth application on, perhaps with one word and one form."""
     same = [Sample(100.0 + i, 1, 1, features_of("again")) for i in range(LEAST_TRAINED_ON)]
     (prediction,) = train(same).predict([features_of("again")])
 
@@ -131,7 +131,7 @@ def test_few_samples_are_enough() -> None:
 
 
 def test_samples_without_features_are_left_out() -> None:
-    """An application whose input is not known says nothing of inputs."""
+    """An application with an unknown input teaches nothing about inputs."""
     blind = Sample(1e9, 1, 1, None)
     known = made_up_samples(12)
 
@@ -159,7 +159,7 @@ def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_adamw_takes_the_steps_of_its_paper() -> None:
-    """Written out here to save an import of seconds, it must still be AdamW (Alg. 2 there)."""
+    """Implemented here to save an import of seconds, it must still be AdamW (Alg. 2 there)."""
     how = NetworkTraining(
         widths=(), members=1, steps=3, rate=0.01, decay=0.1, loss=squared_error, held_out=0.0
     )
@@ -194,7 +194,7 @@ def test_growth_by_a_quarter_and_ten_is_worth_a_training(
 @pytest.mark.parametrize(
     ("rival", "took_over", "rival_error"),
     [
-        (power_model(factor=2.0), True, 1.0),  # says twice the cost: an error of 1
+        (power_model(factor=2.0), True, 1.0),  # it predicts twice the cost: an error of 1
         (power_model(factor=1.25), False, 0.25),
         (power_model(factor=1.5), False, 0.5),  # a tie changes nothing
     ],
@@ -202,7 +202,7 @@ def test_growth_by_a_quarter_and_ten_is_worth_a_training(
 def test_new_model_must_beat_the_one_in_service(
     rival: TrainedModel, took_over: bool, rival_error: float
 ) -> None:
-    """Measured on the same samples, which neither has seen."""
+    """Both are measured on samples that neither was trained on."""
     held_back = tuple(sample_of(chars) for chars in (10, 20, 30))
     judgement = judge(job_of(held_back), power_model(factor=1.5), rival)
 
@@ -212,16 +212,16 @@ def test_new_model_must_beat_the_one_in_service(
 
 
 def test_first_model_must_be_as_good_as_the_class_mean() -> None:
-    """A model is no end in itself."""
+    """Otherwise the class mean is the better predictor."""
     held_back = (sample_of(99), sample_of(99))
 
-    # True costs are 100, and so is the mean of what was trained on.
+    # True costs are 100, and so is the mean of the training samples.
     assert judge(job_of(held_back), power_model(), None).took_over
     assert not judge(job_of(held_back), power_model(factor=1.1), None).took_over
 
 
 def test_job_goes_to_the_process_without_texts() -> None:
-    """It trains by features; texts have no business in a second process."""
+    """It trains by features; texts must not reach a second process."""
     sample = replace(sample_of(12), input_text="secret words")
     job = TrainingJob("EV", (sample,), (sample,), "samples", seed=3, kind="ridge")
     told = job_to_bytes(job)

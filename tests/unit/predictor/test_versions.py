@@ -1,4 +1,4 @@
-"""The versions of a model: which serves, which go, and what a damaged index says."""
+"""Versions of a model: the serving one, the deleted ones, and errors of a damaged index."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from justitia_ray.predictor.versions import KEPT_VERSIONS, VersionIndex, decode_
 
 
 def index_of(count: int) -> VersionIndex:
-    """Return an index after so many takeovers."""
+    """Return an index after `count` takeovers."""
     index = VersionIndex()
     for number in range(1, count + 1):
         index = index.published(b"model %d" % number, {"samples": number})
@@ -19,26 +19,26 @@ def index_of(count: int) -> VersionIndex:
 
 
 def numbers(index: VersionIndex) -> list[int]:
-    """Return the numbers of the versions that are kept."""
+    """Return the numbers of the stored versions."""
     return [version.number for version in index.versions]
 
 
 def test_new_version_serves_and_the_oldest_goes() -> None:
-    """Versions are kept to go back to, not for ever."""
+    """Versions are kept for a rollback, not for ever."""
     index = index_of(KEPT_VERSIONS + 2)
 
     assert (7, [3, 4, 5, 6, 7]) == (index.active, numbers(index))
 
 
 def test_numbers_are_never_given_twice() -> None:
-    """`version 3` in a log must be one model, also after a rollback."""
+    """`version 3` in a log must be one model, even after a rollback."""
     index = index_of(3).rolled_back().published(b"new", {})
 
     assert (4, [1, 2, 3, 4]) == (index.active, numbers(index))
 
 
 def test_rollback_takes_the_version_before_and_pins_it() -> None:
-    """An operator who goes back does not want the next training to undo it."""
+    """The next training must not undo an operator's rollback."""
     once = index_of(3).rolled_back()
     twice = once.rolled_back()
 
@@ -46,26 +46,25 @@ def test_rollback_takes_the_version_before_and_pins_it() -> None:
 
 
 def test_rollback_from_the_first_version_names_the_class_mean() -> None:
-    """There is nothing before it; the message says what can be done."""
+    """There is no version before it; the message gives the alternative."""
     with pytest.raises(RequestError, match="version 0 is the class mean"):
         index_of(1).rolled_back()
 
 
 def test_unknown_version_is_refused_with_those_there_are() -> None:
-    """The operator sees what to choose from."""
     with pytest.raises(RequestError, match="version is 9: one of 0, 1, 2 is allowed"):
         index_of(2).activated(9, pinned=True)
 
 
 def test_candidates_are_the_active_version_and_earlier_ones() -> None:
-    """What was rolled back from must not come back because its predecessor is damaged."""
+    """A version that was rolled back must not return because its predecessor is damaged."""
     index = index_of(4).activated(3, pinned=True)
 
     assert [3, 2, 1] == [version.number for version in index.candidates()]
 
 
 def test_brought_model_is_known_again() -> None:
-    """A restart must not publish the same directory's model once more."""
+    """A restart must not publish the model of the same directory again."""
     index = VersionIndex().brought(b"m", {})
 
     assert index.imported == index.versions[0].sha256
@@ -73,14 +72,14 @@ def test_brought_model_is_known_again() -> None:
 
 
 def test_index_survives_json() -> None:
-    """It is stored so, in a file and in Redis."""
+    """A file and Redis contain this form."""
     index = replace(index_of(3).rolled_back(), last_training={"took_over": False})
 
     assert index == decode_index(encode_index(index))
 
 
 def damaged(**changes: Any) -> bytes:
-    """Return an index with other content, its checksum right."""
+    """Return an index with other content and a valid checksum."""
     fields = index_of(2).to_dict() | changes
     whole = json.loads(encode_index(index_of(2)))
     from justitia_ray.predictor.versions import _canonical, _digest
@@ -105,6 +104,6 @@ def damaged(**changes: Any) -> bytes:
     ],
 )
 def test_damaged_index_is_refused_by_field(data: bytes, complaint: str) -> None:
-    """A flipped bit must not pass for a rollback."""
+    """A flipped bit must not look like a rollback."""
     with pytest.raises(ValueError, match=complaint):
         decode_index(data)

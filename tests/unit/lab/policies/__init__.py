@@ -1,1 +1,1 @@
-"""Tests of the policies of the lab."""
+"""Tests of the lab's policies."""

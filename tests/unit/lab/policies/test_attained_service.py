@@ -1,4 +1,4 @@
-"""Levels by attained service, FIFO in a level."""
+"""Policies by attained service: levels, FIFO inside a level."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from justitia_ray.units import Tokens
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 LENGTHS = {"cost": "tests.unit.lab.policies.test_attained_service:output_tokens", "quantum": 10}
-"""A unit of service is a token made, so that levels begin at 0, 10, 30, 70, 150, …"""
+"""With one unit of service per token, levels begin at 0, 10, 30, 70, 150, …"""
 
 
 def output_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> Tokens:
@@ -27,7 +27,7 @@ def _level(driver: PolicyDriver, client: str) -> int:
     ("attained", "level"), [(0, 0), (9, 0), (10, 1), (29, 1), (30, 2), (69, 2), (70, 3), (150, 4)]
 )
 def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
-    """Level floor(log2(1 + a/10)), at its very borders: a logarithm would round there."""
+    """Level floor(log2(1 + a/10)), exactly at its borders, where a logarithm would round."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1")
     driver.step()
@@ -37,7 +37,6 @@ def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
 
 
 def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
-    """Service decides between levels, the order of submission in one."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1", "b2")
@@ -53,7 +52,7 @@ def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
 
 
 def test_level_moves_as_soon_as_service_is_reported() -> None:
-    """Not only when an inference ends: a long one would keep its client's others in front."""
+    """It moves before an inference ends: a long one would keep its client's others in front."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -63,7 +62,7 @@ def test_level_moves_as_soon_as_service_is_reported() -> None:
 
 
 def test_nobody_is_promoted() -> None:
-    """A client that comes back after a pause finds its level: attained service never falls."""
+    """A client that comes back after a pause keeps its level: attained service never falls."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1")
     driver.step()
@@ -76,7 +75,7 @@ def test_nobody_is_promoted() -> None:
 
 
 def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
-    """Or one client could fill all seats of a pull with long prompts."""
+    """Otherwise one client could fill all seats of a pull with long prompts."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -85,7 +84,7 @@ def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
 
 
 def test_tenant_answers_for_all_its_applications() -> None:
-    """Attained service is that of the client, and stays when an application ends."""
+    """Attained service belongs to the client, and stays when an application ends."""
     driver = PolicyDriver("mlfq", {**LENGTHS, "unit": "tenant"})
     driver.arrive("a", "a1", tenant="t")
     driver.step()
@@ -104,7 +103,7 @@ def test_tenant_answers_for_all_its_applications() -> None:
 
 
 def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
-    """Levels go on where they were, for what runs, for what lost its lease and for what ended."""
+    """Levels stay for running, requeued and ended inferences."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1", "b2")
@@ -120,7 +119,7 @@ def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
 
 
 def test_service_taken_for_booked_after_a_restart_is_charged_at_the_end() -> None:
-    """What the core takes for booked before is not reported to policies."""
+    """The core reports no service to policies that it counts as booked before."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -134,7 +133,7 @@ def test_service_taken_for_booked_after_a_restart_is_charged_at_the_end() -> Non
 
 
 def test_service_under_another_policy_is_not_charged() -> None:
-    """What was counted before is forgotten with the old policy, for all clients alike."""
+    """Counts are dropped with the old policy, for all clients alike."""
     driver = PolicyDriver("fcfs")
     driver.arrive("a", "a1", "a2", "a3")
     driver.step(seats=3)
@@ -148,7 +147,7 @@ def test_service_under_another_policy_is_not_charged() -> None:
 
 
 def test_service_in_another_cost_is_forgotten() -> None:
-    """A restart with other options is a change of policy: the numbers mean something else."""
+    """A restart with other options is a change of policy: its numbers have another unit."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1")
     driver.step()
@@ -173,7 +172,7 @@ def test_program_with_least_finished_service_goes_first() -> None:
 
 
 def test_priority_is_fixed_at_submission() -> None:
-    """Calls submitted together keep together, whatever of their program ends meanwhile."""
+    """Calls that are submitted together stay together, whatever ends meanwhile."""
     driver = PolicyDriver("plas")
     driver.arrive("a", "a1", "a2", "a3")
     driver.arrive("b", "b1", "b2")
@@ -189,7 +188,7 @@ def test_priority_is_fixed_at_submission() -> None:
 
 
 def test_running_call_does_not_count_before_its_end() -> None:
-    """Service of finished calls only: else a program of one long call would be behind at once."""
+    """Otherwise a program of one long call would move back at once."""
     driver = PolicyDriver("plas")
     driver.arrive("a", "a1")
     driver.arrive("b", "b1")
@@ -202,7 +201,7 @@ def test_running_call_does_not_count_before_its_end() -> None:
 
 
 def test_priority_comes_before_the_order_of_submission() -> None:
-    """An ingress may be late: what its caller sent before a2 was fixed after a1 had finished."""
+    """An ingress may be late: its call was fixed after a1 had finished."""
     driver = PolicyDriver("plas")
     driver.now = 10.0
     driver.arrive("a", "a1", "a2")
@@ -215,7 +214,7 @@ def test_priority_comes_before_the_order_of_submission() -> None:
 
 
 def test_requeued_inference_keeps_its_priority() -> None:
-    """It was submitted before its program had finished anything."""
+    """It was submitted before any call of its program had finished."""
     driver = PolicyDriver("plas")
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -227,7 +226,7 @@ def test_requeued_inference_keeps_its_priority() -> None:
 
 
 def test_tenant_orders_its_applications_by_priority() -> None:
-    """A call of before the first finished one passes a later call of an older application."""
+    """A call from before the first end passes a later call of an older application."""
     driver = PolicyDriver("plas", {"unit": "tenant"})
     driver.arrive("a", "a1", tenant="t")
     driver.arrive("b", "b1", tenant="t")
@@ -246,7 +245,7 @@ def test_tenant_orders_its_applications_by_priority() -> None:
 
 
 def test_call_that_made_nothing_adds_nothing() -> None:
-    """With a price on prompts alone, one cancelled in the queue would count as service."""
+    """With a price on prompts, one cancelled in the queue would otherwise count as service."""
     driver = PolicyDriver("plas", {"cost": "compute"})
     driver.arrive("a", "a1", "a2")
     driver.step()
@@ -283,7 +282,7 @@ def test_call_of_several_sequences_adds_that_of_each() -> None:
 
 
 def test_changing_to_it_fixes_what_waits() -> None:
-    """Service is counted from then on; what runs gets its priority when it is re-queued."""
+    """Service counts from then on; running calls get their priority when they are requeued."""
     driver = PolicyDriver("fcfs")
     driver.arrive("b", "b1", "b2")
     driver.arrive("a", "a1")
@@ -295,7 +294,7 @@ def test_changing_to_it_fixes_what_waits() -> None:
 
 
 def test_level_is_fifo_by_inference_and_not_by_client() -> None:
-    """The first client would otherwise be first for as long as it stays in the level."""
+    """Otherwise the first client would be first for as long as it stays in the level."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("c")
     driver.arrive("a", "a1")

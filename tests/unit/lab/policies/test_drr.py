@@ -1,4 +1,4 @@
-"""Adapted deficit round robin; `tests/property/test_round_robin.py` holds it to its source."""
+"""Adapted deficit round robin; `tests/property/test_round_robin.py` compares it with its source."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def test_trace_by_hand() -> None:
     """Quantum 20, h = p + 2d, prompts of 10: two prompts use up a visit, tokens cost rounds.
 
     Round 0: a1, a2 (a at 0), b1, b2 (b at 0). 5 tokens of a1 put a at −10. Round 1: a at 10, a3; b
-    at 20, b3, and for the next seat b4: its visit goes on. 20 tokens of b3 put b at −40, so that it
-    is out of debt in round 4; a takes two in each of rounds 2 and 3.
+    at 20, b3, and for the next seat b4: its visit continues. 20 tokens of b3 put b at −40, so that
+    it is out of debt in round 4; a takes two in each of rounds 2 and 3.
     """
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.arrive("a", *(f"a{n}" for n in range(1, 8)))
@@ -29,9 +29,9 @@ def test_trace_by_hand() -> None:
 
 
 def _passed_by(times: int) -> tuple[DrrPolicy, Application, Application]:
-    """Return a policy whose sweep has passed a, which waits, and granted b so many times.
+    """Return a policy whose sweep has passed a, which waits, and granted b `times` times.
 
-    Prompts cost a quantum. The order was not followed, as when what a has waiting fits nowhere.
+    Prompts cost a quantum. The order is violated, as when no inference of a fits on a replica.
     """
     a, b = application("a", 1, 2, 3), application("b", 1, 2, 3, 4, 5)
     policy = DrrPolicy(stub_context(parse_options(policy_path("drr"), {"quantum": 10}), a, b))
@@ -54,7 +54,7 @@ def passed_by() -> tuple[DrrPolicy, Application, Application]:
 def test_client_passed_by_keeps_its_turn_and_gains_no_quantum(
     passed_by: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """It may be passed for long; were each round to its credit, it would then hold the machine."""
+    """Credit for each round would let it hold the machine later."""
     policy, a, b = passed_by
     assert policy.key("a", a) == (0, a.sequence) < policy.key("b", b) == (4, b.sequence)
     policy.dispatched(a, a.waiting.first)
@@ -65,7 +65,7 @@ def test_client_passed_by_keeps_its_turn_and_gains_no_quantum(
 def test_client_passed_by_is_charged_against_one_quantum(
     passed_by: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """6 tokens, 12 of its 10, end the visit that it was passed by in: the next is in round 4."""
+    """6 tokens, 12 of its 10, end the visit in which it was passed: the next is in round 4."""
     policy, a, _ = passed_by
     policy.served([Delivery("a", "a0", 10, 0, 6, 81)])
 
@@ -84,7 +84,7 @@ def test_client_passed_by_keeps_its_turn_while_its_balance_lasts(
 
 
 def test_client_just_passed_by_keeps_its_turn() -> None:
-    """Once is as good as often."""
+    """One pass has the same effect as several."""
     policy, a, _ = _passed_by(times=1)
     policy.served([Delivery("a", "a0", 10, 0, 2, 1)])
 
@@ -94,7 +94,7 @@ def test_client_just_passed_by_keeps_its_turn() -> None:
 def test_client_passed_by_keeps_its_turn_over_a_restart(
     passed_by: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """It waits, though the new scheduler hears of that only when it is submitted again."""
+    """It waits, though it is resubmitted to the new scheduler only later."""
     policy, a, _ = passed_by
     state = policy.state()
     other = DrrPolicy(policy.context)
@@ -123,7 +123,7 @@ def test_client_with_nothing_waiting_is_not_refilled_above_0() -> None:
 
 
 def test_balance_of_a_client_with_nothing_waiting_stays() -> None:
-    """Nor is it taken away: a client may come back for the rest of its quantum, and for no more."""
+    """It may come back for the unused part of its quantum, and for no more."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
     driver.arrive("a", "a1")
     driver.arrive("b", "b1", "b2", "b3", "b4")
@@ -184,7 +184,7 @@ def test_prompts_without_a_price_do_not_end_a_visit() -> None:
 
 
 def test_service_under_another_policy_is_not_charged() -> None:
-    """A client that has only running inferences when the policy changes enters the ring by them."""
+    """A client with only running inferences at the policy change enters the ring by them."""
     driver = PolicyDriver("fcfs")
     driver.arrive("a", "a1")
     driver.arrive("b", "b1")

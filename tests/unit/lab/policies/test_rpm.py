@@ -1,4 +1,4 @@
-"""At most so many grants to a client in each minute."""
+"""The rpm policy: a maximum number of grants per client and minute."""
 
 from tests.core_driver import granted
 from tests.unit.core.policies.policy_driver import PolicyDriver
@@ -7,7 +7,7 @@ LIMIT_2 = {"requests_per_minute": 2}
 
 
 def test_excess_waits_for_the_next_window() -> None:
-    """The limit holds although seats are free; the instant is told, or nobody would wake it."""
+    """The limit holds although seats are free; without the time the driver would not wake."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.now = 59.0
     driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
@@ -24,10 +24,10 @@ def test_excess_waits_for_the_next_window() -> None:
 
 
 def test_arrival_lets_the_excess_go_on_if_its_window_has_begun() -> None:
-    """An arrival brings nothing that could start, but the time that has passed may."""
+    """No arrival can start by itself, but the window may have ended."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
-    driver.pull(seats=9)  # it goes on asking
+    driver.pull(seats=9)  # it continues to pull
 
     driver.now = 59.0
     assert [] == granted(driver.open("b"))
@@ -36,7 +36,7 @@ def test_arrival_lets_the_excess_go_on_if_its_window_has_begun() -> None:
 
 
 def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
-    """A client that has used up its window holds back nobody."""
+    """A client that has used up its window delays no other."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("b")
     driver.arrive("a", "a1", "a2", "a3")
@@ -48,7 +48,7 @@ def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
 
 
 def test_tenant_has_one_limit_for_all_its_applications() -> None:
-    """Or it would open an application for each inference."""
+    """Otherwise it would open an application for each inference."""
     driver = PolicyDriver("rpm", {**LIMIT_2, "unit": "tenant"})
     for name in "abc":
         driver.arrive(name, f"{name}1", tenant="t")
@@ -75,7 +75,7 @@ def test_requeued_inference_counts_once_in_its_window() -> None:
 
 
 def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
-    """It has counted, in the window of its first grant."""
+    """It was counted in the window of its first grant."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=2)
@@ -85,7 +85,7 @@ def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
 
 
 def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -> None:
-    """A place of an earlier window makes none in this one."""
+    """A place of an earlier window is no place in this one."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)
@@ -98,7 +98,7 @@ def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -
 
 
 def test_ended_inference_has_used_its_place() -> None:
-    """The limit is on grants, not on what runs at once."""
+    """The limit is on grants, not on concurrency."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
     driver.step(seats=9)
@@ -108,7 +108,7 @@ def test_ended_inference_has_used_its_place() -> None:
 
 
 def test_restart_keeps_counts_and_who_has_counted() -> None:
-    """A new scheduler must not give every client a window anew."""
+    """A new scheduler must not give every client a new window."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4")
     driver.arrive("b", "b1", "b2", "b3")
@@ -121,7 +121,7 @@ def test_restart_keeps_counts_and_who_has_counted() -> None:
 
 
 def test_counts_of_another_limit_are_forgotten() -> None:
-    """As they are when the options of a running scheduler change."""
+    """They are also dropped when the options of a running scheduler change."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4")
     driver.step(seats=9)

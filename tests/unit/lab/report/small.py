@@ -1,4 +1,4 @@
-"""A report in miniature: arms that compute instead of simulating."""
+"""A small report whose arms compute a number instead of simulating."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SCALE = Scale(seeds=(1, 2, 3), data_dir=Path("nowhere"))
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Takes `base` and a tenth of the seed."""
+    """Task whose result is `base` plus a tenth of the seed."""
 
     base: float
     seed: int
@@ -38,7 +38,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Raises."""
+    """Task that raises."""
 
     def run(self) -> float:
         raise ValueError("no\nluck")
@@ -48,7 +48,7 @@ class Broken:
 
 
 def experiment(name: str = "small", task: type[Broken] | None = None) -> Experiment:
-    """Two arms, ours and theirs, of 10 and 20 s."""
+    """Return an experiment of two arms, ours and theirs, of 10 and 20 s."""
 
     def arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         ours: Task = Computed(10, seed) if task is None else task()

@@ -1,4 +1,4 @@
-"""A report is the same each time, whole or not there, and its figures are files too."""
+"""A report is repeatable, written completely or not at all, and has its figures as files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 def test_same_seeds_give_the_same_files_and_nothing_unfinished(tmp_path: Path) -> None:
-    """Whoever runs it again must find the same bytes: page, lines, and each figure twice."""
+    """A second build must give the same bytes: page, lines, and each figure twice."""
     for name in ("one", "two"):
         build_report([small.experiment()], small.SCALE, tmp_path / name, workers=1)
 
@@ -32,7 +32,7 @@ def test_same_seeds_give_the_same_files_and_nothing_unfinished(tmp_path: Path) -
 
 
 def test_directory_that_cannot_be_written_is_refused_before_the_runs(tmp_path: Path) -> None:
-    """A quarter of an hour of runs must not end in an error that was there from the start."""
+    """The error must not come after a quarter of an hour of runs."""
     (tmp_path / "out").write_text("mine")
     told: list[RunProgress] = []
 
@@ -62,7 +62,7 @@ def _bad_charts(scale: Scale, found: Found) -> list[Chart]:
 def test_mistake_in_an_experiment_fails_it_alone(
     tmp_path: Path, broken: dict[str, Any], why: str
 ) -> None:
-    """A missing profile, or a mistake in a figure, must not cost the hour that all others took."""
+    """One missing profile must not cost the hour of the other experiments."""
     first = replace(small.experiment("first"), **broken)
     sections = build_report([first, small.experiment()], small.SCALE, tmp_path, workers=1)
 
@@ -71,7 +71,7 @@ def test_mistake_in_an_experiment_fails_it_alone(
 
 
 def test_equal_tasks_run_once() -> None:
-    """Experiments share runs: a third of a full report's time would go into repeating them."""
+    """Experiments share runs: repeating them would take a third of a full report's time."""
     told: list[RunProgress] = []
     task = small.Computed(1, 2)
     found = run_tasks([task, small.Computed(1, 2), small.Computed(3, 4)], 1, told.append)
@@ -82,14 +82,13 @@ def test_equal_tasks_run_once() -> None:
 
 @pytest.mark.slow
 def test_processes_find_what_one_finds() -> None:
-    """Tasks and what they raise cross a process boundary, into processes that know nothing yet."""
+    """Tasks and their exceptions are pickled, for processes that have imported nothing yet."""
     tasks: list[Task] = [small.Computed(1, 2), small.Broken()]
 
     assert run_tasks(tasks, 1) == run_tasks(tasks, 2)
 
 
 def test_a_task_that_raises_leaves_the_others_alone() -> None:
-    """One bad run is told as one failure, in one line."""
     told: list[RunProgress] = []
     found = run_tasks([small.Broken(), small.Computed(1, 2)], 1, told.append)
 
@@ -99,5 +98,5 @@ def test_a_task_that_raises_leaves_the_others_alone() -> None:
 
 
 def test_progress_tells_the_time_left() -> None:
-    """5 of 20 runs in 10 s: the other 15 take 30 s more if they go as fast."""
+    """5 of 20 runs took 10 s: the other 15 take 30 s more at the same pace."""
     assert "5/20 runs, 30 s left" == str(RunProgress(done=5, total=20, failed=0, elapsed_s=10.0))

@@ -1,4 +1,4 @@
-"""The list of experiments: consistent with itself, its arms paired, its loads as they say."""
+"""The list of experiments: consistent, with paired arms and the stated loads."""
 
 import pickle
 from pathlib import Path
@@ -36,14 +36,14 @@ def _arms(experiment: Experiment, scale: Scale = _FULL, seed: int = 101) -> dict
 
 
 def test_names_are_unique() -> None:
-    """A name is an anchor on the page and the key of lines: two of one would mix."""
+    """A name is an anchor on the page and the key of result lines."""
     names = [experiment.name for experiment in EXPERIMENTS]
 
     assert len(names) == len(set(names))
 
 
 def test_published_numbers_have_an_arm_to_stand_beside() -> None:
-    """A misspelt arm would drop a published number from the page without a word."""
+    """A misspelt arm would silently drop a published number from the page."""
     by_name = {experiment.name: experiment for experiment in EXPERIMENTS}
     for entry in published_values():
         experiment = by_name[entry.experiment]
@@ -55,7 +55,7 @@ def test_published_numbers_have_an_arm_to_stand_beside() -> None:
 
 @each_experiment
 def test_comparisons_and_targets_name_what_there_is(experiment: Experiment) -> None:
-    """A comparison with an arm that is not there would show an empty column for ever."""
+    """A comparison with a missing arm would show an empty column."""
     names = {arm.name for arm in _arms(experiment)}
     for comparison in experiment.comparisons:
         assert experiment.metric(comparison.metric)
@@ -68,7 +68,7 @@ def test_comparisons_and_targets_name_what_there_is(experiment: Experiment) -> N
 
 @each_experiment
 def test_tasks_can_be_sent_to_a_process_and_told_apart(experiment: Experiment) -> None:
-    """Runs happen in other processes; a task that came back unequal would be lost there."""
+    """Runs happen in other processes, and results are matched by equality."""
     for task in _arms(experiment).values():
         assert task == pickle.loads(pickle.dumps(task))
         assert "configuration" not in task.configuration()
@@ -77,7 +77,7 @@ def test_tasks_can_be_sent_to_a_process_and_told_apart(experiment: Experiment) -
 
 @each_experiment
 def test_arms_that_are_compared_run_on_the_same_draws(experiment: Experiment) -> None:
-    """Paired differences are of policies only if both sides have the same load."""
+    """Paired differences are due to policies only if both sides have the same load."""
     if experiment is TENANTS or not experiment.comparisons:
         pytest.skip("its arms are different loads, or are not compared")
     loads: dict[str, set[object]] = {}
@@ -101,7 +101,7 @@ def test_seeds_draw_other_loads(experiment: Experiment) -> None:
 
 
 def test_quick_report_is_much_smaller() -> None:
-    """A minute and a half on two cores: few runs, and none of them larger than in the full one."""
+    """It takes a minute and a half on two cores: few runs, none larger than in the full report."""
     runs = {}
     for scale in (_FULL, _QUICK):
         tasks = {t for e in EXPERIMENTS for s in e.seeds(scale) for t in e.arms(scale, s).values()}
@@ -126,7 +126,7 @@ def test_limit_refuses_the_excess_of_each_minute_and_client() -> None:
 
 
 def test_offered_load_is_cost_over_what_a_replica_delivers() -> None:
-    """At load 2 the window is half as long as a full memory would need for all the cost."""
+    """At load 2 the window is half of what a full memory would need for all the cost."""
     suite = SuiteLoad("two-clients-overload", 1, _DATA, count=20, window_s=100.0)
     plain, stretched = suite.build(), ChangedLoad(suite, offered, 2.0).build()
 
@@ -138,7 +138,7 @@ def test_offered_load_is_cost_over_what_a_replica_delivers() -> None:
 
 
 def test_splitting_gains_under_fairness_by_application_only() -> None:
-    """The experiment shows the gain where it is known to be, and none by tenant.
+    """The gain is expected under fairness by application, and no gain by tenant.
 
     All three tenants have 100 inferences of one size; as one application the splitter is last. In
     100 pieces each of them is the smallest application: it ends first, after a third of the work.
@@ -158,7 +158,7 @@ def test_splitting_gains_under_fairness_by_application_only() -> None:
 
 
 def test_aborted_requests_are_not_served(tmp_path: Path) -> None:
-    """A request with no latency was refused: it received nothing, and is no request of the run."""
+    """A request without a latency was refused, and does not count as a request of the run."""
     path = tmp_path / "run.csv"
     path.write_text(f"{','.join(COLUMNS)}\n3,1.5,10,20,0.5,2.0\n4,2.5,10,20,,\n")
 
@@ -166,6 +166,6 @@ def test_aborted_requests_are_not_served(tmp_path: Path) -> None:
 
 
 def test_missing_recording_is_a_sentence(tmp_path: Path) -> None:
-    """The page then says which file an arm lacks, and the rest of it is made."""
+    """The page then names the file that an arm lacks, and is otherwise complete."""
     with pytest.raises(ConfigError, match=r"run\.csv: cannot be read"):
         Recording(tmp_path / "run.csv", "run").run()

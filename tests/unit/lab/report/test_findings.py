@@ -1,4 +1,4 @@
-"""Outcomes become lines and cells: means, paired differences, verdicts, published numbers."""
+"""Results become lines and cells: means, paired differences, verdicts, published numbers."""
 
 import json
 import math
@@ -64,9 +64,10 @@ def test_mean_and_paired_difference_of_every_arm() -> None:
 def test_a_difference_is_judged_by_its_interval(
     change: Mapping[str, Any], seeds: tuple[int, ...], verdicts: list[str]
 ) -> None:
-    """The paper's own policy gets no favours, and −0.1, 0, +0.1 s is neither a win nor a loss.
+    """The paper's own policy is judged like others; −0.1, 0, +0.1 s is neither a win nor a loss.
 
-    One run of a recorded trace is exact: its sign decides. One of a drawn load says too little.
+    One run of a recorded trace is exact: its sign decides. One of a drawn load is too little
+    evidence.
     """
     section = _section(replace(small.experiment(), **change), seeds)
 
@@ -91,7 +92,7 @@ def test_a_metric_that_one_seed_lacks_has_no_mean() -> None:
 
 
 def test_a_failed_run_fails_its_section_in_one_line() -> None:
-    """The page shows why an experiment failed; a line break would tear the summary."""
+    """The page shows the cause; a line break would break the summary."""
     section = _section(small.experiment(task=small.Broken))
 
     assert "1x · justitia, seed 1: ValueError: no luck" == section.failure

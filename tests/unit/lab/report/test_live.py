@@ -18,7 +18,7 @@ MEAN_S = {"fcfs": 30.0, "vtc": 25.0, "srjf": 19.0, "justitia": 20.0, CONTROL: 26
 
 
 def figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of a seed as scripts/bench_live writes them."""
+    """Return the figures of a seed in the format of scripts/bench_live."""
     live = {
         arm: {
             "mean_jct_s": MEAN_S[arm] + seed,
@@ -43,7 +43,7 @@ def figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
 
 
 def recorded(directory: Path, error: float = 0.05, control: str | None = None) -> Path:
-    """Write a `live.json` of two seeds, without a control as earlier releases do, or with one."""
+    """Write a `live.json` of two seeds, without a control (as earlier releases do) or with one."""
     arms = ARMS if control is None else (*ARMS, control)
     elephant = {
         "elephant_jct_s": 40.0,
@@ -87,14 +87,14 @@ def recorded(directory: Path, error: float = 0.05, control: str | None = None) -
 
 
 def page_of(directory: Path, out: Path) -> str:
-    """Return the page of a report of the live runs alone."""
+    """Return the page of a report that contains only the live runs."""
     sections = build_report(live_experiments(directory), SCALE, out, workers=1)
     assert [] == [section.failure for section in sections if section.failure]
     return (out / "report.html").read_text(encoding="utf-8")
 
 
 def test_page_shows_what_was_recorded_and_runs_nothing(tmp_path: Path) -> None:
-    """The seeds are those of the recording, whatever those of the report are."""
+    """The seeds are those of the recording, not those of the report."""
     page = page_of(recorded(tmp_path), tmp_path / "out")
 
     lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
@@ -113,7 +113,7 @@ def test_page_shows_what_was_recorded_and_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: Path) -> None:
-    """A miss must not have to be looked for."""
+    """A reader must not have to search for a miss."""
     page = page_of(recorded(tmp_path, error=-0.2), tmp_path / "out")
 
     targets = page[page.index("<h2>Targets") : page.index("<nav>")]
@@ -128,7 +128,7 @@ def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: P
 
 
 def test_means_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
-    """Targets are stated against it: `vtc` takes 26 s and 27 s where `justitia` takes 21 and 22."""
+    """Targets are relative to it: `vtc` takes 26 s and 27 s where `justitia` takes 21 and 22."""
     page_of(recorded(tmp_path), tmp_path / "out")
 
     lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
@@ -142,7 +142,7 @@ def test_means_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
 
 
 def test_control_stands_in_the_table_and_is_no_target(tmp_path: Path) -> None:
-    """A second play of one policy is no second success of the simulator, nor a second failure."""
+    """A second run of one policy is neither a success nor a failure of the simulator."""
     page = page_of(recorded(tmp_path, error=-0.2, control=CONTROL), tmp_path / "out")
 
     start, end = page.index("<h2>Targets"), page.index("<nav>")
@@ -153,7 +153,7 @@ def test_control_stands_in_the_table_and_is_no_target(tmp_path: Path) -> None:
 
 
 def test_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
-    """A user who names the wrong directory reads a sentence, and no traceback."""
+    """A wrong directory gives an error message and no traceback."""
     with pytest.raises(ConfigError, match=r"live\.json: cannot be read"):
         live_experiments(tmp_path)
     (tmp_path / "live.json").write_text('{"arms": []}', encoding="utf-8")

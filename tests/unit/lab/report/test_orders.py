@@ -1,4 +1,4 @@
-"""Measures of the guard: how much later than under VTC, and how much slower than alone."""
+"""Measures of the guard: delay relative to VTC, and slowdown relative to running alone."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 def _workload() -> list[WorkloadApplication]:
-    """Two applications at one instant: 10 iterations, and 10, a second of a tool, and 20."""
+    """Two applications at the same time: 10 iterations, and 10, a second of a tool, and 20."""
     first = WorkloadInference("0", 5, 10)
     second = WorkloadInference("1", 5, 20, after=("0",), delay_s=1.0)
     return [
@@ -38,7 +38,7 @@ def _ended(**jct_s: Seconds) -> RunResult:
 
 
 def test_application_alone_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the others is in it: 10 iterations of 30 ms; 30 of them and the tool."""
+    """Without other applications: 10 iterations of 30 ms; 30 of them and the tool."""
     monkeypatch.setattr(SuiteLoad, "build", lambda load: _workload())
 
     run = AloneRuns(SuiteLoad("alone", 1, Path("nowhere"))).run()
@@ -47,7 +47,7 @@ def test_application_alone_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
-    """Whoever ends earlier than under VTC regrets nothing."""
+    """An application that ends earlier than under VTC has no regret."""
     outcomes = {
         Arm("1x", "alone"): _ended(a=1.0, b=2.0),
         Arm("1x", "vtc"): _ended(a=4.0, b=10.0),
@@ -63,7 +63,7 @@ def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
 
 
 def test_told_guard_is_told_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the settings of the guard's run, and the instants of `vtc` on the same load."""
+    """It has the settings of the guard's run, and the end times of `vtc` on the same load."""
     asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
 
     def simulate_told(
@@ -86,7 +86,7 @@ def test_told_guard_is_told_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_told_run_says_that_it_is_told() -> None:
-    """The told guard is named in its results, whose lines would else be those of the guard."""
+    """Otherwise its result lines would look like those of the guard."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
 
@@ -96,7 +96,7 @@ def test_told_run_says_that_it_is_told() -> None:
 
 @pytest.mark.parametrize("is_quick", [False, True])
 def test_told_guard_stands_beside_each_guard_of_known_costs(is_quick: bool) -> None:
-    """All else is the same in both; where costs are learned nobody is told."""
+    """All else is equal in both; with learned costs there is no such arm."""
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     known, *others = (experiment.arms(scale, 1) for experiment in orders.ORDERS)
 
@@ -110,7 +110,7 @@ def test_told_guard_stands_beside_each_guard_of_known_costs(is_quick: bool) -> N
 def test_learned_arms_know_the_stages_of_what_ended_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A service that has run for a while knows its classes; what it serves now it does not."""
+    """A service that has run for a while has statistics of its classes, but not of live ones."""
     asked: list[RunSettings] = []
 
     def simulate(applications: list[WorkloadApplication], settings: RunSettings) -> RunResult:

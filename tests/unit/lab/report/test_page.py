@@ -1,4 +1,4 @@
-"""The page: self-contained, and every number of it a line of the results."""
+"""The page is self-contained, and every number on it is in a line of the results."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from tests.unit.lab.report import small
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of one experiment that works and one that fails."""
+    """Return a report of one experiment that works and one that fails."""
     out = tmp_path_factory.mktemp("report")
     experiments = [small.experiment(), small.experiment("broken", small.Broken)]
     build_report(experiments, small.SCALE, out, workers=1)
@@ -42,7 +42,7 @@ def test_every_number_is_the_value_of_its_line(report: Path) -> None:
 
 
 def test_page_is_self_contained(report: Path) -> None:
-    """It is mailed and opened from a disk: nothing may be fetched, nothing may run."""
+    """It is mailed and opened from a disk, so that it must not fetch or run anything."""
     text = _page(report)
 
     assert "http" not in text
@@ -54,7 +54,7 @@ def test_page_is_self_contained(report: Path) -> None:
 
 
 def test_failure_and_losses_are_at_the_top(report: Path) -> None:
-    """A reader who stops after the first screen must have seen what failed and what was missed."""
+    """A reader who stops after the first screen must have seen failures and missed targets."""
     text = _page(report)
     top = text[: text.index("<nav>")]
 
@@ -73,7 +73,7 @@ def test_text_is_escaped(report: Path) -> None:
 
 
 def test_lost_comparisons_are_listed_first(tmp_path: Path) -> None:
-    """A reader must not have to look through thirty tables for what went badly."""
+    """A reader must not have to search thirty tables for them."""
     lost = replace(
         small.experiment(),
         measure=lambda outcomes: {

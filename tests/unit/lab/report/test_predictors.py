@@ -1,4 +1,4 @@
-"""Predictors are compared on runs that they have not seen."""
+"""Predictors are compared on runs that they were not trained on."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,10 @@ from justitia_ray.sim.workload import WorkloadApplication
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Every class has ten texts, and two runs of each; MRS has none; SC has answers."""
+    """Return data in which every class has ten texts and two runs of each.
+
+    MRS has no texts; SC has answers.
+    """
     meta = {"recorded_cot_chars": {"m": 330}}
     for folder in ("apps", "recorded"):
         (tmp_path / folder).mkdir()
@@ -55,7 +58,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 class _Spy:
-    """Stands for training; its models predict the mean of what they were trained on."""
+    """Replaces training; its models predict the mean of their training data."""
 
     def __init__(self) -> None:
         self.samples: list[Mapping[str, Sequence[Sample]]] = []
@@ -87,12 +90,12 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> _Spy:
 
 
 def test_no_model_predicts_a_text_that_it_was_trained_on(data_dir: Path, spy: _Spy) -> None:
-    """A model that has seen the run would look better than any can be in service."""
+    """A model trained on the run would look better than any can be in service."""
     predict_out_of_fold("auto", data_dir)
 
     assert 2 == len(spy.samples)
     for samples, asked in zip(spy.samples, spy.asked, strict=True):
-        predicted = set(asked[:-1])  # the last one is timed only
+        predicted = set(asked[:-1])  # the last one is only timed
         for name in set(CLASSES) - {"MRS"}:
             trained_on = {sample.input_text for sample in samples[name]}
             assert trained_on

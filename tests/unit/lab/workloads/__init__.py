@@ -1,1 +1,1 @@
-"""The agents and their loads against a service in memory."""
+"""Tests of the agents and their loads against an in-memory service."""

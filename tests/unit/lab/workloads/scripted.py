@@ -1,4 +1,4 @@
-"""A service that answers what a test says, by the instruction that it is given."""
+"""Service whose answers a test sets by the instruction of a prompt."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,11 +12,7 @@ Answer = str | Callable[[str], str]
 
 
 class Scripted:
-    """Answers by the instruction that a prompt begins with; a prompt with another one is a bug.
-
-    Args:
-        answers: By instruction, or one for all.
-    """
+    """Answers by the instruction at the start of a prompt; other prompts raise."""
 
     def __init__(self, answers: Mapping[str, Answer] | Answer) -> None:
         self.prompts: list[str] = []
@@ -42,12 +38,12 @@ async def run_freely(
     max_prompt_words: int = 3000,
     agent: Workload | None = None,
 ) -> AgentResult:
-    """Run the agent of a class, or another, on real answers, which alone decide what it does."""
+    """Run an agent on real answers, without a plan."""
     plan = LengthPlan(steered=False, gap_scale=0.0, max_prompt_words=max_prompt_words)
     return await (agent or WORKLOADS[name])(app, text, plan.draw(name, "x", 0))
 
 
 def in_turn(*answers: str) -> Callable[[str], str]:
-    """Return what answers one after the other, whatever it is asked."""
+    """Return a callable that gives the answers in turn, for any request."""
     left = iter(answers)
     return lambda _: next(left)

@@ -1,4 +1,4 @@
-"""The agents as their plans steer them, and SC, KBQAV and MRS on real answers."""
+"""Agents that follow their plans, and SC, KBQAV and MRS on real answers."""
 
 from collections import Counter
 from itertools import cycle
@@ -15,7 +15,7 @@ from tests.unit.lab.workloads.scripted import Scripted, in_turn, run_freely
 
 
 def _steered(**calls: int) -> Lengths:
-    """Plan so many inferences a stage: 100 words in; 10 tokens out, one more for each."""
+    """Plan the given inferences per stage: 100 words in; 10 tokens out, one more for each."""
     stages = [
         RecordedStage(stage, tuple((100, 10 + i) for i in range(count)))
         for stage, count in calls.items()
@@ -51,7 +51,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("name", "calls"), PLANS)
 async def test_a_steered_agent_keeps_to_its_plan(name: str, calls: dict[str, int]) -> None:
-    """Whatever a random model says, nothing included, fan-outs and lengths are those planned."""
+    """Fan-outs and lengths are those planned, for any answers, even empty ones."""
     app = _babbling()
 
     result = await WORKLOADS[name](app, "Some text. Of two sentences.", _steered(**calls))
@@ -66,7 +66,7 @@ async def test_a_steered_agent_keeps_to_its_plan(name: str, calls: dict[str, int
 
 @pytest.mark.parametrize("name", WORKLOADS)
 async def test_drawn_plans_fit_their_agents(name: str) -> None:
-    """The plan and the agent agree on the names of stages, over many draws."""
+    """The plan and the agent use the same stage names, over many draws."""
     plan = LengthPlan(gap_scale=0.0, length_scale=0.1)
     for number in range(20):
         lengths = plan.draw(name, "x", number)
@@ -93,12 +93,12 @@ async def test_sc_votes_among_five_attempts() -> None:
     [("Answer: -3.50", "-3.5"), ("Answer: 1\nAnswer: 2", "2"), ("the answer is 4", None)],
 )
 def test_the_last_stated_answer_counts(attempt: str, number: str | None) -> None:
-    """Steps on the way hold numbers too; only the agreed form is an answer."""
+    """Intermediate steps contain numbers too; only the agreed form is an answer."""
     assert final_number(attempt) == number
 
 
 async def test_kbqav_verifies_each_claim_of_a_real_answer() -> None:
-    """Claims decide the fan-out, and each prompt is about its own claim."""
+    """The number of claims decides the fan-out, and each prompt contains its own claim."""
 
     def verify(prompt: str) -> str:
         claim = prompt.partition("\nEvidence: ")[0]
@@ -141,7 +141,7 @@ def test_the_last_verdict_counts(verdict: str, held: bool) -> None:
 
 
 async def test_mrs_covers_a_document_and_collapses_until_it_fits() -> None:
-    """On a real model sizes decide: 1,000 words, 100 a prompt, summaries of 40 words each."""
+    """On a real model sizes decide: 1,000 words, 100 per prompt, summaries of 40 words each."""
     words = [f"w{i}" * (1 + i % 9) for i in range(1000)]
     app = Scripted(" ".join(["s"] * 40))
 

@@ -1,4 +1,4 @@
-"""The household of text: what commands do, when a task is done, and the agent in it."""
+"""The text household: effects of commands, completion of tasks, and the agent that plays it."""
 
 import json
 from collections.abc import Iterator
@@ -41,12 +41,12 @@ HEAT = f"{ROOM}Your task is to: heat some egg and put it in desk."
     ],
 )
 def test_tasks_are_understood(task: str, goal: Goal) -> None:
-    """In the words of all six kinds of ALFWorld's tasks."""
+    """They are given in the words of all six kinds of ALFWorld's tasks."""
     assert goal == goal_of(f"{ROOM}Your task is to: {task}")
 
 
 def test_what_is_no_game_is_refused() -> None:
-    """With what was found, so that a text of another kind is noticed at once."""
+    """The message quotes the text."""
     with pytest.raises(RequestError, match=r"task must be to put, .*, got 'dance'"):
         Household(f"{ROOM}Your task is to: dance")
     with pytest.raises(RequestError, match="must name receptacles"):
@@ -75,7 +75,7 @@ def test_a_task_takes_its_steps_in_order() -> None:
 
 
 def test_what_is_closed_hides_and_holds_nothing() -> None:
-    """Otherwise nobody would have to open anything."""
+    """Otherwise the agent would never have to open anything."""
     game = Household(HEAT)
 
     assert "You arrive at drawer 1. The drawer 1 is closed." == game.act("go to drawer 1")
@@ -85,13 +85,13 @@ def test_what_is_closed_hides_and_holds_nothing() -> None:
 
 @pytest.mark.parametrize("command", ["dance", "", "go to moon 1", "use lamp 1", "take a from b"])
 def test_what_is_no_command_does_nothing(command: str) -> None:
-    """A model writes what it likes."""
+    """A model may write any text."""
     assert NOTHING == Household(HEAT).act(command)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_game_of_ours_can_be_won(seed: int) -> None:
-    """The same seed is the same game, and whoever knows the house reaches its goal."""
+    """The same seed is the same game, and a perfect player reaches its goal."""
     assert opening(seed) == opening(seed)
     game = Household(opening(seed))
     for command in solution(game):
@@ -103,7 +103,7 @@ def test_every_game_of_ours_can_be_won(seed: int) -> None:
 
 @needs_real_data
 def test_every_game_of_alfworld_can_be_begun_and_won() -> None:
-    """All 134 openings of its evaluation name a task and receptacles that we know."""
+    """All 134 openings of its evaluation name a task and receptacles that the parser supports."""
     for line in (REAL / "apps" / "ALFWI.jsonl").read_text().splitlines():
         game = Household(json.loads(line)["input"])
         for command in solution(game):
@@ -126,7 +126,7 @@ async def test_alfwi_plays_until_the_task_is_done() -> None:
 
 
 async def test_alfwi_gives_up_after_fifty_turns() -> None:
-    """As in the paper. The prompt keeps the newest turns and stays within its limit."""
+    """The paper has this limit. The prompt keeps the newest turns and stays within its limit."""
     app = Scripted({react_household.INSTRUCTION: "go to desk 1"})
 
     result = await run_freely("ALFWI", app, HEAT, max_prompt_words=200)
@@ -187,7 +187,7 @@ PROBLEM = """
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory as `alfworld-download` makes it, with one game."""
+    """Return a directory in the format of `alfworld-download`, with one game."""
     package = pytest.importorskip("alfworld.info", reason="no alfworld is installed")
     found = tmp_path_factory.mktemp("alfworld")
     trial = found / "json_2.1.1" / "valid_unseen" / "pick_and_place_simple-Mug" / "trial_1"
@@ -203,7 +203,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_game_is_the_one_that_begins_so_and_ends_at_its_goal(directory: Path) -> None:
-    """In the words of the papers' prompts, which are not quite those of the package."""
+    """Openings are in the words of the papers' prompts, which differ from the package's."""
     game = AlfworldGames(directory).start(OPENING)
 
     seen = [game.act(command) for command in COMMANDS[:-1]]
@@ -233,7 +233,7 @@ def test_games_at_once_are_games_apart(directory: Path) -> None:
 
 @pytest.fixture
 def installed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Say where the games are, as ALFWorld does."""
+    """Set the directory of the games in ALFWorld's variable."""
     monkeypatch.setenv(DATA_VARIABLE, str(directory))
     installed_games.cache_clear()
     yield
@@ -242,7 +242,7 @@ def installed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.mark.usefixtures("installed")
 async def test_agent_plays_it_where_it_is_installed() -> None:
-    """In our own household the mug would be elsewhere, and the words be others."""
+    """In our own household the mug and the words would be different."""
     app = Scripted({react_household.INSTRUCTION: in_turn(*COMMANDS)})
 
     result = await run_freely("ALFWI", app, OPENING)
@@ -253,7 +253,7 @@ async def test_agent_plays_it_where_it_is_installed() -> None:
 
 @pytest.mark.usefixtures("installed")
 async def test_agent_plays_ours_where_no_game_of_alfworld_begins_so() -> None:
-    """Openings that were made up have no other."""
+    """Generated openings have no other game."""
     app = Scripted({react_household.INSTRUCTION: "go to shelf 1"})
 
     result = await run_freely("ALFWI", app, OPENING.replace("desk", "shelf"))
@@ -263,7 +263,7 @@ async def test_agent_plays_ours_where_no_game_of_alfworld_begins_so() -> None:
 
 
 def test_openings_of_no_game_are_refused(directory: Path) -> None:
-    """Where ALFWorld's games were asked for, another game would be a wrong result."""
+    """Where ALFWorld's games were requested, another game would be a wrong result."""
     games = AlfworldGames(directory)
 
     for text in (OPENING.replace("drawer 1", "safe 1"), "Put it there."):
@@ -272,7 +272,7 @@ def test_openings_of_no_game_are_refused(directory: Path) -> None:
 
 
 def test_nobody_has_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where games are is said by ALFWorld's own variable; without it there are none."""
+    """ALFWorld's own variable names the directory; without it there are no games."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     installed_games.cache_clear()
 
@@ -280,7 +280,7 @@ def test_nobody_has_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_directory_without_games_is_refused(tmp_path: Path) -> None:
-    """So is a file that is none: before anything is played."""
+    """So is a file that is none, before any game is played."""
     with pytest.raises(ConfigError, match="ALFWORLD_DATA must name a directory of ALFWorld's"):
         AlfworldGames(tmp_path)
     (tmp_path / "game.tw-pddl").write_text("{}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Playing a load against a service in memory, in virtual time."""
+"""Playing a load against an in-memory service, in virtual time."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def _play(service: LiveService, *planned: PlannedApplication) -> list[Applicatio
 
 
 def test_records_say_what_became_of_each_application() -> None:
-    """Arrived at 10 s; five samples side by side, which take 10 ms and 2 ms a token."""
+    """Arrival at 10 s; five parallel samples, which take 10 ms and 2 ms per token."""
     planned = _planned(1)
     [record] = _play(LiveService(), planned)
 
@@ -68,7 +68,7 @@ def test_a_late_sender_is_no_excuse() -> None:
 def test_a_failure_is_recorded_and_stops_no_other(
     text: str, application_id: str | None, error: str
 ) -> None:
-    """An hour of load must not be lost to one application."""
+    """One application must not cost an hour of load."""
     service = LiveService()
     service.refuses, service.fails = "refused", "KBQAV"
 
@@ -82,7 +82,7 @@ def test_a_failure_is_recorded_and_stops_no_other(
 
 
 def test_an_agent_that_breaks_is_recorded_too() -> None:
-    """Any exception counts: here a plan without the agent's stage, and a tenant of no header."""
+    """Any exception counts: here a plan without the agent's stage, and an invalid tenant header."""
     no_stage = replace(_planned(0), lengths=replace(_planned(0).lengths, run=RecordedRun(None, ())))
     no_header = replace(_planned(1), tenant="\n")
 

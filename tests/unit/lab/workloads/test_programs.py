@@ -1,4 +1,4 @@
-"""CC, EV, CG, FV, DM and PE on real answers: what the answers say decides what they do."""
+"""CC, EV, CG, FV, DM and PE on real answers, whose content decides the next steps."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None
 
 
 async def test_cc_survives_solutions_that_do_not_run() -> None:
-    """A model writes what it likes: neither a syntax error nor an endless exit ends the agent."""
+    """Neither a syntax error nor an endless exit ends the agent."""
     app = Scripted(
         {
             factool_code.TEST_CASES: "double(1)",
@@ -65,7 +65,7 @@ async def test_cc_survives_solutions_that_do_not_run() -> None:
 
 
 async def test_ev_evaluates_each_calculation() -> None:
-    """Of three calculations one is wrong; what cannot be evaluated does not hold."""
+    """One of three calculations is wrong; one that cannot be evaluated does not hold."""
     app = Scripted(
         {
             factool_math.EXTRACT: "- 2 * 3 = 6\n- 7 / 2 = 3.5\n- 5 + 5 = 11\n- about = right",
@@ -94,7 +94,7 @@ START = '''def half(x):
 
 
 async def test_cg_tells_the_model_what_went_wrong_until_it_is_right() -> None:
-    """The examples in the user's documentation are the test, also where the answer drops them."""
+    """The examples in the user's documentation are the test, even if the answer drops them."""
     app = Scripted(
         {
             code_feedback.GENERATE: in_turn(
@@ -113,7 +113,7 @@ async def test_cg_tells_the_model_what_went_wrong_until_it_is_right() -> None:
 
 @pytest.mark.slow
 async def test_cg_gives_up_after_five_attempts() -> None:
-    """The most that was measured; a model that cannot do it must not go on for ever."""
+    """Five is the measured maximum; a failing model must not continue for ever."""
     app = Scripted({code_feedback.GENERATE: "def half(x): return None"})
 
     result = await run_freely("CG", app, START)
@@ -151,7 +151,7 @@ async def test_fv_searches_looks_up_and_decides() -> None:
 
 
 async def test_fv_says_when_a_search_or_a_turn_comes_to_nothing() -> None:
-    """A model that is told can try again; after seven turns there is not enough info."""
+    """The model can try again then; after seven turns the verdict is "not enough info"."""
     turns = in_turn("Action: Search[xylophone]", "Action: Lookup[bird]", *["I wonder."] * 5)
     app = Scripted({react_fever.INSTRUCTION: turns})
 
@@ -165,7 +165,7 @@ async def test_fv_says_when_a_search_or_a_turn_comes_to_nothing() -> None:
 
 @pytest.mark.slow
 async def test_fv_has_passages_on_any_machine() -> None:
-    """Without passages of a user's own, Python's documentation is searched for what it says."""
+    """Without passages of a user's own, Python's documentation is searched."""
     turns = in_turn("Action: Search[Encode bytes Base64 alphabet]", "Action: Finish[SUPPORTS]")
     app = Scripted({react_fever.INSTRUCTION: turns})
 
@@ -213,7 +213,7 @@ PLAN = [
 
 
 async def test_pe_executes_its_plan_as_a_graph() -> None:
-    """Subtasks that need nothing run side by side; one that needs them gets their results."""
+    """Independent subtasks run in parallel; later ones get their results."""
     both_run = asyncio.Barrier(2)
     chosen = []
 
@@ -244,7 +244,7 @@ async def test_pe_executes_its_plan_as_a_graph() -> None:
 
 
 async def test_pe_says_which_models_are_not_there() -> None:
-    """Without models of its own it must not make results up."""
+    """Without its models it must not invent results."""
     app = Scripted(
         {
             plan_execute.PLAN: json.dumps(PLAN[1:2]),
@@ -275,12 +275,12 @@ async def test_pe_says_which_models_are_not_there() -> None:
     ],
 )
 def test_pe_reads_any_plan_so_that_it_ends(answer: str, needs: list[tuple[int, ...]]) -> None:
-    """A model may have subtasks wait for each other, for themselves, or for none there is."""
+    """Subtasks may wait for each other, for themselves, or for missing ones."""
     assert needs == [subtask.needs for subtask in plan_execute.read_plan(answer)]
 
 
 def test_code_is_found_in_fences_and_without() -> None:
-    """Models wrap code or not, and forget to close the fence when they run out of tokens."""
+    """Models omit fences, or forget to close them when they reach their token limit."""
     assert "x = 1" == code_of("Sure:\n```python\nx = 1\n```\nDone.")
     assert "x = 1" == code_of("```\nx = 1")
     assert "x = 1" == code_of("x = 1\n")

@@ -1,4 +1,4 @@
-"""Generated programs behind limits: what they may do, and what becomes of those that do more."""
+"""Sandbox of generated programs: its limits, and the end of programs that exceed them."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from tests.eventually import eventually
 
 QUICK = SandboxLimits(wall_s=0.4)
 SOON_S = 5.0
-"""On a busy machine; without the limits, the programs below run for ever."""
+"""Limit in seconds on a busy machine; without the sandbox the programs run for ever."""
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ SOON_S = 5.0
 async def test_a_program_is_run_and_what_it_said_returned(
     program: str, outcome: str, output: str, error: str
 ) -> None:
-    """A model mends its code by the traceback; not the machine runs out of memory."""
+    """A model repairs its code by the traceback; the program runs out of memory, not the host."""
     run = await run_python(program)
 
     assert (outcome, output) == (run.outcome, run.output)
@@ -47,7 +47,7 @@ async def test_a_program_is_run_and_what_it_said_returned(
     ],
 )
 async def test_a_program_without_end_is_ended(program: str) -> None:
-    """Models write endless loops; waiting for one would keep the application for ever."""
+    """Models write endless loops, which would keep the application for ever."""
     started = time.monotonic()
 
     run = await run_python(program, QUICK)
@@ -58,7 +58,7 @@ async def test_a_program_without_end_is_ended(program: str) -> None:
 
 @pytest.mark.slow
 async def test_processor_time_is_limited_by_itself() -> None:
-    """A loop takes a core from the engines: it is ended before its wall time is over."""
+    """A loop takes a CPU core from the engines: it is killed before its wall time is over."""
     run = await run_python("while True: pass", SandboxLimits(wall_s=60.0, cpu_s=1))
 
     assert "timed_out" == run.outcome
@@ -66,7 +66,7 @@ async def test_processor_time_is_limited_by_itself() -> None:
 
 @pytest.mark.slow
 async def test_the_event_loop_goes_on_meanwhile() -> None:
-    """One agent's program must not hold up the other agents of the process."""
+    """One agent's program must not delay the other agents of the process."""
     running = asyncio.create_task(run_python("import time; time.sleep(60)", QUICK))
     turns = 0
     while not running.done():
@@ -77,14 +77,14 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
 
 
 async def test_a_flood_of_output_is_cut_and_ends_the_program() -> None:
-    """What is printed is kept in our memory, and told to a model."""
+    """Output is kept in our memory and sent to a model."""
     run = await run_python("while True: print('x' * 1000)", SandboxLimits(output_bytes=5000))
 
     assert ("flooded", 5000) == (run.outcome, len(run.output))
 
 
 async def test_files_are_limited_and_the_directory_is_empty_and_goes() -> None:
-    """A full disk stops everything; a program finds nothing of ours and leaves nothing."""
+    """A full disk stops the host; a program sees none of our files and leaves none."""
     program = (
         "import os\nprint(os.getcwd(), os.listdir())\nopen('kept', 'w').write('x')\n"
         "open('large', 'wb').write(bytes(10_000_000))"
@@ -98,7 +98,7 @@ async def test_files_are_limited_and_the_directory_is_empty_and_goes() -> None:
 
 
 async def test_the_environment_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is where keys of services are."""
+    """It may contain keys of services."""
     monkeypatch.setenv("SERVICE_KEY", "not-for-models")
     run = await run_python("import os; print(sorted(os.environ))")
 
@@ -121,7 +121,7 @@ async def test_the_environment_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_what_the_kernel_lets_us_fence_off_is_out_of_reach(
     program: str, guards: set[str], error: str
 ) -> None:
-    """Keys of the caller, processes beyond the first, and what this machine can reach."""
+    """Out of reach are the caller's keys, other processes, and networks of this host."""
     run = await run_python(program.format(pid=os.getpid()), SandboxLimits(wall_s=60.0))
     if not guards <= run.guards:
         pytest.skip(f"the kernel lets us keep programs apart by {sorted(run.guards)} only")
@@ -132,7 +132,7 @@ async def test_what_the_kernel_lets_us_fence_off_is_out_of_reach(
 
 @pytest.fixture
 def shared_file() -> Iterator[Path]:
-    """A file that anybody may write."""
+    """Return a file that every user may write."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o777)
@@ -144,7 +144,7 @@ def shared_file() -> Iterator[Path]:
 
 @pytest.mark.slow
 async def test_what_a_program_starts_ends_with_it(shared_file: Path) -> None:
-    """Also what leaves its process group, which a signal to the group does not reach."""
+    """This includes processes that leave its process group and so escape a group signal."""
     program = (
         "import os, time\n"
         "if os.fork() == 0:\n"
@@ -168,7 +168,7 @@ async def test_what_a_program_starts_ends_with_it(shared_file: Path) -> None:
 async def test_a_cancelled_caller_takes_its_program_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An application that is cancelled leaves nothing running."""
+    """An application that is cancelled leaves no process."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = processes()
     running = asyncio.create_task(run_python("import time; time.sleep(60)"))

@@ -13,7 +13,7 @@ from justitia_ray.sim.suites.load_plan import LEAST_MAX_PROMPT_WORDS
 
 @given(st.text(), st.integers(0, 20))
 def test_clips_keep_both_bounds(text: str, max_words: int) -> None:
-    """Words bound ordinary text, bytes what has no spaces: code, or a random model's answer."""
+    """Words limit ordinary text, bytes text without spaces: code, or a random model's answer."""
     clipped = clip(text, max_words)
 
     assert len(clipped.split()) <= max_words
@@ -44,7 +44,7 @@ def test_a_prompt_is_cut_or_filled_to_its_size() -> None:
     ],
 )
 def test_every_instruction_leaves_room_for_material(instruction: str) -> None:
-    """So that the least `max_prompt_words` holds for every agent."""
+    """The minimum of `max_prompt_words` then works for every agent."""
     assert len(instruction.split()) <= LEAST_MAX_PROMPT_WORDS - 8
 
 
@@ -52,7 +52,7 @@ EXAMPLES = ("one shot here", "two shots are so much more fun")
 
 
 def test_a_planned_transcript_has_the_planned_lengths_and_begins_as_before() -> None:
-    """An engine that keeps prefixes has then computed all but what is new, as with a real agent."""
+    """A prefix cache then has all but the new part, as with a real agent."""
     transcript = Transcript("Do it.", "The task.", EXAMPLES)
     prompts = []
     for words in (30, 40, 60):
@@ -66,7 +66,7 @@ def test_a_planned_transcript_has_the_planned_lengths_and_begins_as_before() -> 
 
 
 def test_a_planned_transcript_is_cut_where_more_was_said_than_planned() -> None:
-    """A random model's words are longer than a plan's: the context must hold all the same."""
+    """A random model's words are longer than a plan's, and must still fit the context."""
     transcript = Transcript("Do it.", "The task.")
     first = transcript.prompt(10, fill=True)
     transcript.add("word " * 50)
@@ -76,7 +76,7 @@ def test_a_planned_transcript_is_cut_where_more_was_said_than_planned() -> None:
 
 
 def test_turns_push_out_examples_first_then_the_oldest_turns() -> None:
-    """What was just seen decides the next step; the task itself must never go."""
+    """The latest turn decides the next step; the task itself must never be dropped."""
     transcript = Transcript("Do it.", "The task.", EXAMPLES)
 
     assert all(example in transcript.prompt(20, fill=False) for example in EXAMPLES)
@@ -92,7 +92,7 @@ def test_turns_push_out_examples_first_then_the_oldest_turns() -> None:
 
 
 def test_examples_fill_a_planned_prompt_and_fit_a_free_one() -> None:
-    """Steered, they stand for the recorded template; a real model must see no cut example."""
+    """Steered, they fill the recorded template; a real model must see no cut example."""
     filled = prompt("Do it.", "The task.", 40, fill=True, examples=EXAMPLES)
     free = prompt("Do it.", "The task.", 8, fill=False, examples=EXAMPLES)
     tight = prompt("Do it.", "The task.", 4, fill=False, examples=EXAMPLES[1:])
@@ -104,7 +104,7 @@ def test_examples_fill_a_planned_prompt_and_fit_a_free_one() -> None:
 
 
 async def test_a_search_finds_the_passage_that_shares_most_words() -> None:
-    """And nothing for words that no passage has: an agent is told so."""
+    """Without a match the agent is told so."""
     search = PassageSearch(
         ["Cats: they purr.", "Paris: the capital of France.", "Dogs: they bark."]
     )
