@@ -95,7 +95,7 @@ def test_first_in_line_starts_no_later_with_backfill(
 
 
 @given(_CALLS, st.integers(40, 120), st.integers(1, 3))
-def test_nobody_is_passed_more_often_than_is_allowed(
+def test_no_inference_is_passed_more_often_than_allowed(
     calls: list[Call], kv_tokens: int, limit: int
 ) -> None:
     """With wrong predictions only the limit on passes bounds the delay."""

@@ -101,7 +101,7 @@ def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> 
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_who_has_quota_loses_nothing_by_who_has_none(
+def test_work_within_quotas_loses_nothing_by_work_beyond_them(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
     """V and every key are as if the work beyond quotas did not exist, whichever tenant has it."""
@@ -115,7 +115,7 @@ def test_who_has_quota_loses_nothing_by_who_has_none(
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_who_has_no_quota_shares_what_is_left_by_the_same_tree(
+def test_work_beyond_quotas_is_shared_by_the_same_tree(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
     """Work beyond quotas is shared by the weights of the tree: splitting a tenant gains nothing."""
@@ -157,7 +157,7 @@ def test_without_a_clock_of_its_own_others_are_delayed() -> None:
 
 @examples(80)
 @given(_MOVING)
-def test_both_trees_owe_what_was_charged_in_them(steps: list[Step]) -> None:
+def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
     """After any number of moves between the trees no work is owed twice or in the wrong tree."""
     share = _Share()
     for step in steps:
@@ -180,7 +180,7 @@ def test_both_trees_owe_what_was_charged_in_them(steps: list[Step]) -> None:
             assert owed == branch.clock.backlog()
 
 
-def test_id_that_is_used_again_takes_nothing_over_from_the_other_tree() -> None:
+def test_reused_id_takes_no_debt_from_the_other_tree() -> None:
     """J leaves with 8 of 16 still owed beyond its quota, and they stay owed there.
 
     GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
@@ -199,9 +199,7 @@ def test_id_that_is_used_again_takes_nothing_over_from_the_other_tree() -> None:
 
 @examples(60)
 @given(_MOVING, _NAMES)
-def test_to_those_in_the_tree_that_one_leaves_it_is_as_if_it_had_ended(
-    steps: list[Step], name: str
-) -> None:
+def test_leaving_a_tree_is_like_ending_for_the_others_in_it(steps: list[Step], name: str) -> None:
     """Service received before a move between the trees stays received in the tree that was left."""
     share, ended = _Share(), _Share()
     for step in steps:
@@ -265,7 +263,7 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
     st.sets(_NAMES),
     st.sampled_from([{}, {"order": "sgps"}, {"guard_iterations": 50}]),
 )
-def test_nothing_beyond_a_quota_is_granted_while_anything_that_has_quota_waits(
+def test_no_work_beyond_a_quota_is_granted_while_work_within_quotas_waits(
     arrivals: list[tuple[str, int]], beyond_it: set[str], options: dict[str, object]
 ) -> None:
     """Work beyond a quota is granted after the waiting work of all tenants within quota."""

@@ -90,7 +90,7 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
 )
 @examples(25)
 @given(data=st.data())
-def test_what_passes_is_added_to_the_work_in_flight(
+def test_passing_work_is_added_to_the_work_in_flight(
     applications: st.SearchStrategy[list[Arrival]],
     replicas: st.SearchStrategy[list[Server]],
     options: dict[str, object],
@@ -130,7 +130,7 @@ def test_what_passes_is_added_to_the_work_in_flight(
 @pytest.mark.parametrize("options", [{}, _PASSING])
 @examples(30)
 @given(data=st.data())
-def test_stages_and_wrong_predictions_stay_within_what_the_core_says(
+def test_stages_and_wrong_predictions_stay_within_the_bound_of_the_core(
     options: dict[str, object],
     applications: st.SearchStrategy[list[Arrival]],
     replicas: st.SearchStrategy[list[Server]],
@@ -151,7 +151,7 @@ _ORDERS: list[dict[str, object]] = [
 @pytest.mark.parametrize("accounts", _ORDERS)
 @examples(10)
 @given(arrivals(stages=2, weighted=True, predicted=_ERRORS), servers(2))
-def test_lag_is_measured_with_the_truth_whatever_the_accounts(
+def test_lag_is_measured_with_true_costs_under_any_accounts(
     accounts: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
     """Lag is measured by true costs, the served clock and applications, under every policy.

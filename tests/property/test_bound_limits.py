@@ -43,7 +43,7 @@ def test_order_by_tokens_breaks_the_bound_in_memory() -> None:
     assert _told(outcomes, "a0").lag.bound_kv_token_time is None  # type: ignore[union-attr]
 
 
-def test_nominal_clock_breaks_it_under_fragmentation() -> None:
+def test_nominal_clock_breaks_the_bound_under_fragmentation() -> None:
     """One inference of 60 fits in 100: V runs at 100 per iteration, the machine at about 60.
 
     The nominal GPS has finished the elephant when 60 % of its work is done. Mice that arrive then
@@ -137,7 +137,7 @@ def _five_after(one: Arrival) -> tuple[Engine, Outcomes]:
         pytest.param(Arrival(0, ((_WHOLE,),), predicted=Fraction(26)), id="it was predicted large"),
     ],
 )
-def test_credit_that_is_given_back_brings_others_forward(one: Arrival) -> None:
+def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
     """One I is too small for applications with stages or with predictions that are too large.
 
     GPS has served a second application half of its tag while the first was really served. When its
@@ -207,7 +207,7 @@ def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
     assert outcomes.jct["a0"] - in_gps > _theorem_1([alone], 10)
 
 
-def test_theorem_1_fails_for_one_that_comes_after_tool_gaps_of_others() -> None:
+def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
     """Eq.
 
     8 fails: the machine is not busy in [b_m, a_j], and GPS serves future work there.

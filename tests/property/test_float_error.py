@@ -62,7 +62,7 @@ def test_distance_of_tags_from_v_at_a_quadrillion_is_that_of_exact_arithmetic(se
 
 
 @pytest.mark.parametrize("origin", [10**9, _V])
-def test_what_gps_owes_strays_as_a_random_walk_while_it_is_never_idle(origin: int) -> None:
+def test_rounding_error_of_the_backlog_is_a_random_walk(origin: int) -> None:
     """An error with a direction would in the end give some applications the service of others."""
     share, draw = ServedShare(VirtualClock(float(origin))), random.Random(1)
     events = 20_000

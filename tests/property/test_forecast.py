@@ -74,7 +74,7 @@ def _fits(rule: str, replica: KnownReplica, running: list[Footprint], wanted: Fo
 
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
-def test_fits_is_what_the_rule_says(
+def test_fits_agrees_with_the_literal_rule(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
     """The cached sums that decide most cases and the scan of all ends must agree."""
@@ -85,7 +85,7 @@ def test_fits_is_what_the_rule_says(
 
 
 @given(_LEASES, _LEASES, _LEASES, _WANTED, _KV, _BLOCKS)
-def test_what_exceeds_is_told_by_all_leases_however_they_came(
+def test_forecast_counts_all_leases_in_any_order_of_starts(
     first: list[Footprint],
     later: list[Footprint],
     reported: list[Footprint],

@@ -225,7 +225,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=4, max_size=30))
-def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]) -> None:
+def test_deadlines_and_urgency_equal_those_of_the_literal_rules(run: list[tuple[Any, ...]]) -> None:
     """The heaps and their stale keys may change the cost of an answer, but not the answer."""
     world = World()
     world.arrive(1, _FIRST)
@@ -235,7 +235,7 @@ def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]
 
 
 @given(st.lists(steps, min_size=4, max_size=20), st.integers(2, 5))
-def test_level_is_the_same_however_often_service_is_told(
+def test_level_does_not_depend_on_the_number_of_reports(
     run: list[tuple[Any, ...]], reports: int
 ) -> None:
     """With evenly flowing service, several reports leave the shadow in the state of one report."""

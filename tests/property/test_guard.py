@@ -66,7 +66,7 @@ def run_claiming(
 )
 @examples(40)
 @given(data=st.data())
-def test_lag_is_within_the_budget_whoever_is_called_urgent(
+def test_lag_is_within_the_budget_for_any_urgency(
     replicas: st.SearchStrategy[list[Server]], options: dict[str, object], data: st.DataObject
 ) -> None:
     """The bound of a single stage with true costs is I, plus work that passes otherwise, plus B."""
@@ -86,7 +86,7 @@ def test_lag_is_within_the_budget_whoever_is_called_urgent(
 
 @examples(60)
 @given(data=st.data())
-def test_stages_and_gaps_stay_within_what_the_core_says(data: st.DataObject) -> None:
+def test_stages_and_gaps_stay_within_the_bound_of_the_core(data: st.DataObject) -> None:
     """The core adds the budget to its bound where the guard has used it."""
     outcomes = run_claiming(
         claims(data.draw(st.integers(0, 99))),

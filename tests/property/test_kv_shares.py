@@ -108,7 +108,7 @@ class _Memory:
 
 @examples(100)
 @given(_guaranteed(24), _WISHES)
-def test_refused_is_what_would_take_what_is_kept_and_nothing_else(
+def test_only_requests_that_would_take_reserved_memory_are_refused(
     shares: dict[str, KvShare], wishes: list[_Wish]
 ) -> None:
     """Reservations of tiers and tenants add up; a request too large for the rest may run alone."""
@@ -142,7 +142,7 @@ def _top(wish: _Wish) -> str:
 
 @examples(100)
 @given(_guaranteed(24), _WISHES)
-def test_what_is_kept_for_a_tier_is_there_when_it_comes(
+def test_reserved_memory_of_a_tier_is_available_on_arrival(
     shares: dict[str, KvShare], wishes: list[_Wish]
 ) -> None:
     """Without shares of tenants, a tier gets its unlent share at once, whatever others hold."""

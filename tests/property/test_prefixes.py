@@ -105,7 +105,7 @@ def test_ledger_is_the_union_of_the_blocks(steps: list) -> None:  # type: ignore
 
 
 @given(_STEPS)
-def test_what_is_not_named_counts_for_each(steps: list) -> None:  # type: ignore[type-arg]
+def test_unnamed_prefix_counts_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
     """The ledger is never below the union: no engine is granted more than it has room for."""
     world = _World(names_all=False)
     for step in steps:
@@ -124,7 +124,7 @@ def test_what_is_not_named_counts_for_each(steps: list) -> None:  # type: ignore
 
 
 @given(_STEPS, _LEASE)
-def test_peak_with_one_more_is_that_of_all_together(
+def test_peak_with_a_further_lease_is_that_of_all_leases(
     steps: list,  # type: ignore[type-arg]
     lease: tuple[str, str, int, int, int],
 ) -> None:

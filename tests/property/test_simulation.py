@@ -120,7 +120,7 @@ _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
 @pytest.mark.parametrize("policy", _ORDERED_BY_EVENTS)
 @examples(16)
 @given(applications=_applications(), engine=_ENGINES, replicas=st.integers(1, 3))
-def test_jumps_give_what_each_iteration_gives(
+def test_jumps_give_the_times_of_single_iterations(
     policy: str, applications: list[WorkloadApplication], engine: EngineProfile, replicas: int
 ) -> None:
     """Start, first token and end of every inference are equal."""
@@ -192,7 +192,7 @@ def _most_held(result: RunResult) -> int:
 @pytest.mark.slow
 @examples(160)
 @given(_any_run())
-def test_whatever_the_engine_each_inference_runs_once_and_whole(
+def test_each_inference_runs_once_and_completely_on_any_engine(
     drawn: tuple[list[WorkloadApplication], RunSettings],
 ) -> None:
     """No inference is lost, doubled, cut or early, KV stays within M, and runs are repeatable.

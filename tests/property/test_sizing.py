@@ -51,7 +51,7 @@ fleets = st.builds(Fleet, st.integers(0, MOST), st.none() | st.floats(0, 1e3))
 
 
 @given(st.lists(demands(), min_size=1, max_size=8), rules, fleets)
-def test_wanted_is_within_the_limits_and_not_none_where_anything_is(
+def test_wanted_replicas_are_within_limits_and_positive_with_work(
     readings: list[Demand], own: SizingRules, fleet: Fleet
 ) -> None:
     """Serve scales up from zero by this number alone."""

@@ -138,7 +138,7 @@ def _urgent(*but: str) -> type[ForetoldVtc]:
 
 @examples(60)
 @given(data=st.data())
-def test_tenant_loses_nothing_by_what_passes_in_another(data: st.DataObject) -> None:
+def test_tenant_loses_nothing_by_passing_inside_another_tenant(data: st.DataObject) -> None:
     """T0 has any urgency and an unlimited budget; the bound of other tenants is still I."""
     replicas, applications = data.draw(servers()), data.draw(_tenants())
     named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
@@ -182,7 +182,7 @@ def _book_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_book_nothing, False)])
-def test_tenant_that_does_not_book_what_passes_delays_others(
+def test_tenant_that_does_not_book_passing_starts_delays_others(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """The tenant's place would be the key of a small application that it never starts."""
@@ -236,7 +236,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
 @pytest.mark.parametrize("options", _ORDERS)
 @examples(30)
 @given(data=st.data())
-def test_every_start_is_by_the_rules_looked_up_one_by_one(
+def test_every_start_follows_the_literal_rules(
     options: dict[str, object], data: st.DataObject
 ) -> None:
     """Each start has the least key among tenants, and by definition enough slack inside."""

@@ -165,7 +165,7 @@ def _above(share: TenantShare, name: str) -> list[Branch]:
 
 @examples(60)
 @given(_STEPS)
-def test_key_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
+def test_key_of_a_withdrawn_application_is_that_after_resuming(steps: list[Step]) -> None:
     """The key may be read at any time, and reading it changes nothing."""
     pair = TreePair()
     for step in steps:

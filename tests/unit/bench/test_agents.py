@@ -104,7 +104,7 @@ def test_every_recorded_session_is_played_before_one_is_played_again() -> None:
     assert all(0.0 <= session.arrived_at_s <= 4.0 for session in drawn)
 
 
-def test_synthetic_agents_send_all_that_was_said() -> None:
+def test_synthetic_agents_send_the_whole_conversation() -> None:
     drawn = draw_synthetic(200, 4.0, random.Random(1))
 
     assert {3, 13} <= {len(session.turns) for session in drawn} <= set(range(3, 14))
@@ -124,7 +124,7 @@ def test_agents_with_a_common_beginning_come_at_once() -> None:
     assert {1_536} == {agent.common_tokens for agent in agents}
 
 
-def test_what_fits_is_counted_with_the_largest_contexts() -> None:
+def test_sessions_that_fit_are_counted_with_the_largest_contexts() -> None:
     sessions = [
         AgentSession("a", 0.0, 0, (Turn(0.0, 0, 90, 10), Turn(0.0, 0, 40, 10))),
         AgentSession("b", 0.0, 0, (Turn(0.0, 0, 250, 50),)),
@@ -293,7 +293,7 @@ def test_report_compares_session_by_session() -> None:
     assert ["pinned", "ours"] == [entry["arm"] for entry in document(pairs)]
 
 
-def test_report_says_where_a_turn_spends_its_time() -> None:
+def test_report_splits_the_time_of_a_turn() -> None:
     """Of 4 s 1 is in the queue and 2 on the replica; s0 moves from a to b and back."""
     turns = tuple(
         TurnSample(name, turn, 4.0 * turn, 4.0 * turn + 4.0, 100, 60, 10, replica, 1.0, 2.0)

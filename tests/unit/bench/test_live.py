@@ -148,7 +148,7 @@ def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
 
 
 @pytest.mark.slow
-def test_known_application_is_taught_as_it_was_played_before(data: Path) -> None:
+def test_known_application_is_trained_with_its_earlier_run(data: Path) -> None:
     """All arms of a seed are trained with the same observation of each application."""
     service = LiveService()
     plays = played(service, data, known=True)
@@ -173,7 +173,7 @@ def test_known_application_is_taught_as_it_was_played_before(data: Path) -> None
             assert set(SIZE.mix) == {row.application_class for row in rows}
 
 
-def test_control_is_vtc_in_all_but_its_name(whole: tuple[LiveService, Plays]) -> None:
+def test_control_is_vtc_under_another_name(whole: tuple[LiveService, Plays]) -> None:
     """A control under other settings would not show the noise; it is part of every benchmark."""
     service, _ = whole
 
@@ -252,7 +252,7 @@ def test_memory_and_cpu_time_are_those_of_the_play(whole: tuple[LiveService, Pla
 
 
 @pytest.mark.slow
-def test_what_is_written_is_what_the_report_reads(
+def test_written_file_is_read_by_the_report(
     whole: tuple[LiveService, Plays], tmp_path: Path
 ) -> None:
     """Benchmark and report agree on `live.json`, and the rows are those of other result files."""
@@ -296,7 +296,7 @@ def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
 
 
 @pytest.mark.parametrize("window", ["0", "-3", "nan", "inf", "soon"])
-def test_window_that_is_none_is_refused(window: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_window_is_refused(window: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The message names the option, the value, and what is allowed."""
     with pytest.raises(SystemExit):
         bench_live.parse_arguments([f"--window-s={window}"])
@@ -308,7 +308,7 @@ def test_window_that_is_none_is_refused(window: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_window_is_said_at_the_start_and_in_what_is_written(
+def test_window_is_in_the_log_and_in_the_files(
     whole: tuple[LiveService, Plays],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

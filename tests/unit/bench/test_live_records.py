@@ -49,7 +49,7 @@ def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
 
 
 @pytest.mark.parametrize("loses_closes", [False, True])
-def test_application_is_asked_for_under_its_tenant(loses_closes: bool) -> None:
+def test_application_is_requested_under_its_tenant(loses_closes: bool) -> None:
     """For another tenant it does not exist: its lag and its end would be missing."""
     service = LiveService()
     service.loses_closes = loses_closes

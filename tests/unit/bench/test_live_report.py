@@ -102,7 +102,7 @@ def test_control_has_no_place_in_the_order_of_the_arms() -> None:
     ("arms", "is_told"),
     [((VTC, CONTROL, FCFS), True), ((VTC, FCFS), False), ((CONTROL, FCFS), False)],
 )
-def test_report_says_what_the_control_is_for_where_it_can_be_read(
+def test_report_explains_the_control_beside_its_figures(
     arms: tuple[Arm, ...], is_told: bool
 ) -> None:
     """Without `vtc` it has no comparison."""

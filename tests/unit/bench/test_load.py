@@ -62,7 +62,7 @@ def plain(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
     return b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n%s" % (status, headers, len(body), body)
 
 
-async def test_every_call_is_made_once_by_so_many_callers() -> None:
+async def test_every_call_is_made_once_by_the_given_number_of_callers() -> None:
     """A closed loop neither drops calls nor makes more at a time than configured."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     answer = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()

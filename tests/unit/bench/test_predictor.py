@@ -83,7 +83,7 @@ def _turns(*lengths: int, gap_s: float = 1.0) -> Run:
     )
 
 
-def test_stages_of_runs_like_those_before_are_foretold_without_error() -> None:
+def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
     """Gaps of each stage and the end after the last one are exact; lengths are rounded up.
 
     The table adds one application of the class's mean, 20: (30 · 10 + 20)/31 is 11, rounded up.

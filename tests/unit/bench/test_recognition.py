@@ -117,7 +117,7 @@ def test_headers_name_the_application_and_it_is_closed() -> None:
     }
 
 
-def test_failed_application_is_told_of_and_stops_no_other() -> None:
+def test_failed_application_is_reported_and_stops_no_other() -> None:
     """It has no completion time."""
     found = played(Echo(fails=True), agent(REPEATING), agent(REPEATING, "b"))
 
@@ -133,7 +133,7 @@ def test_times_are_of_all_and_of_each_class() -> None:
     assert pytest.approx(2.8) == found.p90_s
 
 
-def test_first_way_is_the_one_that_all_are_compared_with() -> None:
+def test_all_ways_are_compared_with_the_first() -> None:
     """This holds for any predictions; and no way is simulated twice."""
     found = ways(("learned",))
 
@@ -155,7 +155,7 @@ def test_ratios_are_of_the_same_seed() -> None:
     ]
 
 
-def test_every_arm_is_told_of() -> None:
+def test_every_arm_is_reported() -> None:
     """The assignment of its calls, and the rule by which the service counted them."""
     arms = (PLAIN.name, BY_CONVERSATION.name, HEADER.name)
     plays = LivePlays(

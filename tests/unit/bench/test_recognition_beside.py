@@ -60,7 +60,7 @@ def test_first_call_of_a_session_is_joined_wrongly_while_another_is_at_work() ->
     assert 0.0 == found[LATEST].right
 
 
-def test_call_of_one_of_two_that_are_at_work_joins_neither_or_the_latest() -> None:
+def test_call_of_one_of_two_busy_sessions_joins_none_or_the_latest() -> None:
     """The other one's call began more than 0.5 s before in 99.5 of 100 s."""
     late = Kind("late", (0.5,), "turn")
     found = judge([BUSY], late, sessions=2, draws=4_000)

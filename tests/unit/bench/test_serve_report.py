@@ -89,7 +89,7 @@ def test_no_arm_gains_by_its_turn(count: int) -> None:
     assert orders[0] == orders[1][::-1]
 
 
-def test_another_release_is_called_wherever_this_one_is(tmp_path: Path) -> None:
+def test_another_release_is_measured_under_the_same_loads(tmp_path: Path) -> None:
     """The effect of a change shows in pairs, in one run on one machine."""
     release = release_arm(Path(__file__).parents[3])
     loads = SETTINGS["path"].choose_loads(["justitia", "release"], quick=True, release=release)

@@ -19,7 +19,7 @@ def test_percentile_is_the_value_of_its_rank(percent: float, expected: float) ->
 
 
 @pytest.mark.parametrize(("values", "percent"), [([], 50.0), ([1.0], 0.0), ([1.0], 101.0)])
-def test_percentile_of_nothing_is_an_error(values: list[float], percent: float) -> None:
+def test_percentile_of_an_empty_sample_is_an_error(values: list[float], percent: float) -> None:
     """A measure without calls must not print a number."""
     with pytest.raises(ValueError, match="percentile"):
         percentile(values, percent)

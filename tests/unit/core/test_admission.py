@@ -77,7 +77,7 @@ def test_peak_of_choices_and_blocks() -> None:
     )
 
 
-def test_peak_rule_may_start_one_before_a_lease_ends() -> None:
+def test_peak_rule_may_start_an_inference_before_a_lease_ends() -> None:
     """50 held, 20 to go, 70 at its end: one of 20 + 20 must have 30 by then, so it starts at 10."""
     replica = _replica((50, 20, 1))
 
@@ -86,7 +86,7 @@ def test_peak_rule_may_start_one_before_a_lease_ends() -> None:
 
 
 @pytest.mark.parametrize("name", ADMISSIONS)
-def test_one_that_exceeds_the_memory_starts_when_all_have_ended(name: str) -> None:
+def test_inference_larger_than_the_memory_starts_when_all_have_ended(name: str) -> None:
     """It would otherwise never start."""
     replica = _replica((10, 5, 1), (10, 7, 1))
 
@@ -94,7 +94,7 @@ def test_one_that_exceeds_the_memory_starts_when_all_have_ended(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ADMISSIONS)
-def test_one_waits_for_its_seats(name: str) -> None:
+def test_inference_waits_for_its_seats(name: str) -> None:
     """Three of four seats are taken, one until 5 and two until 9: two are free at 5."""
     replica = _replica((1, 5, 1), (2, 18, 2), seats=4)
 
@@ -104,7 +104,7 @@ def test_one_waits_for_its_seats(name: str) -> None:
     )
 
 
-def test_peak_rule_waits_for_the_end_of_what_holds_too_much() -> None:
+def test_peak_rule_waits_for_the_end_of_an_oversized_lease() -> None:
     """A lease that exceeded its prediction leaves no room for others until it ends."""
     replica = _replica((90, 30, 1))
 
@@ -150,7 +150,7 @@ def test_need_is_the_longest_context_in_whole_blocks() -> None:
     assert _inference(40, 20, choices=3).kv_need_tokens(16) == 105
 
 
-def test_footprint_is_what_is_held_and_what_is_expected() -> None:
+def test_footprint_is_the_held_and_the_expected_tokens() -> None:
     """After 4 of 10 tokens a prompt of 40 holds 44, and 6 are to come, over 3 choices 2 each."""
     footprint = _inference(40, 10, choices=3).expected_footprint(4)
 

@@ -47,7 +47,7 @@ def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
     assert ["u1", "u2", "x1"] == granted(driver.pull(seats=3))
 
 
-def test_engine_has_what_is_beyond_a_quota_behind_all_else() -> None:
+def test_engine_ranks_work_beyond_a_quota_last() -> None:
     """Where its memory overflows it stops them first, in the reverse of their own order."""
     priorities = _priorities(_driver().pull(seats=6))
 
@@ -75,7 +75,7 @@ def test_application_that_has_quota_again_is_first_in_its_turn(options: dict[str
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_successor_has_them_behind_too(options: dict[str, object]) -> None:
+def test_new_scheduler_keeps_work_beyond_quotas_behind(options: dict[str, object]) -> None:
     """The keys of both trees and the debts left by a move survive the restart."""
     driver = _driver(options)
     driver.pull(seats=4)

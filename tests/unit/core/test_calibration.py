@@ -28,7 +28,7 @@ def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_kn
         assert p50 == pytest.approx(max(expected_s, LEAST_S), rel=0.1)
 
 
-def test_what_always_takes_twice_as_long_is_told_so() -> None:
+def test_systematic_delay_by_two_is_learned() -> None:
     """It unlearns a systematic error, for instance from later work that is served first."""
     p10, p50, p90 = learned([2.0] * 300).quantiles(10.0)
 
@@ -36,7 +36,7 @@ def test_what_always_takes_twice_as_long_is_told_so() -> None:
     assert p90 - p10 < 20
 
 
-def test_what_is_far_ahead_teaches_nothing_about_what_is_near() -> None:
+def test_outcomes_of_long_waits_do_not_affect_short_ones() -> None:
     """Errors depend on the expected time: one histogram for all would mix them."""
     calibration = learned([3.0] * 300, expected_s=400.0)
 
@@ -70,7 +70,7 @@ def test_lateness_is_learned_before_the_wait_is_over() -> None:
     assert calibration.quantiles(10.0).p90 > before
 
 
-def test_what_is_forgotten_teaches_nothing() -> None:
+def test_forgotten_wait_is_not_learned_from() -> None:
     """A cancelled application has started neither early nor late."""
     calibration = Calibration()
     before = calibration.quantiles(10.0)
@@ -81,7 +81,7 @@ def test_what_is_forgotten_teaches_nothing() -> None:
     assert calibration.quantiles(10.0) == before
 
 
-def test_what_is_over_is_not_kept_until_it_would_have_been_late() -> None:
+def test_finished_wait_is_removed_before_its_expected_end() -> None:
     """Expectations of days that end in seconds must not use memory for days."""
     calibration = Calibration()
     for number in range(20_000):
@@ -148,7 +148,7 @@ def test_p90_is_bounded_by_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> No
     assert outlasted.quantiles(10.0).p90 > bounded
 
 
-def test_what_is_forgotten_late_teaches_nothing_of_how_long_waits_last() -> None:
+def test_wait_forgotten_late_does_not_affect_the_durations() -> None:
     """It is removed from every bin that it has outlasted; only its lateness is counted."""
     calibration = learned([1.0] * 50)
     said = calibration.say(10.0, 1_000.0)

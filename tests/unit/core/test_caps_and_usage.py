@@ -41,7 +41,7 @@ def test_capped_inferences_are_refused_as_they_are_submitted() -> None:
     assert [] == _refusals(other)
 
 
-def test_service_beyond_a_cap_refuses_what_waits_and_lets_run_what_runs() -> None:
+def test_service_beyond_a_cap_refuses_waiting_and_keeps_running_inferences() -> None:
     """A running inference has its memory already: its answer is worth more than its end saves."""
     driver = _capped(kv_token_time=50)
     driver.open("a")
@@ -58,7 +58,7 @@ def test_service_beyond_a_cap_refuses_what_waits_and_lets_run_what_runs() -> Non
     assert [("q2", "kv_token_time")] == _refusals(driver.submit("q2"))
 
 
-def test_capped_time_ends_while_nothing_happens() -> None:
+def test_time_cap_ends_an_application_without_any_event() -> None:
     """An agent that waits for ever must not exceed its time, restored or not."""
     driver = _capped(seconds=60)
     driver.open("a")
@@ -84,7 +84,7 @@ def test_deprioritised_application_has_its_weight_back_afterwards() -> None:
     assert 4 == driver.application("a").weight
 
 
-def test_usage_is_that_of_all_its_reports_once() -> None:
+def test_usage_counts_each_report_once() -> None:
     """Repeated progress and ends are not counted again; nor is the prompt."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
@@ -102,7 +102,7 @@ def test_usage_is_that_of_all_its_reports_once() -> None:
     assert served > 0
 
 
-def test_successor_books_only_what_its_saved_totals_lack() -> None:
+def test_new_scheduler_books_only_service_missing_in_its_saved_totals() -> None:
     """Totals are saved with the applications: only service missing in both is booked again."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")

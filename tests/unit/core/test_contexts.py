@@ -114,7 +114,7 @@ def test_context_that_was_forgotten_while_it_was_held_does_not_come_back() -> No
     assert {} == lying(known)
 
 
-def test_start_displaces_what_is_left_of_live_contexts() -> None:
+def test_start_evicts_idle_contexts_of_live_applications() -> None:
     """Half of the idle tokens belong to an ended application, which no later call needs."""
     known = contexts("a", "b", tokens=400)
     known.end("a")

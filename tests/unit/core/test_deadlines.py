@@ -58,7 +58,7 @@ def test_inference_that_waits_past_its_deadline_is_refused_then() -> None:
     assert "a1" not in driver.core.state.inferences
 
 
-def test_what_has_missed_its_deadline_is_not_granted_by_the_pull_that_brings_the_room() -> None:
+def test_missed_deadline_is_not_granted_by_the_pull_that_frees_memory() -> None:
     """Deadlines are checked before grants, also at the same instant."""
     driver = busy()
     driver.open("a")
@@ -103,7 +103,7 @@ def test_inference_that_cannot_make_its_deadline_is_refused_at_once() -> None:
     assert [("a1", "deadline")] == refused(told)
 
 
-def test_inference_that_may_make_it_waits() -> None:
+def test_inference_that_may_meet_its_deadline_waits() -> None:
     """Only a deadline before the early end of the expected start is refused at once."""
     driver = busy()
     driver.open("a", 155)
@@ -119,7 +119,7 @@ def test_inference_that_starts_at_once_makes_any_deadline() -> None:
     assert ["a1"] == granted(submit(driver, deadline_s=0.001))
 
 
-def test_nothing_leased_is_cut() -> None:
+def test_deadline_does_not_end_a_leased_inference() -> None:
     """The deadline limits the wait in the queue: running inferences continue."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
@@ -142,7 +142,7 @@ def test_inference_that_was_leased_once_waits_again_without_a_deadline() -> None
     assert ["a1"] == granted(driver.pull("r1", kv=1000))
 
 
-def test_application_has_the_deadline_of_those_that_say_none() -> None:
+def test_inference_without_a_deadline_has_that_of_its_application() -> None:
     """It is set when the application opens; an inference's own deadline wins, and inf is none."""
     driver = busy()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))

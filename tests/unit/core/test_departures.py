@@ -46,7 +46,7 @@ def test_application_is_over_with_the_last_word_and_not_before(core: CoreDriver)
     assert (["a"], []) == (before, list(core.core.state.applications))
 
 
-def test_prompt_that_was_left_while_it_was_read_is_charged_as_far_as_it_was(
+def test_prompt_aborted_during_prefill_is_charged_for_the_prefilled_part(
     core: CoreDriver,
 ) -> None:
     """Fair share counts it as the first token would have been counted."""
@@ -69,7 +69,7 @@ def test_lease_whose_payload_never_came_costs_nothing(core: CoreDriver) -> None:
     assert (0, 0) == (_usage(core).inferences, _usage(core).prompt_tokens)
 
 
-def test_replica_that_is_lost_or_silent_has_said_what_it_reported_last(core: CoreDriver) -> None:
+def test_lost_or_silent_replica_counts_by_its_last_report(core: CoreDriver) -> None:
     """No further report will come."""
     _cancelled(core, made=2)
     core.handle(ev.ReplicaLost("r0"))
@@ -91,7 +91,7 @@ def test_last_word_that_is_repeated_is_counted_once(core: CoreDriver) -> None:
     assert (1, 3) == (_usage(core).inferences, _usage(core).output_tokens)
 
 
-def test_call_that_was_cancelled_as_it_ended_is_metered_whole(core: CoreDriver) -> None:
+def test_call_cancelled_at_its_end_is_metered_completely(core: CoreDriver) -> None:
     """A caller that hangs up at the last event has received its answer."""
     lease_id = _cancelled(core, made=None)
     core.pull(progress=None, finished={lease_id: 7})
@@ -103,7 +103,7 @@ def test_call_that_was_cancelled_as_it_ended_is_metered_whole(core: CoreDriver) 
     )
 
 
-def test_stopped_application_that_is_opened_again_begins_anew(core: CoreDriver) -> None:
+def test_stopped_application_that_is_opened_again_starts_afresh(core: CoreDriver) -> None:
     """It does not wait for the final report of its earlier inferences."""
     core.open("a", 1_000)
     core.submit("x")

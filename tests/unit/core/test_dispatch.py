@@ -26,7 +26,7 @@ def test_inference_is_granted_at_once_when_a_replica_asks(core: CoreDriver) -> N
     assert tag == 155
 
 
-def test_grant_says_how_long_the_inference_waited(core: CoreDriver) -> None:
+def test_grant_contains_the_waiting_time(core: CoreDriver) -> None:
     """Its age at an earlier scheduler counts."""
     core.open()
     core.submit("x", age_s=2.5)
@@ -37,7 +37,7 @@ def test_grant_says_how_long_the_inference_waited(core: CoreDriver) -> None:
     assert (grant.waited_s, core.application().first_dispatched_at) == (4.0, 100.0 + 1.5)
 
 
-def test_what_a_lost_replica_ran_is_granted_with_an_arrival(core: CoreDriver) -> None:
+def test_inferences_of_a_lost_replica_are_granted_with_an_arrival(core: CoreDriver) -> None:
     """An arrival may be the first event after a replica's timeout, and the last for a long time."""
     core.open("a")
     core.submit("x", "a")
@@ -62,7 +62,7 @@ def _looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return looks
 
 
-def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
+def test_no_search_is_made_for_an_arrival_that_fits_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such a search is expensive; the next report makes one, and granting is immediate then."""
@@ -86,7 +86,7 @@ def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
 
 
 @pytest.mark.parametrize(("guard_iterations", "looked"), [(0, []), (300, ["look"])])
-def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
+def test_arrival_behind_a_first_that_fits_nowhere_causes_no_search(
     guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would fit, but is larger than the first; a guard calls it urgent.
@@ -125,7 +125,7 @@ def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_nobody_is_looked_for_when_nothing_can_start(
+def test_no_search_is_made_when_no_inference_can_start(
     monkeypatch: pytest.MonkeyPatch, event: ev.Event
 ) -> None:
     """These are half of all events, and each search may examine up to 17 applications."""
@@ -136,7 +136,7 @@ def test_nobody_is_looked_for_when_nothing_can_start(
     assert [] == looks
 
 
-def test_nobody_is_looked_for_when_no_seat_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is memory for all, and one seat: x takes it, and y is not examined."""
     core = CoreDriver(SchedulerCore("justitia"))
     core.open("a")
@@ -186,7 +186,7 @@ def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> N
     assert granted(after) == ["large", "small"]
 
 
-def test_application_that_outlives_its_charge_goes_behind(core: CoreDriver) -> None:
+def test_application_that_exceeds_its_charge_moves_back(core: CoreDriver) -> None:
     """Settling: a giant that was predicted small keeps its place only for its charge."""
     core.open("a", 20)
     core.open("b", 39)
@@ -215,7 +215,7 @@ def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
     assert placed == ["r2", "r2", "r0", "r1", "r2"]
 
 
-def test_replica_that_was_answered_gets_nothing_until_it_pulls_again(core: CoreDriver) -> None:
+def test_answered_replica_gets_no_grant_until_it_pulls_again(core: CoreDriver) -> None:
     """A grant after the answer would wait for the replica's next pull."""
     core.pull("r0")
     core.handle(ev.PullAnswered("r0"))
@@ -341,7 +341,7 @@ def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) 
     assert core.application().inferences == 1
 
 
-def test_backlog_is_the_memory_that_all_waiting_want(core: CoreDriver) -> None:
+def test_backlog_is_the_memory_that_waiting_inferences_need(core: CoreDriver) -> None:
     """Autoscaling uses it."""
     core.open()
     core.submit("x", prompt=10, output=5)
@@ -386,12 +386,12 @@ def _ask(driver: CoreDriver, name: str, prompt: int, output: int) -> list[str]:
     return granted(driver.submit(name, name, prompt=prompt, output=output))
 
 
-def test_nothing_passes_by_default() -> None:
+def test_no_inference_passes_by_default() -> None:
     """The bound is derived for strict order."""
     assert [] == _ask(_blocked(0), "tiny", 1, 1)
 
 
-def test_one_that_ends_before_the_first_could_start_may_go() -> None:
+def test_inference_that_ends_before_the_first_could_start_may_pass() -> None:
     """The first starts when `held` ends, after 20 iterations; 10 + 5 fit beside that."""
     driver = _blocked("unlimited")
 
@@ -399,7 +399,7 @@ def test_one_that_ends_before_the_first_could_start_may_go() -> None:
     assert 1 == driver.inference("first").passes
 
 
-def test_longer_one_may_go_if_it_leaves_room_for_the_first() -> None:
+def test_longer_inference_may_pass_if_it_leaves_room_for_the_first() -> None:
     """At 20 `held` ends and `first` starts; at 40 that holds 70, and p + 40 fit beside it."""
     driver = _blocked("unlimited", kv=120)
 
@@ -408,7 +408,7 @@ def test_longer_one_may_go_if_it_leaves_room_for_the_first() -> None:
     assert ["long"] == _ask(driver, "long", 10, 50)
 
 
-def test_first_is_passed_as_often_as_is_allowed() -> None:
+def test_first_in_line_is_passed_at_most_the_allowed_number_of_times() -> None:
     """Predictions err, so only the count bounds the delay."""
     driver = _blocked(2)
 
@@ -418,7 +418,7 @@ def test_first_is_passed_as_often_as_is_allowed() -> None:
     assert 2 == driver.inference("first").passes
 
 
-def test_first_is_passed_as_often_as_is_allowed_by_one_report() -> None:
+def test_first_in_line_is_passed_at_most_as_often_within_one_report() -> None:
     """Two that fit arrive before the replica's next pull, and one of them may pass."""
     driver = _blocked(1)
     driver.handle(ev.PullAnswered("r0"))
@@ -428,7 +428,7 @@ def test_first_is_passed_as_often_as_is_allowed_by_one_report() -> None:
     assert ["s1"] == granted(driver.pull(kv=100))
 
 
-def test_everybody_who_is_passed_counts_it() -> None:
+def test_every_passed_inference_counts_the_pass() -> None:
     """The second in line was passed too, and must not be delayed again in its turn."""
     driver = _blocked(2)
     _ask(driver, "second", 45, 20)
@@ -455,7 +455,7 @@ def test_passing_turns_no_order_round() -> None:
     assert ["first", "second"] == granted(driver.handle(ev.InferenceCancelled("held")))
 
 
-def test_only_so_many_are_looked_at() -> None:
+def test_backfilling_examines_a_bounded_number_of_applications() -> None:
     """Examining ten thousand applications for each event would cost more than it gains."""
     driver = _blocked("unlimited")
     for number in range(16):
@@ -465,7 +465,9 @@ def test_only_so_many_are_looked_at() -> None:
     assert granted(driver.handle(ev.InferenceCancelled("large3"))) == ["short"]
 
 
-def test_each_in_line_is_asked_about_a_replica_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_waiting_inference_is_checked_against_a_replica_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Later ones use the cached answers; asking again for each would be quadratic."""
     driver = _blocked("unlimited")
     large = [f"large{number}" for number in range(12)]
@@ -493,7 +495,7 @@ def test_draining_replica_is_not_filled_up() -> None:
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(1.0, ["short"]), (0.5, [])])
-def test_cap_holds_for_those_who_pass(cap: float, expected: list[str]) -> None:
+def test_cap_applies_to_inferences_that_pass(cap: float, expected: list[str]) -> None:
     """An application that holds 80 of 100 in `held` may not take more while `first` waits."""
     driver = _blocked("unlimited", kv_share_cap=cap)
 

@@ -216,7 +216,7 @@ def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) ->
     assert silent.part_at_first_retry < 0.7
 
 
-def test_place_is_kept_from_its_slot_on_until_the_caller_should_have_come() -> None:
+def test_place_is_reserved_from_its_slot_until_the_caller_is_overdue() -> None:
     """A caller that never comes leaves a place empty for seconds only."""
     drain = _drained(10.0, 30.0)
     wait_s = drain.retry_after("t", 30.0)
@@ -227,7 +227,7 @@ def test_place_is_kept_from_its_slot_on_until_the_caller_should_have_come() -> N
     assert Places() == drain.kept("t", late_s + 1.1)
 
 
-def test_who_comes_back_uses_up_a_place_that_is_kept_or_a_slot_that_is_not_due() -> None:
+def test_returning_caller_uses_up_a_reserved_place_or_a_future_slot() -> None:
     """Each slot counts once: a caller with a false declaration is a newcomer like others."""
     drain = _drained(10.0, 30.0)
     waits = [drain.retry_after("t", 30.0) for _ in range(2)]
@@ -240,7 +240,7 @@ def test_who_comes_back_uses_up_a_place_that_is_kept_or_a_slot_that_is_not_due()
     assert Places() == drain.kept("t", now) == drain.kept("t", now + 60.0)
 
 
-def test_places_of_a_tenant_s_own_part_are_kept_from_nobody_else() -> None:
+def test_reservations_in_a_tenants_part_do_not_bind_others() -> None:
     """Otherwise a tenant that sends requests and never retries would keep out all others."""
     drain = _drained(10.0, 30.0)
     for _ in range(50):
@@ -279,7 +279,7 @@ def test_each_caller_is_handed_a_later_slot() -> None:
     assert 10.0 < waits[-1] < 11.0
 
 
-def test_slots_that_are_due_are_given_again() -> None:
+def test_past_slots_are_given_again() -> None:
     """Callers whose slot is past, whether they came or not, delay no later caller."""
     drain = _drained(10.0, 20.0)
     first = drain.retry_after("t", 20.0)
@@ -298,7 +298,7 @@ def test_more_has_to_end_where_the_tenant_has_too_much() -> None:
     assert waits[1] - waits[0] == pytest.approx(1.0, rel=0.2)
 
 
-def test_who_waited_for_nothing_waits_until_a_place_is_likely() -> None:
+def test_caller_whose_place_was_gone_waits_until_a_place_is_likely() -> None:
     """Ten leave in a second: with 90 % probability one does in 0.26 s; others wait 0.135 s."""
     waits = [_drained(10.0, 20.0).retry_after("t", 20.0, is_again=again) for again in (False, True)]
 
@@ -306,7 +306,7 @@ def test_who_waited_for_nothing_waits_until_a_place_is_likely() -> None:
     assert 0.9 < 1 - math.exp(-10 * waits[1]) < 0.95
 
 
-def test_nothing_beyond_the_horizon_is_promised() -> None:
+def test_no_slot_is_given_beyond_the_horizon() -> None:
     """OpenAI's client gives up at longer waits, and the slot need not be stored."""
     drain = Drain()
     waits = [drain.retry_after("t", 0.0) for _ in range(1_000)]
@@ -315,14 +315,14 @@ def test_nothing_beyond_the_horizon_is_promised() -> None:
     assert 1.0 < waits[0] * DEFAULT_RATE < 2.0
 
 
-def test_service_that_stands_still_is_told_as_slower() -> None:
+def test_stopped_service_is_measured_as_slower() -> None:
     """Engines that died no longer drain the queue."""
     waits = [_drained(10.0, 20.0).retry_after("t", now) for now in (20.0, 80.0)]
 
     assert waits[1] > 3 * waits[0]
 
 
-def test_time_without_anything_to_serve_is_no_slow_drain() -> None:
+def test_idle_time_does_not_slow_the_drain_rate() -> None:
     """After a quiet night the first burst gets waits of the engines' known rate."""
     drain = _drained(10.0, 20.0)
     for _ in range(1_000):
@@ -333,7 +333,7 @@ def test_time_without_anything_to_serve_is_no_slow_drain() -> None:
     assert at_night == in_the_morning
 
 
-def test_tenant_that_asks_without_end_does_not_lengthen_the_wait_of_others() -> None:
+def test_tenant_with_endless_requests_does_not_lengthen_the_wait_of_others() -> None:
     """In a full queue half of the free places go to the other: it waits at most twice as long.
 
     In one line for all it would have to wait for two minutes.

@@ -206,7 +206,7 @@ def test_application_that_was_over_is_counted_once(old: CoreDriver) -> None:
     assert 2 == _usage(new).applications
 
 
-def test_stored_ends_are_told_until_they_are_read(old: CoreDriver) -> None:
+def test_stored_ends_are_confirmed_until_they_are_read(old: CoreDriver) -> None:
     """The record of an ended application stays until then."""
     old.pull("r0", {"1-1": 3}, {"1-2": 10})
     told = [action for action in _stored(old) if isinstance(action, EndsStored)]
@@ -218,7 +218,7 @@ def test_stored_ends_are_told_until_they_are_read(old: CoreDriver) -> None:
     assert "ends" not in old.record()["applications"]["a"]
 
 
-def test_ingress_of_an_earlier_version_is_told_nothing(old: CoreDriver) -> None:
+def test_ingress_of_an_earlier_version_gets_no_confirmations(old: CoreDriver) -> None:
     """It does not support the message; only the replica's report counts, as before."""
     old.open("b", ingress_id="i9")
     old.submit("z", "b", ingress_id="i9")

@@ -38,6 +38,6 @@ def test_other_moves_are_refused(start: InferenceState, finish: InferenceState) 
     assert start is inference.state
 
 
-def test_nothing_leaves_the_end() -> None:
+def test_ended_state_is_final() -> None:
     """The first final report of an inference wins."""
     assert not [pair for pair in TRANSITIONS if pair[0] is InferenceState.ENDED]

@@ -71,7 +71,7 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
     assert 14 + 28 == peak()
 
 
-def test_no_forecast_is_made_where_one_from_before_a_grant_decides(
+def test_no_new_forecast_is_made_where_an_older_one_refuses(
     footprints: Footprints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A further lease only adds: 60 and the new one's 1 were too much before it."""

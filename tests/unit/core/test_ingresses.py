@@ -60,7 +60,7 @@ def _suspended(driver: CoreDriver, application_id: str = "a") -> list[str]:
     return list(driver.application(application_id).suspended)
 
 
-def test_expired_lease_of_a_silent_ingress_keeps_all_that_waits_of_it_out(
+def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
     silent: CoreDriver,
 ) -> None:
     """Each inference of the ingress would hold a seat for 5 s, one after the other."""
@@ -70,7 +70,7 @@ def test_expired_lease_of_a_silent_ingress_keeps_all_that_waits_of_it_out(
     assert {"p", "q"} == {lease.request_id for lease in silent.core.state.leases.values()}
 
 
-def test_others_have_every_seat_until_the_ingress_is_given_up(silent: CoreDriver) -> None:
+def test_others_have_every_seat_until_the_ingress_times_out(silent: CoreDriver) -> None:
     """Callers of other ingresses must not notice the failure."""
     leased = []
     for number in range(40):
@@ -84,7 +84,7 @@ def test_others_have_every_seat_until_the_ingress_is_given_up(silent: CoreDriver
     assert ["w", "x", "y", "z"] == sorted(_suspended(silent))
 
 
-def test_ingress_that_is_heard_again_has_its_places_and_its_tag(silent: CoreDriver) -> None:
+def test_ingress_that_returns_in_time_keeps_its_places_and_tag(silent: CoreDriver) -> None:
     """It was only paused: its callers have waited longest, and lose neither place nor answer."""
     tag = silent.core.tag("a")
     silent.handle(ev.PullAnswered("r0"))
@@ -103,13 +103,13 @@ def test_ingress_that_is_heard_again_has_its_places_and_its_tag(silent: CoreDriv
     assert ["x", "y"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
 
 
-def test_ingress_that_is_heard_again_starts_where_there_is_room(silent: CoreDriver) -> None:
+def test_inferences_of_a_returning_ingress_start_where_there_is_room(silent: CoreDriver) -> None:
     """A heartbeat frees no memory, but there may be some for the resumed inferences."""
     assert ["r"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
     assert ["x"] == granted(silent.handle(ev.IngressHeartbeat("i0")))
 
 
-def test_submission_lets_in_what_was_suspended_before_it(silent: CoreDriver) -> None:
+def test_submission_resumes_suspended_inferences_before_it(silent: CoreDriver) -> None:
     """Every message shows that the ingress lives, and inferences keep their submission order."""
     silent.handle(ev.PullAnswered("r0"))
     silent.submit("v")
@@ -126,7 +126,7 @@ def test_refusal_of_a_lease_is_a_sign_of_life(core: CoreDriver) -> None:
     assert (["x", "y"], []) == (core.waiting(), _suspended(core))
 
 
-def test_ingress_that_was_heard_since_the_grant_is_not_silent(core: CoreDriver) -> None:
+def test_ingress_with_a_message_since_the_grant_is_not_silent(core: CoreDriver) -> None:
     """Its submission shows that it lives: its payload was lost, and is sent again."""
     core.open()
     core.submit("x")
@@ -151,7 +151,7 @@ def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDr
     assert ["x"] == granted(_round(core, 2.0, seats=1, heard=None))
 
 
-def test_lease_of_an_earlier_scheduler_says_nothing_of_its_ingress() -> None:
+def test_lease_of_an_earlier_scheduler_does_not_make_its_ingress_silent() -> None:
     """An earlier scheduler granted it: the new one has sent this ingress no grant."""
     driver = CoreDriver(SchedulerCore(lease_prefix="2-"))
     driver.core.recover(["r0"], driver.now)
@@ -166,7 +166,7 @@ def test_lease_of_an_earlier_scheduler_says_nothing_of_its_ingress() -> None:
     assert ["x"] == granted(driver.pull(seats=1))
 
 
-def test_what_runs_of_a_silent_ingress_goes_on_and_is_suspended_if_it_comes_back(
+def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_requeued(
     core: CoreDriver,
 ) -> None:
     """Its caller may still be there; but a second attempt would only hold a seat."""
@@ -179,7 +179,7 @@ def test_what_runs_of_a_silent_ingress_goes_on_and_is_suspended_if_it_comes_back
     assert (["y", "x"], []) == (_suspended(core), granted(core.pull("r1")))
 
 
-def test_lost_ingress_ends_what_was_suspended_and_comes_back_as_new(silent: CoreDriver) -> None:
+def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(silent: CoreDriver) -> None:
     """It is lost after 30 s; later submissions are not suspended for its past."""
     for _ in range(9):
         _round(silent, 2.9)
@@ -194,7 +194,9 @@ def test_lost_ingress_ends_what_was_suspended_and_comes_back_as_new(silent: Core
     assert (["v"], []) == (silent.waiting("a"), _suspended(silent))
 
 
-def test_closed_application_does_not_end_before_what_is_suspended_of_it(silent: CoreDriver) -> None:
+def test_closed_application_does_not_end_before_its_suspended_inferences(
+    silent: CoreDriver,
+) -> None:
     """Their callers may still be there."""
     closed = silent.handle(ev.ApplicationClosed("a"))
     for name in ("x", "y", "z"):
@@ -206,7 +208,7 @@ def test_closed_application_does_not_end_before_what_is_suspended_of_it(silent: 
     assert 0 == silent.core.ingresses.suspended
 
 
-def test_cancelled_application_ends_with_what_is_suspended_of_it(silent: CoreDriver) -> None:
+def test_cancelled_application_ends_with_its_suspended_inferences(silent: CoreDriver) -> None:
     """Each is refused once, in the order of submission."""
     actions = silent.handle(ev.ApplicationCancelled("a"))
 
@@ -229,7 +231,7 @@ def test_application_with_something_suspended_is_not_ended_for_idleness() -> Non
     assert (False, False) == (driver.application().is_idle, driver.account().withdrawn)
 
 
-def test_policy_change_leaves_out_what_is_suspended(silent: CoreDriver) -> None:
+def test_policy_change_keeps_suspended_inferences_out(silent: CoreDriver) -> None:
     """Suspended inferences stay suspended under another order."""
     silent.handle(ev.PullAnswered("r0"))
     silent.handle(ev.PolicyChanged("vtc"))
@@ -241,7 +243,7 @@ def test_policy_change_leaves_out_what_is_suspended(silent: CoreDriver) -> None:
     assert ["x", "y", "z", "w"] == silent.waiting("a")
 
 
-def test_new_accounts_take_over_what_is_suspended(silent: CoreDriver) -> None:
+def test_new_accounts_take_over_suspended_inferences(silent: CoreDriver) -> None:
     """An application that is charged for an inference stays charged on another clock."""
     silent.handle(ev.PullAnswered("r0"))
     silent.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
@@ -249,14 +251,14 @@ def test_new_accounts_take_over_what_is_suspended(silent: CoreDriver) -> None:
     assert not silent.account("a").withdrawn
 
 
-def test_what_is_suspended_counts_against_the_limits(silent: CoreDriver) -> None:
+def test_suspended_inferences_count_against_the_limits(silent: CoreDriver) -> None:
     """Suspended inferences use memory, and a silent ingress must not send more."""
     known = silent.core.state.known_inferences
 
     assert (7, 4) == (known.total, silent.application("a").waiting_count)
 
 
-def test_other_ingress_of_the_same_application_goes_on(core: CoreDriver) -> None:
+def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDriver) -> None:
     """An application may use several ingresses; only inferences of the silent one are suspended."""
     core.open("a")
     core.submit("x")
@@ -270,7 +272,7 @@ def test_other_ingress_of_the_same_application_goes_on(core: CoreDriver) -> None
     assert (["y"], ["z", "x"]) == (granted(actions), _suspended(core))
 
 
-def test_no_bound_is_told_of_what_was_suspended_of_the_order(silent: CoreDriver) -> None:
+def test_suspended_application_has_no_bound(silent: CoreDriver) -> None:
     """The order did not make it late; its lag is reported all the same."""
     before = silent.core.lag("b")
     silent.handle(ev.IngressHeartbeat("i0"))

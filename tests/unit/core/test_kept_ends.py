@@ -14,7 +14,7 @@ def _stored(ends: KeptEnds) -> list[EndsStored]:
     return ends.take_stored()
 
 
-def test_ends_are_told_to_their_ingresses_once_they_are_stored() -> None:
+def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
     """An end that arrives during a save is not in it."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
@@ -40,7 +40,7 @@ def test_save_that_failed_leaves_its_ends_to_the_next() -> None:
     assert [EndsStored("i0", ("q0", "q1"))] == _stored(ends)
 
 
-def test_end_is_counted_until_its_ingress_has_read_that_it_is_stored() -> None:
+def test_end_is_kept_until_its_ingress_has_read_its_confirmation() -> None:
     """After that the ingress reports it to no later scheduler, and the record may be dropped."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
@@ -56,7 +56,7 @@ def test_end_is_counted_until_its_ingress_has_read_that_it_is_stored() -> None:
     assert ["a"] == ends.take_changed()
 
 
-def test_successor_knows_what_is_counted_and_tells_of_it() -> None:
+def test_new_scheduler_restores_and_confirms_counted_ends() -> None:
     """The scheduler before it may not have told the ingresses."""
     ends, successor = KeptEnds(), KeptEnds()
     ends.add_inference("a", "q0", "i0")
@@ -85,7 +85,7 @@ def test_damaged_record_is_named(record: object, named: str) -> None:
         KeptEnds().restore("a", record)
 
 
-def test_what_a_lost_ingress_keeps_is_forgotten() -> None:
+def test_ends_of_a_lost_ingress_are_forgotten() -> None:
     """A lost ingress sends no ends any more."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")

@@ -33,15 +33,13 @@ def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
     assert shares.refuses("other", 60, 100) is None
 
 
-def test_node_that_holds_nothing_gets_one_inference_of_any_size() -> None:
+def test_node_without_leases_gets_one_inference_of_any_size() -> None:
     """Otherwise one that exceeds the share would wait for ever."""
     assert _holding(_tree(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
 
 
 @pytest.mark.parametrize(("lends", "refused"), [(0.0, "b"), (0.5, None), (1.0, None)])
-def test_guaranteed_share_is_kept_free_as_far_as_it_is_not_lent(
-    lends: float, refused: str | None
-) -> None:
+def test_unlent_part_of_a_guaranteed_share_is_reserved(lends: float, refused: str | None) -> None:
     """Of 40 guaranteed, 40, 20 and 0 are reserved; b holds 50 of 100 and needs 20 more."""
     shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=lends)), b=50)
 
@@ -49,7 +47,7 @@ def test_guaranteed_share_is_kept_free_as_far_as_it_is_not_lent(
     assert shares.refuses("a", 40, 100) is None
 
 
-def test_what_the_node_holds_of_its_share_is_kept_no_more() -> None:
+def test_held_part_of_a_nodes_share_is_not_reserved() -> None:
     """With 40 guaranteed and 30 held, 10 are reserved."""
     shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=0.0)), a=30, b=40)
 
@@ -57,7 +55,7 @@ def test_what_the_node_holds_of_its_share_is_kept_no_more() -> None:
     assert shares.refuses("b", 21, 100) == "b"
 
 
-def test_newcomer_does_not_take_what_is_kept_though_only_keepers_hold_anything() -> None:
+def test_newcomer_does_not_take_memory_reserved_for_others() -> None:
     """It waits for memory that a has borrowed, unless it exceeds all unreserved memory."""
     tree = _tree(a=KvShare(guaranteed=0.1, lends=0.0), z=KvShare(guaranteed=0.2, lends=0.0))
     shares = _holding(tree, a=80)
@@ -66,7 +64,7 @@ def test_newcomer_does_not_take_what_is_kept_though_only_keepers_hold_anything()
     assert shares.refuses("b", 71, 100) is None
 
 
-def test_child_keeps_its_part_of_what_its_parent_keeps_once() -> None:
+def test_reservation_of_a_child_counts_once_in_that_of_its_parent() -> None:
     """A reserves 40, a/x 30 of them: 40 from b in all, and 30 from a/y, which is in a."""
     tree = _tree(a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0))
     shares = _holding(tree, b=40)
@@ -84,7 +82,7 @@ def test_released_lease_is_held_no_more() -> None:
 
 
 @pytest.mark.parametrize("policy", ["justitia", "fcfs"])
-def test_node_at_its_most_lets_others_pass(policy: str) -> None:
+def test_node_at_its_maximum_lets_others_pass(policy: str) -> None:
     """Both inferences of acme are first; the second waits for the first, other continues."""
     options: dict[str, object] = {"fairness": "tenant"} if policy == "justitia" else {}
     tree = _tree(acme=KvShare(most=0.3))

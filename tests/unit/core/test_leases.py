@@ -117,7 +117,7 @@ def test_deadline_of_a_replica_that_is_gone_is_harmless(leased: CoreDriver) -> N
     assert leased.wait(10.0) == []
 
 
-def test_replica_that_returns_starts_anew(leased: CoreDriver) -> None:
+def test_returning_replica_starts_without_leases(leased: CoreDriver) -> None:
     """Its reports of old leases are late: it must abort them."""
     leased.wait(4.0)
     leased.handle(ev.ReplicaLost("r0"))
@@ -142,7 +142,7 @@ def test_late_final_report_is_dropped_and_counted(leased: CoreDriver) -> None:
     assert leased.application().inferences == 1
 
 
-def test_repeated_final_report_is_no_news_and_kept_until_heard(
+def test_repeated_final_report_is_ignored_and_confirmed(
     leased: CoreDriver,
 ) -> None:
     """A replica repeats it until it is confirmed; stored confirmations must not accumulate."""
@@ -158,7 +158,7 @@ def test_repeated_final_report_is_no_news_and_kept_until_heard(
     assert (["1"], ["1"], {}) == (kept, still, leased.application().ended_leases)
 
 
-def test_final_report_given_twice_in_one_pull_counts_once(leased: CoreDriver) -> None:
+def test_final_report_repeated_in_one_pull_counts_once(leased: CoreDriver) -> None:
     """A replica may have kept it from a pull that was not answered."""
     finished = [ev.LeaseFinished("1", 0, n, Outcome.FINISHED) for n in (10, 10)]
     leased.pull(progress={"2": 1}, finished=finished)
@@ -177,7 +177,7 @@ def test_engine_that_died_under_a_lease_returns_the_inference(leased: CoreDriver
     assert leased.application().inferences == 0
 
 
-def test_lease_returns_only_when_its_replica_names_it_no_more(leased: CoreDriver) -> None:
+def test_lease_is_requeued_only_when_its_replica_omits_it(leased: CoreDriver) -> None:
     """The answer that carries it may be on its way; one that ran and is gone waits again."""
     leased.pull(seats=2)
 
@@ -188,7 +188,7 @@ def test_lease_returns_only_when_its_replica_names_it_no_more(leased: CoreDriver
     assert leased.waiting() == ["x", "z"]
 
 
-def test_ends_alone_say_nothing_of_other_leases(leased: CoreDriver) -> None:
+def test_pull_with_only_ends_leaves_other_leases_unchanged(leased: CoreDriver) -> None:
     """Between two full reports a replica sends only ends: other leases are unchanged."""
     leased.pull(progress={"1": 3, "2": 3}, seats=2)
     actions = leased.pull(progress=None, finished={"1": 10}, seats=2)
@@ -200,7 +200,7 @@ def test_ends_alone_say_nothing_of_other_leases(leased: CoreDriver) -> None:
     assert (["y"], ["3"]) == (leased.waiting(), list(leased.core.state.leases))
 
 
-def test_ends_alone_do_not_tell_that_a_lease_runs(leased: CoreDriver) -> None:
+def test_pull_with_only_ends_does_not_confirm_that_a_lease_runs(leased: CoreDriver) -> None:
     """A replica reports progress before a lease expires, unless its payload has not arrived."""
     for _ in range(4):
         leased.now += 1.3
@@ -256,7 +256,7 @@ def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
     assert leased.application().inferences == 3
 
 
-def test_ingress_that_is_heard_of_keeps_its_inferences(leased: CoreDriver) -> None:
+def test_ingress_with_heartbeats_keeps_its_inferences(leased: CoreDriver) -> None:
     """Its timeout counts from its last message."""
     leased.now += 20.0
     leased.handle(ev.IngressHeartbeat("i0"))

@@ -28,7 +28,7 @@ def test_fcfs_grants_in_order_of_submission(queued: CoreDriver) -> None:
     assert queued.core.ledger.policy_name == "fcfs"
 
 
-def test_changing_there_and_back_gives_the_first_order(queued: CoreDriver) -> None:
+def test_changing_the_policy_and_back_restores_the_order(queued: CoreDriver) -> None:
     """Every policy keeps the accounts, so that tags are not lost meanwhile."""
     queued.handle(ev.PolicyChanged("fcfs"))
     queued.handle(ev.PolicyChanged("justitia"))
@@ -63,9 +63,7 @@ def test_admission_changes_with_the_policy(core: CoreDriver) -> None:
         ev.PolicyChanged("fcfs", NOMINAL, "first"),
     ],
 )
-def test_refused_change_leaves_everything_as_it_was(
-    queued: CoreDriver, event: ev.PolicyChanged
-) -> None:
+def test_refused_change_has_no_effect(queued: CoreDriver, event: ev.PolicyChanged) -> None:
     """Half a change would leave a queue sorted by an old key."""
     with pytest.raises(ConfigError, match="is not one of"):
         queued.handle(event)
@@ -160,7 +158,7 @@ def test_options_of_the_other_clock_leave_the_tags_alone(queued: CoreDriver) -> 
     assert queued.core.ledger.options.nominal_iteration_s == 0.1
 
 
-def test_sessions_that_a_new_clock_forgets_are_told_to_the_store(core: CoreDriver) -> None:
+def test_sessions_dropped_by_a_new_clock_are_removed_from_the_store(core: CoreDriver) -> None:
     """A released session left in the store would return to GPS with the next scheduler."""
     core.open("b", 500)
     core.submit("y", "b")

@@ -51,7 +51,7 @@ def test_turn_goes_where_its_context_lies_though_more_runs_there() -> None:
     assert "r0" == best(1100, replica("r0", runs=3, context=1000), replica("r1"))
 
 
-def test_turn_leaves_its_context_where_too_many_would_wait_for_it() -> None:
+def test_turn_leaves_its_context_if_it_would_delay_too_many() -> None:
     """100 new tokens delay twelve, 1,100 one."""
     assert "r1" == best(1100, replica("r0", runs=11, context=1000), replica("r1"))
 
@@ -60,7 +60,7 @@ def test_turn_waits_for_no_long_prompt_that_is_being_computed() -> None:
     assert "r1" == best(1100, replica("r0", computes=2000, context=1000), replica("r1"))
 
 
-def test_new_prompt_goes_where_least_runs() -> None:
+def test_new_prompt_goes_to_the_replica_with_fewest_leases() -> None:
     assert "r1" == best(500, replica("r0", runs=2), replica("r1", runs=1))
 
 
@@ -82,7 +82,7 @@ def test_long_answer_goes_where_few_contexts_are_read_with_it() -> None:
     assert "r0" == best(10, shared, replica("r1"))
 
 
-def test_contexts_of_ended_applications_are_displaced_for_nothing() -> None:
+def test_contexts_of_ended_applications_are_displaced_without_cost() -> None:
     full, empty = replica("r0"), replica("r1", computes=1000)
     full.contexts.put("b", Context(9000, 9000), KV)
     full.contexts.end("b")
@@ -117,7 +117,7 @@ def test_context_in_use_is_known_by_its_name() -> None:
     assert ["r0", "r1"] == [one.replica_id for one in ranked]
 
 
-def test_replicas_without_a_cache_are_ranked_as_ever() -> None:
+def test_replicas_without_a_cache_are_ranked_by_earlier_service_and_free_memory() -> None:
     """They are ranked by earlier service of the application, then by free memory."""
     one, other = replica("r0", runs=3, caches=False), replica("r1", caches=False)
 
@@ -191,7 +191,7 @@ def three_sessions() -> CoreDriver:
     return driver
 
 
-def test_context_that_one_did_not_find_says_nothing_of_others() -> None:
+def test_cache_miss_of_one_application_does_not_evict_contexts_of_others() -> None:
     """Its prompts may share no prefix: otherwise any caller could evict others' records."""
     driver = three_sessions()
     driver.submit("b2", "b", prompt=1100)
@@ -200,7 +200,7 @@ def test_context_that_one_did_not_find_says_nothing_of_others() -> None:
     assert {"a": 1010, "c": 1010} == lying(driver)
 
 
-def test_context_that_was_found_before_and_is_gone_says_that_older_ones_are() -> None:
+def test_eviction_of_a_found_context_implies_eviction_of_older_ones() -> None:
     driver = three_sessions()
     driver.submit("b2", "b", prompt=1100)
     first_token(driver, "b2", found=1000)
@@ -213,7 +213,7 @@ def test_context_that_was_found_before_and_is_gone_says_that_older_ones_are() ->
     assert {"c": 1110} == lying(driver)
 
 
-def test_call_that_goes_on_from_nothing_leaves_the_context_alone() -> None:
+def test_call_without_a_context_does_not_replace_the_stored_one() -> None:
     """A call for a title is charged with all of its prompt, and does not replace the context."""
     driver = a_core()
     driver.submit("a1", prompt=5000)
@@ -226,7 +226,7 @@ def test_call_that_goes_on_from_nothing_leaves_the_context_alone() -> None:
     assert {"a": 5010} == lying(driver)
 
 
-def test_attempt_whose_payload_never_came_leaves_nothing() -> None:
+def test_attempt_without_a_payload_leaves_no_context() -> None:
     """The output of an earlier attempt on another replica is in no cache here."""
     driver = a_core()
     driver.submit("a1", prompt=1000, output=50)

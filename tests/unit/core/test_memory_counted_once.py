@@ -73,7 +73,7 @@ def test_prompts_of_one_system_prompt_run_side_by_side(
     assert at_once == len(granted(pull(driver, caches=caches)))
 
 
-def test_what_was_not_found_in_the_cache_is_added_at_the_first_token(driver: CoreDriver) -> None:
+def test_cache_miss_is_added_at_the_first_token(driver: CoreDriver) -> None:
     """No further inference is admitted then; running ones continue."""
     for number in range(3):
         driver.handle(submission(f"q{number}", SYSTEM))
@@ -103,7 +103,7 @@ def test_choices_of_one_prompt_share_it_without_a_name(driver: CoreDriver) -> No
     assert 161 + 3 * 16 + 64 + 4 == replica.leases.context_tokens
 
 
-def test_prompt_that_outlasts_what_it_shares_with_is_forecast() -> None:
+def test_forecast_includes_a_prompt_that_outlives_its_shared_prefix() -> None:
     """Its prefix ends with it, and the forecast must give the time until there is room."""
     driver = CoreDriver(SchedulerCore(policy_options={"backfill": 8}))
     capacity = ReplicaCapacity(100_000, 16, 256, True)
@@ -136,7 +136,7 @@ def test_gauge_only_adds_to_what_is_shared(driver: CoreDriver) -> None:
     assert KV - 50 == replica.leasable_tokens
 
 
-def test_new_scheduler_counts_what_runs_as_the_old_one_did(driver: CoreDriver) -> None:
+def test_new_scheduler_counts_running_prefixes_as_the_old_one_did(driver: CoreDriver) -> None:
     """One lease has computed the prefix, two have found it; they are reported in any order."""
     for number in range(3):
         driver.handle(submission(f"q{number}", SYSTEM))

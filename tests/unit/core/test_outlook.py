@@ -31,13 +31,13 @@ def wait(driver: CoreDriver, name: str, cost: float = 155) -> None:
     driver.submit(f"{name}1", name)
 
 
-def test_every_reason_says_what_would_help() -> None:
+def test_every_reason_names_a_remedy() -> None:
     """Every reason names a remedy; the list is closed."""
     assert {*WHAT_WOULD_HELP} == {*Reason}
     assert all(WHAT_WOULD_HELP.values())
 
 
-def test_what_runs_is_running(driver: CoreDriver) -> None:
+def test_running_application_has_reason_running(driver: CoreDriver) -> None:
     """It waits for no resource, and has an expected end."""
     outlook = look(driver, "runs")
 
@@ -88,7 +88,7 @@ def serve_for_a_while(driver: CoreDriver, *, kv: int, seats: int) -> None:
         (1_000_000, 1, 10 * 0.5),
     ],
 )
-def test_service_ahead_takes_as_long_as_what_is_short_says(
+def test_service_ahead_is_timed_by_the_scarce_resource(
     kv: int, seats: int, expected_s: float
 ) -> None:
     """Small calls use little memory but a whole seat: each resource has its own rate."""
@@ -107,7 +107,7 @@ def test_service_ahead_takes_as_long_as_what_is_short_says(
     assert outlooks._served_within_s(ahead) == pytest.approx(expected_s, rel=0.1)
 
 
-def test_times_are_told_from_the_drivers_clock_and_not_from_the_last_event(
+def test_expected_times_count_from_the_drivers_clock(
     driver: CoreDriver,
 ) -> None:
     """Half a second after the last event the expected wait is half a second shorter."""
@@ -130,7 +130,7 @@ def test_service_ahead_counts_later_stages_of_those_with_smaller_tags(driver: Co
     assert 1_000 == look(driver).ahead_kv_token_time
 
 
-def test_closed_application_is_expected_to_need_what_waits_of_it_and_no_more(
+def test_closed_application_needs_only_its_waiting_inferences(
     driver: CoreDriver,
 ) -> None:
     """Its owner submits no more: the prediction adds no further service."""
@@ -141,7 +141,7 @@ def test_closed_application_is_expected_to_need_what_waits_of_it_and_no_more(
     assert 155 == look(driver).ahead_kv_token_time
 
 
-def test_service_ahead_counts_what_comes_of_those_that_only_run(driver: CoreDriver) -> None:
+def test_service_ahead_counts_later_stages_of_running_applications(driver: CoreDriver) -> None:
     """An application between its stages has no place in the queue, but precedes others."""
     before = CoreDriver()
     before.open("runs", 900)
@@ -165,7 +165,7 @@ def test_no_replica_is_the_reason_and_no_time_is_told() -> None:
     )
 
 
-def test_draining_replicas_are_none(driver: CoreDriver) -> None:
+def test_draining_replicas_do_not_count_as_available(driver: CoreDriver) -> None:
     """They accept no waiting inference."""
     wait(driver, "a")
     driver.pull(kv=25, draining=True)
@@ -173,7 +173,7 @@ def test_draining_replicas_are_none(driver: CoreDriver) -> None:
     assert Reason.REPLICA is look(driver).reason
 
 
-def test_application_of_which_nothing_is_asked_is_at_its_tools(driver: CoreDriver) -> None:
+def test_application_without_submitted_inferences_waits_for_its_tools(driver: CoreDriver) -> None:
     """It is its caller's turn: the service cannot help."""
     driver.open("a")
     outlook = look(driver)
@@ -191,7 +191,7 @@ def test_recovery_is_the_reason_while_grants_are_held(driver: CoreDriver) -> Non
     assert Reason.RECOVERY is look(driver).reason
 
 
-def test_what_holds_an_application_back_goes_before_its_turn(driver: CoreDriver) -> None:
+def test_reason_that_holds_an_application_back_precedes_its_turn(driver: CoreDriver) -> None:
     """A quota of a node is named with the node, as only its owner can raise it."""
     wait(driver, "a")
     driver.core.outlooks.held_by = lambda application: Held(Reason.QUOTA, "acme/search")
@@ -215,7 +215,7 @@ def test_guarantee_is_the_tag_and_the_bound_at_the_present_speed(driver: CoreDri
     assert look(driver).guaranteed_by_s == pytest.approx(expected)
 
 
-def test_policy_that_promises_nothing_guarantees_nothing() -> None:
+def test_policy_without_a_bound_gives_no_guarantee() -> None:
     """An unproven guarantee would be worse than none."""
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("runs", 155)
@@ -227,7 +227,7 @@ def test_policy_that_promises_nothing_guarantees_nothing() -> None:
     assert look(driver).expected_start_s is not None
 
 
-def test_behind_all_that_are_looked_at_the_position_is_the_least_and_no_time_is_told(
+def test_beyond_the_examined_applications_there_is_a_least_position_and_no_time(
     driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A walk over all applications would stop the scheduler; a part is not the whole."""
@@ -244,7 +244,7 @@ def test_behind_all_that_are_looked_at_the_position_is_the_least_and_no_time_is_
     assert not look(driver, "b1").is_position_least
 
 
-def test_starts_teach(driver: CoreDriver) -> None:
+def test_starts_calibrate_the_quantiles(driver: CoreDriver) -> None:
     """Each outcome calibrates the expectation given before."""
     wait(driver, "a")
     before = look(driver).expected_start_s

@@ -47,7 +47,7 @@ def test_replica_that_served_the_application_comes_before_a_freer_one() -> None:
     assert {"b": "r1"} == _ask(driver, "b", 10)
 
 
-def test_fan_out_spreads_while_nothing_of_it_is_finished() -> None:
+def test_fan_out_is_spread_until_its_first_inference_has_finished() -> None:
     """No replica has its prefix yet, and one replica alone would be slower for all of it."""
     driver = _pool(r0=1000, r1=1000)
     driver.open("a")
@@ -56,7 +56,7 @@ def test_fan_out_spreads_while_nothing_of_it_is_finished() -> None:
     assert ["r0", "r1", "r0", "r1"] == places
 
 
-def test_locality_makes_nobody_wait() -> None:
+def test_locality_delays_no_inference() -> None:
     """A replica without room is no candidate, even with the context; then both have served it."""
     driver = _pool(r0=100)
     driver.open("a")
@@ -110,7 +110,7 @@ def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
     assert {"b": "r1"} == _ask(driver, "b", 10)  # others go where a pull waits
 
 
-def test_replica_that_does_not_pull_in_time_gets_no_turn() -> None:
+def test_replica_without_a_recent_pull_gets_no_turn() -> None:
     """It may have stopped with its connection open."""
     driver = _pool()
     driver.pull("r0", connected=True)
@@ -193,7 +193,7 @@ def test_small_ones_go_to_replicas_that_could_never_hold_the_first() -> None:
     assert ["giant", "c", "d"] == granted(driver.handle(ev.InferenceCancelled("held")))
 
 
-def test_one_that_exceeds_every_replica_runs_alone_on_the_largest() -> None:
+def test_inference_too_large_for_every_replica_runs_alone_on_the_largest() -> None:
     """Otherwise it would wait for ever, and with it everything behind."""
     driver = _pool(small=100, large=1000)
     _ask(driver, "held", 900, 50)
@@ -242,7 +242,7 @@ def test_giant_waits_for_a_larger_replica_that_has_joined() -> None:
     assert {"giant": "large"} == _places(driver.pull("large", kv=1000))
 
 
-def test_replica_that_joins_is_given_what_waits() -> None:
+def test_joining_replica_gets_waiting_inferences() -> None:
     """A replica that drains keeps its running inferences and gets no new ones."""
     driver = _pool(r0=100)
     _ask(driver, "a", 60, 20)
@@ -257,7 +257,7 @@ def test_replica_that_joins_is_given_what_waits() -> None:
     assert ["c"] == granted(driver.pull("r0", finished={driver.lease_of("a"): 20}, kv=100))
 
 
-def test_what_a_lost_replica_ran_goes_to_the_others_in_its_order() -> None:
+def test_inferences_of_a_lost_replica_go_to_others_in_order() -> None:
     """They are first in line, before later inferences."""
     driver = _pool(r0=100)
     _ask(driver, "a", 60, 20)
@@ -374,7 +374,7 @@ def lined_up() -> CoreDriver:
     return driver
 
 
-def test_who_is_in_line_is_asked_again_of_replicas_that_have_changed(
+def test_waiting_inference_is_checked_again_against_changed_replicas(
     lined_up: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each report examines up to sixteen, for the reporting replica.
@@ -397,7 +397,7 @@ def test_who_is_in_line_is_asked_again_of_replicas_that_have_changed(
 
 
 @pytest.mark.parametrize(("free", "seats"), [(40, 256), (45, 1)])
-def test_who_is_in_line_starts_where_what_it_lacked_has_come_free(
+def test_waiting_inference_starts_where_missing_memory_or_seats_become_free(
     lined_up: CoreDriver, free: int, seats: int
 ) -> None:
     """A larger r1 has five unaccounted tokens, of an aborted call; or it has a free seat."""
@@ -405,14 +405,14 @@ def test_who_is_in_line_starts_where_what_it_lacked_has_come_free(
     assert ["x"] == granted(lined_up.pull("r1", None, kv=105, free=45))
 
 
-def test_who_is_in_line_starts_by_another_rule(lined_up: CoreDriver) -> None:
+def test_waiting_inference_starts_under_another_admission_rule(lined_up: CoreDriver) -> None:
     """By vLLM's rule: 60 and 35 and a token for each of the two."""
     options = (("backfill", "unlimited"),)
 
     assert ["x"] == granted(lined_up.handle(ev.PolicyChanged("fcfs", options, "prompt")))
 
 
-def test_who_is_in_line_starts_with_a_prompt_that_was_shorter(lined_up: CoreDriver) -> None:
+def test_waiting_inference_starts_when_its_prompt_was_shorter(lined_up: CoreDriver) -> None:
     """It ran on r0, which counted five tokens less, and was lost."""
     assert ["x"] == granted(lined_up.pull("r0", finished={lined_up.lease_of("short"): 20}, kv=100))
 

@@ -89,7 +89,7 @@ def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
         ("fcfs", 77),  # the grant
     ],
 )
-def test_engine_is_told_the_order(policy: str, priority: int) -> None:
+def test_grants_carry_the_order_as_engine_priority(policy: str, priority: int) -> None:
     """When KV overflows, the engine preempts the last in this order, not the last grant."""
     driver = CoreDriver(SchedulerCore(policy))
     driver.open("a", 10.5)
@@ -100,7 +100,7 @@ def test_engine_is_told_the_order(policy: str, priority: int) -> None:
 
 
 @pytest.mark.parametrize(("guard_iterations", "order"), [(0, ["a1", "b1"]), (10, ["b1", "a1"])])
-def test_whom_the_guard_let_pass_is_the_last_that_an_engine_stops(
+def test_inference_that_passed_by_the_guard_is_preempted_last(
     guard_iterations: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its tag it would be preempted first, just when it must not wait any more."""
@@ -242,7 +242,7 @@ def test_name_of_a_policy_of_the_lab_is_answered_with_its_import_path(name: str,
     assert SchedulerCore(path).ledger.policy.options == parse_options(path, {})
 
 
-def test_kinds_of_accounts_are_told_apart() -> None:
+def test_records_of_different_kinds_of_accounts_are_distinguished() -> None:
     """Records of one kind must not be read as those of another; the default is unchanged."""
     kinds = [
         PolicyOptions(clock=clock, fairness=fairness, accounts_cost=cost).accounts_kind
@@ -273,7 +273,7 @@ _CLIENT_POLICIES = [name for name in ALL if "unit" in parse_options(name, {}).ow
 
 
 @pytest.mark.parametrize("policy", ALL)
-def test_application_may_end_before_anything_of_it_is_granted(policy: str) -> None:
+def test_application_may_end_before_its_first_grant(policy: str) -> None:
     """A caller may give up before any grant, so a policy must not rely on one."""
     driver = CoreDriver(SchedulerCore(policy))
     driver.open("silent")
@@ -306,7 +306,7 @@ def test_inference_granted_under_another_policy_may_end_under_this_one(policy: s
 
 
 @pytest.mark.parametrize("policy", _CLIENT_POLICIES)
-def test_state_in_the_middle_is_taken_over_as_it_was(policy: str) -> None:
+def test_state_is_restored_unchanged_at_any_time(policy: str) -> None:
     """No field is lost before a submission, while it waits or while it runs."""
     driver = CoreDriver(SchedulerCore(policy))
     steps: list[Callable[[], object]] = [
@@ -461,7 +461,7 @@ def test_order_that_has_no_slack_is_refused(options: dict[str, object], needed: 
 @pytest.mark.parametrize(
     "name", [*POLICIES, *(option.name for option in COMMON), *OWN_OPTIONS, *COSTS]
 )
-def test_page_names_everything_there_is_to_choose(name: str) -> None:
+def test_page_names_every_policy_option_and_cost(name: str) -> None:
     """A policy, option or cost that is not on the page cannot be found."""
     assert f"`{name}`" in PAGE
 
@@ -475,7 +475,7 @@ def test_page_of_the_lab_names_its_policies_and_their_options(name: str) -> None
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
-def test_page_says_the_same_things_of_every_policy(policy: str) -> None:
+def test_page_has_the_same_headings_for_every_policy(policy: str) -> None:
     """Source, unit, charges, guarantee and departures make policies comparable."""
     sections = re.split(r"^### ", f"{PAGE}\n{LAB_PAGE}", flags=re.MULTILINE)
     (section,) = (text for text in sections if f"`{policy}`" in text.splitlines()[0])

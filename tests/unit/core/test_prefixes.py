@@ -28,7 +28,7 @@ def test_submission_carries_ten_bytes_for_each_and_64_more_at_most() -> None:
     assert len(encode(submission)) - len(encode(before)) <= 64
 
 
-def test_what_is_no_beginning_of_the_prompt_is_left_out() -> None:
+def test_invalid_prefixes_are_dropped() -> None:
     """Too long for the prompt, no longer than the one before, cut short, a fifth, or empty."""
     long = Prefix(LONGEST_PREFIX, b"l" * 7)
     four = [Prefix(n, b"a" * 7) for n in (1, 2, 3, 4)]
@@ -76,7 +76,7 @@ def test_beginning_that_is_named_later_lies_between() -> None:
     assert 64 == sum(node.held_tokens for node in beginnings)
 
 
-def test_lease_that_did_not_find_a_beginning_has_a_copy_of_it() -> None:
+def test_lease_that_missed_a_prefix_has_its_own_copy() -> None:
     """A lease that found every prefix uses one of the copies; its first token shows which."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):

@@ -56,7 +56,7 @@ def test_heads_are_the_first_of_each_client_in_order() -> None:
     assert [] == list(_queue().heads())
 
 
-def test_application_with_nothing_waiting_is_out() -> None:
+def test_application_without_waiting_inferences_is_not_returned() -> None:
     """Its heap entry is stale and must not be returned."""
     policy = StubPolicy()
     gone, other = application("a", 1), application("b", 2)
@@ -69,7 +69,7 @@ def test_application_with_nothing_waiting_is_out() -> None:
     assert ["a"] == policy.gone
 
 
-def test_client_with_nothing_waiting_has_left_before_anybody_asks() -> None:
+def test_client_without_waiting_inferences_has_left_before_the_next_lookup() -> None:
     """The policy must be notified before the client returns, to lift its counter if necessary."""
     policy = StubPolicy()
     gone = application("a", 1)
@@ -80,7 +80,7 @@ def test_client_with_nothing_waiting_has_left_before_anybody_asks() -> None:
     assert (["a"], False) == (policy.gone, queue.client_waits("a"))
 
 
-def test_key_is_asked_for_once_however_often_a_client_is_touched() -> None:
+def test_key_is_computed_once_per_event_for_each_client() -> None:
     """Below a tree node a key is expensive, and one event may update a client three times."""
     policy = StubPolicy()
     queue = _queue(policy, application("a", 1), application("b", 2))
@@ -158,7 +158,7 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
     assert (None, 0) == (queue.next_eligible(), len(queue))
 
 
-def test_one_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
+def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
     """Its client still waits: a policy must not handle it as gone."""
     policy = StubPolicy()
     first, second = application("a", 1), application("b", 2)
@@ -203,7 +203,7 @@ def test_requeued_inference_takes_its_old_place() -> None:
     assert expected == [waiting.request_id for waiting in made.waiting]
 
 
-def test_inference_that_was_taken_out_is_not_in_line() -> None:
+def test_removed_inference_is_not_in_line() -> None:
     """This holds also for the first in line."""
     made = application("a", 1, 2)
     first = made.waiting.first

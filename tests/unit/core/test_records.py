@@ -68,7 +68,7 @@ def test_values_are_read_as_they_are() -> None:
     assert (None, None) == (reader.integer_or_none("z"), reader.number_or_none("z"))
 
 
-def test_fields_nobody_reads_may_be_there() -> None:
+def test_unread_fields_are_allowed() -> None:
     """A record of a newer scheduler has more fields; errors give the path from the outermost."""
     record: dict[str, Any] = {"t": {"a": {"n": 1, "more": 2}, "b": {"n": "x"}}, "other": 1}
     reads = {"t": lambda r, name: r.table(name, lambda t, key: t.record(key, _NUMBER))}

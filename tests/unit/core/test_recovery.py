@@ -44,7 +44,7 @@ def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDri
     assert granted(new.pull("r0", {"1-1": 3})) == ["z"]
 
 
-def test_ends_alone_are_no_report_of_what_a_replica_runs(new: CoreDriver) -> None:
+def test_pull_with_only_ends_is_no_report_of_running_leases(new: CoreDriver) -> None:
     """It may be full; its next report shows that."""
     _resubmit(new, "z")
 
@@ -52,7 +52,7 @@ def test_ends_alone_are_no_report_of_what_a_replica_runs(new: CoreDriver) -> Non
     assert granted(new.pull("r0", {"1-1": 3})) == ["z"]
 
 
-def test_nothing_is_held_back_longer_than_three_seconds(new: CoreDriver) -> None:
+def test_grants_are_held_back_for_three_seconds_at_most(new: CoreDriver) -> None:
     """A replica that died with the scheduler never reports."""
     _resubmit(new, "z")
     new.pull("r9")
@@ -63,7 +63,7 @@ def test_nothing_is_held_back_longer_than_three_seconds(new: CoreDriver) -> None
     assert not new.core.recovery.holding
 
 
-def test_loss_of_the_last_silent_replica_lets_the_grants_go(new: CoreDriver) -> None:
+def test_loss_of_the_last_silent_replica_ends_the_hold(new: CoreDriver) -> None:
     """It is certain then that it will not report."""
     _resubmit(new, "z")
     new.pull("r9")
@@ -256,7 +256,7 @@ def test_cancelled_application_stops_its_claims(new: CoreDriver) -> None:
     assert granted(new.pull("r0", {"1-2": 6})) == []
 
 
-def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> None:
+def test_unknown_lease_of_this_epoch_is_not_adopted(new: CoreDriver) -> None:
     """After recovery an unknown lease of this epoch is late: the replica aborts it."""
     new.pull("r0")
     new.submit("fresh")

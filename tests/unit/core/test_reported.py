@@ -25,7 +25,7 @@ def _ask(core: CoreDriver, most: int | None = None, reserved: int = 0) -> list[s
     return found
 
 
-def test_report_is_given_work_only_if_it_asks(core: CoreDriver) -> None:
+def test_report_gets_grants_only_if_it_asks(core: CoreDriver) -> None:
     """A simulated replica between two boundaries must not get new arrivals."""
     core.submit("x")
 
@@ -49,7 +49,7 @@ def test_replica_asks_from_its_pull_to_the_answer_or_its_loss(core: CoreDriver) 
     assert [] == list(asking)
 
 
-def test_lease_that_a_report_does_not_name_goes_on(core: CoreDriver) -> None:
+def test_lease_omitted_from_a_report_continues(core: CoreDriver) -> None:
     """A pull that omits a lease has lost it; a report contains one lease or none."""
     for name in "xy":
         core.submit(name)
@@ -118,7 +118,7 @@ def test_place_is_the_same_whether_an_inference_waits_or_runs(core: CoreDriver) 
 
 
 @pytest.mark.parametrize(("admission", "expected"), [("peak", 1), ("prompt", 2)])
-def test_room_comes_after_so_many_iterations(admission: str, expected: int) -> None:
+def test_iterations_until_an_inference_fits(admission: str, expected: int) -> None:
     """M = 8, or 7: x (3 + 2) runs to 2. y (2 + 2): from 1 on it holds 3 beside 5 just before 2.
 
     By the prompt, M = 6: 3 + 2 + 1 + 1 = 7 does not fit before x has ended.
@@ -135,7 +135,7 @@ def test_room_comes_after_so_many_iterations(admission: str, expected: int) -> N
         core.core.iterations_until_fit("y", "r9")
 
 
-def test_room_that_is_reserved_is_none() -> None:
+def test_reserved_room_is_not_available() -> None:
     """M = 8 less 1 that a replica keeps free: x (3 + 2) has to end before y (2 + 2) starts."""
     core = CoreDriver(SchedulerCore("fcfs", admission="peak", timeouts=PATIENT))
     core.pull("r0", kv=8)
@@ -146,14 +146,14 @@ def test_room_that_is_reserved_is_none() -> None:
     assert [2, 1] == [core.core.iterations_until_fit("y", "r0", reserved) for reserved in (1, 0)]
 
 
-def test_no_iterations_until_what_fits_already(core: CoreDriver) -> None:
+def test_inference_that_fits_now_needs_zero_iterations(core: CoreDriver) -> None:
     """A replica whose pull is answered may still have room."""
     core.submit("x")
 
     assert 0 == core.core.iterations_until_fit("x", "r0")
 
 
-def test_lag_meter_tells_v_and_tags_of_its_own_clock() -> None:
+def test_lag_meter_uses_v_and_tags_of_its_own_clock() -> None:
     """The accounts have 1,000, the truth is 155: the ends under GPS use the truth."""
     core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))

@@ -36,7 +36,7 @@ def test_silent_replica_that_is_connected_is_not_lost(core: CoreDriver) -> None:
     assert core.core.state.replicas["r0"].is_silent
 
 
-def test_silent_replica_is_given_nothing_until_it_calls(core: CoreDriver) -> None:
+def test_silent_replica_gets_no_lease_until_it_pulls(core: CoreDriver) -> None:
     """Even if its pull is open, it would not read the grant."""
     core.open("a", 100)
     core.pull("r0", connected=True)
@@ -68,7 +68,7 @@ def test_replica_that_connects_anew_in_time_is_not_lost(core: CoreDriver) -> Non
     assert {"r0"} == core.core.state.replicas.keys()
 
 
-def test_lease_is_not_taken_back_from_a_replica_that_cannot_say_it_runs(core: CoreDriver) -> None:
+def test_lease_is_not_taken_back_from_a_silent_replica(core: CoreDriver) -> None:
     """The call that keeps it busy would block the next replica, and in the end all of them."""
     core.open("a", 100)
     core.submit("x")

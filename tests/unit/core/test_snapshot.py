@@ -53,7 +53,7 @@ def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]
     assert record == successor.record()
 
 
-def test_guard_goes_on_where_it_stood() -> None:
+def test_guard_continues_from_its_stored_state() -> None:
     """Level, debts, pace, and the shadow of each application, ended ones included."""
     driver = _filled(**GUARD)
     record = driver.record()
@@ -69,7 +69,7 @@ def test_guard_goes_on_where_it_stood() -> None:
             restore(core, record["clock"], record["applications"])
 
 
-def test_guard_knows_what_runs_under_leases_of_before() -> None:
+def test_guard_includes_inferences_running_under_earlier_leases() -> None:
     """It is not submitted to the queue again, but belongs to the stage."""
     driver = CoreDriver(SchedulerCore("justitia", GUARD, lease_prefix="1-"))
     driver.open("a", 300)
@@ -207,7 +207,7 @@ def test_damaged_tenant_is_named_by_the_record_that_carries_it(name: str) -> Non
         restore(core, record["clock"], record["applications"])
 
 
-def test_record_of_what_is_gone_is_none() -> None:
+def test_record_of_a_removed_application_is_none() -> None:
     driver = _filled()
 
     assert None is application_record(driver.core, "nobody")
@@ -254,7 +254,7 @@ def test_changed_applications_have_a_record_until_gps_is_done_with_them(
     save()
 
 
-def test_nothing_stored_restores_nothing() -> None:
+def test_empty_store_restores_an_empty_core() -> None:
     """This is the state of a model's first scheduler."""
     core = SchedulerCore()
     restore(core, None, {})
@@ -353,7 +353,7 @@ def test_rule_and_idle_time_outlive_the_scheduler() -> None:
     assert [("a", "expired")] == ended(successor.wait(1.0))
 
 
-def test_application_without_rule_and_idle_time_has_the_record_of_before() -> None:
+def test_application_without_rule_and_idle_time_has_the_old_record() -> None:
     """Earlier releases wrote and read this form: no rule, and the common idle time."""
     driver = CoreDriver()
     driver.open("a")
@@ -387,7 +387,7 @@ def test_grants_after_a_restart_come_after_those_before_it_in_the_engine() -> No
     assert (2, 3) == (last.priority, grant.priority)
 
 
-def test_what_another_policy_counted_is_not_taken_over() -> None:
+def test_counts_of_another_policy_are_not_restored() -> None:
     """After a restart under another policy the accounts continue, but not the counters."""
     old = CoreDriver(SchedulerCore("vtc"))
     old.open("a", 50)

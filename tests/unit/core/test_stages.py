@@ -52,7 +52,7 @@ def test_stage_opens_with_the_first_submission_after_an_end() -> None:
     assert [0, 0, 1, 1, 1, 2] == stages
 
 
-def test_next_tells_a_place_and_takes_none() -> None:
+def test_next_returns_a_stage_without_entering_it() -> None:
     """A submission that is refused for lack of room must not count for the fan-out."""
     position = StagePosition()
     position.submit()
@@ -64,7 +64,7 @@ def test_next_tells_a_place_and_takes_none() -> None:
     assert (1, 1) == position.next()
 
 
-def test_who_has_seen_more_moves_the_stage_on() -> None:
+def test_higher_stage_of_an_ingress_is_adopted() -> None:
     """An ingress may learn of an end before the scheduler; its stage is never too low."""
     position = StagePosition()
     position.submit()
@@ -86,7 +86,7 @@ def test_stages_end_somewhere() -> None:
     assert MAXIMUM_STAGES - 1 == position.submit(10**9)
 
 
-def test_end_tells_what_each_stage_took(core: CoreDriver) -> None:
+def test_end_of_an_application_reports_the_cost_of_each_stage(core: CoreDriver) -> None:
     """10·2 + 3 and 20·4 + 10 at first; then three choices of 4 + 2 tokens: 3·(4·2 + 3).
 
     The longest output was four tokens at first, then two in each choice; no time passed.
@@ -154,7 +154,7 @@ def test_gap_between_stages_that_overlap_is_none(core: CoreDriver) -> None:
     assert [(2, 0.0), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
 
 
-def test_gap_beside_a_stage_that_nobody_saw_is_not_known(core: CoreDriver) -> None:
+def test_gap_beside_an_unobserved_stage_is_unknown(core: CoreDriver) -> None:
     """An ingress submits to the third stage: earlier stages ran at another scheduler."""
     core.open("a", 500)
     core.submit("x", output=2)
@@ -187,7 +187,7 @@ def test_call_that_produced_nothing_ends_no_stage(core: CoreDriver) -> None:
     assert [(1, 5.0), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
 
 
-def test_what_produced_nothing_is_no_part_of_a_stage(core: CoreDriver) -> None:
+def test_inference_without_output_is_no_part_of_a_stage(core: CoreDriver) -> None:
     """A call given up while it waited must not be learned from; the stage stays."""
     core.open("a", 500)
     core.submit("x")
@@ -199,7 +199,7 @@ def test_what_produced_nothing_is_no_part_of_a_stage(core: CoreDriver) -> None:
     assert (StageServed(1, 1, 20, 4, 90, 4, 0.0),) == _stages(core.pull(finished={"1": 4}))
 
 
-def test_stages_are_not_told_if_a_scheduler_has_not_seen_all(core: CoreDriver) -> None:
+def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDriver) -> None:
     """Half an application would teach that the class is half as large."""
     core.open("a", 500)
     core.submit("x")
@@ -210,7 +210,7 @@ def test_stages_are_not_told_if_a_scheduler_has_not_seen_all(core: CoreDriver) -
     assert () == _stages(core.handle(ev.ApplicationClosed("a")))
 
 
-def test_stages_are_not_told_of_what_was_submitted_before(core: CoreDriver) -> None:
+def test_stages_are_not_reported_for_inferences_submitted_before(core: CoreDriver) -> None:
     """This also holds if the state was lost, and an ingress opens the application again."""
     core.open("a", 500)
     core.submit("x", resubmitted=True)

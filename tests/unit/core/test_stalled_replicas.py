@@ -20,7 +20,7 @@ def test_leases_of_a_stalled_replica_go_on_elsewhere(core: CoreDriver) -> None:
     assert {"r1"} == {lease.replica_id for lease in core.core.state.leases.values()}
 
 
-def test_stalled_replica_is_given_nothing_until_it_makes_steps(core: CoreDriver) -> None:
+def test_stalled_replica_gets_no_lease_until_it_makes_progress(core: CoreDriver) -> None:
     """It continues to pull like a replica with free capacity."""
     core.open("a", 100)
     core.pull("r0", stalled=True)
@@ -60,7 +60,7 @@ def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
     assert ["x"] == granted(core.pull("r1"))
 
 
-def test_end_that_is_told_with_the_stall_counts(core: CoreDriver) -> None:
+def test_end_reported_with_the_stall_counts(core: CoreDriver) -> None:
     """Its last token was made before."""
     core.open("a", 100)
     core.submit("x")

@@ -31,7 +31,7 @@ def fill(driver: CoreDriver, tenant: str, count: int = 20) -> int:
     return driver.core.state.open_applications.count_of(tenant)
 
 
-def test_tenant_that_takes_all_it_can_leaves_room_for_others(small: CoreDriver) -> None:
+def test_greedy_tenant_leaves_room_for_others(small: CoreDriver) -> None:
     """A caller that never closes its applications must not block the service for others.
 
     Of ten, t may have n with n < 4 * (10 - n) before the last: 8. Then u may have 1 with 1 <= 4 *
@@ -42,7 +42,7 @@ def test_tenant_that_takes_all_it_can_leaves_room_for_others(small: CoreDriver) 
     assert 0 == fill(small, "v")
 
 
-def test_tenants_that_hold_on_to_all_they_can_leave_each_other_the_same() -> None:
+def test_greedy_tenants_have_equal_shares() -> None:
     """With k of them, 1/(4k + 1) of the limit stays free: of 900 and two of them 100."""
     quota = TenantQuota(900)
     for _ in range(900):
@@ -79,7 +79,7 @@ def test_full_quota_waits_for_whatever_ends() -> None:
     assert 3 == quota.shortfall("u")
 
 
-def test_no_limit_takes_all() -> None:
+def test_without_a_limit_everything_is_admitted() -> None:
     """Simulators hold whole workloads."""
     quota = TenantQuota()
     for _ in range(1_000):
@@ -88,7 +88,7 @@ def test_no_limit_takes_all() -> None:
     assert quota.admits("t")
 
 
-def test_application_that_is_not_opened_is_told_and_leaves_nothing(small: CoreDriver) -> None:
+def test_refused_application_is_reported_and_leaves_no_state(small: CoreDriver) -> None:
     """The ingress that opened it keeps it until an end is reported, which never happens."""
     fill(small, "t")
     actions = small.open("late", tenant="t")
@@ -113,7 +113,7 @@ def test_inference_of_an_application_that_was_not_opened_may_come_back(small: Co
     assert [Refuse("q", "i0", Refusal.UNKNOWN_APPLICATION)] == unknown
 
 
-def test_room_that_is_given_back_is_taken_again(small: CoreDriver) -> None:
+def test_freed_places_are_used_again(small: CoreDriver) -> None:
     """Otherwise the limit would close the service for good."""
     fill(small, "t")
     small.open("late", tenant="t")
@@ -133,7 +133,7 @@ def test_idle_applications_make_room_when_they_end_by_themselves(small: CoreDriv
     assert 8 == fill(small, "again")
 
 
-def test_full_queue_refuses_what_is_new_and_keeps_what_waits(small: CoreDriver) -> None:
+def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(small: CoreDriver) -> None:
     """Admitted inferences are not dropped for later ones."""
     small.open("a", tenant="t")
     for i in range(8):
@@ -155,7 +155,7 @@ def test_other_tenant_is_still_served_when_one_fills_the_queue(small: CoreDriver
     assert [] == small.submit("mine", "b")
 
 
-def test_what_ends_makes_room_in_the_queue(small: CoreDriver) -> None:
+def test_ended_inference_makes_room_in_the_queue(small: CoreDriver) -> None:
     """Running inferences count too: each end is subtracted once."""
     small.open("a", tenant="t")
     for i in range(8):
@@ -169,7 +169,7 @@ def test_what_ends_makes_room_in_the_queue(small: CoreDriver) -> None:
     assert Refusal.QUEUE_FULL == refused.reason
 
 
-def test_what_an_earlier_scheduler_took_is_never_refused(small: CoreDriver) -> None:
+def test_inference_admitted_by_an_earlier_scheduler_is_never_refused(small: CoreDriver) -> None:
     """A lowered limit or changed shares must not drop waiting inferences."""
     fill(small, "t")
     arrival = ev.ApplicationArrived("known", "class", "t", 1, 100, "i0", resubmitted=True)
@@ -193,7 +193,7 @@ def test_restored_applications_count() -> None:
     assert 1 == driver.core.state.open_applications.total
 
 
-def test_due_comes_in_order_of_time_and_then_of_setting() -> None:
+def test_due_names_are_in_order_of_time_and_then_of_insertion() -> None:
     """Replays must see expirations in the same order."""
     deadlines = Deadlines()
     deadlines.set(2.0, DeadlineKind.REPLICA, "z")
@@ -211,7 +211,7 @@ def test_due_comes_in_order_of_time_and_then_of_setting() -> None:
     assert deadlines.next() == 3.0
 
 
-def test_what_is_set_meanwhile_for_now_is_due_too() -> None:
+def test_deadline_set_for_now_during_iteration_is_due_too() -> None:
     """A deadline may renew itself while the due ones are taken; a later one stays."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.LEASE, "a")
@@ -254,7 +254,7 @@ def test_setting_for_earlier_wakes_then_and_not_again() -> None:
     assert [] == list(deadlines.due(9.0))
 
 
-def test_one_name_may_wait_for_two_things() -> None:
+def test_one_name_may_have_two_deadlines() -> None:
     """An application may expire and, restored, not return: these are separate deadlines."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.RETURN, "a")
@@ -263,7 +263,7 @@ def test_one_name_may_wait_for_two_things() -> None:
     assert [(DeadlineKind.RETURN, "a"), (DeadlineKind.APPLICATION, "a")] == list(deadlines.due(2.0))
 
 
-def test_what_is_set_for_never_is_not_due_and_forgets_what_was_set() -> None:
+def test_infinite_deadline_is_never_due_and_replaces_an_earlier_one() -> None:
     """A simulator's replicas never time out, and must not fill the heap."""
     deadlines = Deadlines()
     deadlines.set(float("inf"), DeadlineKind.REPLICA, "a")
@@ -274,7 +274,7 @@ def test_what_is_set_for_never_is_not_due_and_forgets_what_was_set() -> None:
     assert [] == list(deadlines.due(5.0))
 
 
-def test_places_that_are_kept_count_as_taken() -> None:
+def test_reserved_places_count_as_taken() -> None:
     """Ten places, six taken: with two reserved for its own callers, t's eight are used up."""
     quota = TenantQuota(10)
     for _ in range(6):
@@ -286,7 +286,7 @@ def test_places_that_are_kept_count_as_taken() -> None:
     assert [-1, 0, 1] == [quota.shortfall("t", (n, n)) for n in range(3)]
 
 
-def test_caller_who_waited_goes_before_those_who_come_for_the_first_time() -> None:
+def test_refused_caller_is_admitted_before_a_new_one() -> None:
     """A freed place is reserved for the caller that was refused; a new caller waits."""
     state = State(Timeouts(), known_inferences=TenantQuota(10))
     while state.admits_inference("t", is_retry=False):
@@ -304,7 +304,7 @@ def test_caller_who_waited_goes_before_those_who_come_for_the_first_time() -> No
     assert TenantQuota().admits("t")
 
 
-def test_a_quarter_of_a_limit_is_kept_at_most() -> None:
+def test_at_most_a_quarter_of_a_limit_is_reserved_for_refused_callers() -> None:
     """Refused callers that never return keep out others only briefly and partly."""
     state = State(Timeouts(), known_inferences=TenantQuota(100))
     for _ in range(1_000):

@@ -111,7 +111,7 @@ def _core(deaths_allowed: int = 2, prefix: str = "") -> SchedulerCore:
     )
 
 
-def test_suspects_of_a_death_run_on_an_engine_each_and_the_others_where_they_like() -> None:
+def test_each_suspect_runs_on_its_own_engine_and_others_anywhere() -> None:
     fleet = Fleet(1)
     fleet.submit("a", "b", "c")
     for _ in range(2):
@@ -125,7 +125,7 @@ def test_suspects_of_a_death_run_on_an_engine_each_and_the_others_where_they_lik
     assert ["c"] == [name for name in "abcxy" if name in fleet.driver.waiting(name)]
 
 
-def test_killer_is_refused_after_two_deaths_and_all_others_end_whole() -> None:
+def test_killer_is_refused_after_two_deaths_and_the_others_finish() -> None:
     fleet = Fleet(4)
     innocent = [f"s{k}" for k in range(10)]
     fleet.submit(*innocent, "poison")
@@ -261,7 +261,7 @@ def test_killer_that_comes_again_under_another_id_brings_no_blame_on_others(gone
     assert [("again", _KILLER)] == fleet.refused
 
 
-def test_call_like_one_that_has_ended_whole_saves_no_killer() -> None:
+def test_completed_equal_call_does_not_clear_a_killer() -> None:
     fleet = Fleet(1)
     fleet.submit("poison", "a")
     fleet.die("r0")
@@ -346,7 +346,7 @@ def test_death_that_is_reported_twice_counts_once() -> None:
     assert {"r1": ["a"]} == fleet.on()
 
 
-def test_suspects_that_fit_nowhere_are_passed_by_however_many_others() -> None:
+def test_suspects_that_fit_nowhere_may_be_passed_by_others() -> None:
     """At most 16 applications that wait for memory are passed in a search."""
     fleet = Fleet(1)
     fleet.submit(*(f"s{k}" for k in range(40)))
@@ -377,7 +377,7 @@ def test_suspect_whose_ingress_is_silent_keeps_nothing_else_from_the_engines() -
     assert {"r1": ["x"]} == fleet.on()
 
 
-def test_suspect_keeps_its_place_and_nothing_else_of_its_application_waits_for_it() -> None:
+def test_suspect_keeps_its_place_without_delaying_its_application() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.driver.open("b")
@@ -393,7 +393,7 @@ def test_suspect_keeps_its_place_and_nothing_else_of_its_application_waits_for_i
     assert {"r1": ["b1", "b2"]} == fleet.on()
 
 
-def test_suspect_is_leased_where_least_runs_and_others_where_none_is() -> None:
+def test_suspect_runs_on_the_emptiest_replica_and_others_without_suspects() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.start()
@@ -568,7 +568,7 @@ def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
     assert [("hanger", _KILLER)] == refused(actions)
 
 
-def test_engine_that_goes_on_clears_what_was_suspected_of_its_stall() -> None:
+def test_engine_that_continues_clears_the_suspects_of_its_stall() -> None:
     """One of its steps took long, which may happen elsewhere too."""
     driver = CoreDriver(_core(2, ""))
     driver.open("slow")
@@ -619,9 +619,7 @@ def test_process_of_a_replica_that_crashes_counts_as_its_engine() -> None:
     )
 
 
-def test_crash_that_is_heard_of_after_the_lost_connections_parts_what_runs_elsewhere_by_then() -> (
-    None
-):
+def test_crash_reported_after_lost_connections_separates_the_requeued_suspects() -> None:
     """An ingress notices the end of a process at once, and its calls are leased again."""
     fleet = Fleet(1)
     fleet.submit("poison", "a", "b")
@@ -655,7 +653,7 @@ def test_suspect_that_runs_elsewhere_when_the_crash_is_heard_of_is_cleared_in_ti
     assert 0 == fleet.driver.core.suspects.open_count
 
 
-def test_connection_that_was_lost_before_the_last_pull_has_nothing_to_do_with_a_crash() -> None:
+def test_connection_lost_before_the_last_pull_is_unrelated_to_a_crash() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.start()
@@ -675,7 +673,7 @@ def test_crash_of_a_replica_that_is_not_known_changes_nothing() -> None:
     assert 0 == len(fleet.driver.core.suspects.known)
 
 
-def test_killer_that_runs_elsewhere_by_now_is_stopped_there() -> None:
+def test_killer_that_runs_on_another_replica_is_aborted_there() -> None:
     """Its ingress lost the connection before the crash of the process was reported."""
     fleet = Fleet(1)
     fleet.submit("poison")

@@ -27,9 +27,7 @@ def _shares(lends: float = 0.0, tree: TenantTree | None = None, most: float = 1.
 
 
 @pytest.mark.parametrize(("lends", "is_refused"), [(0.0, True), (0.5, False), (1.0, False)])
-def test_guaranteed_share_is_kept_from_other_tiers_as_far_as_it_is_not_lent(
-    lends: float, is_refused: bool
-) -> None:
+def test_unlent_part_of_a_tiers_share_is_reserved(lends: float, is_refused: bool) -> None:
     """40, 20 and 0 of 100 are reserved; flex holds 50 and needs 20 more, of any tenant."""
     shares = _shares(lends)
     shares.hold("f", "acme", 50, "flex")
@@ -38,7 +36,7 @@ def test_guaranteed_share_is_kept_from_other_tiers_as_far_as_it_is_not_lent(
     assert not shares.tier_refuses("priority", 50, 100)
 
 
-def test_what_a_tier_holds_of_its_share_is_kept_no_more() -> None:
+def test_held_part_of_a_tiers_share_is_not_reserved() -> None:
     """With 30 held of 40, 10 are reserved; and 40 again after its end."""
     shares = _shares()
     shares.hold("p", "acme", 30, "priority")
@@ -84,7 +82,7 @@ def test_tier_holds_at_most_its_most() -> None:
     )
 
 
-def test_what_tenants_and_what_tiers_keep_is_kept_for_both() -> None:
+def test_reservations_of_tenants_and_tiers_add_up() -> None:
     """An application that is neither acme's (30 of 100) nor of the tier (40) holds 30 at most."""
     tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.3, lends=0.0))})
     shares = _shares(tree=tree)
@@ -137,7 +135,7 @@ def test_tier_is_reached_behind_any_number_of_another(
     assert 3 == len(names)  # two of flex, 60 tokens, leave the reserved 40
 
 
-def test_memory_that_comes_free_goes_to_the_tier_again() -> None:
+def test_freed_memory_is_granted_to_the_same_tier_again() -> None:
     """As each of flex ends the next one of flex starts, within the unreserved memory."""
     driver = _driver("justitia", {"fairness": "tenant"}, flex=5)
     driver.pull(kv=100)
@@ -155,7 +153,7 @@ def test_changed_tiers_are_in_force_at_once() -> None:
     assert 1 == len(granted(driver.handle(ev.TenantsChanged(TenantTree(), TIERS))))
 
 
-def test_outlook_names_the_tier_of_who_is_held_back_by_it() -> None:
+def test_outlook_names_the_tier_that_holds_an_application_back() -> None:
     """There is free memory, but not for its tier; it does not wait for its turn."""
     driver = _driver("justitia", {}, flex=3)
     driver.handle(ev.ApplicationCancelled("p"))

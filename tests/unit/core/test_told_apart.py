@@ -5,7 +5,7 @@ from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
 
 
-def test_half_of_the_places_is_for_those_below_one_node() -> None:
+def test_half_of_the_places_may_be_used_below_one_node() -> None:
     """Further names count for the node, and others still have places."""
     told = ToldApart(6, "other")
     names = [told.name_of(f"acme/{k}") for k in range(10)]
@@ -17,7 +17,7 @@ def test_half_of_the_places_is_for_those_below_one_node() -> None:
     assert ["acme/1", "acme", "other"] == [told.name_of(n) for n in ("acme/1", "acme/x", "gamma")]
 
 
-def test_flood_of_names_leaves_others_their_usage() -> None:
+def test_flood_of_tenant_names_keeps_the_usage_of_others() -> None:
     """The use of acme under 20,000 names is acme's; that of beta is beta's."""
     book, counters = UsageBook(), Counters()
     for number in range(20_000):

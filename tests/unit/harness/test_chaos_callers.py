@@ -62,7 +62,7 @@ def test_unary_and_streamed_answers_are_read_alike() -> None:
         ((chunk("w1 "), chunk("w2 ", "length", "cmpl-9-9"), USAGE), "the id of the answer changed"),
     ],
 )
-def test_flaw_of_a_stream_is_told(events: tuple[dict[str, Any], ...], flaw: str) -> None:
+def test_flaw_of_a_stream_is_reported(events: tuple[dict[str, Any], ...], flaw: str) -> None:
     """The text may be right by luck."""
     _, flaws = joined(*events)
 
@@ -81,7 +81,7 @@ def test_flaw_of_a_stream_is_told(events: tuple[dict[str, Any], ...], flaw: str)
         (replace(RIGHT, output_tokens=4), "output_tokens: 4 in place of 2"),
     ],
 )
-def test_difference_is_told_without_the_text(found: Answer, told: str) -> None:
+def test_difference_is_reported_without_the_text(found: Answer, told: str) -> None:
     """A missing chunk, a repeated one, and wrong usage are all wrong answers."""
     assert difference(RIGHT, found).startswith(told)
     assert "w1" not in difference(RIGHT, found)
@@ -213,7 +213,7 @@ async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
     assert () == records.calls[-1].flaws
 
 
-async def test_caller_that_leaves_comes_back_with_another_call() -> None:
+async def test_leaving_caller_returns_with_another_call() -> None:
     """It received no answer, and nothing broke."""
     service, records = FakeService(None, ANSWER), RunRecords()
     callers = Callers(service, service, records, again_after_s=0.0)
@@ -225,7 +225,7 @@ async def test_caller_that_leaves_comes_back_with_another_call() -> None:
     assert [Ending.LEFT, Ending.ANSWERED] == [call.ending for call in records.calls]
 
 
-async def test_caller_that_stalls_reads_nothing_until_it_goes_on() -> None:
+async def test_stalled_caller_reads_nothing_until_it_continues() -> None:
     """A slow reader that did read all would test nothing."""
     service = FakeService([chunk("w1 "), chunk("w2 ", "length"), USAGE, b"[DONE]"])
     records = RunRecords()

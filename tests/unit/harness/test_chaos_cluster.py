@@ -66,7 +66,7 @@ BEFORE = ResourceCount(
         ),
     ],
 )
-def test_what_is_left_over_is_told(after: dict[str, Any], told: list[str]) -> None:
+def test_leaks_are_reported(after: dict[str, Any], told: list[str]) -> None:
     """An idle cluster has no more of any resource than before the run."""
     assert told == leaks(BEFORE, replace(BEFORE, **after))
 
@@ -92,13 +92,13 @@ class Titled:
         ("ray::IDLE", IDLE_WORKER),
     ],
 )
-def test_role_is_that_of_the_process_whatever_it_does(title: str, role: str) -> None:
+def test_role_is_independent_of_the_present_activity(title: str, role: str) -> None:
     """One role under two names would look like a new process."""
     assert role == role_of(Titled(title), 1)
     assert "scheduler" == role_of(Titled(title), 7)
 
 
-def test_arguments_change_what_they_name_and_keep_the_rest_of_the_file() -> None:
+def test_engine_arguments_change_only_their_own_settings() -> None:
     """An engine without the file's other settings would not be the deployed one."""
     file = Path("deployments/local-cpu.yaml")
     before, after = (read_serve_config(file)["applications"][0]["args"] for _ in range(2))

@@ -136,7 +136,7 @@ LOST = "ResponseError: 500: the replica was lost"
         ),
     ],
 )
-def test_what_must_not_be_is_counted_and_told(
+def test_violations_are_counted_and_reported(
     found: str, told: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
     """A count that cannot be other than 0 shows nothing."""
@@ -185,7 +185,7 @@ def measured(tags: list[int], *windows: FaultWindow) -> OrderMeasure:
     return measure_order(*served(tags), windows)
 
 
-def test_order_that_is_kept_and_one_that_is_shuffled_are_told_apart() -> None:
+def test_kept_order_and_shuffled_order_are_distinguished() -> None:
     """Each grant is compared with all that waited: n(n-1)/2 pairs, and those of the first."""
     found = measured(list(range(MANY)))
 
@@ -199,7 +199,7 @@ def test_order_that_is_kept_and_one_that_is_shuffled_are_told_apart() -> None:
     assert inversions == len(measured(tags).unexplained)
 
 
-def test_exchange_is_named_unless_a_fault_at_that_time_explains_it() -> None:
+def test_exchanged_grants_are_reported_unless_a_fault_explains_them() -> None:
     """Its first grant may have been in its turn, and have been lost with the replica."""
     early, killed = (FaultWindow(FaultKind.REPLICA_KILLED, at, at + 1.0) for at in (1.0, 7.0))
 
@@ -212,7 +212,7 @@ def test_exchange_is_named_unless_a_fault_at_that_time_explains_it() -> None:
         assert (1, ()) == (explained.inverted, explained.unexplained)
 
 
-def test_what_came_later_did_not_wait() -> None:
+def test_later_call_was_not_passed() -> None:
     """A later call with a smaller tag was not passed."""
     runs, calls = served([5])
     calls.append(call("late.0", 4.5))
@@ -244,7 +244,7 @@ def test_order_is_kept_by_each_scheduler_by_itself() -> None:
     ).unexplained
 
 
-def test_nothing_is_judged_while_submissions_are_held_up() -> None:
+def test_order_is_not_checked_while_submissions_are_delayed() -> None:
     """The scheduler cannot order submissions that have not reached it."""
     found = measured([1, 3, 2, 4], FaultWindow(FaultKind.SCHEDULER_STOPPED, 3.0, 4.5))
 

@@ -69,7 +69,7 @@ LOAD = draw_load(1, 200, 1_000, 33)
 INFERENCES = [inference for planned in LOAD for inference in planned.inferences]
 
 
-def test_load_has_as_much_as_was_asked_for_in_all_forms() -> None:
+def test_load_has_the_requested_size_in_all_forms() -> None:
     """Counts of lost inferences need the load; each form may break by itself."""
     assert (200, 1_000) == (len(LOAD), len(INFERENCES))
     assert 1_000 == len({inference.name for inference in INFERENCES})

@@ -51,7 +51,7 @@ def test_late_node_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPa
     assert 2 == started(monkeypatch, late=2)
 
 
-def test_machine_that_is_too_slow_is_told_by_rays_own_error(
+def test_too_slow_machine_raises_the_error_of_ray(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The wait is bounded, and other errors are raised at once."""

@@ -83,7 +83,7 @@ def test_work_that_is_served_without_a_rise_is_no_reaction() -> None:
     assert [] == reaction_times(readings, 100)
 
 
-def test_figures_are_hours_shares_and_nothing_where_nothing_was() -> None:
+def test_figures_of_a_run_and_none_without_a_reaction() -> None:
     """A fixed size has no reaction."""
     run = ScaledRun(RunResult(), 7_200.0, [reading(0.0, 2, 300), reading(1.0, 2, 100)])
 

@@ -65,7 +65,7 @@ def test_window_leaves_the_crowd_as_it_was(policy: str) -> None:
     assert set(KINDS) == {kind for kind, timed in load.timings.items() if timed.elapsed_ns}
 
 
-def test_decisions_of_an_event_are_what_it_brought() -> None:
+def test_decisions_per_event_count_its_inferences() -> None:
     """The target is per decision: a missing one in the count would make the others look slow."""
     load = built()
     load.run(steps=1, completions=3)

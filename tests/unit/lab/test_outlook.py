@@ -14,7 +14,7 @@ def told(at: float, started_s: float, waited_s: float = 0.0, of: str = "c") -> T
     return Told("a", of, at, waited_s, True, Quantiles(1, 2, 3), started_s)
 
 
-def test_score_counts_what_falls_between_and_prices_what_does_not() -> None:
+def test_score_counts_hits_between_quantiles_and_prices_misses() -> None:
     """Starts at p10 and p90 count as between; each quantile is scored on its side."""
     said = Quantiles(1.0, 2.0, 3.0)
     found = score([(said, 1.0), (said, 3.0), (said, 0.0), (said, 13.0)])
@@ -27,7 +27,7 @@ def test_score_counts_what_falls_between_and_prices_what_does_not() -> None:
     assert found.median_error_s == 1.5
 
 
-def test_last_hour_knows_nothing_that_came_later() -> None:
+def test_last_hour_uses_no_later_outcome() -> None:
     """A baseline must not use later outcomes."""
     tellings = [told(float(n), 100.0) for n in range(10)] + [told(50.0, 1.0)]
 
@@ -46,7 +46,7 @@ def test_last_hour_is_of_the_class_and_of_those_that_waited_as_long() -> None:
     assert third == (1.0, 1.0, 1.0)
 
 
-def test_small_run_is_told_and_comes_true() -> None:
+def test_small_run_has_accurate_forecasts() -> None:
     """Applications compete for the memory of three calls: all start, most as forecast."""
     load = [
         WorkloadApplication(f"a{n}", "c", n * 0.6, (WorkloadInference("0", 60, 40 + n % 5 * 20),))

@@ -38,7 +38,7 @@ def _told(**ends: Seconds) -> ToldVtc:
     return told
 
 
-def test_deadlines_are_the_ends_that_it_is_told() -> None:
+def test_deadlines_are_the_given_end_times() -> None:
     """The shadow's own deadline, available as soon as service is measured, is not used."""
     told = _told(n1=50.0)
     told.pace.kv_per_s = 100.0
@@ -89,7 +89,7 @@ def _ends(run: RunResult) -> dict[ApplicationId, Seconds]:
     return {name: end for name, end in ends.items() if end is not None}
 
 
-def test_application_told_to_be_late_goes_first() -> None:
+def test_application_with_an_early_end_under_vtc_goes_first() -> None:
     """It is the largest of ten that compete for the memory of two calls; by size it is last."""
     load = [_fan("large", 0.0, 4, 100), *(_fan(f"s{n}", 0.0, 2, 60) for n in range(9))]
     run = partial(
@@ -101,7 +101,7 @@ def test_application_told_to_be_late_goes_first() -> None:
     assert "large" == min(at_once, key=at_once.__getitem__)
 
 
-def test_told_guard_does_otherwise_where_the_foretelling_is_off() -> None:
+def test_told_guard_differs_where_the_prediction_is_wrong() -> None:
     """A shadow cannot predict the end of a chain before its later stages are known."""
     load = [_fan(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
     load += [_chain(f"c{n}", n * 2.0, 3, 100) for n in range(5)]

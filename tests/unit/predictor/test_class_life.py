@@ -31,7 +31,7 @@ def test_history_is_bounded() -> None:
     assert ([5.0, 7.0], 2, 4) == (costs(history.usable()), history.usable_count, history.valid)
 
 
-def test_change_leaves_out_what_was_before() -> None:
+def test_change_drops_samples_from_before_it() -> None:
     """A few older samples stay, because the start of the change is known only roughly."""
     history = history_of(range(1, 21))
     history.note_change(since=4)
@@ -41,7 +41,7 @@ def test_change_leaves_out_what_was_before() -> None:
     assert [17.0, 18.0, 19.0, 20.0] == costs(history.latest(4))
 
 
-def test_what_comes_after_a_change_counts() -> None:
+def test_samples_after_a_change_count() -> None:
     """The count is updated by every sample that is added or dropped."""
     history = history_of(range(1, 21), bound=10)
     history.note_change(since=1)
@@ -52,7 +52,7 @@ def test_what_comes_after_a_change_counts() -> None:
     assert 10 == history.usable_count
 
 
-def test_restored_history_goes_on() -> None:
+def test_restored_history_continues() -> None:
     """As many samples are in use as before, if that many exist."""
     history = ClassHistory(5)
     history.restore([sample_of(1, float(cost)) for cost in range(1, 9)], valid=3)
@@ -93,7 +93,7 @@ def test_equal_errors_never_alarm() -> None:
 
 
 @pytest.mark.parametrize("shift", [1.0, -1.0, 2.0])
-def test_change_is_seen_soon_and_where_it_began(shift: float) -> None:
+def test_change_is_detected_soon_with_its_start(shift: float) -> None:
     """Two standard deviations, up or down, are detected within a few dozen samples."""
     seen, places = 0, []
     for run in range(40):
@@ -120,7 +120,7 @@ def test_one_enormous_error_is_no_change() -> None:
     assert [test.add_error(value) for value in (50.0, 0.1, 0.1)] == [None] * 3
 
 
-def test_after_an_alarm_it_begins_anew() -> None:
+def test_drift_test_restarts_after_an_alarm() -> None:
     """The new errors become the reference."""
     test = ChangeTest()
     for _ in range(30):

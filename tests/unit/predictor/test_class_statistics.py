@@ -9,7 +9,7 @@ from tests.unit.predictor.builders import features_for, form_of
 
 
 @pytest.mark.parametrize("known", [[], [(form_of(100, 100), 1.0)]])
-def test_too_little_known_is_no_guess(known: list[tuple[InputForm, float]]) -> None:
+def test_too_few_samples_give_no_estimate(known: list[tuple[InputForm, float]]) -> None:
     """There is only the prior; two samples describe two inputs, not a class."""
     assert cost_among_neighbours(features_for(100), 10.0, known) is None
 

@@ -42,7 +42,7 @@ def test_pinball_loss_counts_each_side_by_its_share() -> None:
     )
 
 
-def test_class_of_one_cost_is_neither_won_nor_lost() -> None:
+def test_class_of_equal_costs_is_neither_won_nor_lost() -> None:
     """Where the class's quantiles lose nothing but rounding, every miss loses more."""
     same = [class_quantiles([7.0] * 9)] * 3
     assert 1.0 == pinball_ratio(0.0, pinball_loss(same, [7.0] * 3))

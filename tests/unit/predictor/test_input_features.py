@@ -70,7 +70,7 @@ def test_odd_inputs_have_features_within_bounds(name: str) -> None:
     assert features == InputFeatures.from_dict(json.loads(json.dumps(features.to_dict())))
 
 
-def test_words_of_an_enormous_input_are_those_of_what_is_read() -> None:
+def test_words_of_an_enormous_input_come_from_its_beginning() -> None:
     """The ingress computes features: an input of 1 MB must not delay other requests."""
     enormous = "lorem ipsum dolor. " * 50_000
 

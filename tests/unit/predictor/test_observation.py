@@ -21,7 +21,7 @@ from tests.unit.observability.recording_backend import ENDED
         (Outcome.CANCELLED, "codex", False),
     ],
 )
-def test_application_that_nobody_closes_ends_by_being_idle(
+def test_unclosed_application_ends_when_idle(
     outcome: Outcome, recognized_by: str, lesson: bool
 ) -> None:
     """Otherwise a class that is never closed would have no observations.

@@ -126,7 +126,7 @@ def test_worse_model_does_not_take_over_and_the_outcome_is_kept() -> None:
     assert 100.0 == pytest.approx(predictor.estimate("EV", 1, 1, features_for(99)).kv_token_time)
 
 
-def test_record_of_a_version_says_how_it_came() -> None:
+def test_record_of_a_version_contains_its_origin() -> None:
     """`justitia predictor list` shows it."""
     predictor = LearningPredictor()
     teach(predictor, 10)
@@ -138,7 +138,7 @@ def test_record_of_a_version_says_how_it_came() -> None:
     assert pytest.approx(0.0, abs=1e-9) == version.record["error"]
 
 
-def test_failed_training_is_due_again_later_and_later() -> None:
+def test_failed_training_is_repeated_at_growing_intervals() -> None:
     """A class whose training always crashes must not keep a CPU core busy."""
     predictor = LearningPredictor()
     teach(predictor, 10)
@@ -158,7 +158,7 @@ def test_damaged_model_is_refused() -> None:
         predictor.trained(job, power_model_bytes()[:-1])
 
 
-def test_change_forgets_what_was_before() -> None:
+def test_change_drops_earlier_samples() -> None:
     """After a new release of an agent its old costs are useless: mean and training restart."""
     predictor = trained(60)
     before = predictor.estimate("EV", 1, 1).kv_token_time
@@ -186,9 +186,7 @@ def test_change_forgets_what_was_before() -> None:
         pytest.param(500, 1.0, 0, id="a steady class: a false alarm costs what was learned"),
     ],
 )
-def test_change_is_seen_soon_and_only_where_there_is_one(
-    count: int, factor: float, changes: int
-) -> None:
+def test_only_real_changes_are_detected_and_soon(count: int, factor: float, changes: int) -> None:
     """Drift is detected by the errors of the serving model."""
     predictor = trained(100)
     teach(predictor, count, factor)
@@ -235,7 +233,7 @@ def test_classes_beyond_the_bound_share_other() -> None:
     assert "other" == due(predictor).application_class
 
 
-def test_it_goes_on_from_what_was_saved() -> None:
+def test_predictor_continues_from_its_saved_state() -> None:
     """A restart loses no samples, no drift detection and no count of new samples."""
     predictor = trained(30)
     teach(predictor, 5)
@@ -254,7 +252,7 @@ def test_it_goes_on_from_what_was_saved() -> None:
     assert "samples" == due(restored).reason
 
 
-def test_training_that_was_running_is_due_again_after_a_restart() -> None:
+def test_interrupted_training_is_due_again_after_a_restart() -> None:
     """No other process would finish it."""
     predictor = LearningPredictor()
     teach(predictor, 10)

@@ -40,7 +40,7 @@ def expected(table: StageTable, at: int, prompt: int = 10, **more: Any) -> Expec
     return found
 
 
-def test_nothing_is_expected_of_an_unknown_class() -> None:
+def test_unknown_class_has_no_expectation() -> None:
     """The caller has a prior; the table has none, and it learns nothing from unknown stages."""
     table = known([stage(1, 10, 4)])
     table.observe_stages("DM", ())
@@ -74,7 +74,7 @@ def test_length_is_within_what_the_caller_allows() -> None:
     assert 1 == expected(table, 0, 500).output_tokens
 
 
-def test_what_is_to_come_is_that_of_the_applications_that_got_there() -> None:
+def test_later_cost_is_that_of_applications_that_reached_the_stage() -> None:
     """Two of four go on to a second stage, with 3 and 5 inferences for 60 and 100."""
     table = known(
         [stage(1, 10, 4, 20)],
@@ -88,7 +88,7 @@ def test_what_is_to_come_is_that_of_the_applications_that_got_there() -> None:
     assert (1 + 1 + 4 + 6) / 4 == expected(table, 0).inferences_to_come
 
 
-def test_larger_fan_out_says_that_more_is_to_come() -> None:
+def test_larger_fan_out_raises_the_expected_later_cost() -> None:
     """Ten claims cost ten queries and, after them, ten verdicts: 30 a claim, 20 of them later."""
     table = known(*[[stage(n, 10, 4, 10 * n), stage(n, 10, 4, 20 * n)] for n in (1, 3, 5) * 20])
     few, usual, many = (
@@ -100,7 +100,7 @@ def test_larger_fan_out_says_that_more_is_to_come() -> None:
     assert 200 == pytest.approx(many, abs=15)
 
 
-def test_first_stage_says_no_more_than_the_estimate_unless_it_is_larger_than_usual() -> None:
+def test_first_stage_keeps_the_estimate_unless_its_fan_out_is_unusual() -> None:
     """The model has the input; the mean of the class must not replace its estimate."""
     table = known(*[[stage(n, 10, 4, 30 * n)] for n in (1, 3, 5) * 20])
 
@@ -115,7 +115,7 @@ def test_stage_beyond_all_known_takes_the_length_of_the_class() -> None:
     assert Expectation(6, 1.0, None) == expected(table, 2)
 
 
-def test_what_is_submitted_is_needed_at_least() -> None:
+def test_submitted_inferences_are_the_least_expected_cost() -> None:
     """Forty inferences of 10 + 4 tokens: 40·(10·4 + 10); more if the stages expect more."""
     one = Expectation(4, 1.0, None)
 
@@ -124,7 +124,7 @@ def test_what_is_submitted_is_needed_at_least() -> None:
     assert 2000 == still_needed(Expectation(4, 1.0, 300), 4, 10, 40)
 
 
-def test_stages_to_come_have_the_means_of_the_applications_that_had_them() -> None:
+def test_expected_stages_have_the_means_of_the_applications_that_had_them() -> None:
     """Two of three go on.
 
     1 · (10 + 2·4) tokens at first; then 2 and 4 inferences of 20 + 2·6.
@@ -142,7 +142,7 @@ def test_stages_to_come_have_the_means_of_the_applications_that_had_them() -> No
     assert (second,) == table.expected_stages("EV", 1)
 
 
-def test_stages_to_come_are_those_that_half_of_the_applications_had() -> None:
+def test_expected_stages_are_those_that_half_of_the_applications_had() -> None:
     """One, two and four turns: two of three go on, one of these two gets to the end."""
     turn = stage(1, 10, 4)
     table = known([turn], [turn] * 2, [turn] * 4)
@@ -156,7 +156,7 @@ def test_no_stages_are_expected_of_an_unknown_class() -> None:
     assert () == known([stage(1, 10, 4)]).expected_stages("FV", 0)
 
 
-def test_stages_to_come_follow_what_is_observed() -> None:
+def test_expected_stages_follow_the_observations() -> None:
     """The cached answer is invalidated by the next observation."""
     table = known([stage(1, 10, 4, longest=4)], [stage(1, 10, 4, longest=4)])
     before = table.expected_stages("EV", 0)
@@ -178,7 +178,7 @@ def test_longest_that_is_not_known_is_the_mean_and_a_gap_is_not_counted() -> Non
     assert (4, 0) == (second.output_tokens, second.gap_s)
 
 
-def test_stage_of_cancelled_calls_takes_nothing() -> None:
+def test_stage_of_cancelled_calls_has_no_cost() -> None:
     """The application reached the stage all the same: half of the class's calls are cancelled."""
     went_on = [stage(1, 10, 4, 40, 4, 1.0), stage(0, 0, 0, 0, 0, None), stage(1, 10, 4, 50, 4, 0.0)]
     stages = known(went_on).expected_stages("EV", 0)

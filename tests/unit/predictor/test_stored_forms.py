@@ -49,7 +49,7 @@ Stored = Estimate | ChangeTest | InputForm | CostCalibration | Observation
     ],
     ids=lambda stored: type(stored).__name__,
 )
-def test_it_survives_json(stored: Stored) -> None:
+def test_stored_object_survives_json(stored: Stored) -> None:
     """It is stored in Redis or in a file, perhaps for a process of another version."""
     assert stored == type(stored).from_dict(json.loads(json.dumps(stored.to_dict())))
 
@@ -61,7 +61,7 @@ def test_observation_of_release_0_2_0_is_read() -> None:
     assert (StageServed(1, 2, 30, 4, 50.5, None, None),) == Observation.from_dict(early).stages
 
 
-def test_text_is_left_out_if_there_is_none() -> None:
+def test_missing_text_is_not_stored() -> None:
     """Stored objects do not mention texts unless they are kept."""
     assert "input_text" not in OBSERVED.to_dict()["sample"]
 

@@ -140,7 +140,7 @@ def test_samples_without_features_are_left_out() -> None:
         train([*known[:4], blind, blind], kind="ridge")
 
 
-def test_unknown_kind_names_those_that_there_are() -> None:
+def test_unknown_kind_error_lists_the_known_kinds() -> None:
     """The kind comes from a configuration."""
     with pytest.raises(ConfigError, match=r"kind must be one of auto, .*, got 'mpl'"):
         train(made_up_samples(10), kind="mpl")

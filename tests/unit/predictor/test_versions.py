@@ -37,7 +37,7 @@ def test_numbers_are_never_given_twice() -> None:
     assert (4, [1, 2, 3, 4]) == (index.active, numbers(index))
 
 
-def test_rollback_takes_the_version_before_and_pins_it() -> None:
+def test_rollback_serves_and_pins_the_previous_version() -> None:
     """The next training must not undo an operator's rollback."""
     once = index_of(3).rolled_back()
     twice = once.rolled_back()
@@ -51,7 +51,7 @@ def test_rollback_from_the_first_version_names_the_class_mean() -> None:
         index_of(1).rolled_back()
 
 
-def test_unknown_version_is_refused_with_those_there_are() -> None:
+def test_unknown_version_is_refused_with_a_list_of_versions() -> None:
     with pytest.raises(RequestError, match="version is 9: one of 0, 1, 2 is allowed"):
         index_of(2).activated(9, pinned=True)
 
@@ -63,7 +63,7 @@ def test_candidates_are_the_active_version_and_earlier_ones() -> None:
     assert [3, 2, 1] == [version.number for version in index.candidates()]
 
 
-def test_brought_model_is_known_again() -> None:
+def test_imported_model_is_recognised_after_a_restart() -> None:
     """A restart must not publish the model of the same directory again."""
     index = VersionIndex().brought(b"m", {})
 

@@ -88,7 +88,7 @@ def test_started_replica_serves_once_it_has_loaded(interval_s: float) -> None:
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
-def test_draining_replica_ends_what_it_runs_and_is_given_nothing(interval_s: float) -> None:
+def test_draining_replica_finishes_its_inferences_and_gets_none(interval_s: float) -> None:
     """The newest drains from 10 s on; `c` would fit there at 50 s, and waits for the other one."""
     scaled = run(
         [app("a", (50, 40)), app("b", BIG), app("c", BIG, at=20.0)],
@@ -117,7 +117,7 @@ def test_from_zero_and_back(interval_s: float) -> None:
     assert 40.0 + 15.0 == scaled.replica_s
 
 
-def test_replica_that_loads_is_the_first_to_go() -> None:
+def test_loading_replica_is_removed_first() -> None:
     """No work is lost with it, and it costs until it is removed."""
     scaled = run([app("a", BIG)], Steps((0, 1), (10, 2), (12, 1)), initial=1)
 
@@ -125,7 +125,7 @@ def test_replica_that_loads_is_the_first_to_go() -> None:
     assert [1, 2, 1] == [r.target for r in scaled.readings if r.at in (9.0, 11.0, 13.0)]
 
 
-def test_readings_tell_the_work_that_is_truly_left() -> None:
+def test_readings_contain_the_true_remaining_work() -> None:
     """Reports of an autoscaler are compared with the true remaining work."""
     scaled = run([app("a", BIG)], FixedSize(1), initial=1)
 
@@ -136,7 +136,7 @@ def test_readings_tell_the_work_that_is_truly_left() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_lost_whatever_the_autoscaler_does(seed: int) -> None:
+def test_no_inference_is_lost_under_any_autoscaler(seed: int) -> None:
     pattern = [(7 * seed + 3 * i) % 5 for i in range(200)]
     steps = Steps(*((float(5 * i), number) for i, number in enumerate(pattern)), (1_000.0, 2))
     applications = [

@@ -82,7 +82,7 @@ def test_known_engine_is_found_and_predicts_another_policy() -> None:
 
 
 @pytest.mark.slow
-def test_throughput_errs_by_nothing_over_the_runs_that_were_fitted() -> None:
+def test_mean_throughput_error_over_the_fitted_runs_is_zero() -> None:
     """A systematic error of throughput would be multiplied in every wait.
 
     One machine was 5 % slower than the other; the profile lies between them.
@@ -173,7 +173,7 @@ def test_other_header_and_empty_file_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["live.csv", "live.csv.gz"])
-def test_written_requests_are_read_again(tmp_path: Path, name: str) -> None:
+def test_written_requests_are_read_back(tmp_path: Path, name: str) -> None:
     """A live calibration can be repeated from its stored requests, gzipped or not."""
     requests = (TimedRequest("a", 0.25, 16, 64, 1.5, 4.75), TimedRequest("b", 1.0, 8, 1, 2.0, 2.0))
     path = tmp_path / name
@@ -260,7 +260,7 @@ def test_figures_are_those_of_both_sides() -> None:
     assert ("r", "fcfs", 2) == (result.run, result.policy, result.requests)
 
 
-def test_service_error_is_the_share_that_came_at_another_time_or_to_another() -> None:
+def test_service_error_is_the_share_served_at_another_time_or_to_another_client() -> None:
     """Clients a and b receive 200 each about 90 s; in the simulation b receives it much later.
 
     Half of the measured service is not there: an error of 0.5, all of it at b.

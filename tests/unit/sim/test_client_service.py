@@ -52,7 +52,7 @@ def test_response_time_is_at_the_first_token() -> None:
     assert all(math.isnan(value) for value in (none, nothing, too))
 
 
-def test_request_counts_as_asked_for_when_it_arrives() -> None:
+def test_request_counts_as_demand_when_it_arrives() -> None:
     """Requested service of 600 in a window of 60 s is 10 per second, wherever it is served.
 
     Windows about 90 and 120 s hold the arrival at 100 s; those about 60 and 150 s do not.
@@ -72,7 +72,7 @@ def test_difference_is_bounded_by_what_was_asked_for() -> None:
     assert [0.0, 50 / 60] == pytest.approx(_BOTH.differences([13.0, 45.0]).tolist())
 
 
-def test_what_was_asked_for_in_vain_is_behind() -> None:
+def test_unserved_demand_counts_as_behind() -> None:
     """Both decode from 60 to 120 s; a requests 600 and b 6 about then, and both receive it.
 
     If b had requested 606 in that window, 600 of it unserved, it would lack (600 − 6) / 60 = 9.9
@@ -93,7 +93,7 @@ def test_throughput_counts_prompt_and_output() -> None:
     assert 130 / 35 == pytest.approx(tokens_per_s([_A, _B]))
 
 
-def test_what_did_not_end_was_not_served() -> None:
+def test_unfinished_inference_counts_as_unserved() -> None:
     """Only inferences with a first token and an end have times to measure."""
     application = ApplicationResult("x", "request", "t1", 1.5, 3.5, 2.0, 0, 0, None, None, "done")
     ended = InferenceResult("x", "0", 0, 1.5, None, 2.0, 3.5, 10, 20)

@@ -78,7 +78,7 @@ def front_end_run(front_end_s: float) -> RunResult:
     return played(load, front_end_s=front_end_s)
 
 
-def test_each_inference_passes_it_two_times() -> None:
+def test_each_inference_passes_the_front_end_twice() -> None:
     """An inference passes at submission and with its answer, for which the next stage waits.
 
     Each pass takes two iterations; there are three, because nothing waits for the last answer.
@@ -108,7 +108,7 @@ def hold_up_run(*arrivals: tuple[float, int], reports_s: float, seats: int = 1) 
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_a_call_that_comes_holds_up_all_engines(reports_s: float) -> None:
+def test_arriving_call_slows_all_engines(reports_s: float) -> None:
     """Two simultaneous arrivals slow both engines twice; later no call slows the one left."""
     result = hold_up_run((0.0, 3), (0.0, 5), reports_s=reports_s)
 
@@ -117,7 +117,7 @@ def test_a_call_that_comes_holds_up_all_engines(reports_s: float) -> None:
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_a_call_that_ends_holds_up_who_goes_on(reports_s: float) -> None:
+def test_ending_call_slows_the_calls_that_continue(reports_s: float) -> None:
     """The CPU cores that run the engines also take away the answer.
 
     Each engine has two calls here; one ends first. Four arrive at once, one ends after three
@@ -130,6 +130,6 @@ def test_a_call_that_ends_holds_up_who_goes_on(reports_s: float) -> None:
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_one_engine_alone_is_not_held_up(reports_s: float) -> None:
+def test_single_engine_is_not_slowed(reports_s: float) -> None:
     """The CPU core of the idle engine is free."""
     assert [3.0, 14.0] == ends(hold_up_run((0.0, 3), (10.0, 4), reports_s=reports_s))

@@ -88,7 +88,7 @@ def test_peak_admission_waits_when_the_peak_does_not_fit_and_preempts_nothing() 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
 
 
-def test_peak_is_not_asked_for_at_each_boundary_at_which_service_moves_the_order() -> None:
+def test_peak_is_not_computed_at_each_boundary_where_service_moves_the_order() -> None:
     """M = 60 has room for one of 5 + 40, and for the next when it is nearly done: 12 of them.
 
     They take 370 s. A decision at each boundary would be a thousand decisions.
@@ -130,7 +130,7 @@ def test_blocks_are_held_whole() -> None:
 
 
 @pytest.mark.parametrize(("each", "third"), [(2, 0.0), (4, 1.0)])
-def test_kv_is_kept_aside_for_each_client_that_runs(each: int, third: float) -> None:
+def test_kv_is_reserved_for_each_running_client(each: int, third: float) -> None:
     """M = 20: c/0 needs 8 + 4 + 1 + 2 = 15, beside two clients' reserve: 16 are left, or 12."""
     applications = [
         app("a", (4, 1), tenant="t0"),
@@ -142,7 +142,7 @@ def test_kv_is_kept_aside_for_each_client_that_runs(each: int, third: float) -> 
     assert [0.0, 0.0, third] == [found[name][0] for name in ("a/0", "b/0", "c/0")]
 
 
-def test_kv_is_kept_aside_for_each_of_several_new_clients() -> None:
+def test_kv_is_reserved_for_each_of_several_new_clients() -> None:
     """M = 14, 4 a client: b/0 beside a/0 6 <= 14 - 8; c/0 beside both 9 > 14 - 12: it waits."""
     applications = [app(name, (2, 1), tenant=name) for name in "abc"]
     found = times(applications, engine(14, reserved_tokens_per_client=4))
@@ -151,9 +151,7 @@ def test_kv_is_kept_aside_for_each_of_several_new_clients() -> None:
 
 
 @pytest.mark.parametrize(("caching", "end"), [(True, 6.0), (False, 9.0)])
-def test_prompt_that_goes_on_from_a_context_costs_what_is_new_in_it(
-    caching: bool, end: float
-) -> None:
+def test_prompt_that_continues_a_context_costs_its_new_tokens(caching: bool, end: float) -> None:
     """a/0 (4 + 2) ends at 1 + 2 + 1 = 4 s; a/1 has a prompt of 8: 2 of them are new, 1 + 1 s.
 
     M is 10: the cached part of a prompt needs no memory beside that prompt.

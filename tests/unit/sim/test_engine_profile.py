@@ -29,7 +29,7 @@ def written(directory: Path, **values: Any) -> str:
     return str(path)
 
 
-def test_what_is_left_out_has_the_defaults_of_the_engine(tmp_path: Path) -> None:
+def test_omitted_fields_have_the_defaults_of_the_engine(tmp_path: Path) -> None:
     """A profile with only a name and M is the constant-iteration engine of the contract."""
     assert EngineProfile(1000, "mine") == load_profile(written(tmp_path))
 

@@ -30,7 +30,7 @@ from justitia_ray.sim.workload import WorkloadApplication
 from tests.unit.sim.small_run import Inference, app, engine
 
 
-def test_oracle_tells_the_truth() -> None:
+def test_oracle_predicts_the_truth() -> None:
     """Costs: 4·3 + 3·4/2 + 2·1 + 1 = 21; h = 4 + 2·3 + 2 + 2·1 = 14 for accounts in p + 2d."""
     application = app("a", (4, 3), (2, 1))
     oracle = ExactPredictions()
@@ -79,7 +79,7 @@ def test_noise_depends_on_the_seed_and_the_ids_alone() -> None:
         "",
     ],
 )
-def test_prediction_that_is_none_is_refused(text: str) -> None:
+def test_unknown_prediction_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"prediction must be oracle, learned, or noisy:λ.*got"):
         parse_noise(text)
 
@@ -111,7 +111,7 @@ def test_costs_are_learned_as_applications_finish() -> None:
     assert [33_920, 18, 26.5] == _predicted(result)
 
 
-def test_what_is_submitted_raises_the_charge_of_an_unknown_application() -> None:
+def test_submissions_raise_the_charge_of_an_unknown_application() -> None:
     """Each of the two is predicted as one prompt; the first then submits five at once.
 
     They arrive when the replica is full, the first before the other; the smaller one ends first.
@@ -128,7 +128,7 @@ def test_what_is_submitted_raises_the_charge_of_an_unknown_application() -> None
     assert ["before", "small", "large"] == told
 
 
-def test_later_stage_raises_what_was_predicted_too_low() -> None:
+def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
     """When its first stage is over, the giant has a higher charge, and the mouse precedes it.
 
     Until then the replica is full. With its first charge the giant would precede the mouse.
@@ -194,7 +194,7 @@ def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins() 
 
 
 @pytest.mark.parametrize("prediction", ["oracle", "table"])
-def test_core_is_told_the_stages_to_come(prediction: str) -> None:
+def test_core_receives_the_predicted_stages(prediction: str) -> None:
     """Either the true stages, or those of the observed half of the class with a third stage."""
     application = app("a", (10, 2), (10, 2, ("0",), 0.0))
     one = StageServed(1, 1, 10, 3, 36, 3, 0.0)
@@ -222,7 +222,7 @@ def test_core_is_told_the_stages_to_come(prediction: str) -> None:
     assert by_prediction[prediction] == told
 
 
-def test_training_is_asked_for_after_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_considered_after_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training runs in line, when the service's rules start it; frozen models are never trained."""
     asked: list[float] = []
     monkeypatch.setattr(cost_sources, "train_due", lambda predictor, now: asked.append(now))
@@ -283,7 +283,7 @@ def test_damaged_model_is_named(tmp_path: Path) -> None:
         predictions_of(RunSettings(_ENGINE, prediction="learned", models_dir=str(tmp_path)))
 
 
-def test_missing_package_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A base install lacks these packages; the error must come before the tenth application."""
     monkeypatch.setattr(cost_sources, "find_spec", lambda name: None)
 

@@ -36,14 +36,14 @@ def agent(second_prompt: int = 6, delay_s: float = 0.0) -> WorkloadApplication:
     ("second", "is_put"),
     [((6, 1, ("0",), 0.0), True), ((5, 1, ("0",), 0.0), False), ((9, 1), False)],
 )
-def test_call_goes_on_from_the_one_it_follows_if_it_can_repeat_it(
+def test_call_continues_its_predecessor_if_its_prompt_can_contain_it(
     second: Any, is_put: bool
 ) -> None:
     """Four tokens and an answer of two need six; any other call opens a new conversation."""
     assert {"0": "0", "1": "0" if is_put else "1"} == first_calls(app("a", (4, 2), second))
 
 
-def test_call_that_follows_on_two_begins_anew() -> None:
+def test_call_with_two_predecessors_opens_a_new_conversation() -> None:
     """A reduce step contains the answers of several maps and repeats the messages of none."""
     reduce = app("a", (1, 1), (1, 1), (9, 1, ("0", "1"), 0.0))
 
@@ -110,7 +110,7 @@ def test_truth_about_an_application_stays(recognised: str) -> None:
     ("recognised", "delay_s", "more"),
     [("inference", 0.0, 11), ("conversation", 0.0, 0), ("conversation", IDLE_S + 1, 11)],
 )
-def test_nothing_is_predicted_of_what_is_not_told(
+def test_predictor_sees_served_applications_only(
     recognised: str, delay_s: float, more: int
 ) -> None:
     """The predictor receives the first prompt of each application, class `default` and no text.
@@ -122,7 +122,7 @@ def test_nothing_is_predicted_of_what_is_not_told(
     assert PRIOR_COST + more == row.predicted_kv_token_time
 
 
-def test_lags_and_tags_are_of_applications_that_are_told() -> None:
+def test_lags_and_tags_exist_for_served_applications_only() -> None:
     """The scheduler has no tags of the workload's applications if it serves other ones."""
     told, untold = (served([agent()], name, policy="justitia") for name in WAYS[::2])
 

@@ -96,7 +96,7 @@ def test_tokens_that_the_engine_adds_count_in_the_tiles() -> None:
     assert fit_iterations(runs, 0).residual > 1e-3
 
 
-def test_speed_of_a_run_is_told_apart_from_its_load() -> None:
+def test_speed_of_a_run_is_separated_from_its_load() -> None:
     """The second machine took 4 % longer for all: factors 1/√1.04 and √1.04, costs between."""
     true = IterationCost(0.03, 0.001, 2e-6)
     fast = batches(true)

@@ -52,7 +52,7 @@ def service() -> FakeService:
     return FakeService()
 
 
-def test_rows_say_what_was_measured(service: FakeService) -> None:
+def test_rows_contain_the_measured_values(service: FakeService) -> None:
     """Arrival 5 s; 3 tokens end at 7; a tool of 2 s; 1 token ends at 10: a completion time of 5 s.
 
     The cost is that of the tokens: 4·3 + 3·4/2 and 6·1 + 1. Values that the service does not return
@@ -75,7 +75,7 @@ def test_rows_say_what_was_measured(service: FakeService) -> None:
     assert () == done.failures
 
 
-def test_service_is_asked_as_the_workload_says(service: FakeService) -> None:
+def test_service_receives_the_requests_of_the_workload(service: FakeService) -> None:
     """Without forced lengths the service would run another load than that of the file."""
     played(service, application(one("x", 3, prompt_tokens=321)))
     [(_, _, opened)] = service.sent("/v1/applications")
@@ -102,7 +102,7 @@ def test_service_is_asked_as_the_workload_says(service: FakeService) -> None:
     assert 1 == len(service.sent("/v1/applications/a/close"))
 
 
-def test_application_is_opened_at_its_instant_and_waits_for_nobody(service: FakeService) -> None:
+def test_application_is_opened_on_time_without_waiting_for_others(service: FakeService) -> None:
     """The load is open: the next application arrives on time even if the service is slow."""
     done = played(
         service,
@@ -135,7 +135,7 @@ def test_speed_divides_instants_and_delays(service: FakeService) -> None:
         ("no usage", "200: the stream ended without usage", 1.0),
     ],
 )
-def test_inference_that_fails_ends_its_successors_and_nobody_else(
+def test_failed_inference_ends_only_its_successors(
     service: FakeService, trouble: str, error: str, first_token_at_s: float | None
 ) -> None:
     """Inference y fails; z after it and w after z are not sent; v, which needs only x, is.
@@ -221,7 +221,7 @@ def test_totals_of_a_scheduler_that_was_started_again_are_not_used(service: Fake
     assert (None, 0) == (done.run.kv_utilization, done.run.preemptions)
 
 
-def test_caller_is_told_each_end_and_that_others_use_the_service(service: FakeService) -> None:
+def test_replay_reports_each_end_and_other_use_of_the_service(service: FakeService) -> None:
     """Other users of the service change the measurements."""
     progress: list[LoadProgress] = []
     warnings: list[str] = []
@@ -234,7 +234,7 @@ def test_caller_is_told_each_end_and_that_others_use_the_service(service: FakeSe
     assert ["3 applications are open on the service already; results mix"] == warnings
 
 
-def test_service_that_is_not_ready_is_asked_nothing_more(service: FakeService) -> None:
+def test_service_that_is_not_ready_gets_no_further_request(service: FakeService) -> None:
     """The error contains the service's reason."""
     service.ready = (503, {"status": "degraded", "reason": "no replica pulls"})
 
@@ -243,7 +243,7 @@ def test_service_that_is_not_ready_is_asked_nothing_more(service: FakeService) -
     assert ["/readyz"] == [path for _, _, path, _ in service.requests]
 
 
-def test_other_server_is_told_from_ours(service: FakeService) -> None:
+def test_other_server_is_recognised_as_foreign(service: FakeService) -> None:
     """A wrong port often belongs to another server."""
     service.ready = (404, {})
     with pytest.raises(ConnectionError, match="not ready: /readyz answered with status 404"):
@@ -254,7 +254,7 @@ def test_other_server_is_told_from_ours(service: FakeService) -> None:
         played(service, application(one("x")))
 
 
-def test_service_that_cannot_be_reached_is_said(service: FakeService) -> None:
+def test_unreachable_service_is_reported(service: FakeService) -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 
@@ -331,7 +331,7 @@ def test_prompt_is_the_same_in_every_replay_and_has_exactly_its_tokens() -> None
     assert prompt_token_ids("a", "0", 100) == prompt_token_ids("a", "0", 100)
 
 
-def test_replay_finds_nothing_of_an_earlier_one_in_the_engines_cache() -> None:
+def test_replay_does_not_hit_the_engine_cache_of_an_earlier_one() -> None:
     """A policy comparison on one running service, or a second calibration, must not be faster."""
     salts = []
     for _ in range(2):

@@ -98,7 +98,7 @@ def test_existing_directory_keeps_what_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "vtc" / "applications.jsonl").exists()
 
 
-def test_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_failure_leaves_no_half_written_file(tmp_path: Path) -> None:
     """A value that is no JSON raises, and the results of the run before are still complete."""
     write_results(tmp_path / "out", {"fcfs": a_run()}, ABOUT)
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}

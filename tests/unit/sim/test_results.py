@@ -65,7 +65,7 @@ def test_throughput_counts_the_output_of_inferences_that_finished() -> None:
     assert 2.5 == summarise({"fcfs": run})["fcfs"]["output_tokens_per_s"]
 
 
-def test_run_in_which_nothing_finished_has_no_figures() -> None:
+def test_run_without_finished_applications_has_no_figures() -> None:
     """A mean over no applications is None: zero would rank best."""
     figures = summarise({"fcfs": run_of({"a": (0.0, None)}, makespan_s=0.0)})["fcfs"]
 

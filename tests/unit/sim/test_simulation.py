@@ -113,7 +113,7 @@ def test_replicas_at_one_instant_go_by_index() -> None:
     assert [0, 1, 1] == [row.replica for row in result.inferences]
 
 
-def test_what_is_told_of_the_whole_run() -> None:
+def test_summary_of_the_whole_run() -> None:
     """a/0 holds 2, then 3 of M = 10: on the mean of each iteration 2.5 and 3.5, over 2 of 3 s.
 
     b arrives at 2 s and holds 1.5 on the mean of the last: (2.5 + 3.5 + 1.5) / 30.
@@ -131,7 +131,7 @@ def test_what_is_told_of_the_whole_run() -> None:
     assert [(1.0, "a", 2), (3.0, "a", 0), (3.0, "b", 1), (4.0, "b", 0)] == result.kv_samples
 
 
-def test_gps_rests_while_nothing_runs_also_where_reports_are_late() -> None:
+def test_gps_is_idle_while_no_inference_runs_even_with_late_reports() -> None:
     """GPS is idle from 1 to 100 s.
 
     Then b (weight 4) and c arrive, of cost 14 each.
@@ -146,7 +146,7 @@ def test_gps_rests_while_nothing_runs_also_where_reports_are_late() -> None:
     assert [1.0, 101.0, 104.0] == [row.gps_finished_at_s for row in result.applications]
 
 
-def test_nothing_to_do_is_a_result_too() -> None:
+def test_empty_workload_has_a_result() -> None:
     """A filter may leave no application."""
     result = simulate([], RunSettings(engine(10)))
 

@@ -146,7 +146,7 @@ def test_spreadsheet_s_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) 
     assert 1 == len(of_csv(tmp_path, "\N{ZERO WIDTH NO-BREAK SPACE}" + HEADER, "1,2,3")[0])
 
 
-def test_spans_come_after_those_that_had_ended(tmp_path: Path) -> None:
+def test_spans_follow_those_that_had_ended(tmp_path: Path) -> None:
     """A plan, two parallel steps, and a summary 0.5 s after the later step.
 
         plan     0 ── 1
@@ -169,7 +169,7 @@ def test_spans_come_after_those_that_had_ended(tmp_path: Path) -> None:
     checked_application(application)
 
 
-def test_only_those_are_named_that_nobody_waited_for_yet(tmp_path: Path) -> None:
+def test_predecessor_that_another_predecessor_waited_for_is_omitted(tmp_path: Path) -> None:
     """`long` ends last but starts first, so that only `step` waited for the plan.
 
         plan     0 ── 1

@@ -85,7 +85,7 @@ def test_the_contract_s_line_is_read(tmp_path: Path) -> None:
     assert [READ] == read_workload(tmp_path / "w.jsonl")
 
 
-def test_what_may_be_missing_has_defaults(tmp_path: Path) -> None:
+def test_optional_fields_have_defaults(tmp_path: Path) -> None:
     """Only `tenant`, `weight`, `input` and `delay_s` are optional."""
     line = {
         "application_id": "a",
@@ -102,7 +102,7 @@ def test_what_may_be_missing_has_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["w.jsonl", "w.jsonl.gz"])
-def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+def test_written_workload_is_read_back(tmp_path: Path, name: str) -> None:
     """The order is kept at any arrival times, gzipped or not."""
     other = WorkloadApplication(
         "a2", "CC", 0.1 + 0.2, (WorkloadInference("x", 5, 6),), input="\ud800"
@@ -196,7 +196,7 @@ def test_second_application_of_one_id_names_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_empty_file_is_said_to_be_empty(tmp_path: Path, content: bytes) -> None:
+def test_empty_file_is_reported_as_empty(tmp_path: Path, content: bytes) -> None:
     """A simulation of an empty file would succeed."""
     (tmp_path / "w.jsonl").write_bytes(content)
 
@@ -204,7 +204,7 @@ def test_empty_file_is_said_to_be_empty(tmp_path: Path, content: bytes) -> None:
         read_workload(tmp_path / "w.jsonl")
 
 
-def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(json.dumps(APPLICATION).encode() + b"\n\xff")
     (tmp_path / "broken.gz").write_bytes(gzip.compress(b"{" * 1000)[:20])
     (tmp_path / "plain.gz").write_bytes(b"{}")

@@ -101,7 +101,7 @@ def test_arrival_is_charged_at_least_two() -> None:
     assert _owed(share) == (7, 7)
 
 
-def test_weight_change_moves_what_is_left_of_the_charge() -> None:
+def test_weight_change_moves_the_remaining_charge() -> None:
     """Refund, new weight, charge: 6 left of 10, at weight 3 from V = 4 on."""
     share = _share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])
@@ -217,7 +217,7 @@ def test_too_large_a_prediction_holds_v_back() -> None:
     assert 15 == share.clock.virtual_time
 
 
-def test_unsettled_gap_changes_nothing_and_weight_what_is_owed() -> None:
+def test_without_settling_gaps_change_nothing_and_weights_scale_the_debt() -> None:
     """Rule 4 would refund the remainder; 100 at weight 1 are 50 at weight 2."""
     share = _unsettled()
     share.arrive("a", exact(100), exact(1), 0)
@@ -259,7 +259,7 @@ def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
     assert 150 == core.core.tag("a")
 
 
-def test_charge_is_raised_by_what_is_missing_and_never_lowered() -> None:
+def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
     """Charged 10 and served 4, 20 still to come: 14 more, F = 10 + 14/2 at weight 2."""
     share = ServedShare(VirtualClock(exact(0)))
     share.arrive("a", exact(10), exact(2), 1)
@@ -283,7 +283,7 @@ def test_raised_application_takes_its_new_place(core: CoreDriver) -> None:
     assert ["x2"] == granted(core.pull(finished={"2": 10}, seats=1))
 
 
-def test_what_waits_already_moves_with_its_application(core: CoreDriver) -> None:
+def test_waiting_inferences_move_with_their_application(core: CoreDriver) -> None:
     """The queue must be notified, or the next grant goes by the old tag."""
     core.open("b", 400)
     core.open("a", 300)
@@ -295,9 +295,7 @@ def test_what_waits_already_moves_with_its_application(core: CoreDriver) -> None
 
 
 @pytest.mark.parametrize("told", [{"stage": 0}, {"stage": 1, "resubmitted": True}])
-def test_estimate_that_is_out_of_date_is_not_believed(
-    core: CoreDriver, told: dict[str, Any]
-) -> None:
+def test_outdated_estimate_is_ignored(core: CoreDriver, told: dict[str, Any]) -> None:
     """An estimate that misses ends counts them again; a restart hides earlier service."""
     _at_second_stage(core)
     core.submit("x2", remaining=1000, **told)

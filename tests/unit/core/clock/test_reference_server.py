@@ -53,7 +53,7 @@ def test_equal_tags_are_in_order_of_arrival() -> None:
     assert sums.up_to((4.0, 9, "x")) == 0
 
 
-def test_nothing_adds_up_to_nothing() -> None:
+def test_sum_over_an_empty_server_is_zero() -> None:
     """A tenant may be owed no work."""
     sums = PrefixSums()
 

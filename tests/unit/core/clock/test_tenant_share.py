@@ -53,7 +53,7 @@ def test_keys_of_two_tenants_by_hand() -> None:
     assert _owed(share) == (41, 41)
 
 
-def test_tenant_with_ten_applications_gets_what_a_tenant_with_one_gets() -> None:
+def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> None:
     """Opening more applications must not give a tenant more service."""
     many = {f"m{n}": ("many", 10, 1) for n in range(10)}
     share = _share(one=("one", 100, 1), **many)
@@ -116,7 +116,7 @@ def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
     assert {"y", "z"} == set(share.sessions())
 
 
-def test_id_used_again_takes_over_its_debt_also_in_another_tenant() -> None:
+def test_reused_id_takes_over_its_debt_in_another_tenant_too() -> None:
     """A caller must not lose its debt by naming another tenant."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5, and 5 of x are still owed
@@ -130,7 +130,7 @@ def test_id_used_again_takes_over_its_debt_also_in_another_tenant() -> None:
     assert (30, {"U", "W"}) == (share.tag("x"), set(share.tenants()))
 
 
-def test_id_used_again_takes_over_what_either_server_owes() -> None:
+def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
     """At V = 10 the reference server has finished x and GPS in T still owes it 5 of 10.
 
     Both must owe T the same, so 5 of y are done at once, and x is charged for them.
@@ -145,7 +145,7 @@ def test_id_used_again_takes_over_what_either_server_owes() -> None:
     assert 25 == tenant.gps.backlog() == tenant.server.total
 
 
-def test_id_used_again_after_its_debt_is_paid_starts_anew() -> None:
+def test_reused_id_without_debt_starts_afresh() -> None:
     """V has passed the debt, and its tenant had no event since."""
     share = _share(x=("T", 10, 1), z=("U", 30, 1))
     share.deliver([("x", exact(10))])
@@ -156,7 +156,7 @@ def test_id_used_again_after_its_debt_is_paid_starts_anew() -> None:
     assert (20, 24) == (share.clock.virtual_time, share.tag("x"))
 
 
-def test_tool_gap_is_withdrawn_at_both_levels_and_asked_for_without_a_change() -> None:
+def test_tool_gap_is_withdrawn_at_both_levels() -> None:
     """Rules 4 and 5.
 
     T has y before x: F_y = 6, F_x = 10.
@@ -228,7 +228,7 @@ def test_weight_change_keeps_the_debt_at_both_levels() -> None:
     assert exact(4 * 3 + 8 + 2, 3) == share.clock.session("T").finish == share.tag("y")
 
 
-def test_tenant_that_the_root_has_served_owes_nothing_inside_whatever_the_rounding() -> None:
+def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None:
     """In floats 0.7·(F − V) falls short of 10.1 here: x would stay in T, though it has ended."""
     share = TenantShare(VirtualClock(1e6))
     for sequence, name in enumerate("xy"):
@@ -251,7 +251,7 @@ def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
     assert (5, ["T"]) == (share.tag("y"), list(share.tenants()))
 
 
-def test_forgotten_tenant_leaves_nothing_behind() -> None:
+def test_forgotten_tenant_leaves_no_state() -> None:
     """Tenants without work and without debt must take no memory."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])
@@ -278,7 +278,7 @@ def test_tenants_whose_keys_moved_are_named_once() -> None:
 
 
 @pytest.mark.parametrize("field", ["finish", "weight", "sequence", "released", "since"])
-def test_what_is_the_tenants_alone_is_carried_by_one_record(field: str) -> None:
+def test_state_of_a_tenant_is_carried_by_one_record(field: str) -> None:
     """Each tenant has one record, saved when it changed, and moved when its carrier is removed."""
     share = _share(x=("T", 10, 1), y=("T", 10, 1))
     carriers = [n for n in ("x", "y") if "carries" in (share.session_record(n) or {})]
@@ -331,7 +331,7 @@ def test_tenants_take_turns_by_key_and_their_applications_by_tag(tenants: CoreDr
     assert ["a1", "b1", "c1"] == granted(tenants.pull())
 
 
-def test_arrival_that_submits_nothing_yet_moves_the_others_of_its_tenant(
+def test_arrival_without_inferences_moves_others_of_its_tenant(
     tenants: CoreDriver,
 ) -> None:
     """The application d has no inference, but its charge of 60 puts a behind b: 160 against 150.
@@ -357,7 +357,7 @@ def test_end_of_an_application_moves_the_others_of_its_tenant(tenants: CoreDrive
     assert ["e1", "c1", "b1"] == granted(tenants.pull())
 
 
-def test_application_tells_its_key_as_its_virtual_finish_time(tenants: CoreDriver) -> None:
+def test_virtual_finish_time_of_an_application_is_its_key(tenants: CoreDriver) -> None:
     """The key is compared between tenants, and lag is measured from it."""
     (ended,) = [
         action
@@ -391,7 +391,7 @@ def test_work_transferred_to_an_earlier_place_moves_the_keys_between_alone() -> 
     assert tags == [share.tag_in_tenant(name) for name in "pxyz"]
 
 
-def test_nothing_is_transferred_to_what_the_reference_server_has_finished() -> None:
+def test_no_work_is_transferred_to_a_finished_application() -> None:
     """The key of a finished target has passed; an exhausted source has no work to give."""
     share = _share(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
     share.deliver([("u", exact(30))])  # V = 15

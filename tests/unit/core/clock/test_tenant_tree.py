@@ -52,7 +52,7 @@ def test_weights_of_the_tree_count_at_their_level() -> None:
     assert _keys(share, "a", "b", "u") == [10, 15, 100]
 
 
-def test_tenant_that_gets_children_keeps_what_it_is_owed() -> None:
+def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
     """Leaf T (backlog 10) becomes a branch when T/a arrives with 10.
 
     Each has half of T, and a key where T has been served 20. T's weight drops from the 2 that t
@@ -67,7 +67,7 @@ def test_tenant_that_gets_children_keeps_what_it_is_owed() -> None:
     assert share.take_branched() == ["T"]
 
 
-def test_what_a_child_had_too_much_goes_to_its_siblings_first() -> None:
+def test_surplus_of_a_child_goes_to_its_siblings_first() -> None:
     """T/a is settled at V = 6 with 3 of its 20 served: 14 − 0 were to come, 3 go to T/b at once."""
     share = _share(_tree(T=1), a=("T/a", 20), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(12))])  # V = 6, and T/a and T/b have been served 3 each
@@ -78,7 +78,7 @@ def test_what_a_child_had_too_much_goes_to_its_siblings_first() -> None:
     assert _keys(share, "b", "u") == [30, 100]
 
 
-def test_changed_weights_leave_what_is_owed() -> None:
+def test_changed_weights_keep_the_debts() -> None:
     """At V = 10 T is owed 30 of 40 and T/b 25 of 30; at the new weights they are owed the same."""
     share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(20))])
@@ -95,7 +95,7 @@ def test_changed_weights_leave_what_is_owed() -> None:
     assert (branch.weight, share.clock.owed("T"), branch.clock.owed("T/b")) == (1, 30, 25)
 
 
-def test_what_ended_tenants_are_owed_is_given_at_the_new_weight() -> None:
+def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
     """T has received all of its 30 and ended; at V = 15 GPS owes it half, at any weight.
 
     At φ = 2, beside U at 1, two thirds of the next service are T's.
@@ -115,7 +115,7 @@ def test_what_ended_tenants_are_owed_is_given_at_the_new_weight() -> None:
     assert exact(15) - Fraction(44, 3) == share.clock.owed("T")
 
 
-def test_forgotten_branch_leaves_nothing_behind() -> None:
+def test_forgotten_branch_leaves_no_state() -> None:
     """Tenants without work and without debt must take no memory."""
     share = _share(_tree(), a=("T/x/a", 10), b=("T/b", 10), u=("U", 10))
     for name in "ab":
@@ -170,7 +170,7 @@ def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -
     assert snapshot(core) == record
 
 
-def test_record_of_a_time_when_all_paths_were_at_the_top_still_loads() -> None:
+def test_record_from_before_the_tree_still_loads() -> None:
     """The record has tenants with paths but no branches: accounts start with the remaining work."""
     driver = _driver({})
     record = snapshot(driver.core)
@@ -192,7 +192,7 @@ def test_damaged_branch_is_named() -> None:
         restore(core, record["clock"], record["applications"])
 
 
-def test_branch_whose_children_were_saved_later_is_owed_what_they_are() -> None:
+def test_branch_saved_before_its_children_owes_what_they_are_owed() -> None:
     """If a scheduler dies between two parts of a save, the node's share must not be lost."""
     record = snapshot(_driver({}).core)
     del record["applications"]["a"]

@@ -98,7 +98,7 @@ def test_refund_of_a_released_session_forgets_it() -> None:
     assert ("a" in clock, 0, 1) == (False, clock.virtual_time, clock.active_weight)
 
 
-def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
+def test_charge_of_a_released_session_takes_over_its_debt() -> None:
     """An application id may be used again: the session must not be forgotten then."""
     clock = _clock(("a", 8, 2), ("b", 9, 1))
     clock.serve(exact(6))  # V = 2, a is owed 4
@@ -111,7 +111,7 @@ def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
     assert (clock.active_weight, clock.take_forgotten(), clock.backlog()) == (2, [], 14)
 
 
-def test_what_is_owed_stays_when_a_weight_changes() -> None:
+def test_debt_stays_when_a_weight_changes() -> None:
     """With an unchanged tag the debt would change with the weight."""
     clock = _clock(("a", 4, 1), ("b", 9, 1))
     clock.serve(exact(2))  # V = 1, a is owed 3
@@ -127,7 +127,7 @@ def test_what_is_owed_stays_when_a_weight_changes() -> None:
     assert (clock.virtual_time, clock.is_active("a")) == (2, False)
 
 
-def test_weight_of_a_session_that_is_owed_nothing_changes_alone() -> None:
+def test_weight_of_a_session_without_debt_changes_alone() -> None:
     """The tag of a session that is owed 0 is at most V, and stays."""
     clock = _clock(("a", 4, 1))
     clock.serve(exact(4))
@@ -151,7 +151,7 @@ def test_released_session_keeps_what_it_is_owed_at_another_weight() -> None:
     assert ("a" in clock, ["a"]) == (False, clock.take_forgotten())
 
 
-def test_restored_clock_goes_on_as_the_other_would() -> None:
+def test_restored_clock_continues_like_the_original() -> None:
     """A new leader must compute the tags that its predecessor would have computed."""
     clock = _clock(("a", 6, 1), ("b", 12, 3))
     clock.serve(exact(8))
@@ -168,7 +168,7 @@ def test_restored_clock_goes_on_as_the_other_would() -> None:
     assert (other.virtual_time, "b" in other) == (5, False)
 
 
-def test_empty_set_weighs_nothing_whatever_the_rounding() -> None:
+def test_empty_set_has_weight_zero_despite_rounding() -> None:
     """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0; such errors would add up over busy periods."""
     clock = VirtualClock()
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_empty_set_weighs_nothing_whatever_the_rounding() -> None:
         assert 0 == clock.active_weight
 
 
-def test_charge_of_nothing_makes_nobody_active() -> None:
+def test_charge_of_zero_makes_no_session_active() -> None:
     """A session is active while F > V, not at F = V."""
     clock = _clock(("a", 0, 1))
 
@@ -220,7 +220,7 @@ def test_departures_are_compacted_seldom() -> None:
     assert compacted <= 400 // 100
 
 
-def test_service_of_all_that_is_owed_ends_the_session() -> None:
+def test_service_of_the_whole_debt_ends_the_session() -> None:
     """This holds even if V + x/W rounds down here: a rounding error would keep it in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)

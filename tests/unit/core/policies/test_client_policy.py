@@ -136,7 +136,7 @@ def test_sequences_of_a_lease_are_charged_each(a1: Inference) -> None:
     assert 2 * profiled_quadratic(5, 0) == Meter("profiled").admitted(a1)
 
 
-def test_nothing_is_kept_of_what_ended(meter: Meter, a1: Inference) -> None:
+def test_ended_inferences_and_applications_leave_no_state(meter: Meter, a1: Inference) -> None:
     meter.admitted(a1)
     assert {"a": {"a1": 10}} == meter.counted()["charged"]
     meter.finished(a1)

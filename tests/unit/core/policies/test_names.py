@@ -152,7 +152,7 @@ def test_policy_may_say_by_a_property_whether_service_moves_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["drr", "rpm", "lcf", "mlfq", "plas"])
-def test_counts_that_were_stored_under_a_policys_old_name_are_taken_over(name: str) -> None:
+def test_counts_stored_under_an_old_policy_name_are_restored(name: str) -> None:
     path = policy_path(name)
     driver = CoreDriver(SchedulerCore(path))
     driver.open("a")

@@ -51,7 +51,7 @@ def test_finished_inferences_bring_an_application_forward() -> None:
     assert 90 == remaining_cost(driver.application("a"))
 
 
-def test_service_of_what_still_runs_does_not_count() -> None:
+def test_service_of_running_inferences_does_not_count() -> None:
     """The end of a running inference is unknown; if counted, its application would come first."""
     driver = PolicyDriver("srjf")
     driver.arrive("b", cost=100)
@@ -63,7 +63,7 @@ def test_service_of_what_still_runs_does_not_count() -> None:
     assert 500 == remaining_cost(driver.application("a"))
 
 
-def test_application_predicted_too_small_has_nothing_left_and_no_less() -> None:
+def test_remaining_cost_of_an_underpredicted_application_is_zero() -> None:
     """Below 0 it would precede those that are almost done; ties go to the first opened."""
     driver = PolicyDriver("srjf")
     driver.arrive("a", "a1", cost=10)

@@ -46,7 +46,7 @@ def _counted(policy: str, unit: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_tenants_stay_and_nothing_of_an_application_that_ended(
+def test_state_of_tenants_stays_and_that_of_ended_applications_is_dropped(
     policy: str, of_application: dict[str, Any], of_tenant: dict[str, Any]
 ) -> None:
     """Tenants stay with their counts, because they come back."""

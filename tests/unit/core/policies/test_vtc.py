@@ -22,7 +22,7 @@ def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
     assert [10, 12, 18] == charged
 
 
-def test_client_with_the_least_counter_comes_first() -> None:
+def test_client_with_the_least_counter_is_granted_first() -> None:
     """Alg. 2, line 21, at every grant, by counters that include the last report."""
     driver = two_of_a()
     driver.submit("b1", "b", prompt=20)  # lifted to 10, and a counts 18 when a1 has ended
@@ -103,7 +103,7 @@ def test_ended_application_is_forgotten_but_not_its_level() -> None:
     assert 30 + 10 == driver.counter("b")  # 18 + 10 + 2, and its own prompt
 
 
-def test_requeued_inference_pays_nothing_again_and_lifts_nothing() -> None:
+def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
     """The client is not charged for a lost replica; tokens made again are not service."""
     driver = two_of_a()
     driver.run("a1", 3)
@@ -244,7 +244,7 @@ def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
     assert 8 + 2 + 2 == driver.counter("x")
 
 
-def test_lcf_lifts_nobody() -> None:
+def test_lcf_lifts_no_counter() -> None:
     """The baseline: a client that was away is served alone until it has caught up."""
     driver = two_clients("lcf")
     for name in ("a1", "a2", "a3"):
@@ -257,7 +257,7 @@ def test_lcf_lifts_nobody() -> None:
     assert [["b1"], ["b2"]] == [driver.finish("a1", 8), driver.finish("b1", 1)]
 
 
-def test_policy_that_takes_office_starts_all_counters_at_zero() -> None:
+def test_new_policy_starts_all_counters_at_zero() -> None:
     """The running inference has no admission to pay, only the tokens that it still makes."""
     driver = PolicyDriver("fcfs")
     driver.open("a")

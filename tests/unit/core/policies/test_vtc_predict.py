@@ -73,7 +73,7 @@ def test_output_that_was_not_made_is_given_back_at_the_end() -> None:
     assert 20 + 50 == driver.counter("b")
 
 
-def test_cancelled_inference_is_given_back_what_it_did_not_make() -> None:
+def test_cancelled_inference_is_refunded_its_unmade_output() -> None:
     """Otherwise a caller that gives up early would pay for the whole answer."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
@@ -95,7 +95,7 @@ def test_refund_is_at_the_weight_of_the_charge() -> None:
     assert 5 == driver.counter("a")
 
 
-def test_exact_prediction_gives_nothing_back() -> None:
+def test_exact_prediction_gives_no_refund() -> None:
     """This holds also where the replica counts a shorter prompt: a counter of VTC never falls."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
@@ -189,7 +189,7 @@ def test_several_sequences_are_predicted_by_what_one_makes() -> None:
     assert [10, 20] == [_predicted(driver, choices=choices) for choices in (1, 2)]
 
 
-def test_inference_that_made_nothing_is_no_history() -> None:
+def test_inference_without_output_is_not_in_the_history() -> None:
     """One cancelled before its first token has no output length."""
     driver = two_clients("vtc-predict")
     for name in ("a1", "a2"):
@@ -228,7 +228,7 @@ def test_history_survives_a_restart() -> None:
     assert round((20 + 4 + 5 + 6 + 7) / 5) == _predicted(driver)
 
 
-def test_history_of_other_clients_is_not_taken_over() -> None:
+def test_history_of_another_unit_is_not_restored() -> None:
     """A scheduler that starts with another unit must not use applications as tenants."""
     driver = two_clients("vtc-predict")
     driver.submit("a1", "a")

@@ -73,7 +73,7 @@ def test_newcomer_after_a_restart_is_lifted_to_the_least_that_waits_now() -> Non
     assert (24, 24) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_who_waited_before_a_restart_counts_until_the_first_grant() -> None:
+def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
     """After that only the queue counts; b and c do not come back, and count 16."""
     driver = _in_the_middle()
     driver.take_over(submit=False)
@@ -92,7 +92,7 @@ def test_who_waited_before_a_restart_counts_until_the_first_grant() -> None:
     assert 20 == driver.counter("e")
 
 
-def test_who_waited_and_ended_after_a_restart_is_no_level() -> None:
+def test_ended_client_sets_no_level_after_a_restart() -> None:
     """A forgotten client would count 0, and keep down every later one."""
     driver = _in_the_middle()
     driver.take_over(submit=False)
@@ -127,7 +127,7 @@ def test_level_of_a_forgotten_client_survives_a_restart() -> None:
     assert 30 == driver.counter("b")
 
 
-def test_bills_of_inferences_that_never_come_back_go_with_their_application() -> None:
+def test_bills_of_lost_inferences_are_dropped_with_their_application() -> None:
     """Their ingress died with the scheduler; only live applications may use memory."""
     driver = two_of_a()
     driver.take_over(submit=False)
@@ -168,7 +168,7 @@ def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
     assert 24 == driver.counter("a")
 
 
-def test_service_taken_for_booked_before_a_restart_is_charged_in_the_end() -> None:
+def test_service_counted_as_booked_before_a_restart_is_charged_in_the_end() -> None:
     """The accounts count the first reports of any inference as booked before.
 
     Bills are per inference, so that they end right: 2·10 for a1 and 2·50 for a2.
@@ -189,7 +189,7 @@ def test_service_taken_for_booked_before_a_restart_is_charged_in_the_end() -> No
     assert 140 == driver.counter("a")
 
 
-def test_admission_that_a_dead_scheduler_did_not_note_is_let_go() -> None:
+def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
     """The lease is adopted without a bill: only its later tokens are charged, no prompt."""
     driver = two_of_a()
     record = driver.record()

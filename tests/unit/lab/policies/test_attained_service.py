@@ -61,7 +61,7 @@ def test_level_moves_as_soon_as_service_is_reported() -> None:
     assert ["b1"] == driver.step(seats=2, make={"a1": 10})
 
 
-def test_nobody_is_promoted() -> None:
+def test_no_client_is_promoted() -> None:
     """A client that comes back after a pause keeps its level: attained service never falls."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1")
@@ -83,7 +83,7 @@ def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
     assert ["a1", "b1", "a2"] == driver.step(seats=3)
 
 
-def test_tenant_answers_for_all_its_applications() -> None:
+def test_attained_service_is_per_tenant() -> None:
     """Attained service belongs to the client, and stays when an application ends."""
     driver = PolicyDriver("mlfq", {**LENGTHS, "unit": "tenant"})
     driver.arrive("a", "a1", tenant="t")
@@ -118,7 +118,7 @@ def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
     assert {"a": 34 + 2 + 4, "b": 26} == driver.state()["counted"]["attained"]
 
 
-def test_service_taken_for_booked_after_a_restart_is_charged_at_the_end() -> None:
+def test_service_counted_as_booked_after_a_restart_is_charged_at_the_end() -> None:
     """The core reports no service to policies that it counts as booked before."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1", "a2")
@@ -244,7 +244,7 @@ def test_tenant_orders_its_applications_by_priority() -> None:
     ]
 
 
-def test_call_that_made_nothing_adds_nothing() -> None:
+def test_call_without_output_adds_no_service() -> None:
     """With a price on prompts, one cancelled in the queue would otherwise count as service."""
     driver = PolicyDriver("plas", {"cost": "compute"})
     driver.arrive("a", "a1", "a2")
@@ -281,7 +281,7 @@ def test_call_of_several_sequences_adds_that_of_each() -> None:
     assert {"a": 42} == driver.state()["counted"]["finished"]
 
 
-def test_changing_to_it_fixes_what_waits() -> None:
+def test_changing_to_the_policy_fixes_priorities_of_waiting_calls() -> None:
     """Service counts from then on; running calls get their priority when they are requeued."""
     driver = PolicyDriver("fcfs")
     driver.arrive("b", "b1", "b2")

@@ -23,7 +23,7 @@ def test_excess_waits_for_the_next_window() -> None:
     assert ["a5"] == driver.step(seats=9)
 
 
-def test_arrival_lets_the_excess_go_on_if_its_window_has_begun() -> None:
+def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
     """No arrival can start by itself, but the window may have ended."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
@@ -107,7 +107,7 @@ def test_ended_inference_has_used_its_place() -> None:
     assert {"a": {}} == driver.state()["counted"]["inferences"]
 
 
-def test_restart_keeps_counts_and_who_has_counted() -> None:
+def test_restart_keeps_counts_and_counted_inferences() -> None:
     """A new scheduler must not give every client a new window."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4")

@@ -81,7 +81,7 @@ def test_equal_tasks_run_once() -> None:
 
 
 @pytest.mark.slow
-def test_processes_find_what_one_finds() -> None:
+def test_several_processes_give_the_results_of_one() -> None:
     """Tasks and their exceptions are pickled, for processes that have imported nothing yet."""
     tasks: list[Task] = [small.Computed(1, 2), small.Broken()]
 

@@ -54,7 +54,7 @@ def test_published_numbers_have_an_arm_to_stand_beside() -> None:
 
 
 @each_experiment
-def test_comparisons_and_targets_name_what_there_is(experiment: Experiment) -> None:
+def test_comparisons_and_targets_name_existing_arms(experiment: Experiment) -> None:
     """A comparison with a missing arm would show an empty column."""
     names = {arm.name for arm in _arms(experiment)}
     for comparison in experiment.comparisons:
@@ -67,7 +67,7 @@ def test_comparisons_and_targets_name_what_there_is(experiment: Experiment) -> N
 
 
 @each_experiment
-def test_tasks_can_be_sent_to_a_process_and_told_apart(experiment: Experiment) -> None:
+def test_tasks_can_be_pickled_and_compared(experiment: Experiment) -> None:
     """Runs happen in other processes, and results are matched by equality."""
     for task in _arms(experiment).values():
         assert task == pickle.loads(pickle.dumps(task))

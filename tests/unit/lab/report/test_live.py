@@ -152,7 +152,7 @@ def test_control_stands_in_the_table_and_is_no_target(tmp_path: Path) -> None:
     assert f"{CONTROL} is vtc played once more" in page[end:]
 
 
-def test_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+def test_file_of_another_format_is_refused(tmp_path: Path) -> None:
     """A wrong directory gives an error message and no traceback."""
     with pytest.raises(ConfigError, match=r"live\.json: cannot be read"):
         live_experiments(tmp_path)

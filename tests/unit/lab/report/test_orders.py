@@ -62,7 +62,7 @@ def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
     assert 1.98 == pytest.approx(measured["p99_regret_s"])
 
 
-def test_told_guard_is_told_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_told_guard_gets_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the settings of the guard's run, and the end times of `vtc` on the same load."""
     asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
 
@@ -85,7 +85,7 @@ def test_told_guard_is_told_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) 
     assert [(guard.settings(), ends)] == asked
 
 
-def test_told_run_says_that_it_is_told() -> None:
+def test_told_run_is_named_as_told() -> None:
     """Otherwise its result lines would look like those of the guard."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
@@ -107,7 +107,7 @@ def test_told_guard_stands_beside_each_guard_of_known_costs(is_quick: bool) -> N
     assert not any(isinstance(task, ToldRun) for arms in others for task in arms.values())
 
 
-def test_learned_arms_know_the_stages_of_what_ended_before(
+def test_learned_arms_have_the_stages_of_ended_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A service that has run for a while has statistics of its classes, but not of live ones."""

@@ -128,7 +128,7 @@ def test_every_application_of_the_suite_has_a_prediction(data_dir: Path, spy: _S
         assert 2 * mean.predicted_kv_token_time == pytest.approx(p90.predicted_kv_token_time)
 
 
-def test_only_as_served_charges_more_than_is_told(
+def test_only_the_arm_as_served_charges_more_than_predicted(
     data_dir: Path, spy: _Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The papers charge the estimate; the service charges more, and raises it on the way."""

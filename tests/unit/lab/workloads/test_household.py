@@ -45,7 +45,7 @@ def test_tasks_are_understood(task: str, goal: Goal) -> None:
     assert goal == goal_of(f"{ROOM}Your task is to: {task}")
 
 
-def test_what_is_no_game_is_refused() -> None:
+def test_text_without_a_game_is_refused() -> None:
     """The message quotes the text."""
     with pytest.raises(RequestError, match=r"task must be to put, .*, got 'dance'"):
         Household(f"{ROOM}Your task is to: dance")
@@ -74,7 +74,7 @@ def test_a_task_takes_its_steps_in_order() -> None:
     assert game.is_done
 
 
-def test_what_is_closed_hides_and_holds_nothing() -> None:
+def test_closed_receptacle_hides_and_accepts_nothing() -> None:
     """Otherwise the agent would never have to open anything."""
     game = Household(HEAT)
 
@@ -84,7 +84,7 @@ def test_what_is_closed_hides_and_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize("command", ["dance", "", "go to moon 1", "use lamp 1", "take a from b"])
-def test_what_is_no_command_does_nothing(command: str) -> None:
+def test_invalid_command_has_no_effect(command: str) -> None:
     """A model may write any text."""
     assert NOTHING == Household(HEAT).act(command)
 
@@ -202,7 +202,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_game_is_the_one_that_begins_so_and_ends_at_its_goal(directory: Path) -> None:
+def test_game_is_found_by_its_opening_and_ends_at_its_goal(directory: Path) -> None:
     """Openings are in the words of the papers' prompts, which differ from the package's."""
     game = AlfworldGames(directory).start(OPENING)
 
@@ -241,7 +241,7 @@ def installed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("installed")
-async def test_agent_plays_it_where_it_is_installed() -> None:
+async def test_agent_plays_alfworld_where_it_is_installed() -> None:
     """In our own household the mug and the words would be different."""
     app = Scripted({react_household.INSTRUCTION: in_turn(*COMMANDS)})
 
@@ -252,7 +252,7 @@ async def test_agent_plays_it_where_it_is_installed() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-async def test_agent_plays_ours_where_no_game_of_alfworld_begins_so() -> None:
+async def test_agent_plays_our_household_without_a_matching_alfworld_game() -> None:
     """Generated openings have no other game."""
     app = Scripted({react_household.INSTRUCTION: "go to shelf 1"})
 
@@ -271,7 +271,7 @@ def test_openings_of_no_game_are_refused(directory: Path) -> None:
             games.start(text)
 
 
-def test_nobody_has_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alfworld_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     """ALFWorld's own variable names the directory; without it there are no games."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     installed_games.cache_clear()

@@ -32,7 +32,7 @@ def _play(service: LiveService, *planned: PlannedApplication) -> list[Applicatio
     return run_virtually(main())
 
 
-def test_records_say_what_became_of_each_application() -> None:
+def test_records_contain_the_outcome_of_each_application() -> None:
     """Arrival at 10 s; five parallel samples, which take 10 ms and 2 ms per token."""
     planned = _planned(1)
     [record] = _play(LiveService(), planned)

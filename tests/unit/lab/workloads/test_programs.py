@@ -93,7 +93,7 @@ START = '''def half(x):
 '''
 
 
-async def test_cg_tells_the_model_what_went_wrong_until_it_is_right() -> None:
+async def test_cg_repeats_with_the_error_until_the_code_is_right() -> None:
     """The examples in the user's documentation are the test, even if the answer drops them."""
     app = Scripted(
         {
@@ -150,7 +150,7 @@ async def test_fv_searches_looks_up_and_decides() -> None:
     assert app.prompts[1].startswith(app.prompts[0])
 
 
-async def test_fv_says_when_a_search_or_a_turn_comes_to_nothing() -> None:
+async def test_fv_reports_a_failed_search_or_turn_to_the_model() -> None:
     """The model can try again then; after seven turns the verdict is "not enough info"."""
     turns = in_turn("Action: Search[xylophone]", "Action: Lookup[bird]", *["I wonder."] * 5)
     app = Scripted({react_fever.INSTRUCTION: turns})
@@ -243,7 +243,7 @@ async def test_pe_executes_its_plan_as_a_graph() -> None:
     assert "summarization: in short" in app.prompts[-1]
 
 
-async def test_pe_says_which_models_are_not_there() -> None:
+async def test_pe_reports_missing_models() -> None:
     """Without its models it must not invent results."""
     app = Scripted(
         {

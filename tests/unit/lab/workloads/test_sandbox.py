@@ -118,7 +118,7 @@ async def test_the_environment_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["the caller's environment", "a fork bomb", "the network"],
 )
-async def test_what_the_kernel_lets_us_fence_off_is_out_of_reach(
+async def test_namespaces_of_the_kernel_isolate_the_program(
     program: str, guards: set[str], error: str
 ) -> None:
     """Out of reach are the caller's keys, other processes, and networks of this host."""
@@ -143,7 +143,7 @@ def shared_file() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-async def test_what_a_program_starts_ends_with_it(shared_file: Path) -> None:
+async def test_child_processes_of_a_program_end_with_it(shared_file: Path) -> None:
     """This includes processes that leave its process group and so escape a group signal."""
     program = (
         "import os, time\n"

@@ -27,7 +27,7 @@ def test_session_alone_takes_what_its_turns_compute(arm: str, tmp_path: Path) ->
 
 
 @each_arm
-def test_all_turns_are_played_whatever_fits(arm: str, tmp_path: Path) -> None:
+def test_all_turns_are_played_in_any_memory(arm: str, tmp_path: Path) -> None:
     sessions = read(tmp_path, *(growing(f"s{k}") for k in range(20)))
     result = play(arm, sessions, load=3.0)
 

@@ -45,7 +45,7 @@ def test_turn_that_keeps_less_finds_only_that(tmp_path: Path) -> None:
     assert 640 == cached_after((session, 1), (session, 2), session=session, place=3)
 
 
-def test_sessions_share_what_they_begin_with_if_it_is_equally_long(tmp_path: Path) -> None:
+def test_sessions_share_prefixes_of_equal_length(tmp_path: Path) -> None:
     first, same, other = read(
         tmp_path,
         line("a", turn(650, 20)),
@@ -64,7 +64,7 @@ def test_session_is_cut_before_its_first_turn_that_is_too_long(tmp_path: Path) -
     assert session is session.until(201)
 
 
-def test_gaps_that_are_unknown_are_none_and_long_ones_are_cut(tmp_path: Path) -> None:
+def test_unknown_gaps_are_zero_and_long_ones_are_cut(tmp_path: Path) -> None:
     (session,) = read(
         tmp_path, line("a", turn(9, 5, gap_s=7.0), turn(9, 5, gap_s=None), turn(9, 5, gap_s=9e4))
     )

@@ -60,7 +60,7 @@ def test_made_up_runs_are_sound(application_class: str) -> None:
 
 
 @pytest.mark.parametrize("application_class", ["FV", "ALFWI", "CG"])
-def test_loops_repeat_what_was_said(application_class: str) -> None:
+def test_loop_prompts_repeat_the_conversation(application_class: str) -> None:
     """Each prompt contains the one before, its output and the tool's answer, in a chain."""
     for run in drawn(application_class):
         for earlier, later in pairwise(run):

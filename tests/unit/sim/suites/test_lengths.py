@@ -180,7 +180,7 @@ def test_subtasks_are_planned_with_their_tools(tmp_path: Path) -> None:
     assert [RecordedSubtask((), (("llm_task", 8, 5),), 2.0)] == lengths.subtasks
 
 
-def test_a_vote_has_as_many_samples_as_asked_for_of_one_prompt() -> None:
+def test_vote_has_the_requested_number_of_samples_of_one_prompt() -> None:
     """With 40 samples of one prompt SC is the medium class of the paper."""
     sample = LengthPlan(samples=40, words_per_token=0.5).draw("SC", "x", 0).stages["sample"]
 
@@ -189,7 +189,7 @@ def test_a_vote_has_as_many_samples_as_asked_for_of_one_prompt() -> None:
     assert 10 < len({call.output_tokens for call in sample.calls})
 
 
-def test_what_runs_side_by_side_is_bounded_and_nothing_else(tmp_path: Path) -> None:
+def test_only_parallel_calls_are_bounded(tmp_path: Path) -> None:
     """The first calls of each stage remain, with their lengths, as do stages and turns."""
     _record(tmp_path, RUN)
     whole, cut = (

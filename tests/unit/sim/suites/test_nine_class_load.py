@@ -63,7 +63,7 @@ def test_arrivals_are_of_a_window_or_given(draw: Draw) -> None:
     assert instants == [planned.arrived_at_s for planned in given]
 
 
-def test_what_is_planned_fits_the_context_and_keeps_its_shape(
+def test_planned_lengths_fit_the_context_and_keep_their_ratios(
     load: Load,
 ) -> None:
     """All lengths are cut by one factor: a DM still costs hundreds of times as much as a CC."""

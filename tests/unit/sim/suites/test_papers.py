@@ -68,7 +68,7 @@ def test_recorded_run_and_its_text_come_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["CC", "SC"])
-def test_seed_says_which_run_comes_first(tmp_path: Path, name: str) -> None:
+def test_seed_selects_the_first_run(tmp_path: Path, name: str) -> None:
     """A few applications with five seeds must not be the same run five times."""
     hand_made(tmp_path)
 
@@ -113,7 +113,7 @@ def test_options_are_drawn_apart(change: dict[str, Any]) -> None:
     assert shapes(before) == shapes(after)
 
 
-def test_seed_says_everything_and_more_applications_begin_with_the_same() -> None:
+def test_seed_determines_the_load_and_more_applications_extend_it() -> None:
     """The same arguments give the same applications, and a longer run extends a shorter one."""
     some, more = built(count=50), built(count=150)
 

@@ -56,7 +56,7 @@ def test_tool_time_before_the_first_stage_delays_it(tmp_path: Path) -> None:
     assert WorkloadInference("0", 10, 1, (), 2.5) == inference
 
 
-def test_subtask_without_a_call_passes_its_time_on(tmp_path: Path) -> None:
+def test_subtask_without_a_call_passes_on_its_tool_time(tmp_path: Path) -> None:
     """The first recorded plan, shortened: a tool of 18.64 s, a call, tools of 3.65 s and 1.45 s."""
     inferences = planned(
         tmp_path,
@@ -89,7 +89,7 @@ def test_subtasks_that_need_the_plan_only_run_side_by_side(tmp_path: Path) -> No
     assert [0.0, 0.0, 0.0, 4.0] == [i.delay_s for i in inferences]
 
 
-def test_what_another_waited_for_is_implied(tmp_path: Path) -> None:
+def test_predecessor_of_a_predecessor_is_implied(tmp_path: Path) -> None:
     """Subtask 2 needs a tool of 7 s and a call that itself waited for 5 s of tool before.
 
     Of the 7 s, 5 are over when that call is submitted, so that at most 2 are left at its end; its

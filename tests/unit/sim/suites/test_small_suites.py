@@ -131,12 +131,12 @@ def test_every_suite_is_sound_and_repeatable(name: str) -> None:
         checked_application(application)
 
 
-def test_unknown_suite_is_refused_with_those_there_are() -> None:
+def test_unknown_suite_is_refused_with_a_list_of_suites() -> None:
     with pytest.raises(ConfigError, match=r"suite must be one of nine-class, .*, got 'nine'"):
         built("nine")
 
 
-def test_option_that_a_suite_does_not_go_by_is_refused() -> None:
+def test_option_that_a_suite_ignores_is_refused() -> None:
     """An ignored option would make the result look as if it had applied."""
     with pytest.raises(ConfigError, match="suite two-dm does not go by count; it does by seed"):
         built("two-dm", count=3)

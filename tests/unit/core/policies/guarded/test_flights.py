@@ -6,7 +6,7 @@ import math
 from justitia_ray.core.policies.guarded.flights import Flights
 
 
-def test_cohort_is_held_whole_while_it_gathers_and_flies_for_its_mean_length() -> None:
+def test_cohort_holds_its_memory_while_gathering_and_runs_for_its_mean_length() -> None:
     """400 for 4 s and 200 for 1 s: 300 a second, so 2 s from its start, after 16."""
     flights = Flights()
     flights.open(0.0, 0.5)
@@ -28,7 +28,7 @@ def test_cohort_is_held_whole_while_it_gathers_and_flies_for_its_mean_length() -
     assert (0, 0, math.inf) == (flights.rate, flights.rest(18.0), flights.next_change)
 
 
-def test_cohort_of_nothing_never_flies() -> None:
+def test_empty_cohort_never_runs() -> None:
     """No inference started while it gathered, or all ended at once."""
     flights = Flights()
     flights.open(0.0, 0.5)
@@ -38,7 +38,7 @@ def test_cohort_of_nothing_never_flies() -> None:
     assert (False, 0, math.inf) == (flights.gathers, flights.rest(16.0), flights.next_change)
 
 
-def test_what_ends_first_is_passed_first() -> None:
+def test_earliest_end_is_passed_first() -> None:
     """A first inference carries its application's id; a cohort carries none."""
     flights = Flights()
     flights.open(0.0, 0.5)
@@ -49,7 +49,7 @@ def test_what_ends_first_is_passed_first() -> None:
     assert [None, "a", None, "b"] == [flights.pass_next() for _ in range(4)]
 
 
-def test_new_scheduler_has_the_cohorts_that_fly_and_the_one_that_gathers() -> None:
+def test_new_scheduler_restores_running_and_gathering_cohorts() -> None:
     """The state passes through JSON, as in a store."""
     before, after = Flights(), Flights()
     for since in (0.0, 20.0):

@@ -42,7 +42,7 @@ def _paced(kv_per_s: float = 100, iteration_s: float = 0.1, kv_tokens: float = 0
     return foretold
 
 
-def test_one_inference_is_done_as_long_after_its_start_as_it_runs() -> None:
+def test_single_inference_ends_its_duration_after_its_start() -> None:
     """VTC starts the first inference of an application at once."""
     foretold = _paced()
     foretold.arrived(_application("1", ONE), 7.0)
@@ -103,7 +103,7 @@ def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
     assert 100 == foretold.clock.level
 
 
-def test_application_of_unknown_stages_has_those_it_has_submitted() -> None:
+def test_application_without_predicted_stages_has_its_submitted_ones() -> None:
     """Without predicted stages only its first call is known."""
     foretold, application = _paced(), _application("1")
     foretold.arrived(application, 0.0)
@@ -135,7 +135,7 @@ def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
     assert CriticalPath(12, 0) == foretold.critical_path("1")
 
 
-def test_places_are_made_anew_with_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates leave the inner band: one heap entry per query, and one per inference reported."""
     foretold = _paced()
     for number in range(1, 30):
@@ -172,7 +172,7 @@ def test_call_that_produced_nothing_leaves_what_was_expected() -> None:
     assert (1.0, 4.0) == (before, foretold.deadline("1", 0.0))
 
 
-def test_critical_path_has_what_is_not_over_and_all_that_follows() -> None:
+def test_critical_path_covers_running_and_later_stages() -> None:
     """Only the longest running call counts; the gap after the present stage is still to come."""
     foretold = _paced()
     application = _application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
@@ -192,7 +192,7 @@ def test_critical_path_has_what_is_not_over_and_all_that_follows() -> None:
     assert CriticalPath(10 + 80, 5) == foretold.critical_path("1")
 
 
-def test_no_deadline_is_told_before_any_service() -> None:
+def test_no_deadline_is_known_before_any_service() -> None:
     """The pace is unknown; only applications that VTC starts at once have a deadline."""
     foretold = _foretold()
     foretold.arrived(_application("1", FOUR), 0.0)
@@ -201,7 +201,7 @@ def test_no_deadline_is_told_before_any_service() -> None:
     assert [] == foretold.urgent(1e9)
 
 
-def test_application_that_has_submitted_nothing_is_forgotten_at_its_end() -> None:
+def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
     """Stages that will never be submitted must not slow the others."""
     foretold, application = _paced(), _application("1", FOUR)
     foretold.arrived(application, 0.0)
@@ -282,7 +282,7 @@ def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
     assert flights.held_rate == pytest.approx(others.held_rate)
 
 
-def test_new_scheduler_measures_what_runs_from_the_report_before() -> None:
+def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
     """A call was reported at 2 s, and the state is of 3 s: at 5 s it took 3 s for 10 tokens."""
     before, after, application = _foretold(), _foretold(), _application("1", ONE)
     before.arrived(application, 0.0)
@@ -349,7 +349,7 @@ def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> N
         _foretold().restore_application(application, kept)
 
 
-def test_state_of_the_last_release_is_begun_anew() -> None:
+def test_state_of_the_last_release_is_reset() -> None:
     """A state of 0.2.0 has levels of another shadow: only its pace is kept."""
     before, application = _paced(), _application("1", FOUR)
     before.pace.begin("x", 0.0)
@@ -378,7 +378,7 @@ def test_state_of_the_last_release_is_begun_anew() -> None:
     assert (0, 0) == (after.clock.level, after.clock.shadows["1"].entered)
 
 
-def test_pace_is_of_the_time_in_which_something_runs() -> None:
+def test_pace_counts_only_time_with_running_inferences() -> None:
     """One second of 100 tokens, an idle hour, one second: 100 a second, not 0.05."""
     pace = Pace()
     for begun_at in (0.0, 3600.0):
@@ -411,7 +411,7 @@ def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
     assert 0.1 == pytest.approx(pace.iteration_s, rel=0.01)
 
 
-def test_unseen_lease_tells_nothing_of_an_iteration() -> None:
+def test_unseen_lease_gives_no_iteration_time() -> None:
     """The start of a lease of an earlier scheduler is unknown."""
     pace = Pace()
     pace.begin("x", 0.0)

@@ -36,7 +36,7 @@ def _in_order(driver: CoreDriver) -> list[str]:
     return names
 
 
-def test_looking_behind_who_fits_nowhere_changes_no_slack(
+def test_searching_behind_applications_that_fit_nowhere_changes_no_slack(
     driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each report examines up to sixteen applications, all of which continue to wait."""
@@ -47,7 +47,7 @@ def test_looking_behind_who_fits_nowhere_changes_no_slack(
     assert not put
 
 
-def test_who_is_left_out_is_in_no_order_until_it_is_touched(driver: CoreDriver) -> None:
+def test_application_set_aside_is_in_no_order_until_it_is_updated(driver: CoreDriver) -> None:
     """It returns to its place, whether or not those before it have returned."""
     queue, applications = driver.core.ledger.queue, driver.core.state.applications
     orders = [_in_order(driver)]
@@ -61,7 +61,9 @@ def test_who_is_left_out_is_in_no_order_until_it_is_touched(driver: CoreDriver) 
     assert ["acb", "cb", "b", "cb", "acb"] == ["".join(names) for names in orders]
 
 
-def test_who_ends_while_it_is_left_out_comes_back_with_what_it_submits(driver: CoreDriver) -> None:
+def test_application_without_inferences_returns_with_its_next_submission(
+    driver: CoreDriver,
+) -> None:
     """Its charge counts until then, like that of any application with no waiting inference."""
     queue, applications = driver.core.ledger.queue, driver.core.state.applications
     queue.unschedule(applications["a"])

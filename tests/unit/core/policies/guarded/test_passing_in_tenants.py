@@ -43,7 +43,7 @@ def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_tenant_waits_for_whom_it_lets_pass() -> None:
+def test_tenant_pays_for_passing_inside_it() -> None:
     """Each start of y puts x's key back by 155: after five, at 3,875, it is v's turn.
 
     Then T continues with y, and with x when no inference of y waits.
@@ -185,7 +185,7 @@ def test_requeued_inference_is_booked_once() -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_order_is_told_as_it_would_be_served() -> None:
+def test_reported_order_is_the_order_of_service() -> None:
     """The application that passes is first in its tenant; the others follow by their keys."""
     driver = _loaded(GUARD)
     queue = driver.core.ledger.queue

@@ -62,7 +62,7 @@ def test_as_much_runs_ahead_as_the_memory_holds() -> None:
     assert 4 == clock.ends_at("1", 0.0)
 
 
-def test_what_is_in_flight_is_as_long_as_what_starts() -> None:
+def test_work_in_flight_has_the_mean_length_of_starts() -> None:
     """VTC starts 30 at each level: 10 of calls of 8 iterations, and 20 of ones of 32."""
     clock = _clock(FOUR, kv_tokens=31.25 + 62.5 + 30)
     clock.add("2", 1, 2, [ExpectedStage(4, 400, 8000, 32, 0)])
@@ -73,7 +73,7 @@ def test_what_is_in_flight_is_as_long_as_what_starts() -> None:
     assert 250 + 2000 + 30 * length == clock.owed
 
 
-def test_what_starts_as_the_level_rises_flies_when_it_has_gathered() -> None:
+def test_cohort_runs_when_its_gathering_time_is_over() -> None:
     """Three calls gather for 32 iterations, 16 s, and fly for 8 more: 4 s, 187.5 a second."""
     clock = _clock(FOUR, kv_tokens=125)
     clock.advance(1000, 16.0)
@@ -92,7 +92,7 @@ def test_what_starts_as_the_level_rises_flies_when_it_has_gathered() -> None:
     assert clock.shadows["2"].is_through
 
 
-def test_what_runs_beyond_the_memory_lets_nothing_start() -> None:
+def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
     """A new application's call is one too many: X stops until one of the two has ended."""
     clock = _clock(FOUR, kv_tokens=31.25)
     clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
@@ -136,7 +136,7 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     assert 100 == clock.level
 
 
-def test_own_end_is_foretold_a_sixth_ahead_of_what_the_level_has_risen_since_it_came() -> None:
+def test_own_level_is_a_sixth_above_the_rise_since_arrival() -> None:
     """It arrived at 10, and X is at 40: its own level is 45, so that 40 of its 75 are left."""
     clock = _clock(FOUR)
     clock.advance(250, 5.0)
@@ -204,7 +204,7 @@ def test_more_weight_keeps_the_tokens_that_were_served() -> None:
     assert 50 + 25 / 2 == clock.shadows["1"].level_of_last
 
 
-def test_fewer_stages_than_it_has_entered_end_it_and_more_go_on() -> None:
+def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more() -> None:
     """With fewer stages it is complete; later stages are entered at the level of that time."""
     clock = _clock(ONE, FOUR)
     clock.advance(1000, 4.0)
@@ -222,7 +222,7 @@ def test_fewer_stages_than_it_has_entered_end_it_and_more_go_on() -> None:
     assert 10 == clock.density.total
 
 
-def test_forgotten_application_owes_nothing() -> None:
+def test_forgotten_application_has_no_debt() -> None:
     """A caller gave up before its call ran: the others need not wait for it."""
     clock = _clock(FOUR)
     clock.add("2", 1, 2, [ONE])

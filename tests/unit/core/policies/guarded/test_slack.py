@@ -112,7 +112,7 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 
 @examples(30)
 @given(st.integers(0, 10**6))
-def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
+def test_first_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
     """Where the bounds of several blocks leave it open, the lowest may have slack."""
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -153,7 +153,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
     return made
 
 
-def test_what_changes_nothing_leaves_the_first_known(searches: list[Search]) -> None:
+def test_change_without_effect_keeps_the_cached_first(searches: list[Search]) -> None:
     """An application submits ten inferences; nine of them change no input of a decision."""
     slack = Slack()
     mouse = One(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
@@ -178,7 +178,7 @@ def _mouse_that_passes(searches: list[Search]) -> Slack:
     return slack
 
 
-def test_first_is_known_while_service_leaves_it_enough_slack(searches: list[Search]) -> None:
+def test_first_stays_cached_while_enough_slack_is_left(searches: list[Search]) -> None:
     """Service of the giant takes from the slack of the early one: 2 - 2 + 105 - 90."""
     slack = _mouse_that_passes(searches)
     for rest, first, made in ((100, "mouse", 0), (92, "mouse", 0), (91, None, 1)):
@@ -188,7 +188,7 @@ def test_first_is_known_while_service_leaves_it_enough_slack(searches: list[Sear
         assert made == len(searches)
 
 
-def test_change_that_leaves_the_first_known_bears_its_own_sums(searches: list[Search]) -> None:
+def test_change_that_keeps_the_cached_first_updates_its_own_sums(searches: list[Search]) -> None:
     """Otherwise the next search would repeat all sums that changed since the last."""
     slack = _mouse_that_passes(searches)
     put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
@@ -200,7 +200,7 @@ def test_change_that_leaves_the_first_known_bears_its_own_sums(searches: list[Se
     assert not searches
 
 
-def test_first_is_known_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
+def test_first_stays_cached_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
     """A later arrival that is charged what GPS gives it takes no slack from others."""
     slack = _mouse_that_passes(searches)
     put(slack, "mouse", One(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
@@ -222,7 +222,7 @@ def test_first_is_known_while_it_is_served_and_others_arrive(searches: list[Sear
         ("giant", One(Fraction(100), 1, Fraction(2), Fraction(900), True, False)),
     ],
 )
-def test_somebody_looks_again_where_another_may_be_first(
+def test_search_is_repeated_where_another_may_be_first(
     name: str, one: One, searches: list[Search]
 ) -> None:
     """A shorter one, a new promise before the first, or a change of the first needs a search."""
@@ -233,7 +233,7 @@ def test_somebody_looks_again_where_another_may_be_first(
     assert 1 == len(searches)
 
 
-def test_who_comes_after_those_left_out_takes_no_search(searches: list[Search]) -> None:
+def test_application_after_those_set_aside_needs_no_search(searches: list[Search]) -> None:
     """The first is found again when some of those set aside return."""
     slack = _mouse_that_passes(searches)
     put(slack, "rat", One(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
@@ -281,7 +281,9 @@ def least_before(
 
 @examples(300)
 @given(st.data())
-def test_allows_what_the_least_slack_of_those_before_is(data: st.DataObject) -> None:
+def test_passing_is_allowed_up_to_the_least_slack_of_earlier_applications(
+    data: st.DataObject,
+) -> None:
     """The slack of overdue applications counts, and falls by all service until they are done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
@@ -324,7 +326,7 @@ def test_allows_what_the_least_slack_of_those_before_is(data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize(("left", "first"), [(20, "mouse"), (40, "a")])
-def test_mouse_passes_as_far_as_those_before_it_have_slack(left: int, first: str) -> None:
+def test_mouse_passes_within_the_slack_of_earlier_applications(left: int, first: str) -> None:
     """Until V is 10, where a is due, GPS serves five applications 50; the mouse asks for 12.
 
     If a still needs 20 of that, 30 are free for others; if it needs 40, only 10 are.
@@ -339,7 +341,7 @@ def test_mouse_passes_as_far_as_those_before_it_have_slack(left: int, first: str
     assert slack.first() == first
 
 
-def test_nobody_passes_what_is_overdue() -> None:
+def test_no_application_passes_an_overdue_one() -> None:
     """GPS had finished it: all of its remaining work is late."""
     slack = Slack()
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
@@ -351,7 +353,7 @@ def test_nobody_passes_what_is_overdue() -> None:
     assert slack.passing() == []
 
 
-def test_nobody_passes_what_was_overdue_before_anybody_looked() -> None:
+def test_no_application_passes_one_that_was_overdue_before_the_first_search() -> None:
     """After a change of policy its lateness is unknown."""
     slack = Slack(virtual_time=10, served=1000)
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
@@ -361,7 +363,7 @@ def test_nobody_passes_what_was_overdue_before_anybody_looked() -> None:
     assert not slack.allows("mouse", -(10**9))
 
 
-def test_overdue_has_less_slack_with_all_that_is_served() -> None:
+def test_slack_of_an_overdue_application_falls_with_all_service() -> None:
     """If only its remaining work counted, small applications could always pass it."""
     slack = Slack()
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, True))
