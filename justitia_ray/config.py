@@ -424,13 +424,13 @@ class StoreSection(Section):
     redis_sentinel_password_env: str | None = None
     """Name of the variable with the Sentinels' own password."""
     redis_sentinel_password_file: str | None = None
-    """A file with the Sentinels' own password instead, read at each connect."""
+    """File with the Sentinels' own password instead of a variable, read at each connect."""
     redis_tls_ca_file: str | None = None
     """File of trusted certificates, on every node; `null`: those of the system."""
     redis_tls_cert_file: str | None = None
     """File of the client certificate, if Redis requires one."""
     redis_tls_key_file: str | None = None
-    """Private key of that certificate; `null`: in the same file."""
+    """File of the client certificate's private key; `null`: in the certificate's file."""
     data_dir: str = "~/.local/share/justitia_ray"
     """Directory of the embedded server's data, with a subdirectory for each application and model.
     Not on a network file system."""
@@ -602,7 +602,7 @@ class TlsSection(Section):
     certificate: str
     """PEM file of this node's certificate chain, without the root."""
     key: str
-    """PEM file of its private key."""
+    """PEM file of the private key of this node's certificate."""
     authority: str
     """PEM file of the authority that has signed the certificates of all nodes. Any holder of a
     certificate of this authority may connect, but also needs the scheduler's secret: use a private
@@ -619,8 +619,8 @@ class TransportSection(Section):
     """First and last port on which schedulers and replicas listen, for firewalls: each takes the
     first free one on its node, at the node's address in Ray. `null`: any free port."""
     tls: TlsSection | None = None
-    """Encrypts the connections. Without it the handshake still proves the peer's identity, but data
-    can be read and changed in transit: only for trusted networks."""
+    """Encryption of the connections. Without it the handshake still proves the peer's identity, but
+    data can be read and changed in transit: only for trusted networks."""
     standstill_s: Positive = 60.0
     """Time for which a replica or an ingress with a silent process (its event loop is busy, or it
     is stopped) keeps its connections and leases, while its machine answers. A peer whose process
@@ -645,7 +645,7 @@ class JwtIssuerSection(Section):
     """URL of the issuer's public keys, `https://…`; `null`: from its discovery document,
     `ISSUER/.well-known/openid-configuration`. `http://` is allowed for this machine only."""
     jwks_ca_file: str | None = None
-    """File of certificates trusted for that URL, on every node; `null`: those of the system."""
+    """File of certificates trusted for `jwks_url`, on every node; `null`: those of the system."""
     algorithms: Annotated[tuple[JwtAlgorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
     """Accepted signature algorithms; only asymmetric ones are allowed."""
     tenant_claim: str = "tenant"
@@ -727,7 +727,7 @@ class SessionHeadersSection(Section):
     final: HeaderName | None = None
     """Header that is `true` at the session's last call."""
     application_class: ClassName | None = None
-    """Class of its applications; `null`: `default`."""
+    """Class of the applications recognised by these headers; `null`: `default`."""
 
     @model_validator(mode="after")
     def _names_a_session(self) -> "SessionHeadersSection":
@@ -911,11 +911,11 @@ class CapsSection(Section):
     """Limits on one application of a tenant; further usage is refused."""
 
     inferences: Count | None = None
-    """Largest number of inferences that it may submit."""
+    """Largest number of inferences that the application may submit."""
     kv_token_time: Positive | None = None
-    """Largest KV token-time that it may be served, in token·iterations."""
+    """Largest KV token-time that the application may be served, in token·iterations."""
     seconds: Positive | None = None
-    """Time from its opening in which it may submit."""
+    """Time from the application's opening in which it may submit inferences."""
 
 
 class TenantSection(Section):
@@ -925,7 +925,7 @@ class TenantSection(Section):
     """Weight among its siblings. `null`: that of its applications; for a node with children 1, or
     `max_weight` if that is less."""
     max_weight: Positive | None = None
-    """Largest weight that its applications may request; at most the parent's."""
+    """Largest weight that applications of the tenant may request; at most the parent's."""
     kv_share: KvShareSection = KvShareSection()
     quotas: tuple[QuotaSection, ...] = ()
     """Limits over periods, one for each unit and period. The quotas of all nodes above apply to an
@@ -1041,11 +1041,11 @@ class ModelEntry(ModelSection):
     """An entry of `models`."""
 
     engine: EngineSection | None = None
-    """`null`: the application's."""
+    """Engine of this model; `null`: the application's."""
     replica: ReplicaSection | None = None
-    """`null`: the application's."""
+    """Replica settings of this model; `null`: the application's."""
     autoscaling: AutoscalingSection | None = None
-    """`null`: the application's."""
+    """Autoscaling of this model; `null`: the application's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1054,9 +1054,9 @@ class PlacedModel:
 
     config: AppConfig
     replicas: str
-    """Name of the deployment of its engines."""
+    """Name of the deployment of the model's engines."""
     predictor: str
-    """Name of the deployment of its predictor."""
+    """Name of the deployment of the model's predictor."""
 
 
 class AppArgs(SharedSections):

@@ -54,11 +54,11 @@ class _Claim:
     """Expected usage, for units of which the claim holds more."""
 
     def rest(self, unit: Unit) -> float:
-        """Return the amount held and not used."""
+        """Return the part of the claim that is held and not used."""
         return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
 
     def due(self, unit: Unit) -> float:
-        """Return the expected further usage."""
+        """Return the part of the claim that is expected to be used and is not yet."""
         holds = self.holds.get(unit, 0)
         return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
 
@@ -98,7 +98,7 @@ class _Refusal(NamedTuple):
     amount: float
     wait_s: Seconds | None
     waits: bool
-    """Whether it has enough left if claims use only the expected amounts."""
+    """Whether the quota has enough left if claims use only the expected amounts."""
 
 
 _NOTHING = (0.0, 0.0)
@@ -166,7 +166,7 @@ class QuotaBook:
                 account.exceeded = before[key].exceeded
 
     def exchange(self, told: Exchange, now: Seconds) -> Answer:
-        """Book a scheduler's uses, and answer its asks.
+        """Book a scheduler's usage reports, and answer its requests for claims.
 
         A repeated exchange is not booked again; asks of the last exchange are answered by the
         present state, and an exchange older than that is answered as stale.

@@ -47,7 +47,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A scheduler's call: its uses are booked first, then its asks are answered, in order."""
+    """A scheduler's call to the accounts: `uses` are booked first, then `asks` are answered."""
 
     scheduler: str
     epoch: Epoch
@@ -67,7 +67,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answer to an ask."""
+    """Answer to a request for a claim."""
 
     name: ClaimName
     refused_by: LimitStanding | None = None

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         visited = asyncio.run(_visit(options, configs))
     except (ConnectionError, ResponseError) as error:
-        print(f"justitia doctor: {_told(error)}", file=sys.stderr)
+        print(f"justitia doctor: {_error_text(error)}", file=sys.stderr)
         return 2
     found = [(first, second, find(first, second)) for first, second in visited]
     if options.json:
@@ -102,7 +102,7 @@ async def _visit(
         return await visit(http, open_store, options.interval_s, options.model)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, ResponseError) and error.status == 404 and error.code is None:
         return f"no application that can be examined is served there ({error})"
     return str(error)

@@ -123,7 +123,7 @@ def run_train(options: argparse.Namespace) -> int:
     models = ModelDirectory(options.out)
     evaluations = {}
     for name, known in samples.items():
-        tested = evaluations[name] = _tested_on_a_part(name, known, options)
+        tested = evaluations[name] = _evaluate_split(name, known, options)
         model = train(known, kind=options.kind, seed=options.seed)
         record = {
             "kind": model.kind,
@@ -149,7 +149,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     evaluations = {}
     for name, known in _samples(data_dir, options.classes, options.holdout).items():
         if options.holdout is None:
-            evaluations[name] = _tested_on_a_part(name, known, options)
+            evaluations[name] = _evaluate_split(name, known, options)
             continue
         training = load_samples(data_dir, name)
         if len(training) < LEAST_TRAINED_ON:
@@ -229,7 +229,7 @@ def _samples(
     return known
 
 
-def _tested_on_a_part(
+def _evaluate_split(
     name: str, samples: Sequence[Sample], options: argparse.Namespace
 ) -> Evaluation:
     try:

@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     if options.quick:
         scale = Scale(scale.seeds, scale.data_dir, True, QUICK_APPLICATIONS)
     started = time.perf_counter()
-    sections = build_report(experiments, scale, options.out, workers, _Teller())
+    sections = build_report(experiments, scale, options.out, workers, _ProgressLines())
     failed = [section for section in sections if section.failure is not None]
     for section in failed:
         print(f"{section.experiment.name} failed: {section.failure}", file=sys.stderr)
@@ -110,17 +110,17 @@ def _at_least_one(name: str, value: int | None) -> int | None:
     return value
 
 
-class _Teller:
+class _ProgressLines:
     """Prints progress to stderr: in place on a terminal, otherwise a line every ten seconds."""
 
     def __init__(self) -> None:
-        self._told_at = 0.0
+        self._printed_at = 0.0
 
     def __call__(self, progress: RunProgress) -> None:
         is_last = progress.done == progress.total
         if sys.stderr.isatty():
             end = "\n" if is_last else ""
             print(f"\r\033[Kreport: {progress}", end=end, file=sys.stderr, flush=True)
-        elif is_last or progress.elapsed_s - self._told_at >= _LINE_EVERY_S:
-            self._told_at = progress.elapsed_s
+        elif is_last or progress.elapsed_s - self._printed_at >= _LINE_EVERY_S:
+            self._printed_at = progress.elapsed_s
             print(f"report: {progress}", file=sys.stderr, flush=True)

@@ -76,11 +76,11 @@ def run(options: argparse.Namespace) -> int:
         ResponseError: If the service answered with an error.
         ConnectionError: If it did not answer.
     """
-    show("share", lambda: _told(options), options.watch, in_place=not options.json)
+    show("share", lambda: _shares(options), options.watch, in_place=not options.json)
     return 0
 
 
-def _told(options: argparse.Namespace) -> str:
+def _shares(options: argparse.Namespace) -> str:
     seen = asyncio.run(_look(options))
     return json.dumps(seen, indent=2) if options.json else share_text(seen)
 

@@ -310,17 +310,17 @@ def run(options: argparse.Namespace) -> int:
         ConnectionError: If it did not answer.
     """
     check_applications(options.applications)
-    show("status", lambda: _told(options), options.watch, in_place=not options.json)
+    show("status", lambda: _status(options), options.watch, in_place=not options.json)
     return 0
 
 
-def _told(options: argparse.Namespace) -> str:
+def _status(options: argparse.Namespace) -> str:
     seen = asyncio.run(_look(options))
     return json.dumps(seen, indent=2) if options.json else status_text(seen)
 
 
 async def _look(options: argparse.Namespace) -> dict[str, Any]:
-    """Return `{"ready": …, "models": {name: its status, with its `predictor`}}`."""
+    """Return `{"ready": …, "models": {NAME: status of the model, with `predictor`}}`."""
     async with aclosing(connect(options)) as http:
         answers = await ask_each_model(
             http, "/v1/status", options.model, applications=options.applications

@@ -9,7 +9,7 @@ _SILENT_S: Seconds = 30.0
 """Time without a poll that is a fault; Serve's controller polls every second, but may restart."""
 
 
-def _nobody_asks(look: LeaderLook) -> Iterator[Breach]:
+def _missing_polls(look: LeaderLook) -> Iterator[Breach]:
     scaling = look.leader.scaling
     if scaling is None or not scaling.is_serves:
         return
@@ -38,7 +38,7 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "autoscaler_that_does_not_ask",
         Severity.RISK,
         "Serve's controller asks the scheduler how many replicas it wants.",
-        led(_nobody_asks),
+        led(_missing_polls),
         "with autoscaling in the arguments, Serve's controller {said}: the number of replicas stays"
         " as it is",
         "see the controller's log (serve/controller_*.log in Ray's log directory) for why; it asks"

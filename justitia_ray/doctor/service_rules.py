@@ -40,13 +40,13 @@ def _silent_ingresses(look: LeaderLook) -> Iterator[Breach]:
             yield breach(ingress_id, ingress=ingress, limits=look.limits)
 
 
-def _unheard_ingresses(look: LeaderLook) -> Iterator[Breach]:
+def _ingresses_unknown_to_scheduler(look: LeaderLook) -> Iterator[Breach]:
     if look.seen.serve is not None:
         runs, heard = look.seen.serve.ingresses, len(look.leader.ingresses)
         yield from breach_if(heard < runs, "ingresses", runs=runs, heard=heard)
 
 
-def _parts_not_seen(look: LeaderLook) -> Iterator[Breach]:
+def _parts_left_out(look: LeaderLook) -> Iterator[Breach]:
     for name, missing in look.leader.left_out.items():
         yield breach(
             name,
@@ -290,7 +290,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "ingress_the_scheduler_does_not_hear",
         Severity.WRONG,
         "As many ingresses call the scheduler as Serve runs.",
-        led(_unheard_ingresses),
+        led(_ingresses_unknown_to_scheduler),
         "Serve runs {runs} ingresses, and the scheduler hears of {heard}: what is sent to the"
         " others waits for ever",
         "see the logs of deployment Ingress for scheduler.call_failed; one that follows another"
@@ -321,7 +321,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "tables_not_seen_whole",
         Severity.NOTE,
         "The scheduler's tables and rules are inspected whole.",
-        led(_parts_not_seen),
+        led(_parts_left_out),
         "{what}",
         "{do}",
     ),

@@ -39,7 +39,7 @@ class ContentTree:
         self._roots: WeakValueDictionary[Hashable, _Chain] = WeakValueDictionary()
 
     def content(self, tokens: Sequence[Hashable], apart: Hashable = None) -> "TokenContent":
-        """Return the content of a sequence.
+        """Return the content of a sequence of tokens.
 
         Args:
             tokens: Its tokens so far.

@@ -25,7 +25,7 @@ class EngineSequence:
     """Rank of arrival; unchanged by preemptions."""
     prompt_tokens: Tokens
     max_tokens: Tokens
-    """Total number of tokens that it generates."""
+    """Number of tokens that the sequence generates in all."""
     priority: int = 0
     reads_cache: bool = True
     """False for a prompt whose every token must be computed (`prompt_logprobs`)."""

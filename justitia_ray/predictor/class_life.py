@@ -114,7 +114,7 @@ class ChangeTest(Stored):
     above: NotNegative = 0.0
     below: NotNegative = 0.0
     above_since: Count = 0
-    """Values since `above` was last 0."""
+    """Number of values since the sum `above` was last 0."""
     below_since: Count = 0
 
     def add_error(self, value: float) -> int | None:

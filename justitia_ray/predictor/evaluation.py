@@ -17,7 +17,7 @@ from justitia_ray.predictor.training import load_packages, train
 from justitia_ray.units import KvTokenTime, Seconds
 
 TEST_SHARE = 0.2
-"""Share of the recorded runs that are tested on, unless test runs are given."""
+"""Share of the recorded runs used as tests, unless separate test runs are given."""
 
 FIELDS = (
     "n_train",

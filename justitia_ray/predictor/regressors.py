@@ -106,7 +106,7 @@ class Constant(Regressor):
 
     name: ClassVar[str] = "constant"
     log_cost: Floats
-    """Value, [1]."""
+    """ln(cost) of every row, shape [1]."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""
@@ -124,9 +124,9 @@ class Linear(Regressor):
 
     name: ClassVar[str] = "linear"
     weights: Floats
-    """Weights, [columns]."""
+    """Weight of each column, shape [columns]."""
     intercept: Floats
-    """Intercept, [1]."""
+    """Intercept, shape [1]."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""

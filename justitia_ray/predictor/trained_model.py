@@ -146,7 +146,7 @@ def calibrate(raw: Floats, log_costs: Floats, *, shifted: bool = True) -> CostCa
 
 
 def best_shift(errors: Floats) -> float:
-    """Return the median of ln(t/p) weighted by p/t."""
+    """Return the shift of least mean relative error: the median of ln(t/p) weighted by p/t."""
     ordered = np.sort(errors)
     weights = np.cumsum(np.exp(ordered[0] - ordered))
     return float(ordered[np.searchsorted(weights, weights[-1] / 2)])

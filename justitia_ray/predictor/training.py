@@ -28,7 +28,7 @@ Reason: TypeAlias = Literal["first", "samples", "drift"]
 """Reason for a training: enough samples for a first model, many more since, or changed errors."""
 
 HELD_BACK_SHARE = 5
-"""One fifth: the latest samples, which judge the new model and the serving one."""
+"""The latest 1/5 of the samples judges the new model and the serving one."""
 GROWTH = 0.25
 """Growth in samples that makes another training due; keeps the work proportional to the samples."""
 LEAST_NEW = 10

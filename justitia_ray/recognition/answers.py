@@ -23,15 +23,15 @@ class _Call(msgspec.Struct):
     function: _Function | None = None
 
 
-class _Said(msgspec.Struct):
+class _ChatMessage(msgspec.Struct):
     content: str | None = None
     tool_calls: list[_Call] | None = None
 
 
 class _Choice(msgspec.Struct):
     index: int = 0
-    message: _Said | None = None
-    delta: _Said | None = None
+    message: _ChatMessage | None = None
+    delta: _ChatMessage | None = None
 
 
 class _Chat(msgspec.Struct):
@@ -74,7 +74,7 @@ _arguments = msgspec.json.Decoder(dict[str, Any]).decode
 _message_event = msgspec.json.Decoder(_MessageEvent).decode
 
 
-class _Saying:
+class _PartialTurn:
     """A turn of the model that is received in pieces."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Saying:
         self.arguments: defaultdict[int, list[str]] = defaultdict(list)
         """Pieces of the JSON arguments of its tool calls, by the call's number."""
 
-    def add_said(self, said: _Said | None) -> None:
+    def add_message(self, said: _ChatMessage | None) -> None:
         if said is None:
             return
         if said.content:
@@ -129,7 +129,7 @@ class AnswerReader:
             RESPONSES: self._add_items,
         }[path]
         self._rest = b""
-        self._sayings: defaultdict[int, _Saying] = defaultdict(_Saying)
+        self._partial_turns: defaultdict[int, _PartialTurn] = defaultdict(_PartialTurn)
         self._arguments: list[str] = []
         self._turns: list[Turn] | None = None
         """Turns of a Responses answer, which are complete at its end; None before."""
@@ -158,7 +158,7 @@ class AnswerReader:
         """Return the model's turns, one per choice; empty turns are left out."""
         said = self._turns
         if said is None:
-            said = [saying.turn() for saying in self._sayings.values()]
+            said = [saying.turn() for saying in self._partial_turns.values()]
         return [turn for turn in said if turn.text or turn.ids]
 
     def prompts(self) -> list[str]:
@@ -166,7 +166,7 @@ class AnswerReader:
         given = [
             *(
                 "".join(pieces)
-                for one in self._sayings.values()
+                for one in self._partial_turns.values()
                 for pieces in one.arguments.values()
             ),
             *self._arguments,
@@ -196,10 +196,10 @@ class AnswerReader:
 
     def _add_chat(self, data: bytes) -> None:
         for choice in _chat(data).choices:
-            self._sayings[choice.index].add_said(choice.message or choice.delta)
+            self._partial_turns[choice.index].add_message(choice.message or choice.delta)
 
     def _add_message(self, data: bytes) -> None:
-        saying = self._sayings[0]
+        saying = self._partial_turns[0]
         if not self._stream:
             for number, block in enumerate(_message(data).content):
                 saying.add_block(block, number)

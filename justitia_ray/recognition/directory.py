@@ -18,7 +18,7 @@ agent that spawns itself for ever does not keep its place in the order for ever.
 
 
 class Entry(NamedTuple):
-    """Application of a name."""
+    """Application that a name maps to."""
 
     application_id: str
     """Id of the application; "": two applications have the name, so it identifies neither."""
@@ -48,7 +48,7 @@ class Directory:
         return self._total
 
     def find_conversation(self, tenant: str, names: Iterable[Name]) -> str | None:
-        """Return the application of the first known name.
+        """Return the application of the first of the names that is known.
 
         "": the name is ambiguous. None: none of the names is known.
         """

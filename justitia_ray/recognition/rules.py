@@ -38,11 +38,11 @@ class Recognized:
     application_id: str
     """Id within its tenant; for a session with a parent, the id that it would have as a root."""
     parent_application_id: str | None = None
-    """Id of the session that spawned it; None: a root, or not known."""
+    """Id of the session that spawned this one; None: a root, or not known."""
     can_have_parent: bool = False
     application_class: str | None = None
     is_final: bool = False
-    """Whether it submits no more inferences."""
+    """Whether the application submits no more inferences."""
 
 
 class Recognizer:

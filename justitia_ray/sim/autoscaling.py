@@ -47,7 +47,7 @@ class FixedSize:
     replicas: int
 
     def target(self, view: FleetView) -> int:
-        """Return the constant number."""
+        """Return the constant number of replicas."""
         return self.replicas
 
 

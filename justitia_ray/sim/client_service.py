@@ -26,10 +26,10 @@ ServiceFunction = Callable[[Tokens, Tokens], float]
 """Function that returns the service of a whole request from its prompt and output tokens."""
 
 WINDOW_S: Seconds = 60.0
-"""2T with T = 30 s (Sec. 5.1)."""
+"""Window over which service is averaged: 2T with T = 30 s (VTC, Sec. 5.1)."""
 TABLE_SPAN_S: Seconds = 600.0
 TABLE_WARM_UP_S: Seconds = 30.0
-"""Half a window, so that no window begins before the run."""
+"""First sampled instant of a table: half a window, so that no window begins before the run."""
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
 """Length used for a request whose first token is its end."""

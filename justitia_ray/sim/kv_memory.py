@@ -23,7 +23,7 @@ class SimulatedSequence:
     prefill_tokens: Tokens
     """Tokens to compute before the sequence decodes: its prompt, less a cached prefix."""
     follows: bool
-    """Whether it follows another inference of its application."""
+    """Whether the inference follows another one of its application."""
     made: Tokens = 0
     """Output tokens made by iteration `since`."""
     since: int = 0

@@ -14,8 +14,8 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds
 
 APPLICATION, CONVERSATION, INFERENCE = "application", "conversation", "inference"
 WAYS = (APPLICATION, CONVERSATION, INFERENCE)
-"""By the id that the caller sends; by the conversation's text; not at all: every call is an
-application of its own."""
+"""Ways to find a call's application: by the caller's id; by the conversation's text; or none, so
+that every call is an application of its own."""
 NAMELESS_CLASS = "default"
 """Class of an application that its caller has not named."""
 IDLE_S: Seconds = 60.0

@@ -43,7 +43,7 @@ class Timetable:
             self._instants.put(self._names[index], (at, index))
 
     def clear(self) -> None:
-        """Remove all times."""
+        """Remove the times of all replicas."""
         self._instants = LazyHeap()
 
     def has(self, index: int) -> bool:
@@ -64,7 +64,7 @@ class Timetable:
         return sorted(taken)
 
 
-_STEPS_A_TELL = 1024
+_STEPS_PER_PROGRESS = 1024
 
 
 def simulate(
@@ -133,7 +133,7 @@ class Simulation:
             now = instant
             self._step(now)
             steps += 1
-            if steps % _STEPS_A_TELL == 0:
+            if steps % _STEPS_PER_PROGRESS == 0:
                 on_progress(self._link.ended)
         self._link.finish(now)
         self._sum_up()

@@ -50,7 +50,7 @@ class InferenceSpan:
     application_class: str
     """The agent that made the call, else the service, else `trace`."""
     tenant: str
-    """The user named on the span, else `default`."""
+    """Tenant: the user named on the span, else `default`."""
     start_ns: int
     end_ns: int
     """End time, at least 1 ns after the start."""

@@ -42,7 +42,7 @@ class ResultLine:
     """
     seed: int | None = None
     against: str | None = None
-    """Arm from which a difference is taken."""
+    """Arm that is subtracted in a difference; None: the value is no difference."""
     is_relative: bool = False
     """Whether a difference is a share of the other arm's value."""
     of_lines: tuple[int, ...] = ()

@@ -26,7 +26,7 @@ class MeanEstimate:
 
 
 def estimate(values: Sequence[float]) -> MeanEstimate:
-    """Return the mean and the interval mean ± t · s/√n (Student's t, two-sided 95 %).
+    """Return the mean and its 95 % interval, mean ± t · s/√n (Student's t, two-sided).
 
     Raises:
         ValueError: If there is no value.

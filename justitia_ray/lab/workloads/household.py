@@ -57,7 +57,7 @@ class Goal:
     target: str = ""
     count: int = 1
     treatment: str = ""
-    """`clean`, `heat`, `cool`, or ""."""
+    """Treatment of the objects: `clean`, `heat`, `cool`, or "" for none."""
     lamp: str = ""
 
 

@@ -175,7 +175,7 @@ async def no_models(task: str, model: str, arguments: str) -> str:
 
 
 def workload(run_model: RunModel) -> Workload:
-    """Return the agent with a function that runs its models."""
+    """Return the plan-and-execute agent with a function that runs its models."""
 
     async def run_with_models(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         return await _Execution(Steps(app, lengths), text, lengths, run_model).run()

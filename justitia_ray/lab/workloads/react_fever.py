@@ -112,14 +112,14 @@ Action: Finish[NOT ENOUGH INFO]""",
 
 VERDICTS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
 MAX_TURNS = 7
-"""Turns of the second record of the class; the first had no run of more than four."""
+"""Most turns in the second set of recordings; the first had no run of more than four."""
 
 _ACTION = re.compile(r"action\s*:\s*(search|lookup|finish)\s*\[([^\]]*)\]", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 def workload(passages: Sequence[str]) -> Workload:
-    """Return the agent on given passages.
+    """Return the agent that searches the given passages.
 
     Raises:
         ConfigError: If there are none, or bm25s is not installed.

@@ -19,7 +19,7 @@ You act in a household to fulfil a task. Each turn write one line: either a thou
 ...", or one command, as in the games below. Stop when the task is fulfilled."""
 
 MAX_TURNS = 50
-"""Turns of the paper; the longest recorded run had 43."""
+"""Limit of the paper on turns; the longest recorded run had 43."""
 
 _SHOTS = 2
 _EXAMPLE_CHARS = range(1_500, 2_300)

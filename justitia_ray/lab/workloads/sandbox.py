@@ -126,7 +126,7 @@ async def _run_in(directory: str, program: str, limits: SandboxLimits) -> Progra
         await asyncio.wait([output.reading, errors.reading], timeout=_LAST_OUTPUT_S)
         output.reading.cancel()
         errors.reading.cancel()
-        guards = _heard(hear)
+        guards = _read_guards(hear)
         os.close(hear)
     outcome: Literal["passed", "failed", "timed_out", "flooded"]
     if output.is_too_long or errors.is_too_long:
@@ -176,7 +176,7 @@ def _kill_group(child: asyncio.subprocess.Process) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _heard(pipe: int) -> frozenset[str]:
+def _read_guards(pipe: int) -> frozenset[str]:
     os.set_blocking(pipe, False)
     try:
         told = os.read(pipe, 1024)

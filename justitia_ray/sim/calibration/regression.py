@@ -60,11 +60,11 @@ class _Observations:
 
     decode_s: Floats
     quantities: Floats
-    """`[n, 3]`: iterations, Σ running, Σ context over these iterations."""
+    """Per request, `[n, 3]`: decode iterations, and Σ running and Σ context over them."""
     prefills: Floats
-    """`[n]`: prefills during the decode time."""
+    """Number of prefills during each request's decode time, `[n]`."""
     prefill_tokens: dict[Tokens, Floats]
-    """`[n]` by tile size: prompt tokens of those prefills, in whole tiles."""
+    """Prompt tokens of these prefills in whole tiles, `[n]`, by tile size."""
 
 
 def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0) -> Regression:

@@ -47,7 +47,7 @@ Hermes sample code make it as small as KBQAV."""
 CHARS_PER_TOKEN = 3.3
 TEMPLATE_CHARS = 600
 MAX_OUTPUT_TOKENS: Tokens = 512
-"""Longest sample."""
+"""Largest output of a self-consistency sample, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)

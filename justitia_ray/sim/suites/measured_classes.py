@@ -190,7 +190,7 @@ LOOPS: dict[str, Loop] = {
         6035,
     ),
 }
-"""Loops by application class."""
+"""Statistics of the application classes that run in turns."""
 
 
 MODEL, CHOOSE_MODEL, LLM_TASK = "model", "choose_model", "llm_task"

@@ -172,6 +172,6 @@ class Suite:
     about: str
     """Description and source, in one line."""
     build: Callable[[SuiteOptions], list[WorkloadApplication]]
-    """Function that returns its applications in order of arrival."""
+    """Function that returns the suite's applications in order of arrival."""
     takes: tuple[str, ...] = ()
-    """Names of the options that it supports."""
+    """Names of the options that the suite supports."""

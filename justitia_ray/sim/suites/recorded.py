@@ -46,7 +46,7 @@ class RecordedSubtask:
     """A subtask of a plan: consecutive inferences, then a tool."""
 
     needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
-    """Indices of the earlier subtasks of the stage whose results it needs."""
+    """Indices of the earlier subtasks of the stage whose results this one needs."""
     calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
     """Kind of each call (`choose_model` or `llm_task`), its prompt and output tokens."""
     exec_s: DurationField
@@ -54,7 +54,7 @@ class RecordedSubtask:
 
     @property
     def kind(self) -> str:
-        """Kind of its calls; `model` if it has none."""
+        """Kind of the subtask's calls; `model` if it has no calls."""
         return self.calls[0][0] if self.calls else MODEL
 
 
