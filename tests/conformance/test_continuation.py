@@ -123,7 +123,9 @@ async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine,
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_tokens_may_be_ahead_of_the_chunks(engine: Engine, path: str) -> None:
+async def test_stream_continues_when_reported_tokens_are_ahead_of_chunks(
+    engine: Engine, path: str
+) -> None:
     """A replica may die after it has reported tokens whose chunks it still holds."""
     body = {"messages": chat("hi")} if path == CHAT else {"prompt": "a b"}
 
@@ -172,7 +174,7 @@ async def test_earlier_outputs_cost_no_iterations_and_are_counted(engine: Engine
     assert 10 == early.prompt_tokens
 
 
-async def test_outputs_are_taken_once_and_end_with_the_lease(engine: Engine) -> None:
+async def test_outputs_can_be_taken_once_and_are_dropped_with_the_lease(engine: Engine) -> None:
     """The ingress takes the outputs; they must not accumulate in the engine."""
     call = leased({"prompt": "a b", "stream": True})
     assert () == engine.take_outputs(call.lease_id)
@@ -222,7 +224,7 @@ async def test_seed_is_no_obstacle_to_a_greedy_stream(engine: Engine) -> None:
     assert {""} == {part.obstacle for part in parts}
 
 
-async def test_error_answer_can_be_asked_for_again(engine: Engine) -> None:
+async def test_call_with_an_error_answer_can_be_repeated(engine: Engine) -> None:
     """An error answer has no outputs, and the next engine gives the same answer."""
     call = leased({"prompt": "a", "model": "nope", "stream": True})
     items: AsyncGenerator[ResponseHead | Part] = in_parts(engine.call(call), engine, call.lease_id)

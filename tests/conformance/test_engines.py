@@ -220,7 +220,7 @@ async def test_early_close_frees_kv_within_a_second(
 
 
 @pytest.mark.slow
-async def test_what_is_left_at_any_moment_is_charged_as_the_engine_counts_it(
+async def test_call_closed_at_any_moment_is_charged_as_the_engine_counts_it(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
     """From the first token on the count is exact; before it at most the read prompt counts."""
@@ -284,7 +284,7 @@ def _counted(engine: Engine) -> Progress:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
-async def test_closing_a_call_that_waits_for_kv_takes_it_out(
+async def test_closing_a_call_that_waits_for_kv_removes_it(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
     """A call that was cancelled while it waited must never be admitted."""
@@ -348,7 +348,7 @@ async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
 
 
 async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
-    """Otherwise any caller could go first."""
+    """A caller could otherwise put its own call first."""
     calls = [
         leased({"prompt": ids(1100, 7 + given), "priority": asked}, priority=given)
         for given, asked in ((3, 0), (1, 9), (2, 5))
@@ -448,10 +448,10 @@ async def test_steps_are_counted_while_there_is_work(engine: Engine) -> None:
 
 
 # The last tests in this file: each starts its own engine.
-async def test_engine_that_stands_still_shows_it_goes_on_and_can_be_killed(
+async def test_stalled_engine_shows_no_steps_then_continues_or_can_be_killed(
     own_engine: Engine,
 ) -> None:
-    """Its work is removed meanwhile, and it still shows a step when it continues."""
+    """The engine's calls end while it is stalled; it still shows a step when it continues."""
     cores = set(multiprocessing.active_children())
     await own_engine.start()
     pids = [core.pid for core in set(multiprocessing.active_children()) - cores]

@@ -63,7 +63,7 @@ async def _content(engine: Engine, **fields: Any) -> str:
     return str(said["choices"][0]["message"]["content"])
 
 
-async def test_each_kind_of_grammar_binds_the_output(engine: Engine) -> None:
+async def test_output_follows_each_kind_of_grammar(engine: Engine) -> None:
     """The backends of vLLM apply the grammar after the other process has compiled it."""
     in_schema = json.loads(await _content(engine, **_format({"enum": ["red", "blue"]})))
     chosen = await _content(engine, structured_outputs={"choice": ["yes", "no"]})
@@ -79,7 +79,7 @@ async def test_each_kind_of_grammar_binds_the_output(engine: Engine) -> None:
     assert an_object.lstrip().startswith("{")
 
 
-async def test_what_vllm_refuses_is_its_own_400(engine: Engine) -> None:
+async def test_grammar_that_vllm_refuses_gets_vllms_400(engine: Engine) -> None:
     wrongs: tuple[dict[str, Any], ...] = (
         {"regex": "(a"},
         {"grammar": "root ::= ("},
@@ -92,7 +92,7 @@ async def test_what_vllm_refuses_is_its_own_400(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-async def test_schema_that_takes_too_long_is_refused_while_others_go_on(
+async def test_schema_that_compiles_too_long_is_refused_while_other_calls_continue(
     engine: Engine, path: str
 ) -> None:
     """Without the limit, such a schema blocked the replica's loop for 30 s."""

@@ -69,7 +69,7 @@ def _open(driver: CoreDriver, name: str, tenant: str) -> None:
     driver.handle(ev.ApplicationArrived(name, "class", tenant, 1, 100, "i0", 100))
 
 
-def test_nothing_is_lost_or_doubled(policy: str, options: Options) -> None:
+def test_nothing_is_lost_or_duplicated(policy: str, options: Options) -> None:
     service = Service(policy, options)
     service.load()
     service.run()
@@ -83,7 +83,7 @@ def test_nothing_is_lost_or_doubled(policy: str, options: Options) -> None:
     assert sum(service.outputs.values()) == sum(end.output_tokens for end in ends)
 
 
-def test_nothing_is_lost_or_doubled_in_trouble(policy: str, options: Options) -> None:
+def test_nothing_is_lost_or_duplicated_when_replicas_die(policy: str, options: Options) -> None:
     """Engines and replicas die, and one joins: interrupted inferences wait again and end once."""
     service = Service(policy, options)
     service.load()
@@ -104,7 +104,7 @@ def test_nothing_is_lost_or_doubled_in_trouble(policy: str, options: Options) ->
 
 
 @pytest.mark.parametrize("tenants", ["one", "own"])
-def test_ties_go_to_the_first_seen(policy: str, options: Options, tenants: str) -> None:
+def test_ties_go_to_the_first_arrival(policy: str, options: Options, tenants: str) -> None:
     """Among equal applications arrival decides, never a hash or a heap."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), {**options, **_unlimited(policy)}))
     names = ["c", "a", "b", "e", "d"]
@@ -132,7 +132,7 @@ def test_inferences_of_one_application_go_in_their_order(policy: str, options: O
     assert expected == granted(driver.pull())
 
 
-def test_keys_are_all_different(policy: str, options: Options) -> None:
+def test_order_keys_are_unique(policy: str, options: Options) -> None:
     """A key ends in a sequence number, so that no comparison ever reaches an id."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     for name in "abcdef":
@@ -162,9 +162,7 @@ def _go_on(service: Service) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
-def test_restart_in_the_middle_changes_nothing_that_follows(
-    policy: str, options: Options, steps: int
-) -> None:
+def test_restart_does_not_change_later_grants(policy: str, options: Options, steps: int) -> None:
     """Every state that affects the order must survive a scheduler.
 
     One run continues; in the other a new scheduler starts from the stored state, the ingress
@@ -192,7 +190,9 @@ def test_restart_in_the_middle_changes_nothing_that_follows(
 
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
-def test_restart_in_trouble_loses_nothing(policy: str, options: Options, steps: int) -> None:
+def test_restart_after_lost_replicas_loses_nothing(
+    policy: str, options: Options, steps: int
+) -> None:
     """Inferences requeued before the restart are served once, and running ones continue.
 
     After a restart the progress of earlier attempts is unknown. The service that is not booked
@@ -221,7 +221,7 @@ def test_restart_in_trouble_loses_nothing(policy: str, options: Options, steps: 
 def test_cancelled_application_is_settled_and_the_others_go_on(
     policy: str, options: Options
 ) -> None:
-    """It pays for what ran until its leases were aborted; the remaining charge is refunded."""
+    """The application pays for runs until its leases were aborted; the other charge is refunded."""
     service = Service(policy, options)
     service.load()
     driver = service.driver
@@ -261,7 +261,7 @@ def test_cancelled_application_is_settled_and_the_others_go_on(
     assert 6 == len(ended(service.log))
 
 
-def test_nothing_is_remembered_of_applications_that_ended(policy: str, options: Options) -> None:
+def test_ended_applications_leave_no_state(policy: str, options: Options) -> None:
     """A service runs for months: only tenants may leave state, and a bounded amount."""
     service = Service(policy, options)
     service.load()

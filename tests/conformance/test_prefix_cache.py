@@ -89,7 +89,7 @@ async def test_prompt_is_found_by_its_own_tenant_only(caching: VllmEngine, kind:
     assert 64 <= await _cached(caching, "a/x", kind)
 
 
-async def test_callers_salt_divides_its_own_tenants_room(caching: VllmEngine) -> None:
+async def test_callers_salt_divides_the_prefix_cache_within_its_tenant(caching: VllmEngine) -> None:
     own = {"cache_salt": "s", "max_tokens": 2}
     assert 0 == await _cached(caching, "c", "chat")
     assert 0 == await _cached(caching, "c", "chat", **own)

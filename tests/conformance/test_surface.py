@@ -78,7 +78,9 @@ def _taken_piece(event: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 @pytest.mark.parametrize("path", _BODIES)
-async def test_final_progress_is_what_was_said(engine: Engine, path: str, stream: bool) -> None:
+async def test_final_progress_equals_usage_on_every_endpoint(
+    engine: Engine, path: str, stream: bool
+) -> None:
     """The meter and the caller's usage must count the same tokens."""
     call = leased(path, stream=stream)
     head, body = await answer(engine, call)
@@ -116,7 +118,7 @@ async def test_stream_that_follows_a_grammar_says_that_it_cannot_be_continued(
     assert "structured_outputs" in parts[-1].obstacle
 
 
-async def test_what_takes_no_turn_is_answered_aside(engine: Engine) -> None:
+async def test_tokenize_is_answered_without_a_lease(engine: Engine) -> None:
     """The endpoint returns the tokens that an inference will be charged for its prompt."""
     call = leased(MESSAGES)
     await answer(engine, call)

@@ -111,7 +111,7 @@ async def test_call_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, p
 
 
 @pytest.mark.parametrize("path", _BODIES)
-async def test_call_that_was_whole_when_it_was_cut_is_told_to_its_end(
+async def test_stream_cut_after_a_complete_tool_call_gets_its_end(
     engine: Engine, path: str
 ) -> None:
     """The engine has nothing left to generate, but the caller has not received the end."""

@@ -39,9 +39,7 @@ def server(config: AppConfig) -> Iterator[OwnServer]:
         yield running
 
 
-def test_vllm_bench_serve_measures_the_floor_of_its_column(
-    config: AppConfig, server: OwnServer
-) -> None:
+def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: OwnServer) -> None:
     """The commands of vLLM do not run with the CPU build, but the functions behind them do."""
     load = SETTINGS["vllm"].loads(quick=True)[-1]
     on_gpu = SETTINGS["gpu"].loads(quick=True)
@@ -62,7 +60,7 @@ def test_vllm_bench_serve_measures_the_floor_of_its_column(
     assert all(6 == len(blocks[each.name][VLLM.name][0].samples) for each in on_gpu)
 
 
-def test_agents_find_in_the_cache_all_that_was_said_before(
+def test_agents_find_their_earlier_turns_in_the_prefix_cache(
     config: AppConfig, server: OwnServer
 ) -> None:
     """The cache holds the previous turn in whole blocks, and the prefix of all sessions."""
@@ -136,7 +134,7 @@ def trace(name: str) -> dict[str, object]:
 
 @pytest.mark.long
 @pytest.mark.asyncio
-async def test_aiperf_replays_sessions_and_its_export_says_how_they_went(
+async def test_aiperf_replays_sessions_and_exports_their_results(
     config: AppConfig, server: OwnServer, tmp_path: Path
 ) -> None:
     """The tool aiperf is downloaded on first use; earlier turns are found in the prefix cache."""
@@ -156,7 +154,7 @@ async def test_aiperf_replays_sessions_and_its_export_says_how_they_went(
     assert all(0 < turn.output_tokens for turn in play.turns)
 
 
-def test_iterations_are_timed_with_and_without_what_is_cached(
+def test_iterations_are_timed_with_and_without_cached_tokens(
     config: AppConfig, server: OwnServer
 ) -> None:
     grid = StepGrid((64,), (128,), (32,), ((2, 64),), decoded=8, repeats=1)

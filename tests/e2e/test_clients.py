@@ -31,7 +31,7 @@ _SAID: Any = [{"role": "user", "content": "a b c"}]
 # --- OpenAI's client
 
 
-async def test_openai_client_parses_what_a_schema_shaped(service: Service) -> None:
+async def test_openai_client_parses_structured_output(service: Service) -> None:
     """The client sends the schema of a class and parses the answer into it, whole and streamed."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "response_format": Weather}
     async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
@@ -138,7 +138,7 @@ async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Se
     await service.until_idle()
 
 
-async def test_anthropic_client_parses_what_a_schema_shaped(service: Service) -> None:
+async def test_anthropic_client_parses_structured_output(service: Service) -> None:
     """The schema is given in the client's own terms; the answer is whole or streamed."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "output_format": Weather}
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:

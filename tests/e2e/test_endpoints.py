@@ -31,7 +31,7 @@ async def events(http: httpx.AsyncClient, path: str, **body: Any) -> list[dict[s
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-async def test_response_and_message_say_what_the_chat_says(
+async def test_response_and_message_have_the_text_of_the_chat(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """One prompt with greedy sampling, whole and as a stream with its protocol's end event."""
@@ -63,7 +63,7 @@ async def test_output_is_one_of_the_choices_that_are_given(http: httpx.AsyncClie
     assert chat["choices"][0]["message"]["content"] in given["choice"]
 
 
-async def test_tokens_are_counted_and_turned_back_without_a_turn(http: httpx.AsyncClient) -> None:
+async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.AsyncClient) -> None:
     """A client that cuts its prompt to fit needs the engine's own count."""
     counted = await told(http, "/tokenize", messages=_SAID)
     text = await told(http, "/tokenize", prompt="a b c")
@@ -87,7 +87,7 @@ async def test_tokens_are_counted_and_turned_back_without_a_turn(http: httpx.Asy
         ("/invocations", {"prompt": "a"}, 404, None),
     ],
 )
-async def test_what_is_not_served_says_so_in_openais_form(
+async def test_unsupported_requests_get_openai_errors(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, code: str | None
 ) -> None:
     """Not served: missing capabilities, state held by one replica only, control of the engine."""

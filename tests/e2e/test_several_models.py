@@ -54,7 +54,7 @@ async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize("path", SCORES)
-async def test_score_is_that_of_the_model(
+async def test_scores_equal_those_of_the_model(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
     """Scores of one text with several, and of pairs, are returned in the order of the request."""
@@ -84,7 +84,9 @@ async def test_ranking_is_the_order_of_the_scores(
     await reading.until_idle()
 
 
-async def test_agent_asks_each_model_at_once(http: httpx.AsyncClient, reading: Service) -> None:
+async def test_agent_calls_two_models_concurrently(
+    http: httpx.AsyncClient, reading: Service
+) -> None:
     """The requested model selects the queue; both calls belong to one application of the agent."""
     headers = {"x-justitia-application": "retrieval", "x-justitia-class": "rag"}
     async with openai.AsyncOpenAI(
@@ -115,7 +117,7 @@ async def test_agent_asks_each_model_at_once(http: httpx.AsyncClient, reading: S
     await reading.until_idle()
 
 
-async def test_status_and_doctor_tell_of_each_model(
+async def test_status_and_doctor_cover_each_model(
     reading: Service,
     keys: KeyRing,
     capsys: pytest.CaptureFixture[str],

@@ -36,7 +36,7 @@ async def kv_is_free(service: Service) -> bool:
 @pytest.mark.parametrize(
     ("path", "body"), [(CHAT, chat("a b c", 20)), (COMPLETIONS, completion("a b c", 20))]
 )
-async def test_stream_brings_the_unary_answer_and_its_usage(
+async def test_stream_has_the_unary_answer_and_its_usage(
     service: Service, http: httpx.AsyncClient, path: str, body: dict[str, Any]
 ) -> None:
     """The bytes are vLLM's: nothing is lost or added on the way."""

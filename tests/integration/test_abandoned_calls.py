@@ -119,7 +119,7 @@ async def test_haproxy_without_splicing_notices_that_a_caller_left(
             assert await leave_after_the_body(port, silent, segments=segments)
 
 
-async def test_haproxy_as_ray_starts_it_does_not_notice(tmp_path: Path) -> None:
+async def test_haproxy_as_started_by_ray_misses_a_disconnect(tmp_path: Path) -> None:
     """Once this test fails, `serve/haproxy_without_splicing` is not needed any more."""
     silent = SilentServer()
     binary = plan_front(100, 20_000).environment["JUSTITIA_HAPROXY_BINARY"]

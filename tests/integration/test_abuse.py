@@ -71,7 +71,7 @@ async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
     assert [200] * 3 == [answer.status_code for answer in served]
 
 
-async def test_full_queue_asks_to_come_back_later(
+async def test_full_queue_refuses_with_a_retry_time(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Without a bound the queue would exceed the memory of the ingress."""
@@ -138,7 +138,9 @@ async def raw(service: Service) -> AsyncIterator[Raw]:
     raw.close()
 
 
-async def test_body_that_declares_too_much_is_answered_before_it_is_sent(raw: Raw) -> None:
+async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_is_sent(
+    raw: Raw,
+) -> None:
     """A caller that waits for the answer before it uploads gigabytes saves the upload."""
     await raw.send_head(f"Content-Length: {10 * 2**30}")
     answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), 30.0)
@@ -169,7 +171,7 @@ async def test_endless_body_in_chunks_is_answered_while_it_is_sent(raw: Raw) -> 
     "header",
     ["x-justitia-class", "x-justitia-application", "x-justitia-tenant", "idempotency-key"],
 )
-async def test_enormous_header_is_no_trouble_to_others(
+async def test_large_header_does_not_affect_other_calls(
     http: httpx.AsyncClient, header: str
 ) -> None:
     """A large header is refused, or accepted at no cost; it never breaks the service."""

@@ -137,7 +137,7 @@ _TOO_DEEP = "acme/2/3/4/5/6/7/8/9"
         ("gateway", {}, 400, None),
     ],
 )
-async def test_refusal_says_what_is_missing(
+async def test_refusal_has_its_status_and_error_code(
     guarded: Guarded, name: str | None, headers: dict[str, str], status: int, code: str | None
 ) -> None:
     """Errors have OpenAI's form and tell how to authenticate."""
@@ -162,7 +162,7 @@ async def test_anthropics_callers_get_anthropics_errors(guarded: Guarded) -> Non
     assert "Bearer" == answers[0].headers["www-authenticate"]
 
 
-async def test_official_clients_take_a_key_and_know_a_wrong_one(guarded: Guarded) -> None:
+async def test_official_clients_send_a_key_and_recognise_a_refused_one(guarded: Guarded) -> None:
     """OpenAI's client sends the key as a bearer token, Anthropic's in its own header.
 
     The fake engine answers only OpenAI's chats, so Anthropic's right key lists the models.
@@ -189,7 +189,7 @@ async def test_official_clients_take_a_key_and_know_a_wrong_one(guarded: Guarded
     assert "authentication_error" == of_anthropic.value.body["error"]["type"]  # type: ignore[index]
 
 
-async def test_example_takes_its_key_from_the_environment(
+async def test_example_reads_its_api_key_from_the_environment(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key determines the tenant whose application is opened; without one it is refused."""
@@ -203,7 +203,7 @@ async def test_example_takes_its_key_from_the_environment(
     await guarded.service.until_idle()
 
 
-async def test_paths_of_operators_are_theirs_alone(guarded: Guarded) -> None:
+async def test_operator_paths_are_refused_to_others(guarded: Guarded) -> None:
     """An operator can also end applications of other tenants."""
     paths = ("/v1/status", "/v1/examination", "/v1/predictor")
     async with http_as(guarded.service, guarded.keys.secrets["acme"]) as http:
@@ -232,7 +232,7 @@ async def test_project_s_client_takes_a_key(guarded: Guarded) -> None:
 
 
 async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guarded) -> None:
-    """Such a call comes from inside the cluster; it must name a tenant where access is closed."""
+    """Calls over a handle come from inside the cluster; they must name a tenant."""
     transport = HandleTransport(guarded.service.handle())
     async with (
         JustitiaClient(transport, tenant="inside") as client,
@@ -245,7 +245,7 @@ async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guard
             pass
 
 
-async def test_changed_keys_are_in_force_soon(guarded: Guarded) -> None:
+async def test_changed_keys_take_effect_soon(guarded: Guarded) -> None:
     """A file with a mistake changes nothing."""
     keys = guarded.keys
     keys.add("new", "acme")
@@ -267,7 +267,7 @@ async def test_changed_keys_are_in_force_soon(guarded: Guarded) -> None:
     assert await works("acme")
 
 
-async def test_asking_for_keys_from_now_on_loses_nothing_that_waits(serving: Serving) -> None:
+async def test_turning_access_control_on_loses_no_waiting_call(serving: Serving) -> None:
     """Calls admitted earlier are answered; later calls need a key."""
     keys = KeyRing(serving.directory / "later.yaml")
     keys.add("team", "team")

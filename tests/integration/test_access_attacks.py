@@ -165,7 +165,7 @@ async def operate(rivals: Rivals) -> list[int]:
         (operate, {403}),
     ],
 )
-async def test_attempt_on_what_belongs_to_others_gains_nothing(
+async def test_attack_on_another_tenants_application_gains_nothing(
     rivals: Rivals, attempt: Attempt, allowed: set[int]
 ) -> None:
     """The victim's application is unchanged."""
@@ -231,7 +231,7 @@ async def race_of(rivals: Rivals, attackers: Sequence[httpx.AsyncClient]) -> Ste
         return await race(rivals.service, third, attackers, [rivals.victim] * FEW)
 
 
-async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
+async def test_more_api_keys_give_no_larger_share(rivals: Rivals) -> None:
     """Five keys of one tenant have ten times as many applications as the other's one key."""
     async with AsyncExitStack() as stack:
         keys = [
@@ -245,7 +245,7 @@ async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
     assert max(abs(many - few) for many, few in steps) <= AHEAD
 
 
-async def test_more_names_are_no_more_share(rivals: Rivals) -> None:
+async def test_more_subtenants_give_no_larger_share(rivals: Rivals) -> None:
     """A key that alternates between ten tenants below its own has one share."""
     async with AsyncExitStack() as stack:
         names = [
@@ -263,7 +263,7 @@ async def test_more_names_are_no_more_share(rivals: Rivals) -> None:
     assert max(abs(many - few) for many, few in steps) <= AHEAD
 
 
-async def test_stranger_s_body_is_not_read(rivals: Rivals) -> None:
+async def test_body_without_a_credential_is_not_read(rivals: Rivals) -> None:
     """Without a credential the answer precedes the body, however long or slow that is."""
     raw = Raw(rivals.service)
     await raw.send_head("Content-Length: 1000000000")
@@ -274,7 +274,7 @@ async def test_stranger_s_body_is_not_read(rivals: Rivals) -> None:
 
 
 @pytest.mark.parametrize("name", ["attacker", "nobody"])
-async def test_slow_bodies_hold_nobody_up(rivals: Rivals, name: str) -> None:
+async def test_slow_bodies_do_not_delay_other_calls(rivals: Rivals, name: str) -> None:
     """The callers connect, send a part of a body and then nothing."""
     secret = rivals.keys.secrets.get(name, "jk-wrong")
     slow = [Raw(rivals.service) for _ in range(_IDLE_CONNECTIONS)]

@@ -82,7 +82,7 @@ async def service(serving: Serving, request: pytest.FixtureRequest) -> AsyncIter
 
 
 @pytest.mark.parametrize("service", [1], indirect=True)
-async def test_one_four_one_under_load_loses_nothing(
+async def test_scaling_from_one_to_four_and_back_under_load_loses_nothing(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Each caller gets each answer once; a stream on a leaving engine runs to its end.
@@ -107,7 +107,7 @@ async def test_one_four_one_under_load_loses_nothing(
 
 
 @pytest.mark.parametrize("service", [1], indirect=True)
-async def test_deaths_while_replicas_come_and_go_lose_nothing(service: Service) -> None:
+async def test_faults_during_autoscaling_lose_nothing(service: Service) -> None:
     """Three kinds of fault of `scripts/chaos --autoscaling` run on an autoscaled application.
 
     The scheduler determines the number of replicas, and Serve's controller starts and ends them.
@@ -152,7 +152,9 @@ async def test_deaths_while_replicas_come_and_go_lose_nothing(service: Service) 
 
 
 @pytest.mark.parametrize("service", [0], indirect=True)
-async def test_zero_one_zero_loses_nothing(service: Service, http: httpx.AsyncClient) -> None:
+async def test_scaling_from_zero_to_one_and_back_loses_nothing(
+    service: Service, http: httpx.AsyncClient
+) -> None:
     """The first call waits for an engine to start."""
     assert [] == await until_replicas(service, 0)
     ready = await http.get("/readyz")

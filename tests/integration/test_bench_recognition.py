@@ -39,7 +39,7 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
         yield RunningArms(AppConfig.parse(application["args"]), targets)
 
 
-async def test_every_arm_is_recognised_as_it_is_meant_to_be(
+async def test_calls_of_every_arm_are_recognised_as_intended(
     running: RunningArms, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No call is assigned wrongly, and only the header identifies calls without other signs.

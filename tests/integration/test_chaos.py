@@ -78,7 +78,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_faults_under_load_lose_double_and_disorder_nothing(
+async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     service: Service, keys: KeyRing
 ) -> None:
     """A small version of `scripts/chaos` that runs with every change."""

@@ -49,7 +49,7 @@ def test_killed_server_comes_back_with_its_data_unless_it_is_emptied(server: Cha
 
 
 def test_suspended_server_answers_nothing_until_it_goes_on(server: ChaosRedis) -> None:
-    """It accepts connections, so a caller only notices by a timeout."""
+    """A suspended server accepts connections, so a caller only notices by a timeout."""
     server.suspend()
     with pytest.raises(TimeoutError):
         told(server, "GET kept", _PATIENCE_S)
@@ -59,7 +59,7 @@ def test_suspended_server_answers_nothing_until_it_goes_on(server: ChaosRedis) -
 
 
 def test_demoted_server_refuses_writes_until_it_is_promoted(server: ChaosRedis) -> None:
-    """It answers reads over existing connections, like a master after a failover."""
+    """A demoted server answers reads over existing connections, like a master after a failover."""
     server.demote()
     read, written = told(server, "GET kept"), told(server, "SET kept 2")
     server.promote()

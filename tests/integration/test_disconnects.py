@@ -37,7 +37,7 @@ async def kv_is_free(service: Service) -> bool:
 async def test_disconnected_unary_call_frees_its_kv(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Engines continue to generate for a disconnected unary caller unless they are told."""
+    """Engines continue a disconnected unary call unless it is aborted."""
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG))
     await eventually(lambda: busy_kv_tokens(service), "it holds KV")
     await leave([call])

@@ -86,7 +86,7 @@ async def test_service_under_load_has_nothing_wrong(
     assert {} == first["silent"]
 
 
-async def test_replica_that_stands_still_is_named_with_its_process(
+async def test_doctor_names_a_suspended_replica_and_its_process(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The operator gets the process id before Serve's health checks notice anything."""
@@ -109,7 +109,7 @@ async def test_replica_that_stands_still_is_named_with_its_process(
     assert 0 == (await doctor(service, tmp_path, capsys))[0]
 
 
-async def test_redis_that_somebody_wrote_to_is_told_by_application(
+async def test_doctor_names_applications_changed_in_redis(
     service: Service,
     http: httpx.AsyncClient,
     tmp_path: Path,

@@ -111,7 +111,7 @@ async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
     assert 0 == (await service.status())["suspects"]
 
 
-async def test_new_scheduler_goes_on_with_the_count(
+async def test_new_scheduler_keeps_the_count_of_engine_deaths(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
     """Without the count, the new scheduler would lease the call to two more engines."""

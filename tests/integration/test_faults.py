@@ -290,7 +290,7 @@ async def test_stalled_engine_is_given_nothing_until_it_makes_steps_or_is_replac
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 90.0)
 
 
-async def test_replica_that_is_busy_keeps_what_it_runs_and_is_given_nothing_more(
+async def test_blocked_replica_keeps_its_inferences_and_gets_no_more(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A silent connection of a living process does not mean a lost lease.

@@ -132,7 +132,7 @@ def more_than(streams: list[OpenStream], count: int) -> Callable[[], bool]:
     return lambda: len(streams) > count
 
 
-async def test_service_says_that_it_is_behind_haproxy(
+async def test_status_names_haproxy_as_the_front(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """An operator who set the environment variables can check that they took effect."""
@@ -147,7 +147,7 @@ async def test_service_says_that_it_is_behind_haproxy(
     assert seen["serve"]["tls"] is False
 
 
-async def test_port_of_an_ingress_asks_for_the_same_credential(
+async def test_direct_port_of_an_ingress_requires_a_credential(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """A caller that reaches this port bypasses HAProxy but not the access control."""
@@ -163,7 +163,7 @@ async def test_port_of_an_ingress_asks_for_the_same_credential(
     assert [[401, 200]] == statuses
 
 
-async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(
+async def test_caller_above_the_ingress_limit_is_refused_and_above_haproxys_waits(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """HAProxy holds connections above its limit unanswered, so the ingress must refuse first."""
@@ -190,7 +190,7 @@ async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(
     assert {before} == cluster.haproxies()
 
 
-async def test_unary_call_whose_caller_left_is_given_up(
+async def test_unary_call_ends_when_its_caller_disconnects(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """All official Python clients send the body in a separate TCP segment after the head."""
@@ -217,7 +217,7 @@ async def test_unary_call_whose_caller_left_is_given_up(
     await eventually(idle, "it is given up", _SOON_S)
 
 
-async def test_ingresses_that_come_and_go_leave_open_streams_whole(
+async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """Each change starts another HAProxy; the old one and the ingress complete their streams."""

@@ -43,7 +43,7 @@ async def test_status_names_model_policy_and_replicas(
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (COMPLETIONS, completion())])
-async def test_request_without_an_application_is_one_of_its_own(
+async def test_request_without_an_application_becomes_a_separate_one(
     http: httpx.AsyncClient, path: str, body: dict[str, Any]
 ) -> None:
     """Plain OpenAI clients are served too, and leave no application behind."""
@@ -53,7 +53,7 @@ async def test_request_without_an_application_is_one_of_its_own(
     assert 4 == answer.json()["usage"]["completion_tokens"]
 
 
-async def test_stream_brings_the_text_of_the_unary_answer_and_done(http: httpx.AsyncClient) -> None:
+async def test_stream_has_the_text_of_the_unary_answer_and_done(http: httpx.AsyncClient) -> None:
     """Chunks are joined on their way, which must not lose or duplicate text."""
     body = completion(max_tokens=50)
     unary = (await http.post(COMPLETIONS, json=body)).json()["choices"][0]["text"]
@@ -129,7 +129,7 @@ async def test_mistake_of_any_kind_is_answered_in_openai_form(
     assert (status, kind) == (answer.status_code, answer.json()["error"]["type"])
 
 
-async def test_endpoint_that_the_engine_has_not_is_refused_in_the_form_of_its_clients(
+async def test_missing_endpoint_is_refused_in_the_error_form_of_its_clients(
     http: httpx.AsyncClient,
 ) -> None:
     """Anthropic's clients read another error form than OpenAI's."""
@@ -153,7 +153,7 @@ async def test_tokens_are_counted_by_any_replica_while_all_of_them_are_full(
 # --- applications
 
 
-async def test_application_lives_from_opening_to_closing(
+async def test_application_can_be_opened_used_and_closed(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     opened = await http.post(
@@ -257,9 +257,7 @@ async def test_waiting_stream_is_kept_alive_by_comments(
 # --- OpenAI's own client
 
 
-async def test_openai_client_talks_to_it_unchanged(
-    http: httpx.AsyncClient, service: Service
-) -> None:
+async def test_openai_client_works_unchanged(http: httpx.AsyncClient, service: Service) -> None:
     """Agents use this client; they only add a header."""
 
     def talk() -> tuple[str, str, str | None]:

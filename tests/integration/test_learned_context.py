@@ -44,7 +44,7 @@ async def test_context_is_learned_from_the_replicas(service: Service) -> None:
     )
 
 
-async def test_memory_of_a_common_beginning_is_counted_once(service: Service) -> None:
+async def test_kv_of_a_common_prefix_is_counted_once(service: Service) -> None:
     """The ingress identifies the common prefix; prompts of other words wait for memory."""
     beginning = "word " * (_PROMPT - 1)
     async with service.http() as http:

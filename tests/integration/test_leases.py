@@ -36,7 +36,7 @@ async def raw(service: Service) -> AsyncIterator[RawIngress]:
     await service.until_idle()
 
 
-async def test_abandoned_long_poll_does_not_eat_grants(raw: RawIngress) -> None:
+async def test_abandoned_long_poll_loses_no_grants(raw: RawIngress) -> None:
     """A call whose caller has gone still ends in the actor, holding messages."""
     abandoned = asyncio.create_task(raw.poll())
     granted = await raw.submit()
@@ -46,7 +46,7 @@ async def test_abandoned_long_poll_does_not_eat_grants(raw: RawIngress) -> None:
     await abandoned
 
 
-async def test_replica_that_an_ingress_cannot_reach_is_leased_to_as_before(
+async def test_replica_unreachable_for_one_ingress_still_gets_leases(
     raw: RawIngress, service: Service
 ) -> None:
     """A lost connection is not a lost replica: only the inference is leased elsewhere."""

@@ -51,7 +51,7 @@ STILL = {
     m.ENGINE_FAILURES_TOTAL,  # no engine fails here or, for the next, stalls
     m.STALLED_SECONDS,
     m.WAITING_CLAIMS,  # each waits for some milliseconds
-    m.PREDICTOR_MISSED_TOTAL,  # it usually answers, but on a busy machine not always
+    m.PREDICTOR_MISSED_TOTAL,  # the predictor misses deadlines only on a busy machine
 }
 """Metrics without a reason to rise in this test: only their presence is checked, and unit tests
 show that they rise."""
@@ -226,7 +226,7 @@ async def test_every_metric_is_exported_and_moves(
     _check_buckets(seen, m.QUEUE_WAIT_SECONDS, 3, **vote)
     assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
     assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
-    # It is leased again at once; that lease expires too if the first expiry is noticed late.
+    # The inference is leased again at once; if the first expiry is noticed late, that lease expires.
     assert 1 <= values(seen, m.LEASES_TOTAL, event="expired")[0]
     assert [1] == values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
     assert 1 <= values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
@@ -276,7 +276,7 @@ async def test_application_that_is_over_is_one_line_of_json(http: httpx.AsyncCli
     assert {"virtual_finish_time", "gps_lag_s", "epoch", "model", "inferences"} <= line.keys()
 
 
-async def test_strangers_are_refused_and_counted_and_harm_nobody(
+async def test_peers_without_the_secret_are_refused_and_counted(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Peers without the secret are refused and disturb no one else."""
@@ -302,11 +302,11 @@ async def test_strangers_are_refused_and_counted_and_harm_nobody(
         assert 8 <= max(line["refused_so_far"] for line in refused)
         reasons = " ".join(line["reason"] for line in refused)
         assert "does not know key" in reasons
-        assert "the other side ended the handshake" in reasons  # its secret was wrong
+        assert "the other side ended the handshake" in reasons  # the peer's secret was wrong
         assert offer.key.secret.hex() not in reasons
 
 
-async def test_fields_of_an_ingress_stand_beside_those_of_serve(
+async def test_log_lines_of_an_ingress_have_serves_fields_too(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The fields let an operator find the lines of one request across processes."""

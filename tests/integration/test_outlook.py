@@ -41,7 +41,7 @@ async def full(http: httpx.AsyncClient, service: Service) -> AsyncIterator[None]
 
 
 @pytest.mark.usefixtures("full")
-async def test_waiting_stream_is_told_where_it_stands(http: httpx.AsyncClient) -> None:
+async def test_waiting_stream_gets_its_queue_position(http: httpx.AsyncClient) -> None:
     """Comments carry the position and keep the stream open; the owner can query it too."""
     head = {"x-justitia-application": "outlook-stream", "x-justitia-final": "true"}
     body = completion(max_tokens=10, stream=True)
@@ -72,7 +72,7 @@ async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncCli
     assert took_s < 15.0  # at once, if the engines are expected to be full for minutes
 
 
-async def test_deadline_that_is_no_number_is_refused_with_what_is_allowed(
+async def test_invalid_deadline_is_refused_with_the_allowed_values(
     http: httpx.AsyncClient,
 ) -> None:
     """An invalid header must not be treated as a missing one."""
@@ -86,7 +86,7 @@ async def test_deadline_that_is_no_number_is_refused_with_what_is_allowed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
-async def test_starts_are_foretold_on_fake_engines(serving: Serving, cell: Cell) -> None:
+async def test_predicted_starts_are_accurate_on_fake_engines(serving: Serving, cell: Cell) -> None:
     """Eight in ten true starts lie in the predicted range, where memory or seats are short.
 
     The accepted range is wide because two busy cores are noisy; `scripts/bench_outlook` plays

@@ -161,7 +161,7 @@ async def test_impossible_rollback_is_the_callers_mistake(http: httpx.AsyncClien
     assert messages[2].startswith("versions: Extra inputs are not permitted")
 
 
-async def test_own_history_is_learned(
+async def test_uploaded_history_is_learned(
     service: Service, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """A user with recordings does not have to start with a prior."""
@@ -184,7 +184,7 @@ async def test_own_history_is_learned(
     await eventually(has_model, "the history has been learned", TRAINED_WITHIN_S)
 
 
-async def test_killed_predictor_comes_back_with_what_it_knew(
+async def test_killed_predictor_restarts_with_its_learned_state(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Both replicas die at once; applications that finish meanwhile are learned later, once."""

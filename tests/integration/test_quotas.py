@@ -84,7 +84,7 @@ async def test_thousand_calls_at_once_get_exactly_what_the_quota_has(
 
 
 @pytest.mark.parametrize("victim", ["scheduler", "accounts"])
-async def test_exactly_as_many_pass_when_one_is_killed_in_the_middle(
+async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
     service: Service, http: httpx.AsyncClient, victim: str
 ) -> None:
     """Every successor identifies a granted claim by its name and grants it once."""
@@ -120,7 +120,7 @@ async def test_inferences_are_counted_and_caps_hold_for_one_application(
     assert [200, 200, 200] == shadow
 
 
-async def test_answer_to_an_opening_tells_of_the_limits(http: httpx.AsyncClient) -> None:
+async def test_answer_to_an_opening_contains_the_limits(http: httpx.AsyncClient) -> None:
     """An agent can pace itself by the remaining quota before it is refused."""
     body = {"application_class": "c", "tenant": "crowd/paced", "application_id": "one"}
     body["model"] = MODEL

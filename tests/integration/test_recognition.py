@@ -85,7 +85,9 @@ async def end(service: Service, ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_agents_that_send_no_header_keep_their_place(service: Service, stream: bool) -> None:
+async def test_conversations_without_headers_stay_one_application_each(
+    service: Service, stream: bool
+) -> None:
     """Ten agents at a time with each turn at any ingress: ten applications and no other."""
     async with client_of(service) as client:
         await asyncio.gather(*(converse(client, f"{n} {stream}", stream=stream) for n in range(10)))

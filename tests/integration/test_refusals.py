@@ -191,7 +191,9 @@ async def keep_busy(callers: Callers, number: int, until: float) -> None:
         again += 1
 
 
-async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -> None:
+async def test_clients_that_wait_as_told_are_admitted_at_their_first_retry(
+    service: Service,
+) -> None:
     """Both official clients send an `Idempotency-Key`: every call is answered once."""
     async with Callers(service, "obedient") as callers:
         until = time.monotonic() + _STEADY_S

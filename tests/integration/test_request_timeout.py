@@ -41,7 +41,9 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[FrontCluster]
 
 
 @pytest.mark.parametrize("asked", ["0", "-1", "3600"])
-async def test_call_ends_in_the_operators_time(cluster: FrontCluster, asked: str) -> None:
+async def test_call_ends_at_the_operators_request_timeout(
+    cluster: FrontCluster, asked: str
+) -> None:
     headers = {"x-request-timeout-seconds": asked}
     async with httpx.AsyncClient(base_url=cluster.url, timeout=60.0, headers=headers) as http:
         begin = time.monotonic()

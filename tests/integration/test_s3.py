@@ -72,7 +72,7 @@ def saved(model: S3Model, tmp_path: Path) -> Path:
     ("application_class", "text", "cost"),
     [("FV", "is this claim true b", 1e4), ("DM", "merge these documents b", 1e7)],
 )
-def test_tells_classes_apart_by_their_words(
+def test_model_distinguishes_classes_by_their_texts(
     model: S3Model, application_class: str, text: str, cost: float
 ) -> None:
     """S3 has one model for all classes and sees only the text; costs differ by 1,000 here.
@@ -141,12 +141,12 @@ def test_an_enormous_text_is_cut_before_it_is_split(model: S3Model) -> None:
     assert [READ_CHARS] == asked
 
 
-def test_head_reads_the_first_token(model: S3Model) -> None:
+def test_prediction_head_reads_the_cls_token(model: S3Model) -> None:
     """Without [CLS] only the first word would be read, and an empty text could not be."""
     assert ["[CLS]", "[SEP]"] == model.tokenizer.encode("").tokens
 
 
-def test_a_batch_is_of_like_lengths_and_its_order_is_kept(model: S3Model) -> None:
+def test_batches_group_similar_lengths_and_keep_the_order_of_answers(model: S3Model) -> None:
     """A long input must not slow fifteen short ones, and answers keep their inputs' order."""
     assert [[1, 3], [0, 2]] == distilbert._groups([1024, 10, 1024, 12])
     assert [[0], [1]] == distilbert._groups([3000, 3000])
@@ -157,7 +157,7 @@ def test_a_batch_is_of_like_lengths_and_its_order_is_kept(model: S3Model) -> Non
     assert [] == model.predict("FV", [])
 
 
-def test_class_is_read_only_if_so_configured(model: S3Model) -> None:
+def test_class_name_is_an_input_only_if_configured(model: S3Model) -> None:
     """The papers' S3 sees only the text; the variant measures what that costs it."""
     samples = {
         name: [_sample(cost, "the same words") for _ in range(20)]
@@ -170,7 +170,7 @@ def test_class_is_read_only_if_so_configured(model: S3Model) -> None:
     assert 100 * claim < document
 
 
-def test_answer_becomes_a_cost() -> None:
+def test_network_output_is_converted_to_a_cost() -> None:
     """Output 0 is the mean and 1 a standard deviation more: of ln(cost), or of the cost."""
     log = S3Target(True, math.log(1000), 2.0, 1.0, 1e6, math.log(0.5), math.log(3))
     plain = S3Target(False, 1000, 500, 1.0, 1e6)
@@ -183,13 +183,13 @@ def test_answer_becomes_a_cost() -> None:
 
 
 @pytest.mark.parametrize("answer", [-1e9, 1e9, math.nan], ids=["low", "high", "nan"])
-def test_answer_beyond_the_bounds_is_a_bound(answer: float) -> None:
+def test_network_output_is_clamped_to_the_bounds(answer: float) -> None:
     """A badly trained network must not produce an infinite charge."""
     for target in (S3Target(True, 7.0, 2.0, 10.0, 1e6), S3Target(False, 1e3, 5e2, 10.0, 1e6)):
         assert target.prediction(answer).kv_token_time in (10.0, 1e6)
 
 
-def test_target_may_be_the_cost_itself() -> None:
+def test_target_may_be_the_cost_without_logarithm() -> None:
     """The papers may have used the cost itself; then small classes lose accuracy."""
     plain = train_s3(_samples(), config=replace(SMALL, target="cost"), seed=3)
 
@@ -208,14 +208,14 @@ def test_vocabulary_is_characters_and_frequent_words() -> None:
     assert ["merge", "documents", "these", "claims"] == [word for word, _ in words]
 
 
-def test_costs_that_are_all_the_same() -> None:
+def test_class_of_equal_costs_is_predicted() -> None:
     """Equal costs have no standard deviation to divide by."""
     same = train_s3({"A": [_sample(500.0, f"text {i}") for i in range(12)]}, config=SMALL)
 
     assert cost_of(same, "A", "text 3") == pytest.approx(500, rel=1e-3)
 
 
-def test_samples_without_text_are_passed_over() -> None:
+def test_samples_without_text_are_skipped() -> None:
     """The service keeps no texts by default: S3 reports that it has nothing to learn from."""
     samples = {"A": [_sample(10.0, None)] * 50 + [_sample(10.0, "text")] * 9}
 
@@ -253,7 +253,7 @@ def test_weights_from_a_directory(model: S3Model, saved: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_weights_that_lack_a_file(saved: Path, name: str) -> None:
+def test_missing_file_of_weights_is_named(saved: Path, name: str) -> None:
     """The error names the missing file in one sentence instead of transformers' page of text."""
     (saved / name).unlink()
     if name == "model.safetensors":
@@ -263,7 +263,7 @@ def test_weights_that_lack_a_file(saved: Path, name: str) -> None:
         s3_weights.load_weights(str(saved), SMALL)
 
 
-def test_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local cache is tried first; then one error in one sentence."""
     asked: list[bool] = []
 

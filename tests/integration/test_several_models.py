@@ -82,7 +82,7 @@ async def test_blocked_queue_does_not_hold_the_other(
 _OF_BOTH = {"x-justitia-application": "both", "x-justitia-tenant": "t"}
 
 
-async def test_application_is_one_in_each_queue_it_comes_to(
+async def test_application_has_one_entry_in_the_queue_of_each_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """An application has the same class, tenant and weight in both queues; closing ends both."""
@@ -129,7 +129,7 @@ async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
     assert epochs[1] < back["epoch"]
 
 
-async def test_doctor_finds_both_healthy(
+async def test_doctor_finds_both_models_healthy(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The doctor examines each model's scheduler, replicas and predictor."""

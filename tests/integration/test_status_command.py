@@ -24,7 +24,7 @@ async def told(
     return status, capsys.readouterr().out
 
 
-async def test_queue_under_load_is_told_in_its_order(
+async def test_status_shows_the_queue_in_order(
     http: httpx.AsyncClient, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two applications hold all seats; of two waiting ones the cheaper is next, with reasons.
@@ -88,7 +88,7 @@ async def test_queue_under_load_is_told_in_its_order(
     assert 120 > max(map(len, text.splitlines()))
 
 
-async def test_number_that_is_none_is_refused(http: httpx.AsyncClient) -> None:
+async def test_invalid_number_of_applications_is_refused(http: httpx.AsyncClient) -> None:
     """A large number would make the scheduler traverse all applications."""
     for asked in ("1001", "-1", "many", ""):
         answer = await http.get("/v1/status", params={"applications": asked})

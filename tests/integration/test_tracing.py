@@ -178,7 +178,7 @@ async def test_callers_own_trace_is_linked(
     assert [] == collector.trace(f"{CALLER.trace_id:032x}")
 
 
-async def test_caller_that_leaves_is_seen_where_it_left(
+async def test_trace_shows_where_a_caller_disconnected(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     """A trace must show where the call ended."""

@@ -72,7 +72,7 @@ def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
     assert b"True" == run_in(_THIS_RELEASE, _READ, sent).strip()
 
 
-def test_last_release_refuses_observations_of_this_one_whole(last_release: Path) -> None:
+def test_last_release_refuses_observations_of_this_release(last_release: Path) -> None:
     """Stages had fewer fields then. The ingress gets an error and sends to the next predictor."""
     sent = run_in(_THIS_RELEASE, _SEND)
 

@@ -81,7 +81,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_package_comes_from_the_wheel(installed: Installed) -> None:
-    """Otherwise the other tests would test the sources."""
+    """The other tests would otherwise test the sources."""
     where = installed.run(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
 
     assert str(_ROOT) not in where.stdout
@@ -132,7 +132,7 @@ def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path:
     assert list(results.iterdir())
 
 
-def test_wheel_reports(installed: Installed, tmp_path: Path) -> None:
+def test_wheel_writes_the_report(installed: Installed, tmp_path: Path) -> None:
     """The report's style sheet, figures and profiles are in the wheel."""
     reported = installed.justitia(
         *("report", "--data", tmp_path, "--out", tmp_path / "out", "--only", "vtc-shift"),
@@ -164,7 +164,7 @@ def test_command_names_the_extra_that_it_lacks(
 
 
 @pytest.mark.parametrize(("command", "status"), [("status", 1), ("doctor", 2)])
-def test_command_that_looks_at_a_service_says_that_there_is_none(
+def test_command_without_a_reachable_service_reports_that(
     installed: Installed, command: str, status: int
 ) -> None:
     """The command runs from the wheel up to the HTTP call."""

@@ -159,7 +159,9 @@ async def test_long_wait_in_the_queue_breaks_no_call(guarded: Guarded, tmp_path:
         await each(playing, lambda one: one.check(ENDS[TOOLS], guarded))
 
 
-async def test_death_of_an_engine_is_not_seen(guarded: Guarded, tmp_path: Path) -> None:
+async def test_clients_do_not_notice_the_death_of_an_engine(
+    guarded: Guarded, tmp_path: Path
+) -> None:
     """The only engine dies during each answer; the answers continue once it is back."""
     async with (
         seats_taken(guarded, LENIENT) as leave_seats,
@@ -185,7 +187,9 @@ async def test_death_of_an_engine_is_not_seen(guarded: Guarded, tmp_path: Path) 
         await each(playing, lambda one: one.check(LONG_WORDS, guarded))
 
 
-async def test_spent_quota_is_told_once(guarded: Guarded, tmp_path: Path) -> None:
+async def test_client_makes_one_call_on_an_exhausted_quota(
+    guarded: Guarded, tmp_path: Path
+) -> None:
     """The refusal ends the session, unless the client retries every refusal."""
     async with all_playing(
         guarded, tmp_path, lambda client: f"{SPENT}/{client}", model=STRICT, script=TOOLS

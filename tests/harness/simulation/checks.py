@@ -180,7 +180,7 @@ def _may_be_limited(world: World, record: CallRecord) -> bool:
 
 
 def leftovers(world: World) -> list[str]:
-    """Return what is still held after all clients are done; empty if nothing is."""
+    """Return the leases, KV and tasks that remain after all clients are done."""
     left = []
     scheduler = world.scheduler
     if not scheduler.in_charge:

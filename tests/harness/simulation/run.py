@@ -25,7 +25,7 @@ one after the other on one replica, and three stages with a reader that takes 20
 _SAVED_S: Seconds = 2.0
 """Time after the last fault in which everything is saved again."""
 _GOODBYE_S: Seconds = 3.0
-"""Time for a leaving replica to say so; it has 2 s."""
+"""Time for a leaving replica to report that it leaves; it has 2 s."""
 _ENDS_WITHIN = 30
 """Seconds in which every task ends after all parts were told to stop."""
 _QUIET_WITHIN_S: Seconds = 130.0

@@ -127,7 +127,7 @@ def start(data: Path) -> Iterator[Start]:
         server.stop()
 
 
-def test_only_this_user_can_reach_it(start: Start, data: Path) -> None:
+def test_only_the_servers_user_can_reach_it(start: Start, data: Path) -> None:
     """The server has no password: a private socket and directory without TCP port replace one."""
     server = start()
 
@@ -156,7 +156,7 @@ def test_start_again_revives_a_killed_server_and_leaves_a_live_one_alone(start: 
 
 
 @pytest.mark.slow
-def test_killed_server_had_written_all_that_it_answered_while_the_disk_was_slow(
+def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
     start: Start,
 ) -> None:
     """Without the sync, quotas could be spent twice: use of the last second was lost.
@@ -194,7 +194,7 @@ def test_second_user_shares_the_server_and_takes_over_when_the_owner_stops(start
     assert get(guest) == "kept"
 
 
-def test_server_that_its_owner_does_not_vouch_for_is_not_shared(start: Start, data: Path) -> None:
+def test_server_whose_lock_another_process_holds_is_not_shared(start: Start, data: Path) -> None:
     """A new owner waits for the end of the previous owner's server, which may still answer."""
     start()
     (data / "owner.lock").write_text("1")
@@ -259,7 +259,7 @@ def test_long_path_gets_a_short_private_socket(
         server.stop()
 
 
-def test_no_path_short_enough_says_what_to_shorten(
+def test_socket_path_that_is_too_long_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis itself would only log that it cannot bind."""
@@ -269,7 +269,7 @@ def test_no_path_short_enough_says_what_to_shorten(
         EmbeddedRedis(tmp_path / ("d" * 100))
 
 
-def test_directory_of_others_is_refused(tmp_path: Path) -> None:
+def test_directory_accessible_to_other_users_is_refused(tmp_path: Path) -> None:
     """A home or shared directory named by mistake must not change its mode."""
     tmp_path.chmod(0o755)
     (tmp_path / "file").touch()
@@ -279,7 +279,7 @@ def test_directory_of_others_is_refused(tmp_path: Path) -> None:
     assert mode_of(tmp_path) == 0o755
 
 
-def test_empty_directory_is_closed_to_others(tmp_path: Path) -> None:
+def test_empty_directory_becomes_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     make_private(tmp_path)
 
@@ -335,7 +335,7 @@ def test_server_that_does_not_come_up_shows_its_log(
 
 
 @pytest.mark.parametrize(("version", "refused"), [("6.2.14", True), ("7.0.0", False)])
-def test_data_of_redis_7_are_kept_from_older_ones(
+def test_older_redis_is_refused_on_data_of_redis_7(
     tmp_path: Path, version: str, refused: bool
 ) -> None:
     """Redis 6 would start empty beside the files; the epoch would restart and clients wait."""

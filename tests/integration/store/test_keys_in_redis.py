@@ -70,7 +70,7 @@ async def test_ingress_follows_the_keys_in_redis(args: AppArgs) -> None:
     await store.aclose()
 
 
-async def test_redis_that_is_away_leaves_the_keys_in_force(tmp_path: Path) -> None:
+async def test_keys_stay_valid_while_redis_is_away(tmp_path: Path) -> None:
     """Known keys stay valid; before the first answer of Redis no key is called wrong."""
     server = EmbeddedRedis(tmp_path / "data")
     args = args_of(server, "away")

@@ -31,12 +31,12 @@ async def ids_of(store: PredictionStore) -> list[str]:
     return [name for name, _ in await store.read_observed("0-0", 1_000)]
 
 
-async def test_new_model_is_empty(store: PredictionStore) -> None:
+async def test_store_of_a_new_model_is_empty(store: PredictionStore) -> None:
     assert StoredPredictions(0, "0-0", {}, {}, {}, []) == await store.load()
     assert ([], 0) == await store.load_samples("EV")
 
 
-async def test_what_is_observed_is_read_in_order_and_goes_when_it_is_learned(
+async def test_observations_are_read_in_order_and_removed_once_learned(
     store: PredictionStore,
 ) -> None:
     """Every replica adds observations, and one predictor reads each of them once."""
@@ -53,7 +53,7 @@ async def test_what_is_observed_is_read_in_order_and_goes_when_it_is_learned(
     assert 2 == await store.observed_count()  # the last one learned stays as a marker
 
 
-async def test_what_was_learned_is_loaded(store: PredictionStore) -> None:
+async def test_learned_state_is_loaded(store: PredictionStore) -> None:
     """The store keeps the configured number of latest samples of each class."""
     await store.add_observed([{}])
     (entry,) = await ids_of(store)
@@ -71,7 +71,7 @@ async def test_what_was_learned_is_loaded(store: PredictionStore) -> None:
     assert stored.revision == await store.revision() == 3
 
 
-async def test_one_learns_until_its_time_is_over(store: PredictionStore) -> None:
+async def test_one_learner_holds_the_lock_until_it_expires(store: PredictionStore) -> None:
     """Two learners would overwrite each other; a learner that is gone is replaced."""
     assert await store.hold("a", _HOLD_S)
     assert await store.hold("a", 0.05)
@@ -86,7 +86,7 @@ async def test_one_learns_until_its_time_is_over(store: PredictionStore) -> None
     assert await store.hold("a", _HOLD_S)
 
 
-async def test_who_does_not_learn_writes_nothing(store: PredictionStore) -> None:
+async def test_replica_without_the_learners_lock_writes_nothing(store: PredictionStore) -> None:
     """The save of a learner that was suspended tells it that it has been replaced."""
     await store.hold("a", _HOLD_S)
     saved = await store.save("b", Learned("1-0", classes={"EV": {"n": 1}}), bound=10)
@@ -95,7 +95,7 @@ async def test_who_does_not_learn_writes_nothing(store: PredictionStore) -> None
     assert {} == (await store.load()).classes
 
 
-async def test_model_is_kept_with_its_index_and_old_ones_go(
+async def test_model_is_stored_with_its_index_and_old_models_are_removed(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
     index = VersionIndex()
@@ -113,7 +113,7 @@ async def test_model_is_kept_with_its_index_and_old_ones_go(
     assert await store.load_model("EV", 2) is None
 
 
-async def test_index_that_somebody_changed_is_not_overwritten(store: PredictionStore) -> None:
+async def test_concurrently_changed_index_is_not_overwritten(store: PredictionStore) -> None:
     """A rollback must not be lost to a training that ends at the same time."""
     first = VersionIndex().published(b"1", {})
     await store.save_index("EV", VersionIndex(), first, b"1")
@@ -124,7 +124,7 @@ async def test_index_that_somebody_changed_is_not_overwritten(store: PredictionS
     assert {"EV": pinned} == (await store.load()).models
 
 
-async def test_predictor_may_write_before_any_office(
+async def test_predictor_may_write_before_any_scheduler_leads(
     server: EmbeddedRedis, store: PredictionStore, raw: redis.Redis, keys: Keys, name: str
 ) -> None:
     """Deployments start in any order; the version is written with the first value."""
@@ -146,7 +146,7 @@ async def test_predictor_may_write_before_any_office(
         ("prediction_revision", lambda raw, key: raw.set(key, "-1")),
     ],
 )
-async def test_key_of_another_kind_is_named(
+async def test_redis_key_of_the_wrong_type_is_named(
     store: PredictionStore,
     raw: redis.Redis,
     keys: Keys,
@@ -161,7 +161,7 @@ async def test_key_of_another_kind_is_named(
     assert getattr(keys, key_name) in str(error.value)
 
 
-async def test_damaged_values_are_left_out_by_name(
+async def test_damaged_values_are_skipped_and_named(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.hset(keys.prediction_classes, mapping={"EV": "[]", "DM": "{}"})
@@ -181,7 +181,7 @@ async def test_damaged_values_are_left_out_by_name(
     assert ([{"n": 1}, *[{"n": 2}] * 10], 1) == (samples, unreadable)
 
 
-async def test_damaged_observation_is_passed_over(
+async def test_damaged_observation_is_skipped(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.xadd(keys.prediction_observed, {"o": "NaN"})
@@ -202,7 +202,9 @@ async def test_damaged_index_can_be_replaced(
     assert {"EV": after} == (await store.load()).models
 
 
-async def test_what_json_cannot_say_is_not_saved(store: PredictionStore, keys: Keys) -> None:
+async def test_value_that_json_cannot_represent_is_not_saved(
+    store: PredictionStore, keys: Keys
+) -> None:
     await store.hold("a", _HOLD_S)
     with pytest.raises(StoreError) as error:
         await store.save("a", Learned("1-0", classes={"EV": {"mean": object()}}), bound=10)

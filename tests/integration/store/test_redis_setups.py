@@ -137,7 +137,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_tls_both_ways_with_user_and_password(tmp_path: Path, certificates: Path) -> None:
+async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: Path) -> None:
     """The server presents a certificate, the client presents its own, and then the password."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
@@ -171,7 +171,7 @@ async def test_tls_both_ways_with_user_and_password(tmp_path: Path, certificates
 
 
 @pytest.mark.parametrize("kind", ["rediss://h", "rediss+sentinel://h/s", "rediss+cluster://h"])
-async def test_missing_file_of_tls_is_named(kind: str) -> None:
+async def test_missing_tls_file_is_named(kind: str) -> None:
     gone = "/nowhere/ca.pem"
     with pytest.raises(ConfigError, match=r"redis_tls_ca_file: '/nowhere/ca\.pem'"):
         SchedulerStore(kind, "app/m", Credentials(tls_ca_file=gone))

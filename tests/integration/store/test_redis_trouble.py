@@ -87,7 +87,7 @@ _HARMS: list[tuple[str, Callable[[redis.Redis], Any]]] = [
 @pytest.mark.parametrize(
     ("said", "harm"), _HARMS, ids=["read-only", "master down", "out of memory", "no replicas"]
 )
-async def test_server_that_refuses_is_named_and_used_again(
+async def test_refusing_server_is_named_and_used_once_it_accepts(
     tmp_path: Path, said: str, harm: Callable[[redis.Redis], Any]
 ) -> None:
     with server(tmp_path, free_port(), "--save", "") as raw:
@@ -134,7 +134,7 @@ class Switch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def test_failover_that_leaves_the_old_connections_open_is_followed(tmp_path: Path) -> None:
+async def test_store_follows_a_failover_that_keeps_old_connections_open(tmp_path: Path) -> None:
     """A managed Redis keeps its address; the old master remains as a read-only replica."""
     with (
         server(tmp_path, free_port(), "--save", "") as old,
@@ -162,7 +162,7 @@ async def test_failover_that_leaves_the_old_connections_open_is_followed(tmp_pat
     assert {"a": {"F": 1}} == stored.applications
 
 
-async def test_server_that_reads_its_data_is_waited_for(tmp_path: Path) -> None:
+async def test_store_waits_for_a_server_that_loads_its_data(tmp_path: Path) -> None:
     """The server accepts connections and refuses every command with LOADING."""
     with server(tmp_path, free_port(), "--rdbcompression", "no") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
@@ -195,7 +195,7 @@ def rotate(raw: redis.Redis, password: str) -> None:
     raw.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
 
 
-async def test_password_of_a_file_may_change(tmp_path: Path) -> None:
+async def test_changed_password_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
     credentials = Credentials(password_file=str(file))
@@ -221,7 +221,7 @@ async def test_password_of_a_file_may_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("password", [None, "first"])
-async def test_password_that_has_changed_is_said_and_come_back_from(
+async def test_changed_password_is_reported_and_recovered_from(
     tmp_path: Path, password: str | None
 ) -> None:
     """A process keeps its environment, so a changed password needs a restart."""

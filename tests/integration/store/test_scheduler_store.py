@@ -41,7 +41,7 @@ async def kept(store: SchedulerStore) -> StoredState:
     return replace(await store.load(), epoch=None, leader=None)
 
 
-async def test_epoch_rises_with_each_office(store: SchedulerStore) -> None:
+async def test_epoch_rises_with_each_leader(store: SchedulerStore) -> None:
     """Ingresses and replicas distinguish schedulers by the epoch, even within one millisecond.
 
     A store that was reset would otherwise assign epochs that all clients ignore.
@@ -53,7 +53,7 @@ async def test_epoch_rises_with_each_office(store: SchedulerStore) -> None:
     assert FAR + 2 == await store.become_leader(above=3)
 
 
-async def test_epoch_is_of_one_scheduler_though_the_store_was_emptied_under_two(
+async def test_epochs_stay_unique_after_the_store_was_emptied_under_two_schedulers(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     """The first scheduler restores its own epoch; the next epoch up belongs to the second."""
@@ -67,7 +67,7 @@ async def test_epoch_is_of_one_scheduler_though_the_store_was_emptied_under_two(
     assert second < await store.become_leader()
 
 
-async def test_first_epoch_is_above_all_that_were_given_out_before_the_store_was_emptied(
+async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     """A client that knows an epoch would mistake a later scheduler with the same epoch."""
@@ -79,7 +79,7 @@ async def test_first_epoch_is_above_all_that_were_given_out_before_the_store_was
     assert since_ms <= known < await store.become_leader()
 
 
-async def test_office_says_who_holds_it(server: EmbeddedRedis, name: str, raw: redis.Redis) -> None:
+async def test_store_names_the_leader(server: EmbeddedRedis, name: str, raw: redis.Redis) -> None:
     """A replaced leader has to name the other process to its operator."""
     holder = LeaderRecord("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
     store = SchedulerStore(server.url, name, leader=holder)
@@ -135,7 +135,7 @@ async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> 
     assert await kept(store) == EMPTY
 
 
-async def test_stale_writer_is_told_and_writes_nothing(
+async def test_stale_writer_gets_an_error_and_writes_nothing(
     server: EmbeddedRedis, name: str, store: SchedulerStore
 ) -> None:
     """Two leaders would overwrite each other; the store's epoch decides."""
@@ -176,7 +176,9 @@ async def test_emptied_store_is_noticed_and_keeps_the_epoch(
     assert epoch < await store.become_leader()
 
 
-async def test_names_share_nothing(server: EmbeddedRedis, store: SchedulerStore) -> None:
+async def test_stores_of_different_names_are_independent(
+    server: EmbeddedRedis, store: SchedulerStore
+) -> None:
     epoch = await store.become_leader()
     await store.save(epoch, {"v": 1}, {"a": {}}, ())
     other = SchedulerStore(server.url, "app/other")
@@ -194,7 +196,7 @@ def test_keys_have_the_documented_form() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a{b", "a}b", "x" * 201])
-def test_name_that_breaks_the_hash_tag_is_refused(name: str) -> None:
+def test_name_with_a_brace_is_refused(name: str) -> None:
     """A brace would spread the keys of one model over several slots."""
     with pytest.raises(ConfigError, match="store name"):
         SchedulerStore("redis://localhost", name)
@@ -249,7 +251,7 @@ async def test_damage_names_the_field_too(
     assert "oops" not in str(error.value)
 
 
-async def test_no_office_is_taken_on_newer_data(
+async def test_no_scheduler_becomes_leader_on_newer_data(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     """An older version must not replace a newer one that can read the data."""
@@ -261,7 +263,7 @@ async def test_no_office_is_taken_on_newer_data(
     assert raw.get(keys.epoch) == str(epoch)
 
 
-async def test_office_on_a_damaged_epoch_names_the_key(
+async def test_becoming_leader_on_a_damaged_epoch_names_the_key(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.set(keys.epoch, "x")
@@ -288,7 +290,9 @@ async def test_save_on_a_damaged_key_writes_nothing(
     assert raw.get(keys.clock) == '{"v":1}'
 
 
-async def test_value_that_json_cannot_say_is_not_saved(store: SchedulerStore, keys: Keys) -> None:
+async def test_value_that_json_cannot_represent_is_not_saved(
+    store: SchedulerStore, keys: Keys
+) -> None:
     """A NaN in the store would stop the next scheduler from starting."""
     epoch = await store.become_leader()
 
@@ -298,7 +302,7 @@ async def test_value_that_json_cannot_say_is_not_saved(store: SchedulerStore, ke
     assert await kept(store) == EMPTY
 
 
-async def test_id_that_utf8_cannot_say_is_a_store_error(store: SchedulerStore) -> None:
+async def test_id_that_is_not_valid_utf8_is_a_store_error(store: SchedulerStore) -> None:
     """JSON allows half a surrogate pair in an id, which must not end the writer."""
     epoch = await store.become_leader()
 

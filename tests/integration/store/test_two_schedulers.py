@@ -68,7 +68,7 @@ async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
         await service.term.end()
 
 
-async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start) -> None:
+async def test_second_of_two_deployments_leads_and_the_first_reports_it(start: Start) -> None:
     """Two deployments share a name by mistake: nothing is leased twice, and the log says so."""
     first = await start("gpu-1")
     replica = PullingReplica(first, (await first.status())["epoch"])
@@ -90,7 +90,7 @@ async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start
     assert (True, None) == (status["ready"], status["degraded"])
 
 
-async def test_emptied_redis_is_given_everything_again(
+async def test_emptied_redis_gets_the_complete_state_again(
     start: Start, raw: redis.Redis, keys: Keys
 ) -> None:
     """A Redis without persistence restarts empty; the next scheduler needs the complete state."""
@@ -114,7 +114,7 @@ async def test_emptied_redis_is_given_everything_again(
     assert "vtc" == (await successor.status())["policy"]
 
 
-async def test_data_of_version_1_are_migrated_when_a_scheduler_takes_office(
+async def test_data_of_version_1_are_migrated_when_a_scheduler_becomes_leader(
     start: Start, server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys
 ) -> None:
     """An upgrade keeps the fair-share state; the older version is fenced off."""
@@ -134,7 +134,7 @@ async def test_data_of_version_1_are_migrated_when_a_scheduler_takes_office(
     assert '"replicas":[]' in str(raw.hget(keys.applications, "t|a"))
 
 
-async def test_migration_that_was_cut_off_begins_again(
+async def test_interrupted_migration_starts_over(
     server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the migration is complete, the data are of the older version."""
