@@ -226,7 +226,7 @@ async def test_every_metric_is_exported_and_moves(
     _check_buckets(seen, m.QUEUE_WAIT_SECONDS, 3, **vote)
     assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
     assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
-    # The inference is leased again at once; if the first expiry is noticed late, that lease expires.
+    # It is leased again at once; if the first expiry is noticed late, that lease expires too.
     assert 1 <= values(seen, m.LEASES_TOTAL, event="expired")[0]
     assert [1] == values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
     assert 1 <= values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
