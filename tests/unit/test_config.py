@@ -239,7 +239,7 @@ def test_setting_that_is_not_allowed_is_named(settings: dict[str, Any], message:
         SchedulingConfig.parse(settings)
 
 
-def test_tier_of_which_only_the_share_is_given_keeps_its_weight_factor() -> None:
+def test_tier_with_only_a_share_keeps_its_weight_factor() -> None:
     """A share of the memory alone does not change the weight."""
     tiers = SchedulingConfig.parse(
         {"tiers": {"flex": {"kv_share": {"max": 0.5}}, "priority": {"weight_factor": 2}}}
@@ -304,7 +304,7 @@ def test_each_of_several_has_a_queue_and_deployments_of_its_own() -> None:
     assert first.config.data_dir != second.config.data_dir
 
 
-def test_list_of_one_model_has_the_names_that_it_keeps_when_another_comes() -> None:
+def test_list_of_one_model_uses_the_names_of_several() -> None:
     """Adding a second model must not restart the engines of the first."""
     (alone,) = several(entry("m")).each_model()
     beside, _ = several(entry("m"), entry("n")).each_model()
@@ -376,7 +376,7 @@ def test_ambiguous_names_are_refused(values: dict[str, Any], message: str) -> No
         AppArgs.parse(values)
 
 
-def test_settings_of_a_model_differ_in_the_keys_that_it_names() -> None:
+def test_model_overrides_only_the_settings_that_it_names() -> None:
     """The other keys are shared, so that a change is made once."""
     values = {
         "policy_options": {"kv_share_cap": 0.5},

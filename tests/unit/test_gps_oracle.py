@@ -76,7 +76,7 @@ def test_rules_double_the_charge_of_an_application_that_outlives_it() -> None:
     assert (F(9), F(16)) == (rules.gps.virtual_time, rules.gps.tag("a"))
 
 
-def test_rules_keep_what_is_owed_equal_to_what_is_charged() -> None:
+def test_rules_keep_owed_equal_to_charged() -> None:
     """The invariant of the served clock holds through a gap, an end and a weight change."""
     rules = ServedRules()
     rules.arrive("a", F(10), F(1))

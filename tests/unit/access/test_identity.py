@@ -39,7 +39,7 @@ def test_path_of_plain_parts_is_a_tenant(tenant: str) -> None:
     "tenant",
     ["", "/", "/a", "a/", "a//b", "a b", "a|b", "..", "a/./b", "a/..", "ü", "a" * 129, "a\n"],
 )
-def test_other_text_is_no_tenant(tenant: str) -> None:
+def test_invalid_tenant_path_is_refused(tenant: str) -> None:
     """An empty component would give one tenant two names."""
     with pytest.raises(RequestError, match="tenant is"):
         check_tenant(tenant)
@@ -58,7 +58,7 @@ def test_other_text_is_no_tenant(tenant: str) -> None:
         (identity("acme", Scope.PROXY), None, "acme"),
     ],
 )
-def test_call_is_for_the_credential_s_tenant_or_one_that_it_may_name(
+def test_call_may_name_only_tenants_of_its_credential(
     who: Identity, named: str | None, tenant: str
 ) -> None:
     """A credential with the proxy scope may name any tenant."""

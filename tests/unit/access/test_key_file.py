@@ -192,7 +192,7 @@ def test_added_key_is_last_and_has_an_unused_id(path: Path) -> None:
     assert (ONE.record, TWO.record) == read_key_file(path)
 
 
-def test_new_file_is_for_its_owner_and_an_old_one_keeps_its_mode(path: Path) -> None:
+def test_new_file_is_private_and_an_old_one_keeps_its_mode(path: Path) -> None:
     """Digests give no access, but names and tenants are private."""
     new = path.with_name("new.yaml")
     add_key(new, lambda _: ONE)

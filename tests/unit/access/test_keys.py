@@ -137,7 +137,7 @@ def test_key_gives_its_identity() -> None:
 @pytest.mark.parametrize(
     "secret", ["", "jk-", ZEROS[:-1], ZEROS + "A", DIGEST, "ü\ud800", "A" * 9_999]
 )
-def test_unknown_key_is_refused_unseen(secret: str) -> None:
+def test_unknown_key_is_refused_without_being_shown(secret: str) -> None:
     """The header may contain anything; a digest gives no access."""
     table = KeyTable([create_key(tenant="acme", now=NOW, random_bytes=zeros).record])
     with pytest.raises(Unauthenticated) as refused:

@@ -275,7 +275,7 @@ async def test_token_that_proves_nothing_is_refused(
         ("x" * (LONGEST_TOKEN + 1), "longer than 16384 characters"),
     ],
 )
-async def test_text_that_is_no_token_is_refused_without_a_fetch(
+async def test_malformed_token_is_refused_without_a_fetch(
     world: World, token: str, message: str
 ) -> None:
     """An unauthenticated caller cannot trigger a request."""
@@ -586,7 +586,7 @@ async def test_concurrent_calls_share_one_fetch(world: World) -> None:
     assert [JWKS_URL] == world.asked
 
 
-async def test_new_key_is_known_after_one_more_fetch(world: World) -> None:
+async def test_rotated_key_is_accepted_after_one_fetch(world: World) -> None:
     """New tokens are accepted at once after a rotation, and old ones are refused."""
     await world.identify()
     world.pass_time(PAUSE_S)
@@ -662,7 +662,7 @@ async def test_key_set_of_an_unreachable_issuer_is_valid_for_a_day(world: World)
     assert "alice" == (await world.identify()).user
 
 
-async def test_issuer_that_was_never_there_is_asked_every_few_seconds(world: World) -> None:
+async def test_never_reached_issuer_is_retried_every_few_seconds(world: World) -> None:
     """The error is retryable because the tokens may be valid."""
     shown = world.documents.pop(JWKS_URL)
     for _ in range(3):
@@ -745,7 +745,7 @@ async def test_empty_key_set_invalidates_all_keys(world: World) -> None:
         ({"issuer": ISSUER, "jwks_uri": 7}, "has no jwks_uri"),
     ],
 )
-async def test_discovery_document_says_where_the_keys_are(
+async def test_discovery_document_locates_the_keys(
     said: dict[str, Any], reason: str | None
 ) -> None:
     """A discovery document of another issuer could name an attacker's keys."""
@@ -931,7 +931,7 @@ async def test_unusual_http_answer_is_refused(
         await fetch(url, str(ca_file))
 
 
-async def test_address_that_is_not_allowed_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forbidden_address_is_not_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """A discovery document may name any address, which is checked before connecting."""
     monkeypatch.setattr(documents, "build_opener", None)
     for url in ("http://10.9.9.9/keys", "file:///etc/passwd", "ftp://localhost/x", "http://["):

@@ -53,7 +53,7 @@ def test_refusal_names_its_node_and_claims_nothing() -> None:
     assert 3 == book.standings("a", 0)[0].remaining
 
 
-def test_rest_of_a_claim_comes_back_with_its_end() -> None:
+def test_unused_part_of_a_claim_is_returned_at_its_end() -> None:
     """The claim reserves a quantile and is settled with the actual usage."""
     book = _book(Quota(KV, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_ask("p", kv_token_time=90),)), 0)
@@ -81,7 +81,7 @@ def test_repeated_exchange_is_recorded_once() -> None:
     assert [50, 0] == [standing.remaining for standing in book.standings("a", 0)]
 
 
-def test_exchange_that_comes_late_claims_nothing() -> None:
+def test_late_exchange_claims_nothing() -> None:
     """A call that timed out may arrive after its successor."""
     book = _book(_apps(2))
     told = Exchange("m", 1, 1, asks=(_ask("p", applications=1),))
@@ -159,7 +159,7 @@ def _sized(name: str, most: float, likely: float) -> Ask:
     return Ask(name, "a/x", {TOKENS: most}, needs={TOKENS: likely})
 
 
-def test_claim_is_made_where_its_needs_are_left_beside_all_that_others_hold() -> None:
+def test_claim_needs_room_beside_all_held_claims() -> None:
     """A refusal because of expected usage is final; one because of held claims is temporary."""
     book = _book(Quota(TOKENS, 100, Period.MINUTE))
     asks = (_sized("p", 90, 10), _sized("q", 20, 10), _sized("r", 50, 11), _sized("s", 99, 91))
@@ -170,7 +170,7 @@ def test_claim_is_made_where_its_needs_are_left_beside_all_that_others_hold() ->
     assert 0 == book.standings("a", 0)[0].remaining
 
 
-def test_final_use_gives_the_rest_back_and_keeps_the_claim_for_a_successor() -> None:
+def test_final_usage_returns_the_remainder_and_keeps_the_claim() -> None:
     """A successor without the end repeats the request and is not refused."""
     book = _book(Quota(TOKENS, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 90, 10),)), 0)

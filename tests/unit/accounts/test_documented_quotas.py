@@ -6,7 +6,7 @@ from justitia_ray.config import AppArgs, AppSettings
 from tests.pages import ROOT
 
 
-def test_example_is_taken_and_says_what_the_page_says() -> None:
+def test_quota_example_is_valid_and_matches_its_page() -> None:
     """A user who copies the example must not find a misspelt key at deployment."""
     page = (ROOT / "deployments" / "quotas.md").read_text(encoding="utf-8")
     (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]
@@ -19,7 +19,7 @@ def test_example_is_taken_and_says_what_the_page_says() -> None:
     assert ["shadow"] == [quota.on_exhausted.value for quota in tree.node("acme/search").quotas]
 
 
-def test_example_of_the_tree_is_taken_and_says_what_the_page_says() -> None:
+def test_tree_example_is_valid_and_matches_its_page() -> None:
     """By the page a tenant that is not configured gets at most half."""
     page = (ROOT / "deployments" / "tenants.md").read_text(encoding="utf-8")
     (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]

@@ -38,7 +38,7 @@ def fitted(measured: Path, *more: str) -> Path:
     return out
 
 
-def test_profile_is_fitted_and_says_on_what(measured: Path) -> None:
+def test_fitted_profile_names_its_data(measured: Path) -> None:
     """The profile names its command and data without their directory, so it can be repeated."""
     out = fitted(measured, "--name", "my-engine")
     content = load_profile_file(str(out))

@@ -251,7 +251,7 @@ def test_ranks_with_gpus_are_valid(
         ),
     ],
 )
-def test_ranks_without_a_gpu_are_told_before_they_wait_for_one(
+def test_ranks_without_a_gpu_are_reported_before_the_deployment(
     values: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise Ray would keep the ranks pending and the application DEPLOYING forever."""
@@ -394,7 +394,7 @@ def test_engine_that_would_break_the_service_is_refused_by_name(
     assert re.search(said, error)
 
 
-def test_what_vllms_parser_says_is_an_error(
+def test_error_of_vllms_parser_is_reported(
     parser: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser["m"] = "engine.vllm_args: vLLM says: unrecognized arguments: --max-modle-len=4"

@@ -126,7 +126,7 @@ def test_key_lives_from_create_to_revoke(
     assert capsys.readouterr().err.endswith(f": has no key {key_id}\n")
 
 
-def test_key_alone_is_on_stdout_and_opens_what_it_should(
+def test_stdout_has_only_the_key_which_is_valid(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`justitia keys create … | kubectl create secret …` must receive the key and nothing else."""
@@ -223,7 +223,7 @@ def test_damaged_entry_in_redis_is_named_and_can_be_revoked(
     assert 1 == redis.hlen(HASH)
 
 
-def test_id_that_is_taken_in_redis_makes_another_key(
+def test_taken_id_in_redis_generates_another_key(
     redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An existing record is never overwritten."""

@@ -55,7 +55,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-def test_only_the_command_that_is_asked_for_is_imported() -> None:
+def test_only_the_requested_command_is_imported() -> None:
     """`status` in a loop must not load plotting libraries."""
     program = "import sys; from justitia_ray.cli.main import main; main(['status', '--url', 'x'])"
     program += "; sys.exit('numpy' in sys.modules)"

@@ -105,7 +105,7 @@ def models(tmp_path: Path) -> Path:
     return directory.path
 
 
-def test_list_shows_what_serves_and_how_it_came(
+def test_list_shows_the_serving_model_and_its_training(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An operator sees whether the last training improved the model; scripts read JSON."""

@@ -47,7 +47,7 @@ def run(*arguments: object) -> int:
     return main(["replay", *map(str, arguments)])
 
 
-def test_result_files_are_those_of_a_simulation(
+def test_result_files_equal_those_of_a_simulation(
     asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same report opens simulated and real runs."""

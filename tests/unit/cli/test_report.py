@@ -29,7 +29,7 @@ def test_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (tmp_path / "out" / "report.html").is_file()
 
 
-def test_failed_experiment_is_told_and_the_rest_is_written(
+def test_failed_experiment_is_reported_and_the_others_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit status shows scripts that the page is incomplete."""
@@ -48,9 +48,7 @@ def test_failed_experiment_is_told_and_the_rest_is_written(
         ("--first-seed=301", "seeds 301, 302, 303, 304, 305."),
     ],
 )
-def test_page_says_which_seeds_and_whether_it_is_quick(
-    tmp_path: Path, option: str, said: str
-) -> None:
+def test_page_names_its_seeds_and_quick_mode(tmp_path: Path, option: str, said: str) -> None:
     """Defaults were tuned on seeds below 101; numbers of a quick report must not be quoted."""
     _run(tmp_path, "--only", "small", option)
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

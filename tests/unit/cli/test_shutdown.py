@@ -46,7 +46,9 @@ def config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
         ("SERVE_REPLICA::justitia#Replica#abc", None),
     ],
 )
-def test_scheduler_is_known_by_its_name(actor_name: str, scheduler: SchedulerName | None) -> None:
+def test_scheduler_is_recognised_by_its_name(
+    actor_name: str, scheduler: SchedulerName | None
+) -> None:
     """The scheduler may be all that is left of an application; model names contain slashes."""
     assert scheduler == scheduler_of("n", actor_name)
     assert scheduler is None or actor_name == scheduler.actor_name
@@ -61,7 +63,7 @@ def test_scheduler_is_known_by_its_name(actor_name: str, scheduler: SchedulerNam
         (("Ingress", "Replica", "Predictor", "Agent"), False),
     ],
 )
-def test_application_without_a_file_is_known_by_its_deployments(
+def test_application_without_a_file_is_recognised_by_its_deployments(
     names: tuple[str, ...], is_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Applications deployed from Python code end too, and foreign ones do not."""
@@ -126,7 +128,7 @@ def test_file_selects_its_applications_and_their_schedulers(tmp_path: Path) -> N
         (ShutdownOutcome(ended=["ended x"], left=["y is left"]), 1, "ended x\n"),
     ],
 )
-def test_command_says_what_was_ended_and_fails_if_something_is_left(
+def test_command_lists_ended_parts_and_fails_if_one_remains(
     outcome: ShutdownOutcome,
     status: int,
     said: str,

@@ -65,7 +65,7 @@ def test_results_are_written_and_summed_up(
     assert "" == printed.err
 
 
-def test_run_tells_what_made_it(simulate: Simulate, tmp_path: Path) -> None:
+def test_result_records_seed_configuration_and_version(simulate: Simulate, tmp_path: Path) -> None:
     """Every number can be traced to a seed, a configuration and a version."""
     arguments = (
         "--policy fcfs --policy justitia --kv-tokens 90 --max-num-seqs 7 --prefill-s-per-token 0.5"
@@ -110,7 +110,7 @@ def test_clock_is_that_of_all_policies(simulate: Simulate, tmp_path: Path) -> No
     ("overrides", "expected"),
     [("", (10_000, "peak")), ("--kv-tokens 500 --admission prompt", (500, "prompt"))],
 )
-def test_profile_says_memory_and_rules_unless_overridden(
+def test_profile_sets_memory_and_rules_unless_overridden(
     simulate: Simulate, tmp_path: Path, overrides: str, expected: tuple[int, str]
 ) -> None:
     """The profile sets M and the admission rule; explicit options override it."""
@@ -198,7 +198,7 @@ def test_learned_predictions_are_recorded_with_the_results(
     assert 33_920 == json.loads(rows[0])["predicted_kv_token_time"]
 
 
-def test_what_was_recognised_is_counted(
+def test_recognised_calls_are_counted(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of two calls that follow the first, one repeats its text and the other is too short."""

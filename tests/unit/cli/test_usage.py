@@ -9,7 +9,7 @@ from justitia_ray.cli.main import main
 from justitia_ray.client.transport import HttpTransport, Response
 
 
-def test_rows_are_asked_for_and_printed(
+def test_rows_are_requested_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Day, tenant, model and numbers stand on one line."""

@@ -54,7 +54,7 @@ def test_why_answers_the_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert "guaranteed by 2.1 h, at this speed\n" in text
 
 
-def test_why_tells_of_each_queue_that_the_application_is_in(
+def test_why_covers_each_queue_of_the_application(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An application may run at one model and wait at another."""
@@ -68,7 +68,7 @@ def test_why_tells_of_each_queue_that_the_application_is_in(
     assert text.index("model         n\n") < text.index("reason        running")
 
 
-def test_why_says_when_a_quota_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_reports_when_a_quota_refills(capsys: pytest.CaptureFixture[str]) -> None:
     """A refused application is shown until its quota refills."""
     outlook = dict.fromkeys(_OUTLOOK) | {
         "reason": "quota:acme",

@@ -460,7 +460,7 @@ def test_finding_of_only_one_look_is_dropped() -> None:
     assert [] == find(seen_after(lost), seen_after(other))
 
 
-def test_worst_comes_first() -> None:
+def test_worst_finding_comes_first() -> None:
     """An operator reads from the top."""
     harms = (
         CASES["application_nobody_speaks_for"].harm,
@@ -510,7 +510,7 @@ def test_two_schedulers_are_not_compared() -> None:
     assert [] == find(before, tampered.look())
 
 
-def test_model_that_wants_no_replica_needs_none() -> None:
+def test_model_scaled_to_zero_is_healthy() -> None:
     """A model that is scaled to zero is healthy."""
 
     def rules_of(harm: Harm) -> list[str]:

@@ -154,7 +154,7 @@ def test_other_salts_are_other_blocks(apart: Hashable, cached: int) -> None:
     assert cached == again.cached_tokens
 
 
-def test_prompt_whose_probabilities_are_asked_for_never_hits() -> None:
+def test_prompt_with_requested_probabilities_never_hits_the_cache() -> None:
     engine = Engine(100, block_size=4)
     engine.run(range(10))
 

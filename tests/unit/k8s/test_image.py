@@ -88,7 +88,7 @@ def test_targets_and_tags_are_those_of_the_manifests() -> None:
     assert {f"justitia-ray:{justitia_ray.__version__}-{t}" for t in ("cpu", "gpu")} == wanted
 
 
-def test_ray_is_the_one_that_the_operator_is_told_of() -> None:
+def test_ray_version_matches_the_operators() -> None:
     """The operator selects the autoscaler's protocol by this version."""
     told = ray_service(manifests("base"))["spec"]["rayClusterConfig"]["rayVersion"]
     (wanted,) = re.findall(r'"ray\[serve\]>=([\d.]+),', (ROOT / "pyproject.toml").read_text())

@@ -87,9 +87,7 @@ def test_own_overlay_fits_the_schemas(own: list[Manifest]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
-def test_what_the_operator_reads_gets_the_label_that_it_selects_by(
-    kind: str, tmp_path: Path
-) -> None:
+def test_monitoring_resources_get_the_operators_label(kind: str, tmp_path: Path) -> None:
     """Without the label the Prometheus of the usual chart silently ignores the resource."""
     found = rendered(tmp_path, f"resources: [../gpu]\n{MONITOR}")
     (manifest,) = of_kind(found, kind)

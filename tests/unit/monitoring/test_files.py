@@ -50,7 +50,7 @@ def test_every_file_is_named_on_the_page() -> None:
     assert [] == unnamed
 
 
-def test_panels_that_the_page_names_are_there() -> None:
+def test_panels_named_on_the_page_exist() -> None:
     """The page names the first panels to read by their titles."""
     titles = {panel["title"] for panel in DASHBOARD["panels"]}
     named = re.findall(r"\*\*(.+?)\*\*", PAGE.split("## What to look at\n")[1].split("\n## ")[0])

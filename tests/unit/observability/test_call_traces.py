@@ -160,7 +160,7 @@ async def test_error_ends_all_that_has_begun() -> None:
 @pytest.mark.parametrize(
     ("status", "told", "error"), [(200, None, None), (400, "400", None), (500, "500", "500")]
 )
-async def test_engines_error_is_told_by_its_status(
+async def test_engine_error_is_recorded_by_its_status(
     status: int, told: str | None, error: str | None
 ) -> None:
     """A failed stream already sent another status; 4xx is not a server error."""
@@ -178,7 +178,7 @@ async def test_engines_error_is_told_by_its_status(
     )
 
 
-async def test_caller_that_leaves_is_no_error_of_a_class() -> None:
+async def test_disconnect_is_not_recorded_as_an_error_class() -> None:
     """A disconnect is distinguishable from a failure."""
     exported = Exported()
     trace = exported.begin()
@@ -242,7 +242,7 @@ async def test_trace_is_complete_or_absent(
     assert is_traced == bool(exported.spans)
 
 
-async def test_call_that_waits_is_told_why() -> None:
+async def test_waiting_call_records_the_reason() -> None:
     """The scheduler is asked once, and only for traced calls that wait."""
     exported = Exported()
     trace = exported.begin()

@@ -36,7 +36,7 @@ def test_header_is_that_of_w3c() -> None:
     ],
     ids=["no flags", "not sampled", "a later version, 00", "other flags", "a later version"],
 )
-def test_flag_says_whether_the_caller_samples(header: str, expected: bool) -> None:
+def test_flag_has_the_callers_sampling_decision(header: str, expected: bool) -> None:
     """Other flags, and fields of later versions, have no effect."""
     context = TraceContext(TRACE, SPAN, is_sampled=expected)
     assert context == read_traceparent(header)
@@ -56,7 +56,7 @@ def test_flag_says_whether_the_caller_samples(header: str, expected: bool) -> No
         HEADER[:-1],
     ],
 )
-def test_malformed_header_is_as_none(header: str | None) -> None:
+def test_malformed_header_is_ignored(header: str | None) -> None:
     """A malformed trace header must not fail the call."""
     assert read_traceparent(header) is None
     assert read_sampled(header) is None

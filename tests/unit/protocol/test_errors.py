@@ -132,7 +132,7 @@ _SPENT = (
 
 
 @pytest.mark.parametrize("reason", list(Refusal))
-def test_refusal_names_its_application_and_what_to_change(reason: Refusal) -> None:
+def test_refusal_names_its_application_and_a_remedy(reason: Refusal) -> None:
     """A caller may run many applications; clients retry a 429, and an operator fixes limits."""
     error = refusal_error(reason, "app-1")
     status, text = _REFUSALS[reason]

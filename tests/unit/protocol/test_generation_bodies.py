@@ -50,7 +50,7 @@ def test_body_is_passed_on_with_the_model_that_is_served() -> None:
         (completion(max_tokens=None), 16),
     ],
 )
-def test_output_asked_for_follows_openai(body: InferenceBody, expected: int | None) -> None:
+def test_default_output_length_follows_openai(body: InferenceBody, expected: int | None) -> None:
     """A chat may fill the context; a completion generates 16 tokens by default."""
     assert expected == body.max_tokens
 
@@ -147,7 +147,7 @@ def nested(depth: int) -> bytes:
         (response, "prompt", {"id": "p"}, UnsupportedOperation, "not kept"),
     ],
 )
-def test_what_cannot_be_done_here_is_refused_with_the_reason(
+def test_unsupported_request_is_refused_with_the_reason(
     parse: Callable[..., InferenceBody],
     param: str,
     value: object,
@@ -189,7 +189,7 @@ def test_output_is_bounded_by_what_the_context_leaves(
         (completion(), 200, "prompt"),
     ],
 )
-def test_what_exceeds_the_context_is_refused_with_the_figures(
+def test_request_beyond_the_context_is_refused_with_the_lengths(
     body: InferenceBody, prompt_tokens: int, param: str
 ) -> None:
     """The engine would refuse the request, too, but only after its wait in the queue."""

@@ -90,7 +90,7 @@ def test_wait_is_spread_and_never_longer_than_clients_obey(drawn: float) -> None
 
 @pytest.mark.parametrize("wait_s", [0.001, 0.3, 1.0, 59.5, 120.0, 10_000.0])
 @pytest.mark.parametrize("drawn", [0.0, 1.0])
-def test_official_clients_wait_as_they_are_told(wait_s: float, drawn: float) -> None:
+def test_official_clients_obey_the_retry_time(wait_s: float, drawn: float) -> None:
     """The rules are read from the installed client packages."""
     headers = retry_headers(QueueFull("x", wait_s), lambda: drawn)
     told_s = int(headers["retry-after-ms"]) / 1_000

@@ -22,7 +22,7 @@ _MAPPING = RequestMapping(("m", "adapter"), _ALIASES, {"minimal": "low", "max": 
         ("claude-*", "claude-*"),
     ],
 )
-def test_name_is_the_alias_that_says_most_of_it(name: str, alias: str | None) -> None:
+def test_most_specific_alias_wins(name: str, alias: str | None) -> None:
     assert alias == best_alias(name, _ALIASES)
 
 

@@ -97,7 +97,7 @@ def message(*messages: Any, **more: Any) -> tuple[str, dict[str, Any]]:
         (message(thinking={"type": "enabled", "budget_tokens": 5}, max_tokens=9), None, "1024"),
     ],
 )
-def test_what_the_models_forbid_is_named(
+def test_violation_of_vllms_models_is_named(
     schemas: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str | None, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words) as refused:
@@ -158,7 +158,7 @@ def test_what_the_models_forbid_is_named(
         ),
     ],
 )
-def test_what_the_code_forbids_is_named(
+def test_violation_of_vllms_code_is_named(
     schemas: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words) as refused:
@@ -203,7 +203,7 @@ def test_what_the_code_forbids_is_named(
         (EMBEDDINGS, {"input": 5}),
     ],
 )
-def test_what_vllm_reads_is_let_in(
+def test_request_that_vllm_accepts_passes(
     schemas: RequestSchemas, request_: tuple[str, dict[str, Any]]
 ) -> None:
     """Pydantic's lax mode parses numbers in texts and ignores unknown fields."""
@@ -260,7 +260,7 @@ _BAD_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text
         (response(metadata={str(number): 5 for number in range(999)}), "metadata[0]"),
     ],
 )
-def test_explanation_is_of_the_bad_item_alone(
+def test_only_the_invalid_item_is_explained(
     counted: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str
 ) -> None:
     """The validator reports every error in every variant, which would block the event loop."""
@@ -271,7 +271,7 @@ def test_explanation_is_of_the_bad_item_alone(
     assert [True] == [length < 300 for length in CountingValidator.explained]
 
 
-def test_what_stays_long_or_deep_is_refused_without_an_explanation(
+def test_long_or_deep_value_is_refused_without_an_explanation(
     counted: RequestSchemas,
 ) -> None:
     deep: Any = {"type": 5}

@@ -71,7 +71,7 @@ def test_chunk_without_text_fits_the_chunks_around_it(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_chunk_without_text_takes_the_engines_id_once_that_is_known(path: str) -> None:
+def test_chunk_without_text_uses_the_engines_id_once_it_was_sent(path: str) -> None:
     body = with_signs(path, Keepalive.CHUNK, 1)
 
     assert STREAMS[path][0] in body
@@ -87,7 +87,7 @@ def test_message_gets_a_ping_wherever_it_is_silent(kind: Keepalive) -> None:
     assert b"".join(STREAMS[MESSAGES]) == body.replace(ping, b"")
 
 
-def test_comment_that_says_something_goes_before_an_event() -> None:
+def test_comment_with_text_precedes_an_event() -> None:
     """The comment has the queue position; a client may ask for chunks instead of comments."""
     ping = form_of(MESSAGES).keepalive(Keepalive.EVENT, _COMMENT)
     told = [
@@ -131,7 +131,7 @@ def test_numbers_of_a_response_are_consecutive_wherever_it_is_silent(
     assert engines[1:] == said
 
 
-def test_response_waits_as_queued_with_what_its_call_asked_for() -> None:
+def test_waiting_response_is_queued_with_its_requested_fields() -> None:
     """Clients read the response object from its first event."""
     tool = {"type": "function", "name": "f", "parameters": {}}
     form = form_of(RESPONSES, instructions="be kind", tools=[tool], temperature=0.5)
@@ -166,7 +166,7 @@ _FAILURES = [
 
 
 @pytest.mark.parametrize(("error", "kind", "code"), _FAILURES)
-def test_failure_is_told_in_the_form_of_the_api(error: JustitiaError, kind: str, code: str) -> None:
+def test_failure_has_the_format_of_the_api(error: JustitiaError, kind: str, code: str) -> None:
     [(name, message)] = events_of(form_of(MESSAGES).failure(error))
     assert ("error", {"type": kind, "message": "cut"}) == (name, message["error"])
     for path in (CHAT, COMPLETIONS):

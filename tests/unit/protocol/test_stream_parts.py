@@ -40,7 +40,7 @@ def test_parts_are_joined_in_order_with_all_they_carry() -> None:
     )
 
 
-def test_all_that_came_is_kept_for_the_next_attempt() -> None:
+def test_delivered_tokens_are_stored_for_the_next_attempt() -> None:
     """Tokens arrive with chunks but may be ahead of them."""
     delivered = Delivered()
     delivered.add_part(Part(event("x"), 1, (Output((1,)), Output((2,)))))
@@ -62,7 +62,7 @@ def test_obstacle_is_raised_once_a_part_was_delivered() -> None:
         delivered.resume()
 
 
-async def test_rest_begins_where_the_caller_stopped_with_the_first_id_and_time() -> None:
+async def test_continuation_starts_after_the_delivered_part_with_its_id() -> None:
     """Clients identify a stream's events by id."""
     delivered = Delivered()
     delivered.add_part(Part(event("x") + event("y"), 2, ()))
@@ -73,7 +73,7 @@ async def test_rest_begins_where_the_caller_stopped_with_the_first_id_and_time()
     assert ["head", Part(event("z"), 1, ()), Part(b"data: [DONE]\n\n", 1, ())] == rest
 
 
-async def test_text_that_looks_like_an_event_is_left_alone() -> None:
+async def test_text_that_looks_like_an_event_is_unchanged() -> None:
     """Only the event's frame is rewritten, not the generated text."""
     told = 'data: {"id":"q","object":"q","created":9'
     delivered = Delivered()
@@ -111,7 +111,7 @@ def response(one: str, item: str, at: int, *texts: str) -> list[bytes]:
     ]
 
 
-async def test_rest_of_a_response_has_the_names_that_its_caller_knows() -> None:
+async def test_continued_response_keeps_the_ids_sent_to_the_caller() -> None:
     """Each attempt generates new ids, and clients ignore deltas of unknown items."""
     undisturbed = response("resp_a", "msg_a", 17, "x", "y")
     delivered = Delivered(names=True)
@@ -122,7 +122,7 @@ async def test_rest_of_a_response_has_the_names_that_its_caller_knows() -> None:
     assert undisturbed[3:] == [part.body for part in rest if isinstance(part, Part)]
 
 
-async def test_item_that_begins_after_the_cut_keeps_its_own_name() -> None:
+async def test_item_that_begins_after_the_cut_keeps_its_id() -> None:
     """The caller has no other id for the item."""
     delivered = Delivered(names=True)
     delivered.add_part(Part(response("resp_a", "msg_a", 17, "x")[0], 1, ()))
@@ -135,7 +135,7 @@ async def test_item_that_begins_after_the_cut_keeps_its_own_name() -> None:
     assert b'"item_id":"msg_b"' in delta.body
 
 
-async def test_name_in_what_a_model_says_is_left_alone() -> None:
+async def test_id_in_generated_text_is_unchanged() -> None:
     """Quotes inside a text are escaped, so a name in it is not replaced."""
     told = '"id":"msg_b","created_at":23'
     delivered = Delivered(names=True)

@@ -67,7 +67,7 @@ def events(*data: Json, done: bool = False) -> bytes:
         | {"tool_calls": [_CALL | {"function": {"name": "read", "arguments": '{"a":1}'}}]},
     ],
 )
-def test_chat_goes_on_however_its_client_writes_the_answer(sent_back: Json) -> None:
+def test_chat_continues_whatever_format_its_client_uses(sent_back: Json) -> None:
     """Clients change parts, outer spaces and the format of arguments; text and call ids remain."""
     first = chat(_QUESTION)
     name = first.name_after(chat_answer(**_CHAT_ANSWER))
@@ -102,7 +102,7 @@ def test_scope_keeps_conversations_apart() -> None:
     assert names[0] != names[1]
 
 
-def test_forks_go_on_from_what_they_have_in_common() -> None:
+def test_forks_continue_from_their_common_part() -> None:
     """One conversation has two continuations, of which one continues further."""
     turn = chat_answer(content="yes")
     answer = {"role": "assistant", "content": "yes"}
@@ -287,7 +287,7 @@ def billed(form: str, call: int, *more: Json) -> tuple[str, Json]:
         "developer of text",
     ],
 )
-def test_conversation_goes_on_though_its_billing_line_is_new_with_each_call(form: str) -> None:
+def test_conversation_continues_although_its_billing_line_changes(form: str) -> None:
     """The checksum in the line would otherwise make every turn a new application."""
     first = conversation(*billed(form, 0xA1B2C))
     second = conversation(*billed(form, 0xD3E4F, _ANSWER, _QUESTION))
@@ -406,7 +406,7 @@ def test_path_without_messages_has_no_conversation() -> None:
 
 
 @pytest.mark.parametrize("text", ["half of a pair: \ud83d", "both: \U0001f600", "a\0b"])
-def test_text_that_utf_8_does_not_have_is_told_apart_too(text: str) -> None:
+def test_text_that_is_invalid_utf_8_is_distinguished_too(text: str) -> None:
     """JSON may contain half of a surrogate pair, UTF-8 may not."""
     question, other = ({"role": "user", "content": text + end} for end in "ab")
     named = chat(question).name_after(Turn(MODEL, "yes"))

@@ -59,7 +59,7 @@ def test_cycle_ends_at_the_session_that_was_named_first() -> None:
     assert "self" == claim(directory, "self", "self")
 
 
-def test_deepest_generation_has_an_application_of_its_own() -> None:
+def test_deepest_generation_becomes_a_separate_application() -> None:
     """A session that spawns itself forever starts a new application at each limit."""
     directory = Directory()
     roots = [claim(directory, "0")]
@@ -70,7 +70,7 @@ def test_deepest_generation_has_an_application_of_its_own() -> None:
     assert str(2 * DEEPEST + 2) == roots[-1]
 
 
-def test_longest_known_name_decides() -> None:
+def test_longest_matching_name_decides() -> None:
     """A fork is found by its own name, and a new one by the shared part."""
     directory = Directory()
     directory.name_conversation("t", [b"short"], "a")

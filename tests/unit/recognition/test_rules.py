@@ -51,7 +51,7 @@ def recognize(
         ({"baggage": "justitia.application=r2"}, {}, "baggage", "baggage/r2", None),
     ],
 )
-def test_call_is_recognised_by_what_it_says(
+def test_call_is_recognised_by_its_headers_and_fields(
     headers: dict[str, str],
     fields: dict[str, Any],
     rule: str,
@@ -66,7 +66,7 @@ def test_call_is_recognised_by_what_it_says(
     assert application_id is None or application_id == found.application_id
 
 
-def test_first_rule_that_knows_the_call_decides() -> None:
+def test_first_matching_rule_decides() -> None:
     """The operator sets the order."""
     headers = {"x-justitia-application": "a", "x-run": "7", "session-id": "s"}
     fields = {"metadata": {"session_id": "m"}, "user": "u"}
@@ -79,7 +79,7 @@ def test_first_rule_that_knows_the_call_decides() -> None:
 
 
 @pytest.mark.parametrize("field", PERSONAL)
-def test_field_that_names_a_person_counts_only_where_it_is_asked_for(field: str) -> None:
+def test_user_field_counts_only_where_configured(field: str) -> None:
     """The value may be an e-mail address, so no id contains it."""
     assert recognize({}, {field: "ann@example.com"}) is None
     found = recognize({}, {field: "ann@example.com"}, field)

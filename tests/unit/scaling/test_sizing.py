@@ -109,7 +109,7 @@ def test_drain_time_is_of_the_replicas_that_serve_and_after_the_loading_time_of_
     assert 0.0 == size(demand(0)).drain_s
 
 
-def test_wanted_is_within_the_limits_and_asked_is_not() -> None:
+def test_wanted_count_obeys_the_limits_and_the_requested_one_does_not() -> None:
     """An operator sees how many replicas the limit withholds."""
     decision = size(demand(1, queued=RATE * 60 * 40))
 
@@ -144,7 +144,7 @@ def test_longer_loading_time_asks_for_fewer() -> None:
     assert 3 == slow.wanted  # 700 − 200 replica-seconds are left for 200 s
 
 
-def test_replicas_that_load_count_for_half_of_the_time_and_are_not_asked_for_twice() -> None:
+def test_loading_replicas_count_half_and_are_not_requested_twice() -> None:
     """Otherwise every second of loading would request the same replicas again."""
     rules = replace(RULES, load_s=60.0)
     backlog = demand(1, queued=RATE * 60 * 4)
@@ -169,7 +169,7 @@ def test_queue_that_lasts_for_longer_than_a_loading_is_drained_within_the_target
     assert [4, 4] == [served.wanted, burst.wanted]
 
 
-def test_more_replicas_than_the_inferences_fill_are_not_asked_for() -> None:
+def test_replicas_that_inferences_cannot_fill_are_not_requested() -> None:
     """One long inference is served no sooner by ten replicas."""
     one = demand(1, queued=RATE * 600, waiting=1, sequences=1, usable_kv_tokens=KV)
     decision = size(one)
@@ -283,7 +283,7 @@ def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
     assert 2 == late.wanted
 
 
-def test_promise_is_made_anew_once_an_application_has_started_and_waits_again() -> None:
+def test_promise_is_renewed_when_a_started_application_waits_again() -> None:
     """The first promise was kept."""
     sizer = Sizer()
     sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())

@@ -70,7 +70,7 @@ async def test_error_after_the_last_message_does_not_spoil_the_answer() -> None:
     assert await messages_of(app) == [START, chunk(b"", False)]
 
 
-async def test_early_close_says_disconnect_before_it_cancels() -> None:
+async def test_early_close_sends_disconnect_before_cancelling() -> None:
     """On a disconnect vLLM frees KV. A unary generation that is cancelled at once runs on."""
     seen: list[str] = []
 

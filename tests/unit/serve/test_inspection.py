@@ -157,7 +157,7 @@ async def test_replica_with_room_for_the_first_application_is_flagged(desk: Desk
     assert (await desk.seen()).replicas["r"].free_for_first
 
 
-async def test_tag_is_told_with_the_clock_that_it_is_of(desk: Desk) -> None:
+async def test_tag_is_reported_with_its_virtual_clock(desk: Desk) -> None:
     """With `fairness: tenant` the V inside a tenant differs, and F must be compared with it."""
     await desk.leader.configure({"policy": "justitia", "policy_options": {"fairness": "tenant"}})
     other = ApplicationArrived("b", "c", "u", 1.0, 1_000.0, "i")
@@ -181,7 +181,7 @@ async def test_inspections_within_a_second_share_one_result(desk: Desk) -> None:
     assert ["a"] == list((await desk.seen()).applications)
 
 
-async def test_long_tables_are_cut_and_say_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_tables_are_marked_as_cut(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is bounded, and missing rows prove nothing."""
     monkeypatch.setattr(scheduler_inspection, "MAX_ENTRIES", 2)
     monkeypatch.setattr(scheduler_inspection, "_MAX_CHECKED", 2)
@@ -426,7 +426,7 @@ async def test_inspections_at_once_are_one() -> None:
     assert 1 == asked
 
 
-async def test_path_answers_with_what_the_doctor_reads() -> None:
+async def test_path_returns_the_doctors_input() -> None:
     """Both sides share one JSON schema."""
     nothing: Any = None
     async with client_of(ServedModel(CONFIG, nothing, nothing, nothing, calls())) as client:

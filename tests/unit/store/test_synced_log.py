@@ -47,7 +47,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_files_are_put_on_the_disk_when_they_have_grown_or_are_new(
+def test_grown_or_new_files_are_synced(
     tmp_path: Path, log: SyncedLog, rewrites: Rewrites, synced: list[int]
 ) -> None:
     file = tmp_path / "appendonly.aof"

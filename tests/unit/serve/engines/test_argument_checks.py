@@ -65,7 +65,7 @@ def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> 
     assert 2 == len(asked)
 
 
-def test_parser_that_is_not_installed_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parser_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(argument_checks, "find_spec", lambda name: None)
 
     assert parser_mistakes([config()]) is None

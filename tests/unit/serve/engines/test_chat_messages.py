@@ -86,7 +86,7 @@ def test_parts_stay_for_a_template_that_reads_them_but_not_in_answers_of_tools()
         {"type": "thinking", "thinking": 3},
     ],
 )
-def test_what_only_the_engine_reads_is_left_to_it(part: dict[str, Any]) -> None:
+def test_engine_only_fields_are_not_checked(part: dict[str, Any]) -> None:
     with pytest.raises(NotRendered):
         one(user([part]))
 
@@ -110,7 +110,7 @@ def test_what_only_the_engine_reads_is_left_to_it(part: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_the_engine_refuses_for_certain_is_refused(
+def test_request_that_the_engine_always_refuses_is_refused(
     message: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(RequestError, match=words) as refused:
@@ -138,14 +138,14 @@ def test_reasoning_has_both_of_its_names() -> None:
     assert "because" == read["reasoning"] == read["reasoning_content"]
 
 
-def test_line_of_claude_code_that_changes_with_each_call_is_left_out() -> None:
+def test_billing_line_of_claude_code_is_left_out() -> None:
     system = {"role": "system", "content": "x-anthropic-billing-header: cch=1;\nBe brief."}
 
     assert "Be brief." == one(system)["content"]
     assert system["content"] == one(user(system["content"]))["content"]
 
 
-def test_developers_of_a_template_that_knows_none_become_one_system_message_in_front() -> None:
+def test_developer_messages_become_a_system_message_for_templates_without_them() -> None:
     rules = [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]
     messages = template_messages([*rules, user("x")], parts_stay=False)
     ordered = developers_as_system(messages, "{{ messages }}")

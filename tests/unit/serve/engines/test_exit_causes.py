@@ -11,17 +11,17 @@ from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_its
 @pytest.mark.parametrize(
     "exit_code", [None, 1, 3, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS]
 )
-def test_error_or_fault_is_its_own(exit_code: int | None) -> None:
+def test_error_or_fault_is_the_engines_own_failure(exit_code: int | None) -> None:
     """Exit code None: the engine reported a failure and its process has not ended yet."""
     assert ended_by_itself(exit_code, out_of_memory=False)
 
 
 @pytest.mark.parametrize("exit_code", [0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT])
-def test_order_to_end_comes_from_outside(exit_code: int) -> None:
+def test_termination_signal_is_an_outside_cause(exit_code: int) -> None:
     assert not ended_by_itself(exit_code, out_of_memory=False)
 
 
-def test_kill_for_want_of_memory_is_its_own_and_other_signals_are_not_changed_by_it() -> None:
+def test_out_of_memory_kill_is_the_engines_own_failure() -> None:
     assert ended_by_itself(-signal.SIGKILL, out_of_memory=True)
     assert not ended_by_itself(-signal.SIGTERM, out_of_memory=True)
 

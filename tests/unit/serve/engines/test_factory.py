@@ -31,7 +31,7 @@ except StopIteration as end:
 """
 
 
-def test_tokenizer_without_a_class_of_its_own_is_loaded_without_torch(tmp_path: Path) -> None:
+def test_generic_tokenizer_is_loaded_without_torch(tmp_path: Path) -> None:
     """Importing torch costs an ingress seconds at start and 0.4 GB."""
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -134,7 +134,7 @@ async def test_tokens_are_counted_as_prompts_are(
     assert count == len(told["tokens"])
 
 
-async def test_tokens_become_the_text_that_they_are_in_answers(engine: FakeEngine) -> None:
+async def test_detokenized_text_equals_the_answer_text(engine: FakeEngine) -> None:
     _, answer = await engine.answer_unscheduled("/detokenize", {}, b'{"tokens": [7, 8]}')
     head, _ = await engine.answer_unscheduled("/detokenize", {}, b'{"tokens": "7"}')
 
@@ -171,7 +171,7 @@ async def telling() -> AsyncIterator[FakeEngine]:
     await engine.stop()
 
 
-async def test_conversation_that_goes_on_finds_all_that_was_said(telling: FakeEngine) -> None:
+async def test_continued_conversation_is_fully_cached(telling: FakeEngine) -> None:
     """Agents send their whole history with each turn, including the previous answers."""
     said = [{"role": "user", "content": "a b c d"}]
     first = await ask(telling, EngineCall("1", 0, CHAT, {}, chat(said)))
@@ -217,7 +217,7 @@ async def test_prompt_is_found_where_vllm_would_find_it(
     assert cached == cached_tokens_reported(answer)
 
 
-async def test_salt_that_is_no_text_is_the_callers_mistake(telling: FakeEngine) -> None:
+async def test_salt_that_is_not_text_is_a_client_error(telling: FakeEngine) -> None:
     items = [item async for item in telling.call(call("1", prompt="x", cache_salt=7))]
 
     assert isinstance(items[0], ResponseHead)

@@ -42,7 +42,7 @@ def _children() -> list[psutil.Process]:
     return list(psutil.Process().children(recursive=True))
 
 
-async def test_grammar_comes_back_as_the_checks_leave_it_and_is_compiled_once(
+async def test_normalised_grammar_is_returned_and_compiled_once(
     checks: GrammarChecks,
 ) -> None:
     first = await _check(checks, "a", "ok")
@@ -76,9 +76,7 @@ async def test_quick_processes_are_used_again(checks: GrammarChecks) -> None:
         ("refuse \ud800 is half of a character", "is half of a character"),
     ],
 )
-async def test_what_does_not_come_through_is_refused_and_others_are_not(
-    grammar: str, reason: str
-) -> None:
+async def test_grammar_that_fails_to_compile_is_refused_alone(grammar: str, reason: str) -> None:
     checks = _checks(timeout_s=3.0 if grammar.startswith("sleep") else 30.0)
     assert (await _check(checks, "a", f"eat {50 * _MIB}")).startswith("checked eat")
     for _ in range(2):
@@ -101,7 +99,7 @@ async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(checks: Gramm
     await asyncio.wait(heavy)
 
 
-async def test_grammar_whose_callers_have_left_is_not_compiled(checks: GrammarChecks) -> None:
+async def test_grammar_without_waiting_callers_is_not_compiled(checks: GrammarChecks) -> None:
     await _check(checks, "a", "ok")
     running = asyncio.create_task(_check(checks, "a", "sleep 0.3"))
     waiting = asyncio.create_task(_check(checks, "a", "sleep 29"))
@@ -235,7 +233,7 @@ def _judge(pipe: Connection, number: int) -> list[Result]:
     return results
 
 
-async def test_worker_whose_forks_fail_pauses_longer_each_time_and_comes_back(
+async def test_worker_backs_off_while_its_forks_fail_and_recovers(
     tmp_path: Path,
 ) -> None:
     """The worker used to fork in a busy loop while its calls ran into their timeouts."""
@@ -278,7 +276,7 @@ def test_machine_that_cannot_fork_costs_no_worker(monkeypatch: pytest.MonkeyPatc
     assert not here.poll()
 
 
-async def test_forks_that_fail_are_logged_and_their_calls_told(
+async def test_failing_forks_are_logged_and_fail_their_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checks = _checks(f"needs {tmp_path / 'room'}")
@@ -289,7 +287,7 @@ async def test_forks_that_fail_are_logged_and_their_calls_told(
     assert any("replica.grammar_fork_failed" in line for line in caplog.messages)
 
 
-async def test_worker_goes_on_when_a_fork_has_died_as_a_job_comes(
+async def test_worker_survives_a_fork_that_dies_as_a_job_arrives(
     worker: tuple[psutil.Process, Connection],
 ) -> None:
     """The worker used to handle both events at once and look up a fork that it had replaced."""

@@ -57,6 +57,6 @@ def test_chat_without_a_system_prompt_is_cut_before_its_first_message() -> None:
         [{"role": "assistant", "content": None}, {"role": "user"}],
     ],
 )
-def test_what_is_not_found_is_not_cut(messages: list[dict[str, Any]]) -> None:
+def test_missing_text_gives_no_cut(messages: list[dict[str, Any]]) -> None:
     assert () == chat_cuts("", messages)
     assert all(0 < cut < 5 for cut in chat_cuts("<one>", messages))

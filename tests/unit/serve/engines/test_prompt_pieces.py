@@ -209,7 +209,7 @@ class _Noting:
 
 
 @pytest.mark.parametrize("kind", ["gpt-2", "llama-3", "bert", "unigram"])
-def test_no_text_is_tokenized_whole_where_words_are_split_first(kind: str) -> None:
+def test_long_text_is_tokenized_in_pieces_after_word_splitting(kind: str) -> None:
     noting = _Noting(PreTrainedTokenizerFast(tokenizer_object=_KINDS[kind]()))
     text = " ".join(random.Random(1).choices(_WORDS, k=6_000))
     _run(PieceCounter(noting, _PIECE).count(text, None, special=False))

@@ -74,7 +74,7 @@ def test_end_of_a_core_says_whether_the_engine_died_by_itself(
 
 
 @pytest.mark.asyncio
-async def test_batches_are_as_large_as_those_of_the_server_of_vllm(
+async def test_batch_size_equals_that_of_the_vllm_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batch size depends on the usage context.
@@ -200,7 +200,7 @@ def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
     assert Progress(5, 3, 0) == meter.read_progress()
 
 
-def test_cached_tokens_are_known_once_every_sequence_has_a_token() -> None:
+def test_cached_tokens_are_reported_once_every_sequence_has_a_token() -> None:
     meter = LeaseMeter(0)
     first, second = (state(request_id, 40, generates=True) for request_id in ("a", "b"))
     meter.add_sequence(first)

@@ -52,7 +52,7 @@ class _Readers:
         await asyncio.sleep(0)
 
 
-async def test_so_many_bytes_are_read_at_once_and_the_next_is_another_tenants() -> None:
+async def test_bytes_in_parsing_are_bounded_and_tenants_alternate() -> None:
     readers = _Readers(BodyRoom(1_000 * _MIB, 20 * _MIB))
     for name in ("a 1", "a 2", "a 3", "a 4", "b 1"):
         await readers.begin(name, 10 * _MIB)
@@ -174,7 +174,7 @@ async def test_turn_and_room_last_as_long_as_the_thread_that_reads_the_body() ->
     await call()
 
 
-async def test_next_turn_is_granted_when_the_thread_of_a_caller_that_left_has_ended() -> None:
+async def test_next_turn_starts_when_a_cancelled_callers_thread_ends() -> None:
     readers = _Readers(BodyRoom(100 * _MIB, 16 * _MIB))
     began, may_end = threading.Event(), threading.Event()
 

@@ -116,7 +116,7 @@ async def test_tenant_may_be_named_in_the_body_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["x-justitia-tenant", "idempotency-key", "authorization"])
-async def test_identifying_header_comes_once(name: str) -> None:
+async def test_repeated_identifying_header_is_refused(name: str) -> None:
     """A proxy in front may set the header even where no access control is configured."""
     with pytest.raises(RequestError, match=f"the header {name} comes 2 times"):
         await admitted(OPEN, "/v1/models", (name, "a"), (name, "a"))

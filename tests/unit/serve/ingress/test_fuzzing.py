@@ -291,9 +291,7 @@ def test_arbitrary_headers_are_no_failure_and_no_way_in(
 
 
 @pytest.mark.parametrize("name", _WHO)
-def test_two_copies_of_a_header_that_says_who_calls_are_refused(
-    loop: asyncio.Runner, name: bytes
-) -> None:
+def test_two_copies_of_an_identifying_header_are_refused(loop: asyncio.Runner, name: bytes) -> None:
     """Even two equal copies are refused, because readers differ in which one they use."""
     secret = _KEYS["all"].secret.encode()
     values = {b"authorization": b"Bearer " + secret, b"x-api-key": secret}

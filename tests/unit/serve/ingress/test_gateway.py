@@ -251,7 +251,7 @@ async def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_beg
     assert [(), (), later, ()] == [item.expected_stages for item in items]
 
 
-async def test_opening_by_itself_tells_the_stages_to_come(desk: Desk) -> None:
+async def test_opening_call_sends_the_later_stages(desk: Desk) -> None:
     """The opening of an unknown class carries no later stages."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
     for name in ("EV", "unknown"):
@@ -262,7 +262,7 @@ async def test_opening_by_itself_tells_the_stages_to_come(desk: Desk) -> None:
     assert () == opened["t|unknown"].expected_stages
 
 
-async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
+async def test_unknown_class_needs_only_its_submissions(desk: Desk) -> None:
     """Two inferences are expected to generate the default 256 tokens; max_tokens is reserved."""
     await desk.submit(_IN_A)
     item = await desk.submit(_IN_A)
@@ -352,7 +352,7 @@ async def test_every_choice_counts(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("quantile", "reserved"), [(None, 1_000), (1.0, 1_000), (0.9, 150)], ids=str
 )
-async def test_quotas_reserve_the_most_or_the_quantile_that_they_name(
+async def test_quotas_reserve_the_maximum_or_their_quantile(
     desk: Desk, quantile: float | None, reserved: int
 ) -> None:
     """Costs range from 1 to 9, so lengths, whose squares are the costs, range from 1 to 3."""
@@ -406,7 +406,7 @@ async def test_estimate_is_counted_where_its_application_is_opened(desk: Desk) -
     assert {"class": 1} == desk.predictions()
 
 
-async def test_opening_that_is_refused_is_no_estimate_of_an_application(
+async def test_estimate_of_a_refused_opening_is_not_counted(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller retries, and the retry gets a new estimate."""
@@ -496,7 +496,7 @@ async def test_path_that_the_model_has_not_is_refused_before_it_waits(desk: Desk
     assert 1 == desk.replicas.asked_paths
 
 
-async def test_while_no_replica_is_there_nothing_is_refused(desk: Desk) -> None:
+async def test_nothing_is_refused_before_the_first_replica(desk: Desk) -> None:
     """Calls wait while the first replica is still starting."""
     desk.replicas.served, later = None, desk.replicas.served
     await desk.gateway.check_served(EMBEDDINGS)

@@ -81,7 +81,7 @@ async def test_body_as_long_as_is_allowed_is_read(http: httpx.AsyncClient) -> No
     ],
 )
 @pytest.mark.parametrize("path", _PATHS)
-async def test_body_that_is_no_request_is_a_400_in_a_sentence(
+async def test_invalid_body_is_a_400_with_one_sentence(
     http: httpx.AsyncClient, gateway: StandInGateway, path: str, body: bytes
 ) -> None:
     answer = await http.post(path, content=body)

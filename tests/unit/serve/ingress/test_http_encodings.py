@@ -149,7 +149,7 @@ async def test_broken_body_is_a_mistake_of_its_caller(
     assert "content-encoding" in answer.json()["error"]["message"]
 
 
-async def test_body_that_is_not_encoded_is_no_gzip(http: httpx.AsyncClient) -> None:
+async def test_unencoded_body_declared_as_gzip_is_refused(http: httpx.AsyncClient) -> None:
     """A proxy may decode a body and leave the header in place."""
     headers = {"content-encoding": "gzip"}
     answer = await http.post(CHAT, content=body_of(CHAT), headers=headers)
@@ -216,7 +216,7 @@ async def test_members_that_hold_nothing_are_bounded(coding: str) -> None:
         await read(_MOST, upload, name)
 
 
-async def test_encoded_body_is_bounded_as_it_comes_too(http: httpx.AsyncClient) -> None:
+async def test_encoded_size_is_bounded_too(http: httpx.AsyncClient) -> None:
     body = gzip.compress(random.Random(1).randbytes(_MOST + 1))
     answer = await http.post(CHAT, content=body, headers={"content-encoding": "gzip"})
 

@@ -288,7 +288,7 @@ async def test_stream_is_kept_alive_while_its_prompt_is_counted(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_form_of_a_sign_of_life_that_there_is_not_is_refused(
+async def test_unknown_keepalive_kind_is_refused(
     http: httpx.AsyncClient, gateway: StandInGateway, stream: bool
 ) -> None:
     headers = {"x-justitia-keepalive": "dots"}
@@ -310,7 +310,7 @@ async def test_other_methods_are_refused_as_on_every_route(
     assert method == "HEAD" or answer.json()["error"]["type"] == "NotFoundError"
 
 
-async def test_prefix_of_the_service_is_no_part_of_the_path(gateway: StandInGateway) -> None:
+async def test_application_prefix_is_removed_from_the_path(gateway: StandInGateway) -> None:
     """Serve passes the whole path and, separately, the application's prefix."""
     app = build_http_app(
         ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER

@@ -286,7 +286,7 @@ def test_failure_after_the_head_is_sent_counted_and_raised(path: str, begun_by: 
     assert b"[DONE]" not in wire.body
 
 
-def test_failure_before_the_head_is_an_answer_of_its_own() -> None:
+def test_failure_before_the_head_is_a_plain_error_answer() -> None:
     wire, counted = failing([(1.0, EngineError("gave up"))], CHAT, EngineError)
 
     assert ({}, [], []) == (wire.head, wire.sent, counted)
@@ -320,7 +320,7 @@ def test_refusal_of_any_form_is_an_event(path: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_failure_that_the_engine_has_told_is_not_told_again(path: str) -> None:
+def test_engine_failure_event_is_not_repeated(path: str) -> None:
     chunk = STREAMS[path][0]
     wire, counted = failing(
         [(0.0, HEAD), (0.0, chunk), (0.0, EngineFailed("failed"))], path, EngineFailed
@@ -329,7 +329,7 @@ def test_failure_that_the_engine_has_told_is_not_told_again(path: str) -> None:
     assert (chunk, [502], True) == (wire.body, counted, wire.is_whole)
 
 
-def test_failure_that_nobody_foresaw_is_told_without_its_text() -> None:
+def test_unexpected_failure_is_sent_without_its_text() -> None:
     wire, counted = failing(
         [(0.0, HEAD), (0.0, ZeroDivisionError("secret"))], CHAT, ZeroDivisionError
     )

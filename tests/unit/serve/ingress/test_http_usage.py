@@ -49,7 +49,7 @@ def test_invalid_days_are_refused_by_parameter(
     assert param == error.value.param
 
 
-def test_rows_are_of_a_tenant_and_of_those_below() -> None:
+def test_rows_cover_a_tenant_and_its_descendants() -> None:
     """`ab` is not below `a`; an operator that names no tenant gets all rows."""
     rows = list(usage_rows("m", _TOLD, "a"))
 

@@ -68,7 +68,7 @@ _LONG = b'{"application_class":"c","input":"%b"' % (b"a" * 70_000)
     ],
     ids=["no end", "more", "no text", "no value", "deep"],
 )
-def test_body_that_is_no_json_is_told_why(end: bytes, large: str, small: str) -> None:
+def test_invalid_json_is_refused_with_the_reason(end: bytes, large: str, small: str) -> None:
     """A large invalid body used to be cut before parsing and reported as truncated."""
     said = "the body is not valid JSON: "
     told = str(_read(ApplicationBody, _LONG + end))
@@ -81,9 +81,7 @@ def test_body_that_is_no_json_is_told_why(end: bytes, large: str, small: str) ->
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity"])
 @pytest.mark.parametrize("value", [b"%b", b"[1,%b]", b'{"a":%b}'])
-def test_number_that_json_does_not_have_is_named_with_its_place(
-    number: bytes, value: bytes
-) -> None:
+def test_invalid_json_number_is_located_in_the_error(number: bytes, value: bytes) -> None:
     raw = _LONG + b',"weight":%b}' % (value % number)
     expected = f"{number.decode()} (byte {raw.index(number)}) is no JSON number"
 
@@ -172,7 +170,7 @@ def test_event_loop_runs_while_a_long_text_is_parsed(unit: str, is_ascii: bool) 
 
 
 @pytest.mark.parametrize("text", [b"\\q", b"\xff", b"\\ud83d", b"\x01"])
-def test_text_that_is_none_is_refused_in_the_words_of_its_piece(text: bytes) -> None:
+def test_invalid_text_is_refused_with_the_error_of_its_piece(text: bytes) -> None:
     told = _read(ApplicationBody, b'{"application_class":"c","input":"%b%b"}' % (b"a" * _MIB, text))
 
     assert str(told).startswith("input is not valid JSON: ") or "body is not valid JSON" in str(

@@ -182,7 +182,7 @@ async def test_more_than_the_allowed_number_is_refused(rig: Rig) -> None:
     assert _MOST == len(rig.pending.inferences)
 
 
-async def test_opening_is_repeated_until_the_scheduler_is_there(rig: Rig) -> None:
+async def test_opening_is_repeated_until_the_scheduler_is_reachable(rig: Rig) -> None:
     """A caller that opens an application during a scheduler restart waits."""
     rig.scheduler.fail_next("open_application", ConnectionLost("cut"), ConnectionLost("cut"))
 
@@ -217,7 +217,7 @@ async def test_attempt_is_notified_of_its_replacement_lease(rig: Rig) -> None:
     assert not ticket.answers
 
 
-async def test_grant_of_a_caller_that_has_left_is_given_back(rig: Rig) -> None:
+async def test_grant_of_a_cancelled_caller_is_returned(rig: Rig) -> None:
     """The caller left while the grant was on its way.
 
     Its KV must not stay reserved until the lapse.
@@ -248,7 +248,7 @@ async def test_refused_inference_tells_its_caller_why(rig: Rig) -> None:
         await rig.client.next_grant(ticket)
 
 
-async def test_application_that_expires_as_an_inference_comes_is_opened_again(rig: Rig) -> None:
+async def test_application_that_expires_during_a_submission_is_reopened(rig: Rig) -> None:
     """The inference was on its way when the application expired, so it must not be refused."""
     await rig.client.open_application(opened())
     ticket = rig.client.submit_inference(inference())
@@ -267,7 +267,7 @@ async def test_application_that_expires_as_an_inference_comes_is_opened_again(ri
 _UNKNOWN = Refuse("q", "i", Refusal.UNKNOWN_APPLICATION)
 
 
-async def test_inference_refused_twice_is_submitted_anew_once(rig: Rig) -> None:
+async def test_inference_refused_twice_is_resubmitted_once(rig: Rig) -> None:
     """The batch was repeated during a scheduler stall, so the second refusal is a duplicate."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.scheduler.post(ended(), _UNKNOWN, _UNKNOWN)
@@ -281,7 +281,7 @@ async def test_inference_refused_twice_is_submitted_anew_once(rig: Rig) -> None:
     assert "q+" == (await waiting).request_id
 
 
-async def test_lease_after_a_refusal_is_taken(rig: Rig) -> None:
+async def test_lease_after_a_refusal_is_accepted(rig: Rig) -> None:
     """Another ingress opened the application before the batch was repeated."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.scheduler.post(_UNKNOWN, grant())
@@ -294,7 +294,7 @@ async def test_lease_after_a_refusal_is_taken(rig: Rig) -> None:
     assert ["q", "later"] == await rig.submitted("later")
 
 
-async def test_lease_that_could_not_be_used_is_refused_and_the_next_one_taken(rig: Rig) -> None:
+async def test_unusable_lease_is_returned_and_the_next_one_used(rig: Rig) -> None:
     """The inference keeps its place; a scheduler that is unreachable gets the refusal again."""
     ticket, first = await rig.granted()
     rig.scheduler.fail_next("refuse_lease", ConnectionLost("cut"))
@@ -563,7 +563,7 @@ async def test_ingress_that_was_forgotten_submits_everything_under_another_name(
     assert (1, 0) == (rig.client.session.epoch, rig.new_epochs)
 
 
-async def test_application_opened_anew_after_being_forgotten_has_the_new_name(rig: Rig) -> None:
+async def test_application_reopened_after_being_forgotten_has_the_new_ingress_id(rig: Rig) -> None:
     """Otherwise the end would be sent to an unused name and the application stay open forever."""
     await rig.client.open_application(opened())
     ticket = rig.client.submit_inference(inference())

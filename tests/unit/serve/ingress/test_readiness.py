@@ -39,7 +39,7 @@ async def answer(path: str, status: dict[str, Any] | Exception, **config: Any) -
         (_AWAY, str(_AWAY)),
     ],
 )
-async def test_what_is_missing_makes_it_not_ready(
+async def test_missing_part_makes_the_service_not_ready(
     status: dict[str, Any] | Exception, reason: str | None
 ) -> None:
     """Traffic must be routed elsewhere meanwhile, and an operator must see the reason."""

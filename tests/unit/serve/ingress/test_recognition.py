@@ -120,7 +120,9 @@ async def test_sub_agents_of_a_harness_are_one_application_at_every_ingress(
     assert 4 == link.asked.count("claim_session")
 
 
-async def test_parent_of_another_tenant_is_a_stranger(ingresses: tuple[Ingress, Ingress]) -> None:
+async def test_parent_session_of_another_tenant_is_ignored(
+    ingresses: tuple[Ingress, Ingress],
+) -> None:
     """A session's name refers to an application of the caller's own tenant only."""
     one, other = ingresses
     await one.root("child", "root")

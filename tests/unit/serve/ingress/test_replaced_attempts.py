@@ -159,7 +159,7 @@ async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
     assert [] == rig.replicas[0].abandoned
 
 
-async def test_same_lease_told_again_ends_nothing() -> None:
+async def test_repeated_message_of_a_lease_ends_nothing() -> None:
     rig = Rig()
     rig.leases.grant(1)
     answer = asyncio.create_task(rig.attempts.answer(rig.submit, COMPLETIONS, b"{}"))

@@ -78,7 +78,7 @@ async def test_callers_at_once_share_one_connection() -> None:
 
 
 @virtually
-async def test_caller_that_leaves_does_not_end_what_the_others_wait_for() -> None:
+async def test_cancelled_caller_does_not_end_the_shared_dial() -> None:
     """The caller was cancelled while the connection was being opened."""
     rig = Rig()
     leaves = asyncio.create_task(rig.links.link_to("r1"))

@@ -33,7 +33,7 @@ def calls_to(actor: Any) -> SchedulerCalls:
     return SchedulerCalls(actor, PendingInferences(), EndedByOwner(600.0))
 
 
-async def test_next_scheduler_is_told_what_was_ended_here() -> None:
+async def test_applications_ended_here_are_sent_to_the_next_scheduler() -> None:
     actor = Actor()
     calls = calls_to(actor)
     await calls.tell_ended()
@@ -47,7 +47,7 @@ async def test_next_scheduler_is_told_what_was_ended_here() -> None:
     assert all(0 <= ago_s < 60 for *_, ago_s in told)
 
 
-async def test_what_was_not_known_or_is_open_again_is_not_told() -> None:
+async def test_unknown_or_reopened_applications_are_not_sent() -> None:
     unknown, open_again = Actor(known=False), Actor()
     calls = [calls_to(unknown), calls_to(open_again)]
     for one in calls:
@@ -59,7 +59,7 @@ async def test_what_was_not_known_or_is_open_again_is_not_told() -> None:
     assert [] == unknown.told == open_again.told
 
 
-async def test_scheduler_that_is_lost_again_is_no_obstacle() -> None:
+async def test_lost_scheduler_does_not_fail_the_repetition() -> None:
     calls = calls_to(Actor(error=RayActorError()))
     await calls.cancel_application("a")
 

@@ -32,7 +32,7 @@ from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.replica_calls import Head, ReplicaCalls, StreamItem
 
 
-def test_head_names_replica_and_wait_beside_what_the_engine_said() -> None:
+def test_head_adds_replica_and_wait_to_the_engines_headers() -> None:
     """The headers tell a slow engine from a full queue; the benchmark's profile uses them."""
     grant = Grant("r", "i", "lease", "replica-7", 0, 100, waited_s=1.25)
     head = {"content-type": "application/json"}
@@ -226,7 +226,7 @@ async def test_next_attempt_receives_every_token_read_so_far(desk: Desk) -> None
     assert [("lease-1", NackReason.LEASE)] == desk.client.given_back
 
 
-async def test_stream_that_is_cut_says_that_it_waits_again(desk: Desk) -> None:
+async def test_cut_stream_reports_that_it_waits_again(desk: Desk) -> None:
     """The new wait may be as long as the queue, so comments must keep the connection alive."""
     chunks = [item async for item in desk.run(3)]
     undisturbed = [item async for item in desk.run()]
@@ -318,7 +318,7 @@ async def test_stream_that_its_engine_left_unfinished_has_failed(
     assert (1, 1, [error]) == (desk.client.granted, desk.client.ended, desk.dropped)
 
 
-async def test_retry_of_a_stream_that_failed_runs_anew(desk: Desk) -> None:
+async def test_retry_of_a_failed_stream_runs_again(desk: Desk) -> None:
     """Otherwise the retry would read the stored half of the answer until it expires."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
     await read_failed(attempts.join_attempt("key", b"body", lambda: desk.run(3, n=2)))

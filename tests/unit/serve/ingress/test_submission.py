@@ -44,7 +44,7 @@ def test_ended_application_may_be_opened_with_something_else(
     assert spec("a", weight=9) == specs.find_spec("t|a", 2.0)
 
 
-def test_oldest_goes_when_there_are_too_many(specs: ApplicationSpecCache) -> None:
+def test_oldest_entry_is_evicted_at_the_limit(specs: ApplicationSpecCache) -> None:
     """Memory is bounded, and recently used entries stay."""
     for name in ("a", "b"):
         specs.add_spec(spec(name), 0.0)

@@ -33,7 +33,7 @@ def test_each_level_of_the_tree_shares_equally() -> None:
     assert {40} == {count for name, count in taken.items() if name.startswith("b")}
 
 
-def test_turns_are_paid_by_what_they_cost() -> None:
+def test_turns_are_charged_by_their_cost() -> None:
     turns: Turns[str] = Turns()
     turns.join("dear", "dear")
     turns.join("cheap", "cheap")
@@ -73,7 +73,7 @@ def test_sequential_calls_of_a_tenant_get_only_its_share() -> None:
     assert abs(taken["steady"] - taken["single"]) <= 2
 
 
-def test_all_that_waits_has_its_turn_and_nothing_is_kept_of_what_has_left() -> None:
+def test_every_waiting_call_gets_a_turn_and_ended_ones_are_forgotten() -> None:
     draw = random.Random(3)
     turns: Turns[int] = Turns()
     alive: dict[int, Place[int]] = {}

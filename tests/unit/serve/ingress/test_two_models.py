@@ -185,7 +185,7 @@ async def test_inference_waits_in_the_queue_of_its_model(
         (7, 400, None, "model must be a string, not int"),
     ],
 )
-async def test_request_that_names_no_model_that_is_there_is_refused(
+async def test_request_for_an_unserved_model_is_refused(
     two: TwoModels, model: Any, status: int, code: str | None, said: str
 ) -> None:
     """The intended model cannot be guessed; the error lists the served models."""
@@ -196,7 +196,7 @@ async def test_request_that_names_no_model_that_is_there_is_refused(
     assert said in error["message"]
 
 
-async def test_application_opened_for_a_model_has_its_place_there_at_once(two: TwoModels) -> None:
+async def test_application_opened_for_a_model_is_queued_there_at_once(two: TwoModels) -> None:
     """The other queue opens it on its first call there, with the original specification."""
     answer = await opened(two, model=EMBED)
     only_there = (set(two.chat.open), set(two.embed.open))
@@ -265,7 +265,7 @@ async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
         ((None, None), ""),
     ],
 )
-async def test_application_of_two_queues_names_the_first_rule_known(
+async def test_application_of_two_queues_shows_the_first_reported_rule(
     two: TwoModels, rules: tuple[str | None, str | None], told: str
 ) -> None:
     """A scheduler of an older release reports no rule (None).
@@ -319,7 +319,7 @@ async def test_application_without_calls_can_be_closed(two: TwoModels) -> None:
     assert 404 == (await two.http.get("/v1/applications/a")).status_code
 
 
-async def test_named_model_narrows_what_is_ended(two: TwoModels) -> None:
+async def test_named_model_restricts_the_close_to_its_queue(two: TwoModels) -> None:
     """An agent that is done with one model may continue with another."""
     await in_both(two)
     answer = await two.http.post("/v1/applications/a/close", params={"model": EMBED})
@@ -368,7 +368,7 @@ async def test_alias_reaches_its_model_and_has_a_card(
     assert served == (await two.http.get(f"/v1/models/{asked}")).json()["parent"]
 
 
-async def test_name_that_is_no_alias_is_not_served(two: TwoModels) -> None:
+async def test_unknown_alias_is_not_served(two: TwoModels) -> None:
     answer = await infer(two, "gpt-4o-mini")
 
     assert 404 == answer.status_code
@@ -396,14 +396,14 @@ async def test_card_of_one_model_is_that_of_the_list(two: TwoModels, name: str) 
     assert cards[name.replace("%2F", "/")] == answer.json()
 
 
-async def test_card_of_a_model_that_is_not_there_is_not_found(two: TwoModels) -> None:
+async def test_card_of_an_unserved_model_is_not_found(two: TwoModels) -> None:
     answer = await two.http.get("/v1/models/other")
 
     assert 404 == answer.status_code
     assert "'chat', 'chat-sql', 'org/embed' are served" in answer.json()["error"]["message"]
 
 
-async def test_readiness_is_of_all_models_or_of_the_named_one(two: TwoModels) -> None:
+async def test_readiness_covers_all_models_or_the_named_one(two: TwoModels) -> None:
     """The service is ready when every model is; a probe may check one model."""
     two.embed.scheduler_status = AdmissionError("the scheduler is being started again")
     whole = await two.http.get("/readyz")

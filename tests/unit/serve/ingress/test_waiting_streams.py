@@ -43,7 +43,7 @@ class Scheduler:
         return dict.fromkeys(names, _TOLD)
 
 
-def test_comment_says_where_the_stream_stands() -> None:
+def test_comment_has_the_streams_queue_position() -> None:
     """A person reads the line and a program can split it."""
     assert (
         b": justitia position=7 start_s=3.1..12 reason=turn guaranteed_by_s=40\n\n"
@@ -51,7 +51,7 @@ def test_comment_says_where_the_stream_stands() -> None:
     )
 
 
-def test_comment_leaves_out_what_is_not_known() -> None:
+def test_comment_omits_unknown_values() -> None:
     """Unknown values are omitted; the age of the answer is subtracted from its times."""
     few = _TOLD | {"expected_start_s": None, "guaranteed_by_s": None, "position": None}
 
@@ -59,7 +59,7 @@ def test_comment_leaves_out_what_is_not_known() -> None:
     assert b"position=7+ start_s=0.0..7.4" in comment_of(_TOLD | {"position_is_least": True}, 5.0)
 
 
-async def test_streams_are_asked_for_together_and_once_an_interval() -> None:
+async def test_outlooks_are_requested_in_bulk_once_per_interval() -> None:
     """A thousand streams make one request, not a thousand."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 1000.0)

@@ -147,7 +147,7 @@ async def test_only_one_replica_learns_and_all_agree() -> None:
     assert "model" == estimate(second)[1]
 
 
-async def test_another_replica_goes_on_when_the_learner_is_gone() -> None:
+async def test_another_replica_takes_over_from_a_lost_learner() -> None:
     """The successor's next training counts the earlier samples."""
     store = FakePredictionStore()
     await trained(store)
@@ -161,7 +161,7 @@ async def test_another_replica_goes_on_when_the_learner_is_gone() -> None:
     assert 1 == successor.predictor.serving("EV")  # the new model was worse
 
 
-async def test_learner_that_lost_its_place_writes_nothing() -> None:
+async def test_learner_without_the_lock_writes_nothing() -> None:
     """Two learners would overwrite each other after one of them stalled."""
     store = FakePredictionStore()
     learner = learner_of(store)
@@ -175,7 +175,7 @@ async def test_learner_that_lost_its_place_writes_nothing() -> None:
     assert (False, before, 3) == (learner.learns, revision, len(waiting))
 
 
-async def test_learner_that_loses_its_place_while_it_saves_reads_again() -> None:
+async def test_learner_that_loses_the_lock_during_a_save_reloads() -> None:
     """The unsaved observations must not be counted twice later."""
     store = FakePredictionStore()
     learner = learner_of(store)
@@ -326,7 +326,7 @@ async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
     assert not [m for m in caplog.messages if m.startswith("predictor.model_refused")]
 
 
-async def test_model_published_while_the_store_is_read_goes_on_serving(
+async def test_model_published_during_a_read_of_the_store_keeps_serving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise this replica alone would return to the model that the read began with."""
@@ -466,7 +466,7 @@ async def test_imported_history_is_accepted_or_deferred(monkeypatch: pytest.Monk
         await learner.take_history(observations(1))
 
 
-async def test_observation_of_another_form_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_malformed_observation_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     """A replica of another version may have sent the observation."""
     store = FakePredictionStore()
     learner = learner_of(store)
@@ -478,7 +478,7 @@ async def test_observation_of_another_form_is_left_out(caplog: pytest.LogCapture
     assert ["predictor.observations_refused"] == [m.split()[0] for m in caplog.messages]
 
 
-async def test_unreadable_state_is_left_out_by_name(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_state_is_skipped_and_named(caplog: pytest.LogCaptureFixture) -> None:
     """One damaged value loses the history of one class, not the whole predictor."""
     store = FakePredictionStore()
     learner = learner_of(store)

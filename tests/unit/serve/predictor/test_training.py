@@ -30,7 +30,7 @@ def assert_ended(said: Path) -> None:
         os.kill(int(said.read_text()), 0)
 
 
-async def test_answer_is_what_the_process_writes() -> None:
+async def test_answer_is_the_output_of_the_process() -> None:
     """The job is the process's standard input and the answer its output, both as bytes."""
     program = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(b'\\xff' + d[:1])"
 

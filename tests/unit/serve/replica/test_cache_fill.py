@@ -53,7 +53,7 @@ def test_wait_ends_when_the_cache_is_full_or_nothing_fills_it(
     assert expected[1] == pytest.approx(took_s, abs=0.3)
 
 
-def test_what_was_cached_already_fills_nothing() -> None:
+def test_already_cached_tokens_do_not_count_as_filled() -> None:
     filled, took_s = waited(150, 100, cached_each=50)
 
     assert filled

@@ -143,7 +143,7 @@ async def test_killed_or_leaving_process_is_not_reported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
-async def test_scheduler_that_does_not_lead_yet_is_told_again(
+async def test_notice_is_repeated_until_the_scheduler_leads(
     told: Told, port: Listener, section: TransportSection
 ) -> None:
     told.refuses = 2

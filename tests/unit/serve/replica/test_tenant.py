@@ -33,7 +33,7 @@ class _Leases:
         yield SimpleNamespace(priority=3, outcome=None)
 
 
-async def test_tenant_is_told_beside_the_lease_and_goes_no_further() -> None:
+async def test_tenant_is_sent_with_the_lease_and_not_to_the_engine() -> None:
     engine = _Engine()
     replica: Any = SimpleNamespace(_leases=_Leases(), _engine=engine, _tracer=None)
     replica._answer = partial(EngineReplica._answer, replica)

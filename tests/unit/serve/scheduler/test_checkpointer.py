@@ -122,7 +122,7 @@ class EmptiedStore(FakeSchedulerStore):
         return await super().save(*arguments)
 
 
-async def test_emptied_store_gets_the_settings_that_came_during_the_save() -> None:
+async def test_settings_changed_during_a_save_reach_an_emptied_store() -> None:
     """The full save after the loss began with the earlier settings."""
     store = EmptiedStore()
     kept = CheckpointedCore(store)

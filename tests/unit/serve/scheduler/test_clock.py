@@ -149,7 +149,7 @@ async def test_wall_clock_jump_during_a_run_changes_nothing(machine: Machine) ->
     assert 0 <= age_s < 60
 
 
-def test_clock_begins_no_earlier_than_what_was_noted() -> None:
+def test_clock_starts_after_the_last_stored_time() -> None:
     """The next time is later than every stored one; a clock that is ahead is not changed."""
     behind = SteadyClock(lambda: 100.0, lambda: 1_000.0)
     ahead = SteadyClock(lambda: 100.0, lambda: 9_000.0)

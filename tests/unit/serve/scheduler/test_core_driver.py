@@ -49,7 +49,7 @@ async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
     driver.stop_timer()
 
 
-async def test_timer_is_set_anew_for_an_earlier_deadline_only() -> None:
+async def test_timer_is_reset_for_an_earlier_deadline_only() -> None:
     """Nearly every event sets a deadline, and nearly all are later than the next one."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(100), 100))

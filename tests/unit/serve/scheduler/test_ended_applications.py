@@ -157,7 +157,7 @@ async def test_reopened_application_survives_a_late_end_report(
     assert [] == refusals(await service.submit_many("i", 1, 0, (inference("q", "a"),)))
 
 
-async def test_application_that_closes_with_its_last_inference_begins_anew(
+async def test_application_closed_by_its_last_inference_starts_again(
     service: SchedulerService,
 ) -> None:
     """The call may have to be retried, and most applications consist of one call."""
@@ -234,7 +234,7 @@ async def test_call_of_a_closed_application_is_retried_while_its_end_is_due(
     assert [] == refusals(later)
 
 
-async def test_closed_application_that_is_opened_again_goes_on(service: SchedulerService) -> None:
+async def test_closed_application_that_is_reopened_continues(service: SchedulerService) -> None:
     """One of its inferences still waits, so the opening must reopen the application."""
     await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
     await end(service, "close")
@@ -261,7 +261,7 @@ async def test_ingress_remembers_ends_cancelled_before_it_joined(
     assert ("a", 1, Outcome.CANCELLED) == (over.application_id, over.inferences, over.outcome)
 
 
-async def test_new_scheduler_is_told_by_the_ingresses(services: Services) -> None:
+async def test_ingresses_send_ended_applications_to_a_new_scheduler(services: Services) -> None:
     service = await services.start()
     await service.restore_ended(
         [("a", "application_cancelled", 10.0), ("b", "application_closed", 1e6)]

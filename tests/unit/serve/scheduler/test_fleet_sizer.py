@@ -104,7 +104,7 @@ async def test_service_that_does_not_lead_gives_no_size(services: Services) -> N
     assert await services.service().size(question()) is None
 
 
-async def test_service_asks_for_one_when_something_waits_and_none_is_there(
+async def test_service_wants_one_replica_for_a_waiting_queue_without_any(
     services: Services,
 ) -> None:
     """The model starts from zero replicas, and Serve itself counts no request."""

@@ -57,7 +57,7 @@ def test_operator_sees_all_applications_in_order(driver: CoreDriver) -> None:
     assert (3, 0) == (told["own"]["applications"], told["others"]["applications"])
 
 
-def test_outlook_of_one_names_nobody_else(driver: CoreDriver) -> None:
+def test_outlook_names_no_other_application(driver: CoreDriver) -> None:
     """The owner of an application reads the answer to `justitia why`."""
     application = driver.application("one|waits")
     told = application_with_outlook(driver.core, application, driver.now)

@@ -72,7 +72,7 @@ async def test_ends_lost_by_the_store_reach_the_next_accounts(
     assert ["d"] == await _let_in(service, "d", "e")
 
 
-async def test_what_the_next_accounts_know_is_not_counted_twice(
+async def test_ends_stored_by_the_next_accounts_are_not_counted_twice(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _serving(services, accounts, "applications", 4)
@@ -105,7 +105,7 @@ async def test_exchange_in_flight_when_the_accounts_die_counts_once(
     assert ["d"] == await _let_in(service, "d", "e")
 
 
-async def test_accounts_that_die_as_they_are_told_what_they_lack_are_told_again(
+async def test_missing_ends_are_sent_again_after_the_accounts_die(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _serving(services, accounts, "applications", 4)

@@ -44,7 +44,7 @@ async def test_exchanges_examine_only_changed_claims(
     assert 102 + 1 == len(fleet.service.term.gate._claims)
 
 
-async def test_claims_that_wait_are_asked_for_again_without_a_look_at_what_runs(
+async def test_waiting_claims_are_repeated_without_examining_running_ones(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.serving(services, accounts)
@@ -93,7 +93,7 @@ async def test_resubmitted_inference_claims_its_expected_usage(
     assert 1_000 - 20 - 20 == claimed
 
 
-async def test_inference_that_is_submitted_anew_is_counted_once(
+async def test_resubmitted_inference_is_counted_once(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.serving(services, accounts, limit=10, unit="inferences")

@@ -130,7 +130,7 @@ async def test_scheduler_without_quotas_makes_no_exchanges(services: Services) -
     assert 0 == accounts.calls
 
 
-async def test_refused_application_says_which_limit_and_its_inference_too(
+async def test_refusals_of_application_and_inference_name_the_limit(
     services: Services, accounts: Accounts
 ) -> None:
     """A caller that only sends inferences must learn the same limit as the one that opens."""
@@ -211,7 +211,7 @@ async def test_cancelled_application_that_is_opened_again_counts_once_more(
     assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(opened("b"))).refusal
 
 
-async def test_call_that_came_twice_and_is_left_while_it_is_held_back_leaves_nothing(
+async def test_duplicate_call_cancelled_while_held_back_leaves_nothing(
     services: Services, accounts: Accounts
 ) -> None:
     """The second copy used to wait forever and to block the resubmissions of ingresses."""
@@ -332,7 +332,7 @@ async def test_standings_are_those_of_the_accounts(services: Services, accounts:
     ]
 
 
-async def test_application_that_waits_for_the_accounts_says_so(
+async def test_application_waiting_for_the_accounts_reports_it(
     services: Services, accounts: Accounts
 ) -> None:
     """The owner must not be answered that the application does not exist."""
@@ -350,7 +350,7 @@ async def test_application_that_waits_for_the_accounts_says_so(
     assert 0 < view["outlook"]["quota_comes_back_s"] <= 86_400
 
 
-async def test_application_that_a_quota_refused_says_which_and_for_how_long(
+async def test_application_refused_by_a_quota_reports_quota_and_wait(
     services: Services, accounts: Accounts
 ) -> None:
     """The refusal is shown until the quota refills; later the application does not exist."""

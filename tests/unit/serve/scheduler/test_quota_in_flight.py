@@ -324,7 +324,7 @@ async def test_short_calls_between_two_exchanges_are_metered(
     await eventually(lambda: accounts.remaining() == 9_900, "all are booked")
 
 
-async def test_quotas_that_come_later_reserve_what_runs(
+async def test_quotas_added_later_reserve_running_inferences(
     services: Services, accounts: Accounts
 ) -> None:
     """An operator adds a quota while inferences run that were admitted without one."""

@@ -87,7 +87,7 @@ async def test_grant_brings_the_limits_of_its_tenant(
     assert {"t": (left,)} == with_grant.standings
 
 
-async def test_position_of_what_came_goes_with_the_answer(service: SchedulerService) -> None:
+async def test_answer_carries_the_positions_of_new_inferences(service: SchedulerService) -> None:
     """Only new inferences get a position; repeated ones got theirs from the previous scheduler."""
     items = (
         *(opened("a"), inference("a1", "a"), opened("b", 50.0), inference("b1", "b")),
@@ -139,7 +139,7 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
 # --- ingresses
 
 
-async def test_grant_that_can_be_made_at_once_comes_with_the_answer(
+async def test_immediate_grant_is_part_of_the_answer(
     service: SchedulerService,
 ) -> None:
     """An idle system must not need a second round trip."""
@@ -221,7 +221,7 @@ async def test_overtaken_pull_is_ignored(service: SchedulerService) -> None:
     assert 1 == (await service.status())["in_flight"]
 
 
-async def test_first_pull_of_an_unknown_replica_has_to_say_what_it_holds(
+async def test_first_pull_of_an_unknown_replica_must_list_its_leases(
     service: SchedulerService,
 ) -> None:
     """A replica that was lost must report its old leases to have them stopped."""

@@ -176,7 +176,7 @@ def test_policy_that_delays_an_application_reports_the_delay() -> None:
     assert ["a"] == first_names(driver)
 
 
-def test_replicas_tell_what_they_hold_and_run(core: CoreDriver) -> None:
+def test_status_shows_held_and_running_leases_of_replicas(core: CoreDriver) -> None:
     """KV usage by the replica's own gauge is shown beside the tokens leased by the scheduler."""
     view = core_view(core.core, core.now, {"r0": 49}.get)
 

@@ -46,7 +46,7 @@ async def test_notice_says_who_has_crashed(port: Listener, crashed: list[Peer]) 
     assert [_REPLICA] == crashed
 
 
-async def test_notice_for_another_or_of_a_stranger_is_refused(
+async def test_notice_for_another_target_or_with_a_wrong_key_is_refused(
     port: Listener, crashed: list[Peer]
 ) -> None:
     """A stranger could otherwise have every replica's leases revoked."""

@@ -70,7 +70,7 @@ async def test_sides_with_the_same_secret_learn_each_others_names() -> None:
     assert (None, CALLER) == await meet(KEY, keyring(KEY))
 
 
-async def test_key_before_the_current_one_is_accepted_and_an_older_one_is_not() -> None:
+async def test_previous_key_is_accepted_and_an_older_one_is_not() -> None:
     """A restarted scheduler has a new key, which must not close existing connections."""
     old, current = Key.new(), Key.new()
 
@@ -170,7 +170,7 @@ async def test_hello_of_a_later_version_may_have_more_fields() -> None:
     ],
     ids=["empty", "garbage", "HTTP", "a call", "other types", "a long name", "a megabyte"],
 )
-async def test_first_message_that_is_no_hello_ends_the_handshake(data: bytes, reason: str) -> None:
+async def test_invalid_hello_ends_the_handshake(data: bytes, reason: str) -> None:
     """Further bytes of a stranger are not decoded, and it receives no answer."""
     wire = Wire()
     wire.to_listener.put_nowait(data)
@@ -181,7 +181,7 @@ async def test_first_message_that_is_no_hello_ends_the_handshake(data: bytes, re
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"x" * 5000, msgspec.msgpack.encode(["", False, 1])])
-async def test_answer_that_is_no_challenge_ends_the_handshake(data: bytes) -> None:
+async def test_invalid_challenge_ends_the_handshake(data: bytes) -> None:
     """Another program may listen at the address now."""
     wire = Wire()
     wire.to_caller.put_nowait(data)

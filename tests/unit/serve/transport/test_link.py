@@ -93,7 +93,7 @@ async def test_stream_brings_its_items_in_order_and_ends(link: SocketLink) -> No
     assert [] == [items async for items in link.stream("count", "empty", 0)]
 
 
-async def test_stream_whose_reader_stops_is_held_back_and_the_others_go_on(
+async def test_unread_stream_is_paused_and_the_others_continue(
     link: SocketLink, served: Served
 ) -> None:
     """Neither side buffers unread items without limit; reading again continues without a gap."""
@@ -505,7 +505,7 @@ def test_suspended_process_keeps_its_connections() -> None:
 # --- leaks
 
 
-async def test_nothing_is_left_of_calls_that_have_ended(link: SocketLink, served: Served) -> None:
+async def test_ended_calls_leave_no_state(link: SocketLink, served: Served) -> None:
     """A connection lives for weeks."""
     for _ in range(3):
         await link.call("echo", 1)

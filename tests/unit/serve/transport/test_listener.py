@@ -154,7 +154,7 @@ async def test_invalid_connection_is_closed_and_others_are_served(
     assert 1 == len(refused(caplog))
 
 
-async def test_slow_stranger_is_closed_when_its_time_is_over(
+async def test_slow_unauthenticated_connection_times_out(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The strangers are a silent WebSocket, a silent TCP connection, and a slow HTTP request."""

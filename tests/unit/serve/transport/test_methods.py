@@ -90,7 +90,7 @@ def sent(packed: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(packed))
 
 
-def test_types_are_given_here_for_every_method() -> None:
+def test_every_method_has_tested_types() -> None:
     """A new method needs an entry, so that it is tested."""
     assert METHODS.keys() == TYPES.keys()
 

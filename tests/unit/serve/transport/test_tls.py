@@ -106,7 +106,7 @@ async def test_side_without_encryption_is_refused(ours: Authority) -> None:
     await plain.stop()
 
 
-async def test_stranger_that_does_not_begin_to_encrypt_is_closed(
+async def test_connection_without_a_tls_handshake_is_closed(
     ours: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The TLS handshake has the same time limit as ours."""
