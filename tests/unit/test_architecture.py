@@ -240,7 +240,6 @@ def complaints(module: str, source: str) -> list[str]:
 
 
 def module_of(path: Path) -> str:
-    """Return a file's dotted name below the package."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 

@@ -12,7 +12,6 @@ from justitia_ray.errors import ConfigError
 
 
 def fail_halfway(file: IO[AnyStr], half: AnyStr, error: Exception) -> None:
-    """Write half of a text and raise an error."""
     file.write(half)
     raise error
 

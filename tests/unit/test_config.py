@@ -13,12 +13,10 @@ _MODEL = {"name": "m", "path": "none"}
 
 
 def _quota(limit: float, **others: str) -> dict[str, Any]:
-    """Return a quota of tokens per day, changed by `others`."""
     return {"unit": "tokens", "limit": limit, "per": "day", **others}
 
 
 def config(**sections: Any) -> AppConfig:
-    """Parse a configuration with these sections."""
     return AppConfig.parse({"model": _MODEL, **sections})
 
 
@@ -253,12 +251,10 @@ _FAKE = {"kind": "fake", "fake": {"kv_tokens": 100}}
 
 
 def entry(name: str, **more: Any) -> dict[str, Any]:
-    """Return an entry of `models`."""
     return {"name": name, "path": "none", **more}
 
 
 def several(*models: dict[str, Any], **sections: Any) -> AppArgs:
-    """Parse the arguments of an application of these models."""
     return AppArgs.parse({"models": list(models), **sections})
 
 

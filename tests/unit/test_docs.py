@@ -32,7 +32,6 @@ SUBCOMMANDS = next(
 
 
 def named(page: Path) -> str:
-    """Return a page's path in the repository as a test id."""
     return str(page.relative_to(ROOT))
 
 

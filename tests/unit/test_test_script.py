@@ -86,7 +86,6 @@ class Script:
                 raise
 
     def run(self, *arguments: str, **settings: str) -> tuple[int, str]:
-        """Run the script and return its exit status and output."""
         with self.started(*arguments, **settings) as process:
             output, _ = process.communicate(timeout=_WITHIN_S)
         return process.returncode, output
@@ -98,19 +97,16 @@ class Script:
         return [arguments for noted, arguments in notes if noted == what]
 
     def groups(self, what: str) -> list[str]:
-        """Return the mark expressions of the groups with this event."""
         return [arguments[-1] for arguments in self.noted(what)]
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """The script, not started yet."""
     return Script(tmp_path / "repository")
 
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Mark expressions of the groups that the script runs."""
     script = Script(tmp_path_factory.mktemp("groups") / "repository")
     script.run()
     return script.groups("begun")
@@ -122,7 +118,6 @@ def takes(group: str, marks: set[str]) -> bool:
 
 
 def group_of(groups: list[str], *marks: str) -> str:
-    """Return the group that has the tests with these marks."""
     (group,) = (group for group in groups if takes(group, {*marks}))
     return group
 

@@ -62,14 +62,12 @@ class Slept:
 def gate_of(
     *tables: Callable[[], KeyTable], anonymous: Identity | None = None, **settings: Any
 ) -> Gate:
-    """Return a gate at a fixed time."""
     known = tables or (lambda: KeyTable([KEY.record, OLD.record]),)
     given_: dict[str, Any] = {"clock": lambda: 0.0, "sleep": Slept()} | settings
     return Gate(known, Tokens(), anonymous, calendar=lambda: NOW, **given_)
 
 
 def bearer(credential: str) -> Headers:
-    """Return the headers of a call with a credential."""
     return [(b"authorization", f"Bearer {credential}".encode())]
 
 

@@ -9,7 +9,6 @@ from justitia_ray.errors import Forbidden, RequestError
 
 
 def identity(tenant: str | None, *scopes: Scope, **fields: Any) -> Identity:
-    """Return an identity with an arbitrary credential."""
     return Identity(tenant, frozenset(scopes), "key:00000000", **fields)
 
 

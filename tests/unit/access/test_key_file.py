@@ -20,7 +20,6 @@ def key(number: int) -> NewKey:
 
 
 def put(path: Path, *keys: NewKey, at: int) -> None:
-    """Write a file of keys with this modification time."""
     path.write_text(write_records([one.record for one in keys]))
     touch(path, at)
 
@@ -39,7 +38,6 @@ IDS = [ONE.record.key_id, TWO.record.key_id]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """File with one key, modified at time 1."""
     path = tmp_path / "keys.yaml"
     put(path, ONE, at=1)
     return path

@@ -99,11 +99,9 @@ class World:
         )
 
     def show(self, *keys: Any) -> None:
-        """Let the issuer publish these keys."""
         self.documents[JWKS_URL] = {"keys": keys}
 
     def pass_time(self, seconds: float) -> None:
-        """Advance both clocks."""
         self.at += seconds
         self.calendar_at += seconds
 
@@ -134,11 +132,9 @@ class World:
         )
 
     async def identify(self, *arguments: Any, **claims: Any) -> Identity:
-        """Return the identity of a new token."""
         return await self.verifier.identify(self.token(*arguments, **claims))
 
     async def settle(self) -> None:
-        """Let background fetches end."""
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -156,7 +152,6 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """Verifier of ES256 and RS256 tokens."""
     return World()
 
 
@@ -868,7 +863,6 @@ def https(ca_file: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[str]:
-    """URL of a server without encryption."""
     for port in _serve(ThreadingHTTPServer(("127.0.0.1", 0), _Pages)):
         yield f"http://127.0.0.1:{port}"
 
@@ -973,7 +967,6 @@ def identified() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def token() -> str:
-    """A valid token, the same for every example."""
     return World().token()
 
 

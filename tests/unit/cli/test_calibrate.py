@@ -32,7 +32,6 @@ def measured(tmp_path: Path) -> Path:
 
 
 def fitted(measured: Path, *more: str) -> Path:
-    """Fit a profile to the file and return its path."""
     out = measured.with_name("mine.yaml")
     assert 0 == run("--runs", measured, "--kv-tokens", "2000", "--out", out, *more)
     return out

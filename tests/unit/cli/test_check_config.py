@@ -85,7 +85,6 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
 
 
 def application(**changes: Any) -> dict[str, Any]:
-    """Return the file's application with changed fields."""
     values: dict[str, Any] = deepcopy(FILE["applications"][0])
     return values | changes
 
@@ -366,7 +365,6 @@ def test_single_setting_for_the_replica_count_is_valid(
 
 
 def vllm_file(**engine: Any) -> dict[str, Any]:
-    """Return a file with this engine section."""
     values = deepcopy(FILE)
     values["applications"][0]["args"]["engine"] = engine
     return values

@@ -121,7 +121,6 @@ LINE: dict[str, Any] = {
 
 
 def file_of(tmp_path: Path, *lines: dict[str, Any]) -> Path:
-    """Write lines to a file that begins with a blank line."""
     path = tmp_path / "history.jsonl"
     path.write_text("".join(f"\n{json.dumps(line)}" for line in lines))
     return path

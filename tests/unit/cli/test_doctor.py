@@ -45,13 +45,11 @@ LEARNS: Answer = (200, {"learns": True, "classes": {}})
 
 
 def answering(seen: Json, predictor: Answer = LEARNS) -> Callable[..., Answer]:
-    """Return a service with this inspection."""
     answers = {"/v1/examination": (200, seen), "/v1/predictor": predictor}
     return lambda method, path, body: answers[path]
 
 
 def examined(service: Json | Answer | Callable[..., Answer], *options: str) -> int:
-    """Run the command on a service and return its exit status."""
     answer = answering(service) if isinstance(service, dict) else service
     with noting_service(answer) as url:
         return main(["doctor", "--url", url, "--interval-s", "0", *options])

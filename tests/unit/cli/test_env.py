@@ -37,7 +37,6 @@ applications:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return the output of the command."""
     assert 0 == main(["env", *words])
     return capsys.readouterr().out
 

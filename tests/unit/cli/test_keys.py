@@ -90,7 +90,6 @@ def create(place: list[str], capsys: pytest.CaptureFixture[str], *options: str) 
 
 
 def listed(place: list[str], capsys: pytest.CaptureFixture[str]) -> list[Json]:
-    """Return the keys that `list --json` prints."""
     assert 0 == main(["keys", "list", "--json", *place])
     found: list[Json] = json.loads(capsys.readouterr().out)["keys"]
     return found

@@ -37,7 +37,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Path:
-    """Return a workload file of one application."""
     path = tmp_path / "workload.jsonl"
     write_lines(path, APPLICATION)
     return path

@@ -11,7 +11,6 @@ from tests.unit.lab.report import small
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use two small experiments, one of which fails."""
     experiments = (small.experiment(), small.experiment("broken", small.Broken))
     monkeypatch.setattr(report, "EXPERIMENTS", experiments)
 

@@ -36,7 +36,6 @@ def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
 
 
 def told(directory: Path, name: str) -> dict[str, Any]:
-    """Return a JSON object from the result directory."""
     value: dict[str, Any] = json.loads((directory / "out" / name).read_text())
     return value
 
@@ -93,7 +92,6 @@ def test_result_records_seed_configuration_and_version(simulate: Simulate, tmp_p
 
 
 def settings_of(directory: Path, policy: str = "fcfs") -> dict[str, Any]:
-    """Return the policy settings of a run."""
     settings: dict[str, Any] = told(directory, "run.json")["settings"][policy]
     return settings
 

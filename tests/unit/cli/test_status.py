@@ -108,12 +108,10 @@ STARTING: Answer = (503, {"error": {"message": "the scheduler is being started a
 
 
 def of(status: dict[str, Any]) -> str:
-    """Return the text for one model with this status."""
     return status_text({"models": {status["model"]: status}})
 
 
 def row(text: str, begin: str) -> list[str]:
-    """Return the cells of the first line with this beginning."""
     return next(line for line in text.splitlines() if line.startswith(begin)).split()
 
 
@@ -178,12 +176,10 @@ def test_predictor_that_is_away_hides_nothing_else(capsys: pytest.CaptureFixture
 
 
 def stored(**changes: Any) -> dict[str, Any]:
-    """Return the status fields of a store."""
     return {"store": ANSWER["store"] | changes}
 
 
 def sized(**size: Any) -> dict[str, Any]:
-    """Return the status fields of the wanted replica count."""
     return {"autoscaled": True, "why": "it is so", **size}
 
 

@@ -10,7 +10,6 @@ from tests.unit.client.fakes import FakeHandle, FakeService
 
 @pytest.fixture
 def service() -> FakeService:
-    """Service without requests."""
     return FakeService()
 
 

@@ -43,7 +43,6 @@ class FakeService:
     cancelled_calls: int = 0
 
     def sent(self, path: str) -> list[Request]:
-        """Return the requests for a path in order."""
         return [request for request in self.requests if request.path == path]
 
     async def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
@@ -97,7 +96,6 @@ class FakeService:
         return httpx.MockTransport(handle)
 
     def handle(self) -> "FakeHandle":
-        """Return a Serve handle of the service's ingress."""
         return FakeHandle(self)
 
 
@@ -166,7 +164,6 @@ class FakeResponse:
         return self._items.pop(0)
 
     def cancel(self) -> None:
-        """Count the cancellation."""
         self.cancels += 1
         self._service.unfinished_streams += bool(self._items)
 

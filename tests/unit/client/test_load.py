@@ -9,7 +9,6 @@ ARRIVALS = {"slow": 0.0, "late": 2.5}
 
 
 async def run(name: str, clock: LoadClock) -> tuple[str, float, float]:
-    """Run for 10 s or 1 s; return the start and end time."""
     began_s = clock.now_s()
     await clock.wait_until(began_s + (10.0 if name == "slow" else 1.0))
     return name, began_s, clock.now_s()

@@ -80,7 +80,6 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture
 def transport(handle: FakeHandle) -> HandleTransport:
-    """Transport over the service's handle."""
     return HandleTransport(handle)
 
 

@@ -192,13 +192,11 @@ class Patient:
 
     @property
     def scheduler(self) -> Json:
-        """The scheduler's part of the inspection."""
         scheduler: Json = self.seen["scheduler"]
         return scheduler
 
     @property
     def redis(self) -> Json:
-        """The content of Redis."""
         assert self.stored is not None
         return self.stored
 

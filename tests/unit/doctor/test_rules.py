@@ -29,12 +29,10 @@ def says(*place: str, **fields: Any) -> Harm:
 
 
 def both(*harms: Harm) -> Harm:
-    """Return a failure that combines several."""
     return lambda patient: [harm(patient) for harm in harms]
 
 
 def redis_holds(application_id: str, **fields: Any) -> Harm:
-    """Return a failure that adds an application to Redis."""
     return lambda patient: (
         patient.redis["applications"].setdefault(application_id, {}).update(fields)
     )
@@ -73,12 +71,10 @@ def looks(**fields: Any) -> Harm:
 
 
 def redis_unread(**why: str) -> Harm:
-    """Return a failure in which Redis could not be read."""
     return both(looks(**why), lambda patient: setattr(patient, "stored", None))
 
 
 def empty_cluster(patient: Patient) -> None:
-    """Remove every replica."""
     patient.seen |= {"replicas": {}, "serve": None}
     patient.scheduler.update(replicas={}, leases={})
 

@@ -37,12 +37,10 @@ class PodTemplate:
 
     @property
     def component(self) -> str:
-        """Value of the pod's component label."""
         return self.labels["app.kubernetes.io/component"]
 
     @property
     def container(self) -> dict[str, Any]:
-        """The only container in the manifest."""
         (container,) = self.spec["containers"]
         return dict(container)
 
@@ -58,52 +56,43 @@ def _rendered(name: str) -> list[Manifest]:
 
 
 def of_kind(found: list[Manifest], kind: str) -> list[Manifest]:
-    """Return the manifests of a kind."""
     return [manifest for manifest in found if manifest["kind"] == kind]
 
 
 def ray_service(found: list[Manifest]) -> Manifest:
-    """Return the only RayService."""
     (service,) = of_kind(found, "RayService")
     return service
 
 
 def ray_cluster(found: list[Manifest]) -> Any:
-    """Return the RayService's cluster."""
     return ray_service(found)["spec"]["rayClusterConfig"]
 
 
 def serve_application(found: list[Manifest]) -> Any:
-    """Return the only application in Serve's configuration."""
     (application,) = yaml.safe_load(ray_service(found)["spec"]["serveConfigV2"])["applications"]
     return application
 
 
 def deployment(found: list[Manifest], name: str) -> Any:
-    """Return Serve's settings of a deployment."""
     (named,) = [d for d in serve_application(found)["deployments"] if d["name"] == name]
     return named
 
 
 def group(found: list[Manifest], name: str) -> Any:
-    """Return a group of Ray workers."""
     (named,) = [g for g in ray_cluster(found)["workerGroupSpecs"] if g["groupName"] == name]
     return named
 
 
 def pod(found: list[Manifest], name: str) -> Any:
-    """Return the pod of a group of Ray workers."""
     return group(found, name)["template"]["spec"]
 
 
 def container(found: list[Manifest], name: str) -> Any:
-    """Return the only container of a group's pod."""
     (only,) = pod(found, name)["containers"]
     return only
 
 
 def in_serve_config(found: list[Manifest], old: str, new: str) -> None:
-    """Replace a text in Serve's configuration."""
     spec = ray_service(found)["spec"]
     assert old in spec["serveConfigV2"]
     spec["serveConfigV2"] = spec["serveConfigV2"].replace(old, new, 1)

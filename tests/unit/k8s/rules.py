@@ -287,7 +287,6 @@ def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
 
 
 def numbers_have_reasons(file: Path) -> Iterator[str]:
-    """A number without a reason is copied forever."""
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if _RESOURCE_NUMBER.match(line) and "#" not in line:
             yield f"{file.name}:{number}: {line.strip()}"

@@ -46,7 +46,6 @@ def model_of(found: list[Manifest]) -> str:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    """The README's overlay with another model."""
     return rendered(tmp_path_factory.mktemp("own"), OVERLAY)
 
 

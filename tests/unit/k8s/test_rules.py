@@ -31,7 +31,6 @@ def relabel(found: list[Manifest]) -> None:
 
 
 def set_variable(found: list[Manifest], name: str, value: str) -> None:
-    """Change an environment variable of the `cpu` pods."""
     for variable in container(found, "cpu")["env"]:
         if variable["name"] == name:
             variable["value"] = value

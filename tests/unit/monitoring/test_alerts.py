@@ -24,7 +24,6 @@ every_alert = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["aler
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run promtool; `stdout` and `stderr` have its output."""
     program = debian_program("promtool", "prometheus")
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 

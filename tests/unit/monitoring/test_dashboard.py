@@ -31,7 +31,6 @@ def nodes(expression: str, kind: type[Node]) -> list[Node]:
 
 
 def selectors(expression: str) -> list[promql.VectorSelector]:
-    """Return every selector in an expression."""
     return nodes(expression, promql.VectorSelector)
 
 

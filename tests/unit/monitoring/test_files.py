@@ -15,7 +15,6 @@ PAGE = (MONITORING / "README.md").read_text(encoding="utf-8")
 
 
 def read(path: str) -> Any:
-    """Return the content of a YAML file of the folder."""
     return yaml.safe_load((MONITORING / path).read_text(encoding="utf-8"))
 
 

@@ -65,12 +65,10 @@ class RecordingBackend:
 
 
 def measures(set_by: SetBy, max_classes: int = 15, max_tenants: int = 15) -> Measures:
-    """Return the measures of a process of this kind."""
     return Measures(set_by, COMMON, max_classes, max_tenants)
 
 
 def exported(source: Measures) -> RecordingBackend:
-    """Return the backend after one export."""
     taken = RecordingBackend()
     source.export(taken)
     return taken

@@ -33,7 +33,6 @@ class Lines:
 
 @pytest.fixture
 def lines() -> Lines:
-    """JSON lines as the scheduler writes them."""
     return Lines(JsonLines())
 
 

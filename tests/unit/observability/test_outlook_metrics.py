@@ -28,19 +28,16 @@ class Clock:
 
 @pytest.fixture
 def driver() -> CoreDriver:
-    """Core without applications."""
     return CoreDriver(SchedulerCore(lease_prefix="1-"))
 
 
 def told_of(driver: CoreDriver, held_back: int = 0) -> RecordingBackend:
-    """Return the first export of a core's metrics."""
     source = measures("scheduler")
     OutlookMetrics(source, lambda: 0.0).measure(driver.core, held_back)
     return exported(source)
 
 
 def by(told: RecordingBackend, name: str) -> dict[str, float]:
-    """Return the nonzero series of a gauge."""
     return {key[1]: value for key, value in told.gauges.items() if key[0] == name and value}
 
 

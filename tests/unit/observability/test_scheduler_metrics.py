@@ -32,20 +32,17 @@ class Watch:
         self.decisions = DecisionMeter()
 
     def told(self, *, store_reachable: bool = True) -> RecordingBackend:
-        """Return the values of an export."""
         core, now = self.driver.core, self.driver.now
         self.metrics.measure(core, self.decisions, 7, now, store_reachable=store_reachable)
         return exported(self.measures)
 
     def decided(self, actions: Sequence[Action], unstored: str | None = None) -> None:
-        """Process the actions that an event caused."""
         state = self.driver.core.state
         self.metrics.record_event(ev.DeadlinePassed(), actions, state, unstored)
 
 
 @pytest.fixture
 def watch() -> Watch:
-    """Metrics of a core without applications."""
     return Watch(CoreDriver(SchedulerCore(lease_prefix="1-")))
 
 

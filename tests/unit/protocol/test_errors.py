@@ -78,7 +78,6 @@ def test_every_public_error_has_a_status() -> None:
 
 
 def _middle() -> float:
-    """Return the random number that leaves a wait unchanged."""
     return 0.5
 
 

@@ -22,7 +22,6 @@ _MESSAGES = [{"role": "user", "content": "a"}]
 
 
 def parsed(path: str, **fields: Any) -> InferenceBody:
-    """Parse a request with these fields."""
     return parse_body(path, json.dumps(fields).encode(), ("m",), _CONTEXT)
 
 

@@ -31,7 +31,6 @@ _DAY = LimitStanding("acme", "tokens", 1e6, 0.0, 9_000.5, 86_400.0)
 
 
 def quota(limit: LimitStanding | None, retry_after_s: float | None = None) -> AdmissionError:
-    """Return the error of a call refused by a quota."""
     error = refusal_error(Refusal.QUOTA_EXHAUSTED, "acme|app", limit, retry_after_s)
     assert isinstance(error, AdmissionError)
     return error

@@ -19,7 +19,6 @@ _CUSTOM = {"name": "f", "input_schema": {}}
 
 @pytest.fixture(scope="module")
 def schemas() -> RequestSchemas:
-    """The schemas of the supported vLLM release."""
     return RequestSchemas(json.loads(schema_file("0.32.0").read_text()))
 
 

@@ -27,7 +27,6 @@ _NOW = 1_700_000_000.5
 
 
 def form_of(path: str, **fields: Any) -> StreamForm:
-    """Return the stream format of a path."""
     return stream_form(path, json.dumps(BODIES[path] | fields).encode(), lambda: _NOW)
 
 

@@ -11,7 +11,6 @@ from justitia_ray.protocol.stream_parts import Delivered, Part, Resume, joined, 
 
 
 def event(text: str, response: str = "cmpl-a", created: int = 1) -> bytes:
-    """Return an event as vLLM writes it."""
     fields = {"id": response, "object": "text_completion", "created": created, "text": text}
     return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
 
@@ -94,7 +93,6 @@ async def test_stream_that_begins_differently_is_not_continued() -> None:
 
 
 def named(kind: str, **names: object) -> bytes:
-    """Return an event of a response."""
     data = json.dumps({"type": kind} | names, separators=(",", ":"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
 

@@ -24,14 +24,12 @@ _RESULT = {"role": "tool", "tool_call_id": "call_7", "content": "nothing"}
 
 
 def conversation(path: str, fields: Json, scope: str = "t") -> Conversation:
-    """Return the conversation of a call."""
     found = read_conversation(path, fields, scope)
     assert found is not None
     return found
 
 
 def chat(*messages: Json, scope: str = "t") -> Conversation:
-    """Return the conversation of a chat."""
     return conversation(CHAT, {"messages": list(messages)}, scope)
 
 
@@ -45,13 +43,11 @@ def said(path: str, *pieces: bytes, stream: bool = False) -> list[Turn]:
 
 
 def chat_answer(**message: Any) -> Turn:
-    """Return the model's turn of an unstreamed chat answer."""
     [turn] = said(CHAT, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
     return turn
 
 
 def events(*data: Json, done: bool = False) -> bytes:
-    """Return a stream of events."""
     lines = [f"data: {json.dumps(one)}\n\n" for one in data] + ["data: [DONE]\n\n"] * done
     return "".join(lines).encode()
 

@@ -17,7 +17,6 @@ OURS = Harness("ours", session=("x-run",), parent=("x-parent",), application_cla
 def recognize(
     headers: dict[str, str], fields: dict[str, Any] | None = None, *more_rules: str
 ) -> Recognized | None:
-    """Return the result of the default rules and additional ones."""
     recognizer = Recognizer((*DEFAULT_RULES, *more_rules), [OURS], "justitia.application")
     return recognizer.recognize(headers, fields or {})
 

@@ -14,12 +14,10 @@ ONE = 155
 
 @pytest.fixture
 def driver() -> CoreDriver:
-    """Core driver with an empty queue and no replica."""
     return CoreDriver(SchedulerCore(timeouts=PATIENT))
 
 
 def read(driver: CoreDriver) -> Demand:
-    """Return the demand at the driver's time."""
     return read_demand(driver.core, driver.now, HOLD_S)
 
 

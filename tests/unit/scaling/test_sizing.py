@@ -39,7 +39,6 @@ def demand(replicas: int = 1, **more: Any) -> Demand:
 
 
 def size(wanted: Demand, rules: SizingRules = RULES, fleet: Fleet | None = None) -> SizeDecision:
-    """Return the first decision of a new sizer."""
     return Sizer().size(wanted, rules, fleet or Fleet())
 
 

@@ -66,7 +66,6 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the logged warnings about Serve's controller."""
     return [text for text in caplog.messages if "Serve's controller" in text]
 
 

@@ -25,7 +25,6 @@ async def messages_of(
 
 
 async def leave_after_head(app: AsgiApp) -> None:
-    """Call an application and leave after its first message."""
     async with aclosing(call_asgi(app, "/path", [], b"")) as messages:
         await anext(messages)
 

@@ -72,7 +72,6 @@ def context(
 
 
 def policy(told: Told) -> DrainTimePolicy:
-    """Return a policy with these answers."""
     return DrainTimePolicy(**ARGUMENTS, stale_s=STALE_S, answers=told)
 
 
@@ -223,7 +222,6 @@ class StandInActor:
         self.asked: list[dict[str, Any]] = []
 
     def remote(self, question: dict[str, Any]) -> "StandInActor":
-        """Accept a question."""
         self.asked.append(question)
         return self
 
@@ -252,7 +250,6 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
 
 
 def asking() -> list[threading.Thread]:
-    """Return the polling threads."""
     return [one for one in threading.enumerate() if one.name == "justitia-drain-policy"]
 
 
@@ -268,7 +265,6 @@ def polled(actor: StandInActor) -> Iterator[list[PolledAnswers]]:
 
 
 def wanted(polled: list[PolledAnswers]) -> int | None:
-    """Return the number of replicas wanted by the last answer."""
     latest = polled[0].latest({"n": 1})
     return None if latest is None else latest[0]["wanted"]
 

@@ -61,22 +61,18 @@ class Desk(Services):
         self.number = 0
 
     async def pull(self, **fields: Any) -> Any:
-        """Let replica `r` with room for 100 tokens pull."""
         self.number += 1
         return await self.leader.pull(pull(self.number, **fields))
 
     async def submit(self, *items: Any) -> Any:
-        """Let ingress `i` submit an inference."""
         return await self.leader.submit_many("i", 1, 0, items)
 
     def let_pass(self, seconds: float) -> None:
-        """Let time pass while the process runs."""
         for _ in range(round(10 * seconds)):
             self.hands.at += 0.1
             self.leader.term.clock.beat()
 
     async def seen(self) -> SchedulerReport:
-        """Inspect the service one second after the last inspection."""
         self.let_pass(1.1)
         return SchedulerReport.model_validate(await self.leader.inspect())
 
@@ -91,7 +87,6 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 def assert_shows(facts: BaseModel, **expected: Any) -> None:
-    """Check the given fields and ignore the others."""
     assert expected == facts.model_dump(include=set(expected))
 
 
@@ -299,7 +294,6 @@ async def inspect_replica(replica_id: str) -> dict[str, Any]:
 
 
 async def scheduler_of_two() -> dict[str, Any]:
-    """Return the report of a scheduler with replicas r1 and r2."""
     replica = {"silent_s": 0.1, "kv_tokens": 100}
     heard_of = {"r1": {"address": "10.0.0.1:7001"} | replica, "r2": replica}
     return {"ready": True, "epoch": 3, "replicas": heard_of}
@@ -384,12 +378,10 @@ async def test_uncalled_replica_is_inspected_at_the_schedulers_address() -> None
 
 
 async def hangs() -> Any:
-    """Hang, as a stalled scheduler does."""
     await asyncio.Event().wait()
 
 
 async def is_gone() -> Any:
-    """Fail, as a dead scheduler process does."""
     raise RayActorError
 
 

@@ -50,7 +50,6 @@ _LE = ("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "1.0"
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
-    """Values that Ray has received."""
     monkeypatch.setattr(ray_metrics, "Gauge", _Gauge)
     monkeypatch.setattr(_Gauge, "told", {})
     return _Gauge.told

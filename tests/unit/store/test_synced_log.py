@@ -33,7 +33,6 @@ def rewrites() -> Rewrites:
 
 @pytest.fixture
 def log(tmp_path: Path, rewrites: Rewrites) -> Iterator[SyncedLog]:
-    """The log files of a server."""
     log = SyncedLog(tmp_path, rewrites)
     yield log
     log.close()
@@ -41,7 +40,6 @@ def log(tmp_path: Path, rewrites: Rewrites) -> Iterator[SyncedLog]:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the files that were synced to disk."""
     sizes: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda number: sizes.append(os.fstat(number).st_size))
     return sizes

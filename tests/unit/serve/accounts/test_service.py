@@ -45,7 +45,6 @@ async def _begun(store: AccountsStore) -> AccountsService:
 
 @pytest.fixture
 def redis() -> FakeSchedulerStore:
-    """Redis stand-in that survives restarts of the accounts actor."""
     return FakeSchedulerStore()
 
 

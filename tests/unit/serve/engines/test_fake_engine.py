@@ -143,7 +143,6 @@ async def test_detokenized_text_equals_the_answer_text(engine: FakeEngine) -> No
 
 
 def cached_tokens_reported(answer: bytes) -> int:
-    """Return the cached tokens reported in `usage`."""
     return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 

@@ -219,7 +219,6 @@ def _worker(config: str) -> Iterator[tuple[psutil.Process, Connection]]:
 
 @pytest.fixture
 def worker() -> Iterator[tuple[psutil.Process, Connection]]:
-    """Worker that is ready, and the test's end of its pipe."""
     with _worker("fine") as made:
         yield made
 

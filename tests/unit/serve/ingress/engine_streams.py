@@ -21,12 +21,10 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def compact(data: Any) -> str:
-    """Return JSON without spaces, as pydantic writes it."""
     return json.dumps(data, separators=(",", ":"))
 
 
 def named(kind: str, **data: Any) -> bytes:
-    """Return an event that carries its type's name."""
     return f"event: {kind}\ndata: {compact({**data, 'type': kind})}\n\n".encode()
 
 

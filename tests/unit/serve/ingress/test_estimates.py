@@ -45,7 +45,6 @@ STAGES = (StageServed(2, 2, 20, 30, 400),)
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report finished applications without delay."""
     monkeypatch.setattr(estimates_module, "_TEACH_S", 0.001)
 
 

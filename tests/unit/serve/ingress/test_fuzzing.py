@@ -99,7 +99,6 @@ _OPERATIONS: list[Any] = [found.ok() for found in _FOUND]
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.Runner]:
-    """Event loop runner on which generated calls are made."""
     with asyncio.Runner() as runner:
         yield runner
 

@@ -23,7 +23,6 @@ _LIFTING = [(b"x-request-timeout-seconds", b"0")]
 
 
 def app_of(gateway: StandInGateway, limit_s: float | None = _LIMIT_S) -> AsgiApp:
-    """Return the HTTP application with a time limit on calls."""
     specs, door = ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT)
     return build_http_app(ServedModels([model_of(gateway)]), specs, door, FINDER, limit_s)
 

@@ -42,7 +42,6 @@ def raw_deflate(data: bytes) -> bytes:
 
 
 def streamed_zstd(data: bytes) -> bytes:
-    """Return a zstd frame that does not declare its length."""
     packer = zstandard.ZstdCompressor().compressobj()
     return packer.compress(data) + packer.flush()
 

@@ -80,7 +80,6 @@ async def test_wrong_body_is_refused_by_field(path: str, content: bytes, param: 
 
 
 def raised(error: Exception) -> RayTaskError:
-    """Return an error wrapped as Ray wraps it."""
     return RayTaskError("roll_back", "traceback", error)
 
 

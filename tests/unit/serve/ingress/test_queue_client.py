@@ -96,11 +96,9 @@ class Rig:
         return ticket, await self.client.next_grant(ticket)
 
     async def forgets(self, name: str = "a") -> None:
-        """Wait until an application is no longer open at the client."""
         await eventually(lambda: name not in self.pending.applications, f"{name} is forgotten")
 
     async def follows(self, epoch: int) -> None:
-        """Wait until the client follows the epoch."""
         await eventually(lambda: self.client.session.epoch == epoch, f"it knows epoch {epoch}")
 
 
@@ -117,7 +115,6 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
 
 
 def grant(request_id: str = "q", lease_id: str = "1-1") -> Grant:
-    """Return a lease for the inference."""
     return Grant(request_id, "i", lease_id, "r", 1, 15, 0.0)
 
 
@@ -612,7 +609,6 @@ async def test_batch_that_found_the_ingress_forgotten_is_sent_once(rig: Rig) -> 
 
 
 def superseded() -> SchedulerSuperseded:
-    """Return the error that calls of a superseded scheduler raise."""
     return SchedulerSuperseded("epoch 7 is in office, held by process 1 on host gpu-9")
 
 

@@ -74,7 +74,6 @@ def link() -> Link:
 
 @pytest.fixture
 def ingresses(link: Link) -> tuple[Ingress, Ingress]:
-    """Return two ingresses that also recognise conversations."""
     rules = (*RecognitionSection().rules, "conversation")
     return Ingress(link, rules=rules), Ingress(link, rules=rules)
 

@@ -64,7 +64,6 @@ class Ingresses:
 
 
 def recorded(session: str) -> list[Json]:
-    """Return the calls of a session in recorded order."""
     lines = (_RECORDED / f"{session}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 

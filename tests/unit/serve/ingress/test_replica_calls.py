@@ -38,7 +38,6 @@ def calls_to(handle: Handle) -> ReplicaCalls:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry calls without delay and give up early."""
     monkeypatch.setattr(replica_calls, "_AGAIN_S", 0.0)
     monkeypatch.setattr(replica_calls, "_UNSCHEDULED_S", 0.05)
     monkeypatch.setattr(replica_calls, "_PATHS_S", 0.05)

@@ -55,7 +55,6 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 def whole(path: str) -> list[StreamItem | None]:
-    """Return a complete stream of the engine."""
     return [HEAD, *STREAMS[path], None]
 
 

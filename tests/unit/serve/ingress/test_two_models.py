@@ -48,11 +48,9 @@ class Queue:
 
     @property
     def open(self) -> dict[str, ApplicationArrived]:
-        """The applications that are open in this queue."""
         return self.client.pending.applications
 
     def served(self) -> ServedModel:
-        """Return the queue as a served model of the HTTP application."""
         parts: Any = (self, self, self)
         return ServedModel(self.config, self.gateway, *parts)
 

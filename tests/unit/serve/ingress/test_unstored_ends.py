@@ -36,7 +36,6 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
 
 
 async def _successor(rig: Rig) -> list[object]:
-    """Return everything that a new scheduler receives."""
     rig.scheduler.replace()
     await eventually(lambda: rig.scheduler.has_all, "all is submitted again")
     return list(rig.scheduler.items)

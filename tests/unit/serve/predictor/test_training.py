@@ -16,12 +16,10 @@ JOB = TrainingJob("EV", (sample_of(5),), (), "first", seed=0)
 
 
 def trainer_of(program: str, timeout_s: float = 10.0) -> Trainer:
-    """Return a trainer that runs a line of Python."""
     return Trainer(timeout_s, (sys.executable, "-S", "-c", program))
 
 
 def sleeper(said: Path) -> str:
-    """Return a program that reports its process id and then hangs."""
     return f"import os, time; open({str(said)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 
 

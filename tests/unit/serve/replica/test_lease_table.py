@@ -81,7 +81,6 @@ async def begun(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]"
 
 
 async def stop(task: "asyncio.Task[Any]") -> None:
-    """Cancel the caller of a payload."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

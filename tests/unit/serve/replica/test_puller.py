@@ -57,7 +57,6 @@ class _Scheduler:
         self._released = asyncio.Event()
 
     def grant(self, lease_id: str) -> None:
-        """Lease an inference to the replica."""
         self._mailbox.put(Grant("q", "i", lease_id, "r", 0, 10, 0.0))
         self._released.set()
 

@@ -29,7 +29,6 @@ class _Engine:
             self.watch.look(self.now, Steps(self.made, has_work), lambda: self.suspended)
 
     def step(self, lasts_s: Seconds = 0.0) -> None:
-        """Make one step of the given length."""
         self.pass_time(lasts_s)
         self.made += 1
         self.pass_time(LOOK_S)
@@ -38,7 +37,6 @@ class _Engine:
         return self.watch.is_stalled
 
     def warm_up(self) -> "_Engine":
-        """Make the first steps, which compile kernels."""
         for _ in range(20):
             self.step()
         return self

@@ -18,7 +18,6 @@ class _Engine:
         self.calls: list[EngineCall] = []
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
-        """Return an empty answer."""
         self.calls.append(call)
         yield ResponseHead(200, {})
 

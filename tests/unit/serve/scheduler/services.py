@@ -32,7 +32,6 @@ class HeldStore(FakeSchedulerStore):
         self.tried = 0
 
     async def save(self, *arguments: Any) -> bool:
-        """Save after the test has released the store."""
         self.tried += 1
         await self.free.wait()
         return await super().save(*arguments)
@@ -154,14 +153,12 @@ class PullingReplica:
 
 
 def exporter_of(service: SchedulerService) -> Exporter:
-    """Return the exporter of a service's metrics."""
     exporter = service.term._exporter
     assert exporter is not None
     return exporter
 
 
 async def waits_for_work(service: SchedulerService) -> None:
-    """Return once replica `r` has a pull outstanding."""
     await eventually(
         lambda: service.term.driver.outboxes.of_replica("r")._notified is not None, "it pulls"
     )
@@ -197,7 +194,6 @@ def grants(mail: IngressMail | ReplicaMail) -> list[Grant]:
 
 
 def granted(mail: IngressMail | ReplicaMail) -> list[str]:
-    """Return the request ids of the grants in an answer."""
     return [grant.request_id for grant in grants(mail)]
 
 
@@ -218,9 +214,7 @@ class CheckpointedCore:
         )
 
     async def become_leader(self) -> None:
-        """Take the store's next epoch."""
         self.epoch, _ = await self.checkpointer.become_leader()
 
     async def save(self) -> bool:
-        """Save the changes and return whether they were written."""
         return await self.checkpointer.save_once()

@@ -28,13 +28,11 @@ class DamagedStore(FakeSchedulerStore):
         self.raw.hset(self._keys.applications, "a", '{"finish": "soon"}')
 
     def repair(self) -> None:
-        """Remove the unreadable application."""
         self.raw.delete(self._keys.applications)
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
-    """Store that the actor opens."""
     store = DamagedStore()
     monkeypatch.setattr(actor, "scheduler_store", lambda *_: store)
     return store

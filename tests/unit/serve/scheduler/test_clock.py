@@ -71,7 +71,6 @@ class Machine(Services):
 
 @pytest.fixture
 async def machine() -> AsyncIterator[Machine]:
-    """Machine whose services are stopped at the end."""
     machine = Machine()
     yield machine
     await machine.close()

@@ -33,7 +33,6 @@ async def service(services: Services) -> SchedulerService:
 
 
 async def end(service: SchedulerService, verb: str, name: str = "a") -> bool:
-    """End an application by the given method."""
     ended: bool = await getattr(service, f"{verb}_application")(name)
     return ended
 
@@ -56,7 +55,6 @@ async def _cancelled_at_the_next(services: Services) -> SchedulerService:
 
 
 def refusals(mail: IngressMail) -> list[tuple[type, Refusal]]:
-    """Return the kind and reason of each refusal in an answer."""
     messages = [message for _, message in mail.messages]
     return [(type(m), m.reason) for m in messages if isinstance(m, Refuse | RefuseApplication)]
 

@@ -93,7 +93,6 @@ def test_answer_names_the_draining_replicas_among_those_listed() -> None:
 
 @pytest_asyncio.fixture
 async def services() -> AsyncIterator[Services]:
-    """Services that are stopped after the test."""
     made = Services()
     yield made
     await made.close()

@@ -103,7 +103,6 @@ class Rig:
         return self.connections[-1]
 
     def cut(self, away_s: float) -> None:
-        """End the actor's process, which returns after `away_s`."""
         self.actor.back_at = _now() + away_s
         self.connections[-1].is_lost = True
 

@@ -26,7 +26,6 @@ WINNER = LeaderRecord(host="gpu-9", process_id=4_711, namespace="n", version="9"
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """Services that are saved on request only."""
     services = Services()
     yield services
     await services.close()

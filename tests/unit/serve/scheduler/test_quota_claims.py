@@ -24,11 +24,9 @@ class _Steps(asyncio.Event):
         self._free = asyncio.Semaphore(0)
 
     def answer(self) -> None:
-        """Let one more exchange be answered."""
         self._free.release()
 
     async def wait(self) -> bool:  # type: ignore[override]  # typeshed has Literal[True]
-        """Wait until one exchange may be answered."""
         await self._free.acquire()
         return True
 
@@ -46,7 +44,6 @@ async def _serving(
 
 
 async def _submit(service: SchedulerService, *items: object) -> list[Refuse]:
-    """Submit items and return the refusals of inferences so far."""
     mail = await service.submit_many("i", service.term.epoch, 0, items)  # type: ignore[arg-type]
     return [message for _, message in mail.messages if isinstance(message, Refuse)]
 

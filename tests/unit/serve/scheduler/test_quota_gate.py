@@ -60,7 +60,6 @@ class Accounts:
         return answer
 
     def remaining(self, tenant: str = "t") -> float:
-        """Return the remaining amount of a tenant's first quota."""
         assert self.service is not None
         standings = self.service.book.standings(tenant, 1_000_000.0)
         return standings[0].remaining if standings else -1
@@ -84,7 +83,6 @@ async def accounts() -> AsyncIterator[Accounts]:
 
 @pytest_asyncio.fixture
 async def services() -> AsyncIterator[Services]:
-    """Schedulers on one store."""
     services = Services()
     yield services
     await services.close()
@@ -109,7 +107,6 @@ async def _told(service: SchedulerService, of: type = Refuse) -> list[Any]:
 
 
 def _inference(request_id: str, application_id: str, prompt: int, output: int) -> Any:
-    """Return an inference with a known length."""
     return ev.InferenceSubmitted(
         request_id, application_id, request_id, "i", prompt, output, output
     )

@@ -61,7 +61,6 @@ class _Fleet:
         await self.submit()
 
     async def left(self, accounts: Accounts, amount: float) -> None:
-        """Wait until `amount` of the quota is left."""
         await eventually(lambda: accounts.remaining() == amount, "the use is booked")
 
     def end(self, request_id: str, prompt: int, output: int) -> None:

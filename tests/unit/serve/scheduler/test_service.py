@@ -43,7 +43,6 @@ async def services() -> AsyncIterator[Services]:
 
 @pytest.fixture
 async def service(services: Services) -> SchedulerService:
-    """Leading service."""
     return await services.start()
 
 
@@ -52,7 +51,6 @@ inference = partial(services_module.inference, prompt_tokens=50)
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> None:
-    """Cancel a waiting call."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

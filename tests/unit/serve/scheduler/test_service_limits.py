@@ -86,7 +86,6 @@ async def until_waiting(handle: Handle, count: int) -> None:
 
 
 def call(client: QueueClient, name: str) -> PendingInference:
-    """Submit an inference as an application with one call."""
     item = inference(client, f"q-{name}", name)
     return client.submit_inference(item, opening(client, name), is_last=True)
 

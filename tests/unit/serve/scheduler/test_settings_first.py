@@ -14,7 +14,6 @@ from tests.unit.serve.scheduler.services import Services, inference, opened, pul
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """Services on an empty store, stopped at the end."""
     services = Services()
     yield services
     await services.close()

@@ -47,7 +47,6 @@ def core() -> CoreDriver:
 
 
 def first_names(driver: CoreDriver, most: int = 10) -> list[str]:
-    """Return the ids of the first applications in the status."""
     told = first_applications(driver.core, driver.now, most)
     return [application["application_id"] for application in told]
 
@@ -98,7 +97,6 @@ class _NotWalked(dict[str, Any]):
         return map(_fail, ("the first",))
 
     def values(self) -> Any:
-        """Fail the test, because a walk over all values is too slow."""
         return iter(self)
 
 

@@ -25,7 +25,6 @@ _SHORT_S = 0.02
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """Services with strict durability."""
     services = Services(durability="strict", strict_timeout_s=30.0)
     yield services
     await services.close()

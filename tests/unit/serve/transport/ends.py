@@ -46,15 +46,12 @@ class Served:
         return value
 
     async def work(self, caller: Caller) -> str:
-        """Work until released, or until the caller leaves."""
         return await self._until("work", caller)
 
     async def finish(self, caller: Caller) -> str:
-        """Work until released, whether or not the caller waits."""
         return await self._until("finish", caller)
 
     async def fail(self, _: Caller) -> None:
-        """Raise the error planned by the test."""
         raise self.error
 
     async def count(self, caller: Caller, name: str, items: int) -> AsyncGenerator[Any]:
@@ -139,24 +136,19 @@ class FakeSocket:
         """TCP state returned by the kernel for the other end; empty: none."""
 
     def get_extra_info(self, name: str) -> "FakeSocket":
-        """Return this object as the socket."""
         return self
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Return the kernel's TCP state of the other end."""
         return self.machine
 
     @property
     def as_socket(self) -> web.WebSocketResponse:
-        """Return this object with the type of a WebSocket."""
         return cast("web.WebSocketResponse", self)
 
     def bring(self, *messages: Message, kind: WSMsgType = WSMsgType.BINARY) -> None:
-        """Deliver a frame with these messages."""
         self.arriving.put_nowait(SimpleNamespace(type=kind, data=frame_of(*messages)))
 
     async def send_bytes(self, data: bytes) -> None:
-        """Send once the other end accepts data."""
         await self.takes.wait()
         self.sent.append(data)
 
@@ -169,7 +161,6 @@ class FakeSocket:
         return frame
 
     async def close(self) -> None:
-        """Close the socket, as slowly as the peer answers."""
         self.is_closed = True
         await asyncio.sleep(self._closing_s)
 

@@ -16,7 +16,6 @@ _REPLICA = Peer("replica", "r0")
 
 @pytest.fixture
 def crashed() -> list[Peer]:
-    """Processes that were reported to the listener as crashed."""
     return []
 
 

@@ -29,7 +29,6 @@ _SMALL_LIMIT = 4 * PIECE_BYTES
 
 
 def raw(value: object) -> msgspec.Raw:
-    """Return a value in encoded form."""
     return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
@@ -46,7 +45,6 @@ def frames_of(*messages: Message) -> list[bytes]:
 
 
 def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
-    """Return the messages decoded from frames."""
     incoming = Incoming(limit)
     return [message for frame in frames for message in incoming.read_frame(frame)]
 

@@ -46,11 +46,9 @@ class Wire:
         return send
 
     async def greet(self, key: Key, target: str = NAME) -> None:
-        """Perform the caller's part of the handshake."""
         await greet(self.send(self.to_listener), self.to_caller.get, CALLER, target, key)
 
     async def admit(self, ring: Keyring) -> Peer:
-        """Perform the listener's part of the handshake."""
         return await admit(self.send(self.to_caller), self.to_listener.get, NAME, ring)
 
 
@@ -200,7 +198,6 @@ def test_secret_is_shown_nowhere() -> None:
 
 
 def hello(wire_version: int = WIRE_VERSION) -> bytes:
-    """Return a caller's first message."""
     fields = (wire_version, KEY.key_id, CALLER.role, CALLER.name, NAME, b"n" * 32)
     return msgspec.msgpack.encode(Hello(*fields))
 

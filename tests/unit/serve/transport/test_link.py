@@ -40,13 +40,11 @@ from tests.unit.serve.transport.test_frames import raw, read
 
 @pytest.fixture
 def served() -> Served:
-    """Object that serves the calls and records them."""
     return Served()
 
 
 @pytest.fixture
 async def link(served: Served) -> AsyncIterator[SocketLink]:
-    """Connection over a real socket."""
     async with linked(served) as link:
         yield link
 

@@ -40,7 +40,6 @@ from tests.unit.serve.transport.test_frames import raw, read
 
 @pytest.fixture
 def served() -> Served:
-    """Object that serves the calls and records them."""
     return Served()
 
 
@@ -212,7 +211,6 @@ async def test_calls_before_the_handshake_are_not_served(port: Listener, served:
 
 
 def calls(*messages: Any) -> FakeSocket:
-    """Return a socket that has received these messages."""
     fake = FakeSocket()
     fake.bring(*messages)
     return fake

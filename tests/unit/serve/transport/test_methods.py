@@ -86,7 +86,6 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def sent(packed: Any) -> msgspec.Raw:
-    """Return the encoded value as received."""
     return msgspec.Raw(msgspec.msgpack.encode(packed))
 
 

@@ -32,7 +32,6 @@ class _Counts:
 
 
 def fill(opened: socket.socket) -> None:
-    """Send until the buffers of both machines are full."""
     with suppress(BlockingIOError):
         while True:
             opened.send(bytes(2**16))

@@ -32,13 +32,11 @@ def section(ours: Authority, name: str, trusted: Authority | None = None) -> Tra
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
-    """Certificate authority of all nodes."""
     return Authority.of(tmp_path / "ours")
 
 
 @pytest.fixture
 def others(tmp_path: Path) -> Authority:
-    """Certificate authority of another deployment."""
     return Authority.of(tmp_path / "others")
 
 
@@ -52,7 +50,6 @@ async def listening(section: TransportSection) -> Listener:
 
 
 def caller(section: TransportSection) -> Dialer:
-    """Return a dialer with these settings and the shared secret."""
     return dialer(section, CALLER, keyring(KEY), METHODS)
 
 
