@@ -46,7 +46,7 @@ def test_choices_share_prompt_and_output_evenly() -> None:
 
 
 def test_choices_never_fall_as_tokens_come() -> None:
-    """The cost is used as a meter, token by token."""
+    """The cost is also used as a meter, token by token, which must never decrease."""
     meter = [choices_kv_token_time(10, g, 3) for g in range(30)]
 
     assert sorted(meter) == meter

@@ -48,7 +48,7 @@ def test_one_pour_passes_several_departures() -> None:
 
 
 def test_virtual_time_stands_still_without_backlog() -> None:
-    """Service without a session moves nothing, and the next session starts at this V."""
+    """Service without a session leaves V unchanged, and the next session starts at this V."""
     server = _server(a=(3, 1))
     server.pour(F(10))
     server.ask("a", F(4))

@@ -83,7 +83,7 @@ def bearer(credential: str) -> Headers:
     ],
 )
 async def test_credential_identifies_its_caller(headers: Headers, credential: str) -> None:
-    """A caller shows an API key in either header, a token, or nothing where that is allowed."""
+    """A caller sends an API key in either header, a token, or no credential where allowed."""
     found = await gate_of(anonymous=ANYBODY).identify(headers)
 
     assert credential == found.credential
@@ -164,7 +164,7 @@ async def test_number_of_delayed_failures_is_bounded() -> None:
 
 
 async def test_valid_token_without_a_tenant_does_not_count_as_a_failure() -> None:
-    """The token proves who its owner is."""
+    """A valid token proves the caller's identity even without a tenant."""
     slept = Slept()
     gate = gate_of(sleep=slept)
     for _ in range(20):

@@ -162,7 +162,7 @@ def test_first_read_needs_a_good_file(
 
 @pytest.mark.parametrize("content", [ONE.secret, f"keys: [{ONE.secret}]", f"keys: *{ONE.secret}"])
 def test_trouble_shows_no_key(path: Path, content: str) -> None:
-    """The error is logged."""
+    """The error is logged, so it must not contain a key."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     path.write_text(content)
@@ -221,7 +221,7 @@ def test_removed_key_is_gone(path: Path) -> None:
 
 
 def test_file_with_a_mistake_is_not_written_over(path: Path) -> None:
-    """The other content of the file would be lost."""
+    """A rewrite would lose the other content of the invalid file."""
     path.write_text("keys: {}")
     with pytest.raises(ConfigError, match="a list is required"):
         add_key(path, lambda _: ONE)

@@ -292,7 +292,7 @@ async def test_unknown_issuer_and_algorithm_are_refused_without_a_fetch(world: W
 async def test_public_key_is_not_accepted_as_a_shared_secret() -> None:
     """HS256 with the public key's bytes as secret is refused by its algorithm.
 
-    A header that claims RS256 above such a signature is refused by the signature.
+    A header that claims RS256 above this signature is refused by the signature.
     """
     world = World()
     encoding = (
@@ -412,7 +412,7 @@ async def test_token_without_a_matching_key_is_refused_with_the_reason(
 
 
 async def test_key_without_an_id_that_was_replaced_is_fetched_again(world: World) -> None:
-    """Its tokens look like those of the old key.
+    """Tokens of a new key without an id look like those of the old key.
 
     A flood of them causes a limited number of fetches.
     """
@@ -532,7 +532,7 @@ async def test_verified_token_is_remembered_and_ends_at_its_end(world: World) ->
 
 
 async def test_remembered_token_is_verified_again_in_time(world: World) -> None:
-    """A withdrawn key remains valid for the cache time at most."""
+    """A withdrawn key stays valid for at most the lifetime of the token cache."""
     token = world.token()
     first = await world.verifier.identify(token)
     world.pass_time(REMEMBERED_S)

@@ -86,7 +86,7 @@ def test_check_prints_and_writes_how_far_a_profile_errs(
 def test_request_larger_than_the_memory_is_named_and_nothing_written(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The measured engine cannot have run such a request, and half a profile would mislead."""
+    """The measured engine cannot have run a request larger than its memory."""
     out = measured.with_name("mine.yaml")
 
     assert 2 == run("--runs", measured, "--kv-tokens", "80", "--out", out)

@@ -52,7 +52,7 @@ def test_output_can_be_sourced_by_a_shell(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_variable_has_its_reason_before_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator who sets a variable of Ray's reads there what it is for."""
+    """The comment tells an operator why a variable of Ray's is set."""
     lines = printed(capsys, "--format", "dotenv").splitlines()
 
     for before, line in pairwise(lines):
@@ -92,7 +92,7 @@ def test_file_decides_the_limit_of_connections(
 def test_file_that_asks_for_tls_gets_no_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without TLS HAProxy would serve plaintext, so such a deployment is refused."""
+    """HAProxy would serve plaintext, so a deployment with TLS behind it is refused."""
     file = file_with(tmp_path)
     certificate = "http_options: {ssl_keyfile: key.pem, ssl_certfile: certificate.pem}"
     file.write_text(f"{file.read_text()}\n{certificate}\n")

@@ -177,7 +177,7 @@ def test_service_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_one_of_several_models_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error lists the served models."""
+    """Without `--model` the error lists the served models."""
     asked: list[Sent] = []
     with noting_service((200, {"models": {"m": {}, "n": {}}}), asked) as url:
         assert 2 == main(["predictor", "list", "--url", url])

@@ -86,7 +86,7 @@ def test_why_reports_when_a_quota_refills(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_application_of_another_tenant_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """The service does not distinguish it from an unknown id, and neither does the command."""
+    """Another tenant's application gives the same answer as an unknown id."""
     error = {"error": {"message": "application 'x' is not open", "code": "application_not_found"}}
     with noting_service((404, error)) as url:
         assert 1 == main(["why", "x", "--url", url])

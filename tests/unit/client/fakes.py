@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 SERVE_REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("serve_request_id")
-"""Serve stores the id of the current request in such a variable, which child calls inherit."""
+"""Context variable of the current request's id, which child calls inherit, as in Serve."""
 
 Answer = tuple[int, dict[str, str], list[bytes]]
 

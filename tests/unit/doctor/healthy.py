@@ -188,7 +188,7 @@ class Patient:
         }
     )
     more: Json = field(default_factory=dict)
-    """Additional fields of the look."""
+    """Additional fields of the look that the rules read."""
 
     @property
     def scheduler(self) -> Json:

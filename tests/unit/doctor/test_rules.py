@@ -389,7 +389,7 @@ def test_normal_behaviour_is_not_found(harm: Harm) -> None:
     ],
 )
 def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: str) -> None:
-    """The configured idle time applies to the others."""
+    """An application may set its own idle time, which replaces the configured one."""
     (found,) = find(seen_after(harm), seen_after(harm))
 
     assert rule == found.rule
@@ -404,7 +404,7 @@ def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: s
     ],
 )
 def test_serves_proxy_with_tls_is_not_reported(harm: Harm) -> None:
-    """Serve with TLS must use its own proxy."""
+    """With TLS Serve must use its own proxy, which the doctor otherwise reports."""
     assert [] == find(seen_after(harm), seen_after(harm))
 
 

@@ -165,7 +165,7 @@ def test_prompt_with_requested_probabilities_never_hits_the_cache() -> None:
 
 
 def test_equal_prompts_of_one_iteration_share() -> None:
-    """The first prompt's blocks are known once they are allocated."""
+    """A prompt's blocks can be shared as soon as they are allocated."""
     engine = Engine(100, block_size=4)
     first, second = engine.add(range(10)), engine.add(range(10))
 

@@ -36,7 +36,7 @@ _IN_BASE = {
 _IN_OVERLAYS = _IN_BASE | {
     "configMapGenerator": [_CARRIER | {"namespace": "justitia", "behavior": "replace"}]
 }
-"""Everything that these sections may contain."""
+"""Sections of a kustomization that are supported in overlays, and their allowed content."""
 _FIELDS = {"apiVersion", "kind", "namespace", "resources", "components", "images", "patches"}
 
 

@@ -60,7 +60,7 @@ def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
 
 
 def pods_are_confined(found: list[Manifest]) -> Iterator[str]:
-    """Pods are confined, so that an attacker who escapes an engine finds nothing else."""
+    """Pods are confined, so that an attacker in an engine cannot reach anything else."""
     for template in pod_templates(found):
         outer, inner = template.spec["securityContext"], template.container["securityContext"]
         held = {

@@ -81,7 +81,7 @@ def test_invalid_field_is_found(line: str, change: Callable[[list[Manifest]], No
 
 @pytest.mark.parametrize("file", sorted(K8S.glob("**/serve.yaml")), ids=lambda f: f.parent.name)
 def test_serve_file_passes_check_config(file: Path) -> None:
-    """The README tells users to check the edited file."""
+    """The README tells users to run `check-config` on the edited file."""
     assert () == check_file(file).errors
 
 

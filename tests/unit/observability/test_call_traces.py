@@ -243,7 +243,7 @@ async def test_trace_is_complete_or_absent(
 
 
 async def test_waiting_call_records_the_reason() -> None:
-    """The scheduler is asked once, and only for traced calls that wait."""
+    """The outlook is requested once, and only for traced calls that wait."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)

@@ -46,7 +46,7 @@ def test_prediction_is_that_of_an_application_that_was_opened() -> None:
 def test_first_epoch_does_not_count_as_a_change() -> None:
     """The epoch is 0 before the first contact, 4 for the first leader and 6 for its successor.
 
-    The service continues while the predictor is late, which nothing else would show.
+    Only this metric shows that the predictor is late.
     """
     source = measures("ingress")
     metrics = IngressMetrics(source)

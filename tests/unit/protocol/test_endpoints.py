@@ -55,7 +55,7 @@ def test_body_that_names_its_model_is_passed_on_byte_for_byte() -> None:
 
 
 def test_text_of_a_request_has_only_its_text_parts() -> None:
-    """The text is the application's input for the predictor, to which token ids say nothing."""
+    """The text is the predictor's input, which cannot use token ids."""
     body = json.dumps({"prompt": ["a b", "c"]}).encode()
     ids = json.dumps({"prompt": [1, 2]}).encode()
 

@@ -127,7 +127,7 @@ _SPENT = (
     Refusal.DEADLINE,
     Refusal.ENGINE_KILLER,
 )
-"""Refusals that a retry cannot change unless more is known."""
+"""Refusals without further details that a retry cannot change."""
 
 
 @pytest.mark.parametrize("reason", list(Refusal))

@@ -261,7 +261,7 @@ def test_maximum_number_of_sequences_is_accepted() -> None:
 
 
 def test_responses_fields_for_length_and_input_are_read() -> None:
-    """`max_tokens` has no meaning here, and the length would default to the whole context."""
+    """In the Responses API `max_tokens` has no meaning, so the length would be unbounded."""
     body = response(max_output_tokens=7, max_tokens=3, stream=True)
 
     assert (7, True, 1, False) == (body.max_tokens, body.stream, body.n, body.forced_length)
@@ -333,7 +333,7 @@ def test_blocks_become_the_conversation_that_the_engine_makes_of_them() -> None:
 
 @pytest.mark.parametrize("content", [3, ["text"], {"text": "a"}])
 def test_content_of_another_form_is_the_callers_mistake(content: Any) -> None:
-    """Such content must not become an internal error when it is counted."""
+    """Malformed content must not become an internal error of the token counter."""
     with pytest.raises(RequestError, match="a list of blocks"):
         message(messages=[{"role": "user", "content": content}])
 

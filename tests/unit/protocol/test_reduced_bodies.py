@@ -72,7 +72,7 @@ def test_first_of_several_bad_items_is_kept() -> None:
 
 
 def test_needed_names_stay_and_long_texts_are_cut() -> None:
-    """A missing role would be another error than the original one."""
+    """Without its role a reduced message would fail for another reason."""
     body = {"role": "u" * 1_000, "tools": [1, 2], "bad": {"role": [3, 4], "bad": 5, "good": 6}}
 
     def is_refused(some: dict[str, Any]) -> bool:

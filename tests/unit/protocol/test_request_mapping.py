@@ -31,7 +31,7 @@ def test_star_is_every_name() -> None:
 
 
 def test_patterns_are_not_listed() -> None:
-    """A client selects names literally from the list."""
+    """Clients select names literally from the model list, so it must not contain patterns."""
     assert ("gpt-4o",) == listed_aliases(_ALIASES)
 
 

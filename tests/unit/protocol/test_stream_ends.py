@@ -55,7 +55,7 @@ def test_stream_with_an_error_event_has_failed_also_if_its_last_event_follows(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_text_that_reads_like_an_error_event_is_no_error(path: str) -> None:
-    """Line breaks in a text are escaped in JSON."""
+    """Line breaks in generated text are escaped in JSON, so they cannot start an event."""
     text = '\nevent: error\ndata: {"error": 1}\n\ndata: {"error": 1}'
     end_of(path, named("delta", text=text), *STREAMS[path]).check()
 

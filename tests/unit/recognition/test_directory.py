@@ -35,7 +35,7 @@ def test_unknown_parent_is_a_root_and_stays_one() -> None:
 
 
 def test_session_stays_where_it_was_put_first() -> None:
-    """A later call with another parent, or none, changes nothing."""
+    """A session keeps its root although a later call names another parent, or none."""
     directory = Directory()
 
     assert "a" == claim(directory, "s", "a")
@@ -71,7 +71,7 @@ def test_deepest_generation_becomes_a_separate_application() -> None:
 
 
 def test_longest_matching_name_decides() -> None:
-    """A fork is found by its own name, and a new one by the shared part."""
+    """A known fork is found by its own name, a new fork by the part it shares."""
     directory = Directory()
     directory.name_conversation("t", [b"short"], "a")
     directory.name_conversation("t", [b"long"], "b")

@@ -30,7 +30,7 @@ async def leave_after_head(app: AsgiApp) -> None:
 
 
 async def test_messages_pass_in_order_and_the_body_arrives_whole() -> None:
-    """The caller is the only link between the application and the wire."""
+    """The ASGI caller must not reorder messages or cut the request body."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = await receive()

@@ -20,7 +20,7 @@ from justitia_ray.serve.front import (
 )
 
 HAPROXY = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/sh"}
-"""Executable path for tests that run nothing."""
+"""Environment that names an executable file as HAProxy, which is not run."""
 
 
 @pytest.fixture(autouse=True)

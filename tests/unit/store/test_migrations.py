@@ -42,7 +42,7 @@ def test_what_version_1_did_write_is_kept() -> None:
 
 
 def test_ids_of_version_2_get_their_tenants() -> None:
-    """Tenants had to choose different ids in version 2; counts by application start anew."""
+    """Tenants had to choose different ids in version 2; counts by application restart at zero."""
     clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
     search = APPLICATION | {"tenant": "acme/search"}
     records = migrated(2, Records(clock, {"a": APPLICATION, "b": search, "gone": SESSION}))

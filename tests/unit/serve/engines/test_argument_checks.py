@@ -47,7 +47,7 @@ def test_stray_variables_are_dropped_and_named(caplog: pytest.LogCaptureFixture)
 
 
 def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run of vLLM's parser takes ten seconds."""
+    """Each run of vLLM's parser takes ten seconds, so its results are cached."""
     asked: list[str] = []
 
     def ask(question: str, environment: dict[str, str]) -> str | None:

@@ -115,7 +115,7 @@ async def test_grammar_without_waiting_callers_is_not_compiled(checks: GrammarCh
 async def test_crash_of_a_fork_is_an_engine_failure_and_not_a_verdict(
     checks: GrammarChecks, kind: str, tmp_path: Path
 ) -> None:
-    """Such a grammar used to be refused with 400 for ten minutes."""
+    """A grammar whose worker crashed used to be refused with 400 for ten minutes."""
     grammar = f"once {tmp_path / 'mark'} {kind}"
     with pytest.raises(EngineError, match="compiles grammars first"):
         await _check(checks, "a", grammar)

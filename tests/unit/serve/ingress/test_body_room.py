@@ -93,10 +93,7 @@ async def test_small_body_is_read_whatever_waits() -> None:
 
 
 async def test_full_room_refuses_bodies_and_one_tenant_cannot_take_all_of_it() -> None:
-    """One tenant may take 80 of 100 MiB, four times what is left.
-
-    Another tenant still finds room.
-    """
+    """One tenant may take 80 of 100 MiB, and another tenant still finds room."""
     readers = _Readers(BodyRoom(100 * _MIB, _MIB))
     for call in range(8):
         await readers.begin(f"a {call}", 10 * _MIB)

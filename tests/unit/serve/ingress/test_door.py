@@ -212,7 +212,7 @@ def test_application_of_another_tenant_is_not_found(header: str | None, named: s
 
 
 def test_header_and_body_name_one_tenant() -> None:
-    """Two different tenants in one request are ambiguous, so it is refused."""
+    """A request that names two different tenants is ambiguous."""
     context = read_context(OWNER, [(b"x-justitia-tenant", b"acme/x")])
 
     assert ["acme/x", "acme/x"] == [context.tenant_or(None), context.tenant_or("acme/x")]

@@ -388,7 +388,7 @@ async def test_forced_length_replaces_the_prediction(desk: Desk) -> None:
 
 
 async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> None:
-    """Only the first inference is the application's input."""
+    """Only the text of the first inference is the application's input."""
     await desk.open_application("EV", "b")
     await desk.submit(_IN_A)
     await desk.submit({**_IN_A, "x-justitia-application": "b"})

@@ -234,7 +234,7 @@ def test_sign_of_life_does_not_split_an_event() -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 40.0])
 def test_stream_head_disables_proxy_buffering(after_s: Seconds) -> None:
-    """Proxies such as nginx buffer streams without this header, even after a keepalive."""
+    """Proxies buffer a stream whose head lacks `X-Accel-Buffering`, even after a keepalive."""
     wire = Wire()
     send(wire, [(after_s, (200, {**HEAD[1], "X-Justitia-Replica": "r"})), (0.0, b"a\n\n")])
 

@@ -109,7 +109,7 @@ def test_lists_of_a_model_that_has_them_are_kept() -> None:
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e400", "[[NaN]]", '{"b":Infinity}'])
 @pytest.mark.parametrize("is_large", [False, True])
 def test_invalid_number_is_refused_at_every_body_size(value: str, is_large: bool) -> None:
-    """Small bodies with such numbers used to be accepted."""
+    """Small bodies with invalid numbers used to be accepted."""
     more = "a" * (70_000 if is_large else 10)
     told = _read(HistoryBody, f'{{"samples":[{{"more":"{more}","k":{value}}}]}}'.encode())
 

@@ -137,7 +137,7 @@ async def test_pauses_between_failed_attempts_grow_up_to_five_seconds() -> None:
 
 @virtually
 async def test_failure_to_connect_reaches_every_caller_that_waited() -> None:
-    """Each caller returns its lease."""
+    """After a failed connection each caller returns its lease."""
     rig = Rig()
     rig.reachable = False
     found = await asyncio.gather(

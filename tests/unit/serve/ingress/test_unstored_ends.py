@@ -111,7 +111,7 @@ async def test_end_is_remembered_while_the_answer_is_being_read(rig: Rig) -> Non
 
 
 async def test_end_stored_before_its_repetition_is_not_repeated(rig: Rig) -> None:
-    """The scheduler drops the end once the ingress read that it is stored, and would recount it."""
+    """A scheduler has dropped its record of a confirmed end and would count a repetition again."""
     ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
     rig.scheduler.post(grant())
     await rig.client.next_grant(ticket)

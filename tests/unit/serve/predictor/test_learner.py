@@ -70,7 +70,7 @@ def learner_of(
 
 
 def observations(count: int, factor: float = 1.0) -> list[Observation]:
-    """Return finished applications whose cost is factor · (1 + chars)."""
+    """Return `count` finished applications of cost factor · (1 + chars)."""
     found = []
     for i in range(count):
         chars = 20 + 7 * (i % 13)

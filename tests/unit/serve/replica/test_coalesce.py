@@ -11,7 +11,7 @@ from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.replica.coalesce import coalesce
 
 _NEVER_S = 60.0
-"""Interval in seconds so long that only the end of the source ends the wait."""
+"""Interval in seconds that never passes in a test; only the source's end ends the wait."""
 
 
 Item = str | Part

@@ -152,7 +152,7 @@ def test_suspension_of_the_process_does_not_count_as_a_step(stopped_s: Seconds) 
 
 @pytest.mark.parametrize(("suspended", "hangs"), [("", True), ("process 7", False)])
 def test_stall_caused_by_a_signal_is_not_a_hang(suspended: str, hangs: bool) -> None:
-    """Somebody sent the signal, so no running inference is suspected."""
+    """A signal from outside stopped the engine, so no running inference is suspected."""
     engine = _Engine(suspended=suspended).warm_up()
     assert not engine.watch.hangs
 

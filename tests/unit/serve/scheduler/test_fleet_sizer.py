@@ -55,7 +55,7 @@ def test_target_is_that_of_a_recent_question_or_the_configured_one(core: Schedul
 
 
 def test_without_rules_one_replica_is_wanted_for_waiting_inferences() -> None:
-    """The metric helps an operator who considers autoscaling."""
+    """The wanted count is exported even without autoscaling, for operators."""
     empty = SchedulerCore()
 
     assert 1 == FleetSizer(None).decision(empty, 0.0).wanted

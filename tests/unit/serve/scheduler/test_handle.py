@@ -38,7 +38,7 @@ class Actor(ActorHandle):
     def __init__(self, back_at: float, *, leads_at: float = 0.0, for_good: bool = False) -> None:
         self.back_at = back_at
         self.error: Exception | None = None
-        """Error that says why a running scheduler cannot lead."""
+        """Error with which a running scheduler reports that it cannot lead."""
         self._leads_at = leads_at
         self._for_good = for_good
         self.asked = 0

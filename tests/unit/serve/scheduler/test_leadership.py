@@ -96,7 +96,7 @@ async def test_scheduler_that_lost_the_lead_never_writes_again(services: Service
 
 
 async def test_process_that_ray_has_replaced_ends_at_once(services: Services) -> None:
-    """Callers are routed to the new process of the actor, so nobody needs an answer."""
+    """Callers are routed to the new process of the actor, so the old one need not answer."""
     service = await services.start()
     successor = services.store._leader = replace(WINNER, actor="the same")
     services.store.put_leader(2, successor)

@@ -317,7 +317,7 @@ async def test_end_is_reported_when_stored_and_forgotten_when_read(
 
 
 async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: SchedulerService) -> None:
-    """A replica that shuts down says so, and its leases need not wait for a timeout."""
+    """A replica reports its shutdown, so its leases need not wait for a timeout."""
     await service.pull(pull(1))
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     await service.leave("r")

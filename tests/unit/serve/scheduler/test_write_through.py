@@ -131,7 +131,7 @@ async def test_opening_is_refused_and_forgotten_while_the_store_is_away(services
 
 
 async def test_inference_cancelled_before_the_save_does_not_run(services: Services) -> None:
-    """The cancellation is held back with the opening and must not be lost."""
+    """A cancellation that waits for the application's save must not be lost."""
     service = await with_known(services)
     services.store.free.clear()
     items = (opened("a"), inference("q1"), inference("q2"), InferenceCancelled("q1"))
@@ -162,7 +162,7 @@ async def test_application_that_is_cancelled_before_it_is_stored_is_over(
 async def test_application_that_is_closed_before_it_is_stored_ends_after_its_inferences(
     services: Services,
 ) -> None:
-    """A close that overtook the submissions would have them refused."""
+    """A close that overtook the application's submissions would have them refused."""
     service = await with_known(services)
     services.store.free.clear()
     await service.submit_many("i", 1, 0, (opened("a"), inference("q1")))

@@ -130,7 +130,7 @@ class FakeSocket:
         self.sent: list[bytes] = []
         self.takes = asyncio.Event()
         self.takes.set()
-        """Whether what is sent goes through."""
+        """Whether sent data reaches the other end."""
         self.is_closed = False
         self.machine = b""
         """TCP state returned by the kernel for the other end; empty: none."""

@@ -1,4 +1,4 @@
-"""Crash notices: whose are accepted, and which other requests the port refuses."""
+"""Crash notices: which senders are accepted, and which requests are refused."""
 
 from collections.abc import AsyncIterator
 

@@ -64,7 +64,7 @@ async def meet(key: Key, ring: Keyring, target: str = NAME) -> tuple[Any, Any]:
 
 
 async def test_sides_with_the_same_secret_learn_each_others_names() -> None:
-    """The listener learns the caller's name."""
+    """The handshake gives the listener the caller's name."""
     assert (None, CALLER) == await meet(KEY, keyring(KEY))
 
 

@@ -53,7 +53,7 @@ async def link(served: Served) -> AsyncIterator[SocketLink]:
 
 
 async def test_calls_at_once_are_answered_each_with_its_own(link: SocketLink) -> None:
-    """One connection carries all calls."""
+    """One connection carries concurrent calls and returns each its own answer."""
     calls = (link.call("echo", number) for number in range(500))
 
     assert [*range(500)] == await asyncio.gather(*calls)
@@ -260,7 +260,7 @@ async def test_undecodable_call_or_unencodable_answer_is_an_internal_error(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The log has nothing of the call, and the connection stays open."""
+    """The call's content is not logged, and the connection stays open."""
     monkeypatch.setattr(METHODS["echo"], "pack_answer", lambda answer: object())
     with pytest.raises(RemoteFailure, match=named):
         await link.call(*call)

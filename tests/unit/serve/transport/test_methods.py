@@ -90,7 +90,7 @@ def sent(packed: Any) -> msgspec.Raw:
 
 
 def test_every_method_has_tested_types() -> None:
-    """A new method needs an entry, so that it is tested."""
+    """A new method needs an entry in `TYPES`, so that its messages are tested."""
     assert METHODS.keys() == TYPES.keys()
 
 
@@ -184,7 +184,7 @@ OPENING = ApplicationArrived("a", "c", "t", 1.0, 9.0, "i", recognized_by="metada
 def test_unknown_field_is_ignored_and_a_missing_one_has_its_default(
     name: str, arguments: Any
 ) -> None:
-    """Either release reads the other's messages, so such a field needs no new wire version."""
+    """A field with a default needs no new wire version; both releases read the messages."""
     fields = dataclasses.asdict(OPENING)
     later = METHODS[name].read_arguments(sent(arguments(fields | {"not_yet_known": [1]})))
     del fields["recognized_by"], fields["idle_s"]
@@ -219,7 +219,7 @@ def test_parts_of_a_stream_cost_few_bytes() -> None:
 
 
 def test_mail_of_an_earlier_scheduler_reports_no_stored_ends() -> None:
-    """An ingress then remembers no ends."""
+    """An ingress remembers ends only for a scheduler that reports which are stored."""
     method = METHODS["poll_grants"]
     sent_then = msgspec.msgpack.encode((1, [], False, {}, {}, {}))
 
@@ -227,7 +227,7 @@ def test_mail_of_an_earlier_scheduler_reports_no_stored_ends() -> None:
 
 
 def test_submission_of_an_earlier_ingress_keeps_no_ends() -> None:
-    """The replica's report decides what is counted."""
+    """For an ingress that sends no ends, the replica's reports are counted."""
     fields = dataclasses.asdict(
         InferenceSubmitted("q", "a", "0", "i", 20, 10, 10, is_counted=False)
     )

@@ -94,5 +94,5 @@ def test_machine_that_ignores_probes_is_silent(counts: bytes, answers: bool) -> 
 
 
 def test_missing_socket_counts_as_silent() -> None:
-    """A closed transport has no socket."""
+    """A closed transport has no socket, which counts as a silent peer."""
     assert not host_answers(_Connection(None))
