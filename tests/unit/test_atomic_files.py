@@ -74,7 +74,6 @@ def test_where_nothing_can_be_written_is_said(tmp_path: Path, name: str) -> None
 
 
 def test_path_without_a_name_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--out .` is a user's mistake, not a bug."""
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(ConfigError, match=r"^\.: cannot be written"), replacing(Path()):

@@ -138,7 +138,6 @@ def test_headers_of_sessions_are_read_in_any_case() -> None:
 
 
 def test_every_mistake_is_named_at_once() -> None:
-    """A deployment for each error would take an hour."""
     with pytest.raises(ConfigError, match=r"engine\.kind: .*; replica\.heartbeat_s: "):
         config(engine={"kind": "tgi"}, replica={"heartbeat_s": 0})
 
@@ -232,7 +231,6 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
     ],
 )
 def test_setting_that_is_not_allowed_is_named(settings: dict[str, Any], message: str) -> None:
-    """Settings are sent to a running application."""
     with pytest.raises(ConfigError, match=message):
         SchedulingConfig.parse(settings)
 
@@ -259,7 +257,6 @@ def several(*models: dict[str, Any], **sections: Any) -> AppArgs:
 
 
 def test_single_model_keeps_its_names() -> None:
-    """A service with one model keeps its names and data."""
     values = {"name": "a", "model": entry("m"), "engine": _FAKE}
     (place,) = AppArgs.parse(values).each_model()
 
@@ -421,7 +418,6 @@ def test_tables_of_the_documentation_are_those_of_the_code(page: Path) -> None:
 
 
 def test_every_setting_has_a_description() -> None:
-    """The schema is the source of the documentation."""
     tables = [TABLES[name][1]() for name in ("args", "user_config")]
     cells = [row.split(" | ") for table in tables for row in table.splitlines()[2:]]
 

@@ -27,7 +27,6 @@ def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost:
 
 @pytest.mark.parametrize(("prompt", "output"), [(-1, 5), (5, -1)])
 def test_negative_count_is_refused(prompt: int, output: int) -> None:
-    """A negative cost would return service."""
     with pytest.raises(ValueError, match=f"p={prompt}, d={output}"):
         kv_token_time(prompt, output)
 

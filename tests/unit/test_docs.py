@@ -37,7 +37,6 @@ def named(page: Path) -> str:
 
 @pytest.mark.parametrize("name", [*POLICIES, *ADMISSIONS, *(option.name for option in COMMON)])
 def test_every_choice_is_described(name: str) -> None:
-    """Users choose a policy from the README."""
     assert f"`{name}`" in SETTINGS
     assert name not in POLICIES or f"`{name}`" in README
 
@@ -51,14 +50,12 @@ def test_every_key_of_one_of_several_models_is_described() -> None:
 
 
 def test_every_deployment_file_is_described() -> None:
-    """Each of the files can be run."""
     for file in (ROOT / "deployments").glob("*.yaml"):
         assert f"| `{file.name}` |" in SETTINGS
 
 
 @pytest.mark.parametrize("command", SUBCOMMANDS)
 def test_every_subcommand_is_on_a_page(command: str) -> None:
-    """Operators look commands up by name."""
     assert any(f"justitia {command}" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
@@ -82,7 +79,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_folder_map_names_the_folders_there_are() -> None:
-    """Newcomers find code by its folder."""
     rows = README.split("## What is where\n\n```\n")[1].split("```")[0].splitlines()
     listed = [
         name
@@ -111,7 +107,6 @@ def test_example_is_python(example: str) -> None:
 
 
 def test_table_names_the_paths_that_are_served() -> None:
-    """The listed HTTP paths are a promise to callers."""
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
     # Paths follow from the model's configuration; its parts are only used by requests.
     model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))

@@ -16,7 +16,6 @@ def _server(**sessions: tuple[int, int]) -> FluidServer:
 
 
 def test_equal_weights_share_equally_until_the_smaller_departs() -> None:
-    """This is the definition of GPS, with which everything else is compared."""
     server = _server(a=(2, 1), b=(6, 1))
     server.pour(F(4))  # 2 each: a is done
 

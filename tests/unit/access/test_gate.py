@@ -147,7 +147,6 @@ async def test_failures_are_delayed_and_valid_keys_are_not() -> None:
 
 
 async def test_number_of_delayed_failures_is_bounded() -> None:
-    """Each delayed failure takes memory."""
     release = asyncio.Event()
 
     async def until_released(seconds: float) -> None:

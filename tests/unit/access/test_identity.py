@@ -30,7 +30,6 @@ def test_tenant_is_below_every_prefix_of_its_path(tenant: str, other: str, withi
 
 @pytest.mark.parametrize("tenant", ["a", "A-1._:", "acme/search/alice", "a" * 128, "...", ".a/b."])
 def test_path_of_plain_parts_is_a_tenant(tenant: str) -> None:
-    """Dots are ordinary characters of a name."""
     check_tenant(tenant)
 
 
@@ -97,7 +96,6 @@ def test_namespace_is_the_credential_s_own_tenant(
 def test_call_for_another_tenant_is_refused(
     who: Identity, named: str | None, error: type[Exception], said: str
 ) -> None:
-    """The error names both tenants."""
     with pytest.raises(error, match=said):
         who.choose_tenant(named)
 

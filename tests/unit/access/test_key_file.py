@@ -57,7 +57,6 @@ def test_file_is_read_again_when_it_changes(path: Path) -> None:
 
 
 def test_file_of_same_time_and_size_is_read_again_by_its_inode(path: Path) -> None:
-    """Another file has taken the file's place."""
     file = KeyFile(path)
     other = path.with_name("other")
     put(other, TWO, at=1)
@@ -98,7 +97,6 @@ def test_error_keeps_the_last_keys_and_is_logged_once_per_change(path: Path) -> 
 
 
 def test_missing_file_keeps_the_last_keys_and_is_logged_each_time(path: Path) -> None:
-    """A file that returns unchanged is valid again."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     away = path.with_name("away")
@@ -113,7 +111,6 @@ def test_missing_file_keeps_the_last_keys_and_is_logged_each_time(path: Path) ->
 
 
 def test_mistake_is_remembered_while_the_file_is_away(path: Path) -> None:
-    """The file that returns still has the error."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     path.write_text("keys: {}")
@@ -162,7 +159,6 @@ def test_first_read_needs_a_good_file(
 
 @pytest.mark.parametrize("content", [ONE.secret, f"keys: [{ONE.secret}]", f"keys: *{ONE.secret}"])
 def test_trouble_shows_no_key(path: Path, content: str) -> None:
-    """The error is logged, so it must not contain a key."""
     told: list[str] = []
     file = KeyFile(path, told.append)
     path.write_text(content)
@@ -176,7 +172,6 @@ def test_trouble_shows_no_key(path: Path, content: str) -> None:
 
 
 def test_added_key_is_last_and_has_an_unused_id(path: Path) -> None:
-    """Two keys of one id would make the file unreadable."""
     seen: list[Collection[str]] = []
 
     def make(taken: Collection[str]) -> NewKey:
@@ -201,7 +196,6 @@ def test_new_file_is_private_and_an_old_one_keeps_its_mode(path: Path) -> None:
 
 
 def test_symlink_to_a_file_stays(path: Path) -> None:
-    """The file behind the symlink is changed."""
     link = path.with_name("link")
     link.symlink_to(path.name)
     add_key(link, lambda _: TWO)
@@ -211,7 +205,6 @@ def test_symlink_to_a_file_stays(path: Path) -> None:
 
 
 def test_removed_key_is_gone(path: Path) -> None:
-    """An unknown id changes nothing."""
     inode = path.stat().st_ino
 
     assert remove_key(path, IDS[1]) is None

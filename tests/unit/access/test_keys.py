@@ -67,7 +67,6 @@ def mistake(text: str) -> str:
 
 
 def test_new_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
-    """A leaked file of records must not give access."""
     new = create_key(tenant="acme", now=NOW + 0.7, random_bytes=zeros)
 
     assert ZEROS == new.secret
@@ -118,7 +117,6 @@ def test_key_that_is_not_allowed_is_not_made(options: dict[str, Any], said: str)
 
 
 def test_key_gives_its_identity() -> None:
-    """The ingress uses only the identity."""
     new = create_key(
         tenant="acme/search",
         user="ci",
@@ -162,7 +160,6 @@ def test_public_id_is_that_of_the_record() -> None:
 
 
 def test_table_refuses_a_key_twice() -> None:
-    """Two records for one key would be ambiguous."""
     record = create_key(tenant="acme", now=NOW, random_bytes=zeros).record
 
     with pytest.raises(ConfigError, match=r"keys\[1\].*its sha256 is that of keys\[0\]"):
@@ -173,7 +170,6 @@ def test_table_refuses_a_key_twice() -> None:
 
 
 def test_entry_is_read() -> None:
-    """The entry has the documented form."""
     text = f"""
 keys:
   - id: {ID}
@@ -193,7 +189,6 @@ keys:
 
 
 def test_file_without_keys_is_an_empty_table() -> None:
-    """The last key was revoked."""
     assert () == read_records("keys: []")
     assert () == read_records(write_records([]))
 
@@ -301,7 +296,6 @@ def test_file_of_another_form_is_a_mistake(
 
 
 def test_same_id_twice_is_a_mistake() -> None:
-    """Two keys of one id cannot be told apart in a log."""
     other = ENTRY | {"sha256": ID + "0" * 56}
 
     same_id, same = (json.dumps({"keys": [ENTRY, second]}) for second in (other, ENTRY))
@@ -334,7 +328,6 @@ def test_file_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
 @repeatable
 @given(tables)
 def test_json_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
-    """The record passes through JSON text, as in Redis."""
     stored = json.loads(json.dumps({record.key_id: record_to_json(record) for record in table}))
 
     assert (table, []) == records_from_json(stored)
@@ -362,7 +355,6 @@ FRAGMENTS = [*"[]{}:,-?&*!|>'\"%@`# \n\t\\~", "keys", "jk-", "0x1", "---", "..."
     )
 )
 def test_any_text_is_parsed_or_refused(text: str, loader: type) -> None:
-    """An unreadable file must not end the service."""
     with patch.object(keys, "_LOADER", loader):
         try:
             read = read_records(text)
@@ -384,7 +376,6 @@ def test_time_is_written_in_utc(at: float, text: str) -> None:
     "text", ["2027-01-15", "2027-01-15 00:00:00Z", "2027-01-15T02:00:00+02:00"]
 )
 def test_time_has_several_forms(text: str) -> None:
-    """A date begins at midnight UTC."""
     assert NOW - 8 * 3600 == read_time(text)
 
 
@@ -439,14 +430,12 @@ def test_plain_key_in_a_file_is_a_mistake_that_does_not_show_it(field: str, secr
 def test_no_error_shows_a_key_or_digest(
     text: str, secret: str, loader: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyYAML's error messages quote the line."""
     monkeypatch.setattr(keys, "_LOADER", loader)
 
     assert secret not in mistake(text.format(key=secret))
 
 
 def test_no_repr_shows_a_key_or_digest() -> None:
-    """A repr may be logged."""
     new = create_key(tenant="acme", now=NOW, random_bytes=zeros)
     table = KeyTable([new.record])
     identity = find_identity([table], ZEROS, NOW)
@@ -458,5 +447,4 @@ def test_no_repr_shows_a_key_or_digest() -> None:
 
 @pytest.mark.parametrize("name", ["jk-team", "acme/jk-search", "jk-", ID])
 def test_tenant_name_that_begins_like_a_key_is_accepted(name: str) -> None:
-    """A tenant's name may begin like a key."""
     assert not looks_like_key(name)

@@ -281,7 +281,6 @@ async def test_malformed_token_is_refused_without_a_fetch(
 
 
 async def test_unknown_issuer_and_algorithm_are_refused_without_a_fetch(world: World) -> None:
-    """A token can never name the address of a fetch."""
     for claims in ({"iss": "https://evil.com"}, {"header": {"alg": "HS256"}}):
         with pytest.raises(Unauthenticated):
             await world.identify(**claims)
@@ -542,7 +541,6 @@ async def test_remembered_token_is_verified_again_in_time(world: World) -> None:
 
 
 async def test_refused_token_is_not_remembered(world: World) -> None:
-    """A token that is not valid yet becomes valid later."""
     token = world.token(nbf=NOW + 40)
     with pytest.raises(Unauthenticated, match="does not hold yet"):
         await world.verifier.identify(token)
@@ -554,7 +552,6 @@ async def test_refused_token_is_not_remembered(world: World) -> None:
 async def test_cache_forgets_the_token_not_seen_for_longest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache's memory is bounded."""
     monkeypatch.setattr(tokens, "MOST_REMEMBERED", 2)
     signed = [world.token(sub=name) for name in "abc"]
     first, second = [await world.verifier.identify(token) for token in signed[:2]]
@@ -973,14 +970,12 @@ def token() -> str:
 @settings(max_examples=50, deadline=None)
 @given(text=st.text() | st.lists(st.text(), min_size=3, max_size=3).map(".".join))
 def test_any_text_is_refused(identified: Any, text: str) -> None:
-    """Any text in the header gives 401."""
     assert isinstance(identified(text), Unauthenticated)
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_mangled_token_is_refused(identified: Any, token: str, data: st.DataObject) -> None:
-    """One character is changed, removed or inserted."""
     at = data.draw(st.integers(0, len(token) - 1))
     put = data.draw(st.sampled_from(["", "A", "b", ".", "=", "é", token[at] * 2]))
     mangled = token[:at] + put + token[at + 1 :]

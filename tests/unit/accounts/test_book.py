@@ -196,7 +196,6 @@ def test_needs_of_a_claim_survive_an_accounts_restart() -> None:
 
 
 def test_claim_above_the_whole_quota_is_refused_with_its_need() -> None:
-    """No refill would ever be large enough."""
     book = _book(Quota(TOKENS, 100, Period.MINUTE))
     (verdict,) = book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 200, 150),)), 0).verdicts
 

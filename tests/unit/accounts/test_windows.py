@@ -28,7 +28,6 @@ def test_rolling_window_counts_for_a_period_and_a_part_at_most() -> None:
 
 
 def test_wait_is_until_enough_has_come_back() -> None:
-    """An earlier retry would be refused again."""
     window = _window(Period.MINUTE)
     window.add(3, 0)
     window.add(4, 30)

@@ -277,7 +277,6 @@ def test_models_are_listed_with_their_policies(
 def test_moved_option_is_valid_and_its_new_name_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Old names of options are accepted for one release."""
     moved = {"policy": "justitia", "policy_options": {"order": "sgps", "guard_iterations": 300}}
     status, said = errors_of(of_two(models={"n": moved}), tmp_path, capsys)
 
@@ -341,7 +340,6 @@ def test_two_settings_for_the_replica_count_are_refused(
     application: dict[str, Any],
     said: str,
 ) -> None:
-    """Serve would silently use one of the two numbers."""
     values = deepcopy(FILE)
     values["applications"][0] |= application
     values["applications"][0]["args"]["autoscaling"] = autoscaling

@@ -65,7 +65,6 @@ def test_wrong_last_line_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFix
 def test_interrupted_import_reports_where_to_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Samples that were learned must not be sent again."""
     sent: list[Sent] = []
     broken: Answer = (500, {"error": {"message": "broken"}})
     file = history(tmp_path / "h.jsonl", 450)
@@ -101,7 +100,6 @@ def test_directory_has_the_form_of_recorded_data(tmp_path: Path) -> None:
 
 
 def test_one_of_several_models_learns(tmp_path: Path) -> None:
-    """The histories of two models are not mixed."""
     sent: list[Sent] = []
     file = history(tmp_path / "h.jsonl", 1)
     with noting_service((200, {}), sent) as url:
@@ -127,7 +125,6 @@ def file_of(tmp_path: Path, *lines: dict[str, Any]) -> Path:
 
 
 def test_cost_follows_from_the_inferences(tmp_path: Path) -> None:
-    """Users have token counts, not KV token-time."""
     (application,) = read_history(file_of(tmp_path, LINE))
     observation = application.observation()
 

@@ -61,7 +61,6 @@ def test_every_variable_has_its_reason_before_it(capsys: pytest.CaptureFixture[s
 
 
 def test_yaml_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
-    """Kubernetes accepts only strings."""
     variables = yaml.safe_load(printed(capsys, "--format", "yaml", "--descriptors", "20000"))
 
     assert {"name": _MAXCONN, "value": "7897"} in variables
@@ -107,7 +106,6 @@ def test_file_that_asks_for_tls_gets_no_haproxy(
 def test_other_http_options_leave_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A port setting does not require TLS."""
     file = file_with(tmp_path)
     file.write_text(f"{file.read_text()}\nhttp_options: {{port: 8001}}\n")
 

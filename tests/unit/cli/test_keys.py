@@ -152,7 +152,6 @@ def test_key_is_stored_nowhere(place: list[str], capsys: pytest.CaptureFixture[s
 
 
 def test_audit_file_is_appended_to(capsys: pytest.CaptureFixture[str]) -> None:
-    """A log collector finds every change in order."""
     options = ["--file", "keys.yaml", "--audit", "audit.log"]
     assert 0 == main(["keys", "create", "--tenant", "acme", *options])
     printed = capsys.readouterr()
@@ -225,7 +224,6 @@ def test_damaged_entry_in_redis_is_named_and_can_be_revoked(
 def test_taken_id_in_redis_generates_another_key(
     redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An existing record is never overwritten."""
     place = write_config(IN_REDIS)
     numbers = iter([0, 1, 0, 1, 2])  # each command first reads the clock to check its options
     monkeypatch.setattr(
@@ -254,7 +252,6 @@ def test_one_of_several_applications_is_chosen(
 
 
 def test_redis_that_is_away_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1: the user's input is not the cause."""
     place = write_config(IN_REDIS)
     Path("serve.yaml").write_text(
         Path("serve.yaml").read_text().replace("redis://memory", "unix:///nowhere/r.sock")
@@ -311,7 +308,6 @@ def test_expiry_has_several_forms(text: str, at: float) -> None:
     "text", ["", "soon", "90", "-1d", "0d", "1w", "999999999d", "999999d" * 9, "2027-01-15", "2027"]
 )
 def test_expiry_in_the_past_is_refused(text: str) -> None:
-    """A key that is already expired is a mistake."""
     with pytest.raises(ConfigError, match=r"^--expires is "):
         read_expiry(text, NOW)
 

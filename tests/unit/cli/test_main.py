@@ -11,7 +11,6 @@ from tests.unit.cli.noting_service import noting_service
 
 
 def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every bug report needs the version."""
     with pytest.raises(SystemExit) as end:
         main(["--version"])
 

@@ -49,7 +49,6 @@ def run(*arguments: object) -> int:
 def test_result_files_equal_those_of_a_simulation(
     asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same report opens simulated and real runs."""
     out = tmp_path / "out"
     status = run("--url", "http://x", "--workload", workload, "--out", out, "--speed", "2")
     stored = read_results(out)

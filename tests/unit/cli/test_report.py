@@ -22,7 +22,6 @@ def _run(tmp_path: Path, *arguments: str) -> int:
 
 @pytest.mark.slow
 def test_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 0, and the command prints the page's path."""
     assert 0 == _run(tmp_path, "--only", "small")
     assert "report.html: 1 of 1 experiments" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").is_file()

@@ -43,7 +43,6 @@ def test_model_without_live_applications_is_reported() -> None:
 
 
 def test_command_asks_the_status_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Scripts read the same figures as JSON."""
     answer = {"model": "m", "ready": True, "shares": SHARES}
     with noting_service((200, answer)) as url:
         status = main(["share", "--url", url, "--json"])

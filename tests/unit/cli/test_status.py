@@ -255,7 +255,6 @@ def test_request_carries_the_model_and_the_number_of_applications() -> None:
 def test_error_of_the_service_is_one_sentence_and_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The service did not execute the command."""
     with noting_service(STARTING) as url:
         assert 1 == main(["status", "--url", url])
 

@@ -12,7 +12,6 @@ from justitia_ray.client.transport import HttpTransport, Response
 def test_rows_are_requested_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Day, tenant, model and numbers stand on one line."""
     asked: list[str] = []
 
     async def answer(

@@ -130,5 +130,4 @@ def test_option_that_is_wrong_is_one_sentence(
     ("value", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (37.4, "37 s"), (720, "12 min")]
 )
 def test_times_are_for_people(value: float, text: str) -> None:
-    """43,200 seconds are hard to read."""
     assert text == seconds(value)

@@ -66,7 +66,6 @@ def test_trace_import_reports_the_skipped_lines(
 
 
 def test_every_suite_is_named_by_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """A `%` in a suite's help would also break argparse."""
     with pytest.raises(SystemExit):
         run("--help")
 
@@ -80,7 +79,6 @@ def test_every_suite_is_named_by_the_help(capsys: pytest.CaptureFixture[str]) ->
 def test_data_directory_may_be_named_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment variable equals `--data`."""
     arguments = ["--suite", "nine-class", "--count", "20", "--out"]
     run(*arguments, str(tmp_path / "a"), "--data", str(REAL))
 

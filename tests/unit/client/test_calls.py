@@ -44,7 +44,6 @@ def test_choices_are_ordered_by_index() -> None:
 
 
 def test_a_tool_call_has_empty_text() -> None:
-    """A tool call has `content: null`."""
     choice = {"index": 0, "message": {"content": None, "tool_calls": []}}
 
     assert completion({"choices": [choice], "usage": USAGE}).text == ""
@@ -109,7 +108,6 @@ def test_foreign_error_page_is_quoted_in_part() -> None:
     ],
 )
 def test_answer_without_an_object_is_a_response_error(status: int, body: bytes, said: str) -> None:
-    """Another program has answered."""
     with pytest.raises(ResponseError, match=said):
         json_object(Response(status, {}, body))
 

@@ -182,7 +182,6 @@ async def test_leaving_a_stream_early_tells_the_service(
 
 
 async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> None:
-    """The choices' texts would be interleaved."""
     async with client.application("SC", input="q") as app:
         with pytest.raises(RequestError, match="n must be 1, got 3"):
             await anext(app.chat_stream("q", n=3))

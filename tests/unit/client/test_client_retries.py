@@ -87,7 +87,6 @@ async def test_spent_budget_is_not_retried(
 async def test_nothing_is_tried_again_once_a_stream_has_begun(
     client: JustitiaClient, service: FakeService, waits_s: list[float]
 ) -> None:
-    """The caller already has a part of the answer."""
     broken = as_sse([{"choices": [{"index": 0, "delta": {"content": "Hel"}}]}])
     service.answers[CHAT] = [(200, {}, [*broken[:-1], b'data: {"error": {"code": 503}}\n\n'])]
 

@@ -35,7 +35,6 @@ def test_application_starts_at_its_time_whatever_the_others_do() -> None:
 
 
 def test_progress_is_reported_at_every_start_and_end() -> None:
-    """A user at a terminal sees the progress."""
     progress: list[LoadProgress] = []
     play(progress)
 

@@ -34,7 +34,6 @@ def client(service: FakeService) -> Generator[SyncClient]:
 
 
 def test_an_application_works_without_asyncio(client: SyncClient, service: FakeService) -> None:
-    """The calls are in the order of a typical script."""
     with client.application("SC", input="q") as app:
         opened = (app.application_id, app.predicted_kv_token_time, app.virtual_finish_time)
         answers = [app.chat("q").text, app.complete("q").text]
@@ -50,7 +49,6 @@ def test_an_application_works_without_asyncio(client: SyncClient, service: FakeS
 
 
 def test_each_call_of_the_asynchronous_client_has_its_synchronous_form() -> None:
-    """Both forms have the same arguments, which this test enforces for new ones."""
     other = {"aclose": "close"}
     for asynchronous, synchronous in ((JustitiaClient, SyncClient), (Application, SyncApplication)):
         for name, method in vars(asynchronous).items():
@@ -88,7 +86,6 @@ def test_leaving_a_stream_early_tells_the_service(client: SyncClient, service: F
 
 
 def test_closing_ends_the_thread_and_open_streams(service: FakeService) -> None:
-    """A script must be able to exit with open streams."""
     client = SyncClient.from_handle(service.handle())
     app = client.application("SC", input="q").__enter__()
     stream = app.chat_stream("q")
@@ -104,6 +101,5 @@ def test_closing_ends_the_thread_and_open_streams(service: FakeService) -> None:
 
 
 def test_connect_takes_a_url() -> None:
-    """Nothing is sent before the first call."""
     with SyncClient.connect("http://service", tenant="t1") as client:
         assert not client.application("SC", input="q")._inner.was_opened

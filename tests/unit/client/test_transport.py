@@ -36,7 +36,6 @@ async def request_to(base_url: str) -> httpx.Request:
     ],
 )
 async def test_base_urls_are_taken_with_and_without_v1(base_url: str, expected: str) -> None:
-    """The base URL of an OpenAI client must work."""
     assert expected == str((await request_to(base_url)).url)
 
 
@@ -47,15 +46,12 @@ def test_invalid_base_url_is_refused() -> None:
 
 
 async def test_an_answer_may_take_any_time_but_a_connection_may_not() -> None:
-    """An inference may wait minutes in the queue."""
     timeouts = (await request_to("http://service")).extensions["timeout"]
 
     assert {"connect": 10.0, "read": None, "write": None, "pool": None} == timeouts
 
 
 async def test_a_body_that_breaks_off_is_a_connection_error() -> None:
-    """Both transports raise builtin errors, so that callers need not import httpx."""
-
     class Broken(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield b"half"
@@ -162,7 +158,6 @@ async def test_header_names_are_lower_case(transport: HandleTransport) -> None:
 async def test_a_failed_call_is_a_connection_error_with_its_cause(
     transport: HandleTransport, service: FakeService, handle: FakeHandle, stream: bool
 ) -> None:
-    """Both transports raise the same errors, and Ray's error is the cause."""
     failure = LookupError("actor died")
     service.answers[CHAT] = [failure]
 
@@ -188,7 +183,6 @@ async def test_cancellation_by_serve_is_a_connection_error(
 
 
 async def test_a_stream_without_a_head_has_broken_off() -> None:
-    """The ingress has ended without an answer."""
     handle = MagicMock()
     handle.options().stream.remote().__anext__.side_effect = StopAsyncIteration
 

@@ -298,7 +298,6 @@ CASES = {
 
 
 def test_healthy_service_has_no_finding() -> None:
-    """False alarms teach operators to ignore the doctor."""
     assert [] == find(seen_after(), seen_after())
 
 
@@ -457,7 +456,6 @@ def test_finding_of_only_one_look_is_dropped() -> None:
 
 
 def test_worst_finding_comes_first() -> None:
-    """An operator reads from the top."""
     harms = (
         CASES["application_nobody_speaks_for"].harm,
         CASES["save_that_is_late"].harm,
@@ -507,8 +505,6 @@ def test_two_schedulers_are_not_compared() -> None:
 
 
 def test_model_scaled_to_zero_is_healthy() -> None:
-    """A model that is scaled to zero is healthy."""
-
     def rules_of(harm: Harm) -> list[str]:
         return [f.rule for f in find(seen_after(harm), seen_after(harm))]
 
@@ -519,7 +515,6 @@ def test_model_scaled_to_zero_is_healthy() -> None:
 
 
 def test_external_autoscaler_need_not_ask() -> None:
-    """An external autoscaler reads a metric."""
     reads = says("scheduler", "scaling", is_serves=False, asked_s_ago=None, downscale_delay_s=None)
 
     assert [] == find(seen_after(reads), seen_after(reads))

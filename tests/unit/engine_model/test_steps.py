@@ -96,7 +96,6 @@ def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
 
 
 def test_preempted_sequence_reuses_its_computed_blocks() -> None:
-    """Its blocks were freed last, so most of them are still cached."""
     engine = Engine(100)
     last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 3, priority=1)
     while not first.finished:

@@ -64,7 +64,6 @@ def test_pod_is_ready_with_an_engine_and_a_proxy(
 
 @pytest.mark.parametrize("gone", ["proxy", "exporter"])
 def test_pod_without_one_of_both_is_not_ready(gone: str) -> None:
-    """In a pod's first seconds neither port is open."""
     with answering(200, "/-/healthz", b"success") as closed:
         pass
     with (

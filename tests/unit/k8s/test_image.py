@@ -30,7 +30,6 @@ def test_dockerfile_has_no_findings() -> None:
 
 
 def test_finding_is_reported() -> None:
-    """Each file contains one mistake."""
     assert "unexpected" in hadolint(TEXT.replace("COPY --from=install-cpu", "COPPY"))[0]
     assert "DL3006" in hadolint("FROM python\nUSER 1000\n")[0]
 

@@ -81,7 +81,6 @@ def test_own_overlay_holds_to_every_rule(rule: rules.Rule, own: list[Manifest]) 
 
 @needs_schemas
 def test_own_overlay_fits_the_schemas(own: list[Manifest]) -> None:
-    """A misplaced field would be dropped silently."""
     assert [] == errors(own)
 
 

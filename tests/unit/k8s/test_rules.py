@@ -150,7 +150,6 @@ def test_every_secret_is_in_the_readme(name: str) -> None:
 
 
 def test_secret_that_is_not_in_the_readme_is_found() -> None:
-    """The reference is renamed in one of the two places."""
     text = README.replace("create secret generic justitia-redis", "create secret generic redis")
 
     assert ["justitia-redis, password"] == sorted(
@@ -165,7 +164,6 @@ def test_every_resource_number_has_its_reason(file: Any) -> None:
 
 
 def test_number_without_a_reason_is_found(tmp_path: Any) -> None:
-    """Both notations of numbers are checked."""
     file = tmp_path / "a.yaml"
     file.write_text("limits:\n  cpu: '1'\n  memory: 1Gi  # measured\n  nvidia.com/gpu: 1\n")
 

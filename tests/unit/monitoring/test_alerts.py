@@ -69,7 +69,6 @@ def test_failing_case_is_found(tmp_path: Path, threshold: str, other: str) -> No
 
 @every_alert
 def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]) -> None:
-    """The silent case protects against false alarms."""
     cases = [case for case in CASES if case["name"].startswith(f"{rule['alert']} ")]
     fires = {case["name"].split()[1]: bool(expected_samples(case)) for case in cases}
 
@@ -82,7 +81,6 @@ def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]
 
 @every_alert
 def test_alert_selects_only_what_is_exported(rule: dict[str, Any]) -> None:
-    """An alert on a missing metric is silent forever."""
     named = selected(rule["expr"])
     grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by\s*\(([^)]*)\)", rule["expr"]))))
 

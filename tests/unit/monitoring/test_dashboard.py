@@ -55,7 +55,6 @@ def test_committed_file_is_the_generated_one() -> None:
 
 
 def test_every_metric_is_in_some_panel() -> None:
-    """A metric that no panel shows only costs memory."""
     shown = {
         METRICS[str(selector.name)].name
         for asked in queries()
@@ -127,7 +126,6 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
 
 
 def test_variables_are_those_of_rays_own_dashboards() -> None:
-    """A link between the dashboards keeps the selection."""
     names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
 
     assert ["datasource", "Cluster", "SessionName", "application", "model", "window"] == names
@@ -135,7 +133,6 @@ def test_variables_are_those_of_rays_own_dashboards() -> None:
 
 @pytest.mark.parametrize("label", list(VARIABLES))
 def test_values_of_a_variable_come_from_a_metric_that_has_the_label(label: str) -> None:
-    """A variable without values hides everything."""
     variables = {v["name"]: v for v in DASHBOARD["templating"]["list"]}
     query = variables[VARIABLES[label]]["query"]["query"]
     found = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
@@ -163,7 +160,6 @@ def test_single_figures_use_instant_queries_and_are_red_without_data(panel: dict
 
 
 def test_curves_use_range_queries() -> None:
-    """An instant query would draw one point."""
     curves = [panel for panel in panels() if panel["type"] == "timeseries"]
 
     assert curves

@@ -38,7 +38,6 @@ def test_datasource_has_the_scrape_interval_of_prometheus() -> None:
 
 
 def test_every_file_is_named_on_the_page() -> None:
-    """Users start only with files that the page names."""
     files = [
         path.relative_to(MONITORING)
         for path in MONITORING.rglob("*")

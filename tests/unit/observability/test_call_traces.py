@@ -109,7 +109,6 @@ async def test_call_is_a_tree_of_its_wait_and_its_lease() -> None:
 
 
 async def test_replica_receives_the_lease_span() -> None:
-    """The engine's spans are children of their lease."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -179,7 +178,6 @@ async def test_engine_error_is_recorded_by_its_status(
 
 
 async def test_disconnect_is_not_recorded_as_an_error_class() -> None:
-    """A disconnect is distinguishable from a failure."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)
@@ -210,7 +208,6 @@ async def test_unsampled_call_makes_no_spans_and_sends_its_flag() -> None:
 async def test_caller_that_traces_is_linked_or_joined(
     parent: Literal["application", "caller"],
 ) -> None:
-    """Either trace leads to the other one."""
     exported = Exported(parent=parent)
     trace = exported.begin(CALLER.traceparent)
     trace.note_submitted(KEY)
@@ -301,7 +298,6 @@ def test_application_span_is_the_parent_of_its_calls() -> None:
 
 
 def test_application_that_is_not_traced_has_no_span() -> None:
-    """Its calls have no spans either."""
     exported = Exported(ratio=0.0)
     exported.tracer.end_application(ended())
 
@@ -309,7 +305,6 @@ def test_application_that_is_not_traced_has_no_span() -> None:
 
 
 def test_engines_span_has_its_tokens() -> None:
-    """The request header makes it a child of the lease."""
     spans: list[Span] = []
     tracer = EngineTracer(spans.append, "small", "r-1")
     span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
@@ -333,12 +328,10 @@ def test_engines_span_has_its_tokens() -> None:
     "headers", [{}, {"traceparent": TraceContext(5, 7, is_sampled=False).traceparent}]
 )
 def test_engine_makes_no_span_without_a_trace_header(headers: dict[str, str]) -> None:
-    """Most calls are not traced."""
     assert EngineTracer(lambda span: None, "small", "r-1").begin(CHAT, "l-1", headers) is None
 
 
 async def test_attributes_are_those_of_the_table() -> None:
-    """The documented attributes equal the exported ones."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)

@@ -146,7 +146,6 @@ def test_line_is_written_soon_though_none_follows() -> None:
 
 
 def test_text_has_the_fields_behind_the_name() -> None:
-    """Serve's text lines drop the fields of a record."""
     lines = Lines(logging.Formatter("%(levelname)s %(message)s"))
     log_event(lines.logger, logging.WARNING, "store.unreachable", reason="away", tries=2)
 
@@ -154,14 +153,12 @@ def test_text_has_the_fields_behind_the_name() -> None:
 
 
 def test_line_is_written_whatever_a_field_is(lines: Lines) -> None:
-    """A field of any type must not fail the log line."""
     log_event(lines.logger, logging.INFO, "e", error=ValueError("bad"))
 
     assert "bad" == json.loads(lines.written())["error"]
 
 
 def test_error_keeps_its_traceback(lines: Lines) -> None:
-    """The traceback locates an internal error."""
     try:
         raise ValueError("bad")
     except ValueError:

@@ -57,7 +57,6 @@ def test_histogram_is_exported_whole_each_time() -> None:
 
 
 def test_external_total_is_exported_by_its_increase() -> None:
-    """The engine counts its preemptions itself."""
     source, taken = measures("replica"), RecordingBackend()
     for total in (3, 3, 10):
         source.counter(m.PREEMPTIONS_TOTAL).set_total(total)
@@ -69,7 +68,6 @@ def test_external_total_is_exported_by_its_increase() -> None:
 
 
 def test_gauge_is_exported_each_time_once_set() -> None:
-    """Ray drops a gauge that is not sent again."""
     source, taken = measures("replica"), RecordingBackend()
     gauge = source.gauge(m.HELD_LEASES)
     source.export(taken)

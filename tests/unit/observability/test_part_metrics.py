@@ -88,7 +88,6 @@ def test_replica_exports_its_memory_and_engine_counters() -> None:
 
 
 def test_predictor_exports_samples_and_serving_versions() -> None:
-    """The version of `other` would belong to no class."""
     source = measures("predictor", max_classes=1)
     metrics = PredictorMetrics(source)
     metrics.record_learning(5)

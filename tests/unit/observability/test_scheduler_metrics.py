@@ -192,7 +192,6 @@ def test_unopened_application_counts_as_one_refusal() -> None:
 
 
 def test_inferences_without_an_open_application_count_as_refusals(watch: Watch) -> None:
-    """Caller errors are counted by kind."""
     driver = watch.driver
     driver.open("a")
     driver.submit("x")

@@ -16,7 +16,6 @@ HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_header_is_that_of_w3c() -> None:
-    """The example is from the specification."""
     context = TraceContext(TRACE, SPAN, is_sampled=True)
 
     assert context == read_traceparent(HEADER)
@@ -57,7 +56,6 @@ def test_flag_has_the_callers_sampling_decision(header: str, expected: bool) -> 
     ],
 )
 def test_malformed_header_is_ignored(header: str | None) -> None:
-    """A malformed trace header must not fail the call."""
     assert read_traceparent(header) is None
     assert read_sampled(header) is None
 

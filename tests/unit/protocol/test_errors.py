@@ -66,7 +66,6 @@ def test_status_and_code_of_each_error(error: JustitiaError, status: int, code: 
 
 
 def test_every_public_error_has_a_status() -> None:
-    """A new error class must not become a 500 unnoticed."""
     for_callers = (RequestError, AdmissionError)
     kinds = {
         kind
@@ -96,7 +95,6 @@ def test_overload_error_carries_a_retry_time(wait_s: float, whole: str, exact: s
 
 
 def test_client_error_is_not_retryable() -> None:
-    """A repeated request would fail in the same way."""
     assert {} == error_headers(RequestError("x"), _middle)
 
 
@@ -147,7 +145,6 @@ def test_refusal_names_its_application_and_a_remedy(reason: Refusal) -> None:
 
 
 def test_call_above_the_whole_quota_is_not_retryable() -> None:
-    """`Retry-After` would make clients retry forever."""
     limit = LimitStanding("t", "tokens", 100.0, 90.0, 30.0, 60.0, wanted=200.0)
     error = refusal_error(Refusal.QUOTA_EXHAUSTED, "app-1", limit)
     headers = error_headers(error, _middle)

@@ -69,7 +69,6 @@ def test_default_output_length_follows_openai(body: InferenceBody, expected: int
 def test_length_is_forced_only_if_nothing_can_end_it_early(
     body: InferenceBody, expected: bool
 ) -> None:
-    """A length that counts as certain is not predicted."""
     assert expected == body.forced_length
 
 
@@ -200,7 +199,6 @@ def test_request_beyond_the_context_is_refused_with_the_lengths(
 
 
 def test_unknown_context_bounds_nothing_but_the_default() -> None:
-    """Without a configured context the engine decides."""
     body = b'{"prompt": "a", "max_tokens": 999999}'
 
     assert 999_999 == output_bound(parse_body(COMPLETIONS, body, ("m",), None), 10**6, None)
@@ -250,7 +248,6 @@ def test_ambiguous_body_is_refused(path: str, body: bytes, says: str) -> None:
     ids=["deep", "brackets in a text", "a pair of surrogates", "numbers"],
 )
 def test_unusual_but_unambiguous_body_is_accepted(body: bytes) -> None:
-    """Valid but unusual bodies must pass."""
     assert parse_body(COMPLETIONS, body, ("m",), _CONTEXT).fields["prompt"]
 
 

@@ -4,7 +4,6 @@ from justitia_ray.protocol.mailbox import Cursor, Mailbox
 
 
 def test_message_is_kept_until_its_reader_has_acknowledged_it() -> None:
-    """The message of an abandoned long-poll is not lost."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
     mailbox.put("b")
@@ -52,7 +51,6 @@ def test_message_that_was_acknowledged_is_not_withdrawn() -> None:
 
 
 def test_message_sent_twice_is_read_once() -> None:
-    """A grant that was read twice would be called twice."""
     cursor = Cursor()
 
     assert ["a", "b"] == cursor.fresh([(1, "a"), (2, "b")])
@@ -63,7 +61,6 @@ def test_message_sent_twice_is_read_once() -> None:
 
 
 def test_reset_cursor_reads_another_writer_from_the_start() -> None:
-    """A new scheduler numbers its messages from one."""
     cursor = Cursor()
     cursor.fresh([(5, "old")])
     cursor.reset()

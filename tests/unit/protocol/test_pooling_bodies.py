@@ -59,14 +59,12 @@ def test_score_is_of_pairs_under_each_of_their_names(path: str, names: tuple[str
 
 @pytest.mark.parametrize("path", RANKINGS)
 def test_ranking_is_of_one_query_with_each_document(path: str) -> None:
-    """Documents may be objects, as in Jina's API."""
     body = parsed(path, query="q", documents=["a", {"text": "b"}])
 
     assert [Pair("q", "a"), Pair("q", "b")] == body.prompts
 
 
 def test_texts_of_cohere_requests_are_prompts() -> None:
-    """Cohere's client uses another field name."""
     assert ["a", "b"] == parsed(COHERE_EMBED, texts=["a", "b"]).prompts
 
 

@@ -46,7 +46,6 @@ def test_anthropic_headers_have_absolute_reset_times() -> None:
 
 
 def test_limits_are_ordered_by_remaining_share() -> None:
-    """Both lists of the draft use the same names, and clients read the first entry."""
     again = LimitStanding("acme", "kv_token_time", 5e9, 4e9, 1.0, 86_400.0)
     said = limit_headers((_MINUTE, _KV, again), _NOW, is_anthropic=False)
 
@@ -93,7 +92,6 @@ def test_headers_of_many_limits_are_short_and_name_the_tightest(
 
 
 def test_tenant_without_limits_gets_no_headers() -> None:
-    """Without quotas the answers have no limit headers."""
     assert {} == limit_headers((), _NOW, is_anthropic=False)
 
 
@@ -138,5 +136,4 @@ def test_client_parses_the_headers(standings: list[LimitStanding]) -> None:
 
 @pytest.mark.parametrize("value", ["", "nonsense", '"a";q=', '"a";r=1', "1000;w=60"])
 def test_foreign_headers_are_not_parsed_as_limits(value: str) -> None:
-    """A proxy may add limit headers in an older format."""
     assert () == read_limits({"ratelimit": value, "ratelimit-policy": value})

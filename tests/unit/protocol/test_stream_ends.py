@@ -45,7 +45,6 @@ def test_stream_without_its_last_event_is_cut(path: str) -> None:
 def test_stream_with_an_error_event_has_failed_also_if_its_last_event_follows(
     path: str, event: bytes
 ) -> None:
-    """A failed chat of vLLM ends with [DONE], too."""
     for last in ((), STREAMS[path][-1:]):
         with pytest.raises(EngineFailed):
             end_of(path, *STREAMS[path][:-1], event, *last).check()

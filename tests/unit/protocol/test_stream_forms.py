@@ -210,7 +210,6 @@ def test_response_that_fails_before_its_first_event_is_created_before(signs: int
     [(400, "invalid_prompt"), (429, "rate_limit_exceeded"), (500, "server_error")],
 )
 def test_engines_refusal_has_a_code_that_clients_know(status: int, code: str) -> None:
-    """Codex retries every code except `invalid_prompt`."""
     error = {"message": "m", "type": "BadRequestError", "code": status}
     *_, (_, failed) = events_of(form_of(RESPONSES).refusal(status, error))
 
@@ -228,7 +227,6 @@ def test_field_of_the_name_of_the_number_keeps_its_value() -> None:
 
 
 def test_event_without_a_number_passes_and_does_not_count() -> None:
-    """An engine may end any stream with `[DONE]`."""
     form = form_of(RESPONSES)
     form.passed(b"".join(STREAMS[RESPONSES][:2]) + b"data: [DONE]\n\n")
     [(_, failed)] = events_of(form.failure(EngineError("cut")))

@@ -62,7 +62,6 @@ def test_obstacle_is_raised_once_a_part_was_delivered() -> None:
 
 
 async def test_continuation_starts_after_the_delivered_part_with_its_id() -> None:
-    """Clients identify a stream's events by id."""
     delivered = Delivered()
     delivered.add_part(Part(event("x") + event("y"), 2, ()))
     made_again = [event(text, "cmpl-b", 7) for text in "xyz"]
@@ -121,7 +120,6 @@ async def test_continued_response_keeps_the_ids_sent_to_the_caller() -> None:
 
 
 async def test_item_that_begins_after_the_cut_keeps_its_id() -> None:
-    """The caller has no other id for the item."""
     delivered = Delivered(names=True)
     delivered.add_part(Part(response("resp_a", "msg_a", 17, "x")[0], 1, ()))
 

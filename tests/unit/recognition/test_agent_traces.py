@@ -99,7 +99,6 @@ def test_follow_up_calls_of_real_agents_are_assigned_to_their_run(agents: Module
 def test_runs_with_equal_text_are_distinguished_by_tool_call_ids(
     agents: ModuleType,
 ) -> None:
-    """One agent runs the same task twice at a time."""
     clients = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
     alike = asyncio.run(agents.record_traces(7, 2, clients=clients, most_turns=2, alike=True))
     found = put_together(alike)

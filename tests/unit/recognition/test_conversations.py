@@ -397,7 +397,6 @@ def test_empty_answer_does_not_continue_a_conversation() -> None:
 
 
 def test_path_without_messages_has_no_conversation() -> None:
-    """A completion's prompt is a single text."""
     assert read_conversation(COMPLETIONS, {"prompt": "q"}, "t") is None
 
 

@@ -44,7 +44,6 @@ def test_session_stays_where_it_was_put_first() -> None:
 
 
 def test_root_that_names_a_parent_later_stays_a_root() -> None:
-    """Its earlier inferences are served under its own name."""
     directory = Directory()
 
     assert "s" == claim(directory, "s")
@@ -52,7 +51,6 @@ def test_root_that_names_a_parent_later_stays_a_root() -> None:
 
 
 def test_cycle_ends_at_the_session_that_was_named_first() -> None:
-    """Two sessions may name each other, or one itself."""
     directory = Directory()
 
     assert ["b", "b"] == [claim(directory, "a", "b"), claim(directory, "b", "a")]
@@ -110,7 +108,6 @@ def test_least_recently_used_name_is_evicted() -> None:
 
 
 def test_tenant_evicts_only_its_own_names() -> None:
-    """A tenant cannot evict the names of others."""
     directory = Directory(most=100)
     directory.name_conversation("few", [b"name"], "a")
     for number in range(1_000):
@@ -125,7 +122,6 @@ def test_tenant_evicts_only_its_own_names() -> None:
 
 
 def test_new_directory_accepts_entries_and_keeps_newer_ones() -> None:
-    """The directory's own entries are newer."""
     directory = Directory()
     claim(directory, "s")
     directory.restore_names("t", [(b"s", "old"), (b"t", "root")])

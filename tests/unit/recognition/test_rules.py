@@ -66,7 +66,6 @@ def test_call_is_recognised_by_its_headers_and_fields(
 
 
 def test_first_matching_rule_decides() -> None:
-    """The operator sets the order."""
     headers = {"x-justitia-application": "a", "x-run": "7", "session-id": "s"}
     fields = {"metadata": {"session_id": "m"}, "user": "u"}
     orders = [("header", "user"), ("user", "header"), ("harness", "metadata"), ("headers",)]
@@ -116,7 +115,6 @@ def test_metadata_of_another_form_becomes_a_digest(field: str, value: str) -> No
     ],
 )
 def test_other_metadata_is_ignored(fields: dict[str, Any]) -> None:
-    """A caller's own metadata is not interpreted."""
     assert recognize({"baggage": "x=1,,=,justitia.application="}, fields) is None
 
 
@@ -134,7 +132,6 @@ def test_other_metadata_is_ignored(fields: dict[str, Any]) -> None:
 def test_codex_names_its_root_or_a_parent(
     headers: dict[str, str], application_id: str, parent: str | None
 ) -> None:
-    """Only a root session has a separate application."""
     found = recognize(headers)
 
     assert found is not None

@@ -26,7 +26,6 @@ def test_empty_queue_asks_for_nothing(driver: CoreDriver) -> None:
 
 
 def test_work_is_the_sum_of_waiting_running_and_expected_inferences(driver: CoreDriver) -> None:
-    """Of four equal inferences one runs and one waits."""
     driver.open("a", 4 * ONE)
     driver.submit("x")
     driver.pull(kv=25)
@@ -41,7 +40,6 @@ def test_work_is_the_sum_of_waiting_running_and_expected_inferences(driver: Core
 
 
 def test_closed_application_has_no_expected_work(driver: CoreDriver) -> None:
-    """Its prediction was wrong, or its owner has given it up."""
     driver.open("a", 4 * ONE)
     driver.submit("x")
     driver.handle(ev.ApplicationClosed("a"))

@@ -48,7 +48,6 @@ def test_every_reason_has_a_sentence() -> None:
 
 
 def test_empty_queue_wants_the_minimum() -> None:
-    """Only an empty queue justifies zero replicas."""
     nothing = demand(applications=0, waiting=0)
 
     assert (0, SizeReason.NOTHING) == (size(nothing).wanted, size(nothing).reason)
@@ -79,7 +78,6 @@ def test_first_start_from_zero_is_one_replica() -> None:
 
 
 def test_later_start_from_zero_fits_the_work() -> None:
-    """The rate was measured before."""
     sizer = Sizer()
     sizer.size(demand(1), RULES, Fleet())
     decision = sizer.size(demand(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())
@@ -126,7 +124,6 @@ def test_work_served_within_the_loading_time_starts_none() -> None:
 
 
 def test_measured_loading_time_replaces_the_configured_one() -> None:
-    """The configured time is used until the first start."""
     soon_gone = demand(2, queued=RATE * 200)
 
     assert 2 == size(soon_gone, RULES, Fleet(load_s=100.0)).wanted
@@ -177,7 +174,6 @@ def test_replicas_that_inferences_cannot_fill_are_not_requested() -> None:
 
 
 def test_seats_limit_a_replica_like_kv() -> None:
-    """Short prompts occupy seats and hardly any KV."""
     short = demand(1, queued=RATE * 600, sequences=250, usable_kv_tokens=100)
 
     assert (3, SizeReason.USABLE) == (size(short).wanted, size(short).reason)
@@ -207,7 +203,6 @@ def test_past_load_keeps_only_replicas_that_the_rest_can_fill() -> None:
 
 
 def test_simultaneous_readings_measure_no_rate() -> None:
-    """Without elapsed time the rate would be infinite."""
     sizer = Sizer()
     sizer.size(demand(1), RULES, Fleet())
     decision = sizer.size(demand(1, at=5e-324, served=2.0, held_tokens=2), RULES, Fleet())
@@ -238,7 +233,6 @@ def test_idle_replicas_do_not_lower_the_measured_rate() -> None:
 
 
 def test_restarted_count_is_not_an_inflow() -> None:
-    """A new scheduler's total starts at 0."""
     sizer = Sizer()
     sizer.size(demand(1, served=1e9), RULES, Fleet())
     decision = sizer.size(demand(1, at=1.0, served=0.0), RULES, Fleet())
@@ -283,7 +277,6 @@ def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
 
 
 def test_promise_is_renewed_when_a_started_application_waits_again() -> None:
-    """The first promise was kept."""
     sizer = Sizer()
     sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())
     sizer.size(demand(4, at=90.0), RULES, Fleet())

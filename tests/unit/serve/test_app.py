@@ -176,7 +176,6 @@ def test_autoscaling_gives_serve_our_policy_with_its_own_delays(behind: Behind) 
 
 
 def test_external_autoscaler_is_left_alone_by_serve(behind: Behind) -> None:
-    """Two autoscalers would undo each other's decisions."""
     behind(HTTPOptions(), haproxy=False)
     section = {"max_replicas": 5, "external": True}
 

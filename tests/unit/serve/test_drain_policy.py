@@ -181,7 +181,6 @@ def test_replacement_of_a_dead_replica_loads_from_its_absence() -> None:
 
 
 def test_abandoned_start_does_not_count_as_a_load() -> None:
-    """Serve ends the latest requested replicas first."""
     loads = LoadTimes()
     for now, running, target in ((0, 1, 1), (1, 1, 2), (5, 1, 3), (7, 1, 2), (30, 2, 2)):
         loads.observe(running, target, float(now))

@@ -138,7 +138,6 @@ def test_wrapper_that_cannot_be_executed_is_left_out_and_named(
 def test_wrapper_hands_its_arguments_to_the_named_haproxy(
     tmp_path: Path, features: str, arguments: str
 ) -> None:
-    """A build without splicing rejects the option."""
     binary = tmp_path / "haproxy"
     binary.write_text(f'#!/bin/sh\n[ "$1" = -vv ] && echo "Features: {features}" || echo "$@"\n')
     binary.chmod(0o755)
@@ -154,7 +153,6 @@ def test_wrapper_hands_its_arguments_to_the_named_haproxy(
 
 
 def test_front_is_read_from_the_environment_of_the_process() -> None:
-    """Without an explicit limit Ray's default applies."""
     serve = read_front(HAPROXY)
     default = read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"})
     given = read_front(plan_front(20_000, 20_000, HAPROXY).environment | HAPROXY)

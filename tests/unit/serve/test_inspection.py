@@ -419,7 +419,6 @@ async def test_inspections_at_once_are_one() -> None:
 
 
 async def test_path_returns_the_doctors_input() -> None:
-    """Both sides share one JSON schema."""
     nothing: Any = None
     async with client_of(ServedModel(CONFIG, nothing, nothing, nothing, calls())) as client:
         answer = await client.get("/v1/examination")

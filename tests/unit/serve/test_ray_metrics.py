@@ -76,7 +76,6 @@ def test_histogram_has_the_series_of_prometheus(told: dict[str, dict[str, float]
 def test_ray_without_open_telemetry_gets_one_name(
     told: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's older exporter leaves names unchanged."""
     monkeypatch.setenv("RAY_enable_open_telemetry", "0")
     labels = dict.fromkeys(m.ACCOUNTS_EXCHANGE_SECONDS.labels, "x")
     RayMetrics().set_histogram(m.ACCOUNTS_EXCHANGE_SECONDS, labels, [1] * len(_LE), 0.0)

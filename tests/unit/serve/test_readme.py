@@ -27,7 +27,6 @@ def test_life_of_an_inference_has_nine_steps_each_with_its_file() -> None:
 
 @pytest.mark.parametrize(("path", "name"), STATIONS)
 def test_readme_step_names_an_existing_function(path: str, name: str) -> None:
-    """A name that has moved makes the README misleading."""
     file = (SERVE / path).resolve().relative_to(ROOT)
     found = import_module(".".join(file.with_suffix("").parts))
     for part in name.split("."):
@@ -35,7 +34,6 @@ def test_readme_step_names_an_existing_function(path: str, name: str) -> None:
 
 
 def test_every_folder_is_described() -> None:
-    """Each process has a row in the README's table."""
     folders = {entry.name for entry in SERVE.iterdir() if (entry / "__init__.py").exists()}
 
     assert folders == set(re.findall(r"^\| \[`(\w+)/`\]", README, re.M))

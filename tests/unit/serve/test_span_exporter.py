@@ -111,7 +111,6 @@ def test_headers_that_cannot_be_read_are_named(
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The missing extra is reported at build time."""
     real = builtins.__import__
 
     def without_exporter(name: str, *arguments: Any, **more: Any) -> Any:
@@ -141,7 +140,6 @@ def test_setting_that_is_not_allowed_is_named(values: dict[str, Any]) -> None:
 
 
 def test_documented_example_is_valid() -> None:
-    """Operators copy the example."""
     page = (ROOT / "deployments" / "observability.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
 

@@ -17,7 +17,6 @@ ID = NEW.record.key_id
 
 
 async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
-    """The content of Redis gives no access."""
     store = FakeKeyStore()
 
     assert await store.add(RECORD)
@@ -28,7 +27,6 @@ async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
 
 
 async def test_taken_id_is_not_written_over() -> None:
-    """Creating a key must not invalidate another one."""
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -37,7 +35,6 @@ async def test_taken_id_is_not_written_over() -> None:
 
 
 async def test_revoked_key_is_gone_once() -> None:
-    """The caller learns whether the key existed."""
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -64,7 +61,6 @@ async def test_damaged_entries_are_left_out_and_named() -> None:
 
 
 async def test_damaged_entry_can_be_revoked() -> None:
-    """Otherwise the entry would be reported forever."""
     store = FakeKeyStore()
     store.raw.hset(KEY, ID, "{")
 
@@ -72,7 +68,6 @@ async def test_damaged_entry_can_be_revoked() -> None:
 
 
 async def test_key_of_another_type_is_refused_by_name() -> None:
-    """The Redis key may hold another program's data."""
     store = FakeKeyStore()
     store.raw.set(KEY, "x")
     for call in (store.load(), store.add(RECORD), store.revoke(ID)):
@@ -83,7 +78,6 @@ async def test_key_of_another_type_is_refused_by_name() -> None:
 
 
 async def test_unreachable_redis_is_one_sentence() -> None:
-    """Callers continue with the loaded keys."""
     store = FakeKeyStore()
     store.away = True
     for call in (store.load(), store.add(RECORD), store.revoke(ID)):
@@ -94,7 +88,6 @@ async def test_unreachable_redis_is_one_sentence() -> None:
 
 
 def test_application_keys_and_model_keys_are_separate() -> None:
-    """Both are in one Redis; a slash separates the model's name from the application's."""
     assert KEY == ApplicationKeys("app").api_keys
     assert not any(KEY == key for key in vars(Keys("app/keys")).values())
     for name in ("", "app/m", "{app}", "a b"):

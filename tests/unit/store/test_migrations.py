@@ -13,7 +13,6 @@ def test_there_is_a_step_from_every_earlier_version() -> None:
 
 
 def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
-    """They lack fields that were added while the version stayed 1."""
     records = migrated(1, Records(CLOCK, {"a": APPLICATION, "gone": SESSION}))
     core = SchedulerCore()
     core.recover({}, 1_000.0)
@@ -60,7 +59,6 @@ def test_damaged_record_is_left_to_its_reader() -> None:
 
 
 def test_records_of_this_version_stay_as_they_are() -> None:
-    """No step is applied twice."""
     records = Records(CLOCK, {"a": APPLICATION})
 
     assert records is migrated(SCHEMA_VERSION, records)

@@ -63,7 +63,6 @@ def test_grown_or_new_files_are_synced(
 
 
 def test_files_of_redis_7_are_synced(tmp_path: Path, log: SyncedLog, synced: list[int]) -> None:
-    """Redis 7 keeps several files in a directory."""
     folder = tmp_path / "appendonlydir"
     folder.mkdir()
     (folder / "appendonly.aof.1.incr.aof").write_bytes(b"x" * 30)
@@ -121,7 +120,6 @@ def test_all_data_is_rewritten_after_a_disk_failure(
 def test_syncing_continues_after_running_out_of_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[int]
 ) -> None:
-    """The syncing thread used to end with a traceback."""
     monkeypatch.setattr(synced_log, "_EVERY_S", 0.0)
     (tmp_path / "appendonly.aof").write_bytes(b"x" * 10)
     ended, glob, rounds = threading.Event(), Path.glob, 0

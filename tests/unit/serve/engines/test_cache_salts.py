@@ -57,7 +57,6 @@ def test_callers_salts_are_bounded_in_number_and_length() -> None:
 
 
 def test_tenants_that_are_idle_take_no_memory() -> None:
-    """An idle tenant used to be kept forever."""
     salts = CacheSalts("tenant", 1)
     for number in range(1_000):
         salts.salt(f"t{number}", "s", float(number))

@@ -59,7 +59,6 @@ async def test_calls_that_wait_for_one_grammar_share_it(checks: GrammarChecks) -
 
 
 async def test_quick_processes_are_used_again(checks: GrammarChecks) -> None:
-    """A fork costs more than compiling most schemas."""
     said = [await _check(checks, "a", f"ok {number}") for number in range(10)]
 
     assert len({one.split(", ")[1] for one in said}) <= 2

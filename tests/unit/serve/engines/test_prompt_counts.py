@@ -75,7 +75,6 @@ def test_template_of_the_options_is_rendered(model: Path) -> None:
 
 
 def test_arguments_reach_the_template(model: Path) -> None:
-    """The caller may omit the last line."""
     assert PromptCount(2) == counted(model, CHAT, chat(_HI, add_generation_prompt=False))
     template = "{{ mood }} {% for m in messages %}{{ m.content }} {% endfor %}"
     options = {"chat_template": template, "default_chat_template_kwargs": '{"mood": "a b"}'}

@@ -27,7 +27,6 @@ def _beginnings(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def test_cuts_are_around_the_system_prompt_the_last_answer_and_the_last_message() -> None:
-    """The user's words also occur in the system prompt."""
     assert [
         "[tools]<system>Be brief. Users ask.<user>",
         "[tools]<system>Be brief. Users ask.<user>Users ask.<assistant>Reading.<tool>",

@@ -191,7 +191,6 @@ def test_computed_input_is_charged_as_one_output_token() -> None:
 
 
 def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
-    """The first token is included in vLLM's count."""
     meter, running = LeaseMeter(0), state("g", 5, generates=True)
     meter.add_sequence(running)
     running.is_prefilling = False

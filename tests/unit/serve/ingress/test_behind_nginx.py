@@ -68,7 +68,6 @@ async def nginx_before(url: str, folder: Path) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_each_chunk_passes_before_the_next_is_there(path: str, tmp_path: Path) -> None:
-    """Both the engine's chunks and the keepalives before and between them must pass unbuffered."""
     gateway, source = StandInGateway(), Source()
     gateway.source = source
     async with (

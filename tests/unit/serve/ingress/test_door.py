@@ -75,7 +75,6 @@ def test_every_route_is_in_the_table() -> None:
     ],
 )
 def test_path_has_a_scope(path: str, scope: Scope | None) -> None:
-    """Probes and unknown paths have no scope."""
     assert scope == scope_of(path)
 
 

@@ -103,7 +103,6 @@ async def test_predictor_sees_features_and_no_text() -> None:
 
 @pytest.mark.parametrize("failure", ["late", "gone"])
 async def test_copied_table_is_used_without_an_answer(failure: str) -> None:
-    """An application must not wait for its estimate."""
     predictor = StandInPredictor()
     estimates = estimates_of(predictor, deadline_s=0.01)
     estimates.start()

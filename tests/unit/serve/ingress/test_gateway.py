@@ -294,7 +294,6 @@ async def test_tenant_named_below_the_credential_s_is_the_one_that_counts(
 async def test_retried_call_is_submitted_as_a_retry(
     desk: Desk, said: str | None, is_retry: bool | None
 ) -> None:
-    """The official clients mark a retry in a header."""
     headers = {} if said is None else {"x-stainless-retry-count": said}
     item = await desk.submit({**_IN_A, **headers})
 

@@ -106,8 +106,6 @@ async def test_errors_have_the_format_of_their_api_family(
 async def test_unforeseen_error_has_the_form_of_the_family_behind_a_prefix(
     gateway: StandInGateway, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Serve leaves the application's prefix in the path."""
-
     async def fail(*arguments: Any) -> Any:
         raise ZeroDivisionError("secret")
 
@@ -302,7 +300,6 @@ async def test_unknown_keepalive_kind_is_refused(
 async def test_other_methods_are_refused_as_on_every_route(
     http: httpx.AsyncClient, method: str
 ) -> None:
-    """POST requests bypass FastAPI's routing."""
     answer = await http.request(method, COMPLETIONS)
     elsewhere = await http.request("PATCH", "/v1/models")
 

@@ -142,7 +142,6 @@ def test_stream_that_asks_for_nothing_gets_nothing(path: str) -> None:
 
 
 def test_active_stream_gets_no_keepalives() -> None:
-    """The keepalive timer must not run once per chunk."""
     wire = Wire()
     chunk = STREAMS[CHAT][1]
     send(wire, [(0.0, HEAD), *((10.0, chunk) for _ in range(100))])

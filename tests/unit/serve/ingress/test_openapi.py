@@ -176,7 +176,6 @@ def test_errors_of_an_operation_are_those_that_its_call_may_have(app: HttpApp) -
 
 
 def test_each_error_names_its_codes(app: HttpApp) -> None:
-    """Clients decide by the error code whether to retry."""
     names = {"400": "Malformed", "401": "Unauthenticated", "403": "Forbidden", "404": "NotFound"}
     names |= {"409": "Conflict", "413": "TooLarge", "415": "Encoded", "429": "TooMany"}
     names |= {"502": "EngineFailed", "503": "Unavailable", "504": "TooLate"}
@@ -293,7 +292,6 @@ async def test_door_sees_the_path_that_is_routed(prefix: str, path: str, status:
 
 
 async def test_405_names_the_allowed_methods(app: HttpApp) -> None:
-    """RFC 9110, 15.5.6 requires the Allow header."""
     async with client_of(model_of(StandInGateway())) as http:
         answer = await http.put("/v1/status")
 

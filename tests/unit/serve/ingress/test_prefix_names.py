@@ -120,7 +120,6 @@ def test_request_that_reads_no_cache_shares_nothing(fields: dict[str, Any]) -> N
 
 
 def test_nothing_is_named_without_a_cache_or_ids() -> None:
-    """Estimated prompts have no token ids."""
     assert not names_of(block=0).shares(body())
     assert b"" == names_of(block=0).names(prompt(*range(40)), body(), "t")
     assert b"" == names_of().names(PromptCount(40, is_exact=False), body(), "t")

@@ -505,7 +505,6 @@ async def test_application_that_is_opened_again_by_a_call_is_not_closed_at_a_new
 
 
 async def test_grants_of_the_new_scheduler_are_read_from_its_first(rig: Rig) -> None:
-    """The new scheduler numbers its messages from one."""
     ticket = rig.client.submit_inference(inference(), opened())
     rig.scheduler.post(grant(), grant(lease_id="1-2"))
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id

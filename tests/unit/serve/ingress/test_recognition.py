@@ -105,7 +105,6 @@ async def test_header_counts_only_where_it_is_a_rule(link: Link) -> None:
 async def test_sub_agents_of_a_harness_are_one_application_at_every_ingress(
     ingresses: tuple[Ingress, Ingress], link: Link
 ) -> None:
-    """Each ingress looks a session up once."""
     one, other = ingresses
     roots = [
         await one.root("root"),
@@ -131,7 +130,6 @@ async def test_parent_session_of_another_tenant_is_ignored(
 
 
 async def test_end_of_a_sub_agent_is_not_that_of_its_root(link: Link) -> None:
-    """Only the root's last call closes the application."""
     ingress = Ingress(link)
     child = {"x-dynamo-session-id": "c", "x-dynamo-parent-session-id": "r"}
     final = {"x-dynamo-session-final": "true"}

@@ -117,7 +117,6 @@ async def test_two_runs_that_begin_alike_are_two_applications() -> None:
 
 
 async def test_sub_agent_with_an_ambiguous_parent_joins_neither_run() -> None:
-    """Its parent is ambiguous, so the sub-agent becomes a separate application of its class."""
     calls, ingresses = recorded("qwen-code"), Ingresses()
     text = json.dumps(calls).replace("call_", "call_again_").replace("@@tools@@", "@@others@@")
     again = json.loads(text)
@@ -139,7 +138,6 @@ def _said(call: Json) -> list[Json]:
 
 
 async def test_harness_is_known_by_the_first_words_of_its_system_prompt() -> None:
-    """The library's `User-Agent` hides the harness."""
     call = recorded("qwen-code")[0]
     call["headers"] = {"user-agent": "OpenAI/JS 6.1.0"}
     found = await Ingresses().answer(call)

@@ -99,7 +99,6 @@ async def test_replica_without_a_known_address_is_refused() -> None:
 
 @virtually
 async def test_lost_connection_is_refused_for_a_while_and_then_dialled_again() -> None:
-    """Other replicas can run the inference meanwhile."""
     rig = Rig()
     rig.takes_s = 0.0
     for _ in range(3):
@@ -115,7 +114,6 @@ async def test_lost_connection_is_refused_for_a_while_and_then_dialled_again() -
 
 @virtually
 async def test_pauses_between_failed_attempts_grow_up_to_five_seconds() -> None:
-    """A firewall may keep a port closed for days."""
     rig = Rig()
     rig.reachable, rig.takes_s = False, 0.0
     for attempts, every_s in ((9, 0.01), (1_100, 2.5)):

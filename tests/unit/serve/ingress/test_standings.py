@@ -38,7 +38,6 @@ def test_reset_time_counts_down_until_the_standing_expires() -> None:
 
 
 def test_tenant_that_has_no_limit_any_more_is_forgotten() -> None:
-    """A quota that was removed is no longer reported."""
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE,)}, 0.0)
     standings.note({"acme": ()}, 1.0)

@@ -255,7 +255,6 @@ async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: Desk) 
 
 
 async def test_any_stream_restarts_before_its_first_chunk(desk: Desk) -> None:
-    """The caller has seen only the status."""
     status, body = await read(desk.run(1, n=2))
 
     assert 200 == status
@@ -329,7 +328,6 @@ async def test_retry_of_a_failed_stream_runs_again(desk: Desk) -> None:
 
 
 async def test_reader_that_leaves_cancels_the_inference(desk: Desk) -> None:
-    """This also holds while the stream waits for its next replica."""
     async with aclosing(desk.run(3)) as items:
         async for item in items:
             desk.client.may_grant.clear()

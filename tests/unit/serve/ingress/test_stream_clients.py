@@ -229,7 +229,6 @@ async def test_openais_client_raises_for_a_chat_that_failed(
 async def test_clients_do_not_retry_a_call_of_an_ended_application(
     desk: Desk, stream: bool
 ) -> None:
-    """Both clients retry a 409 unless a header forbids it."""
     desk.gateway.failure = ApplicationIsClosed("application 'a' was cancelled")
     openais = desk.openai.with_options(max_retries=2)
     anthropics = desk.anthropic.with_options(max_retries=2)

@@ -45,7 +45,6 @@ def test_ended_application_may_be_opened_with_something_else(
 
 
 def test_oldest_entry_is_evicted_at_the_limit(specs: ApplicationSpecCache) -> None:
-    """Memory is bounded, and recently used entries stay."""
     for name in ("a", "b"):
         specs.add_spec(spec(name), 0.0)
     specs.find_spec("t|a", 1.0)

@@ -65,7 +65,6 @@ async def test_size_counts_every_prompt_of_a_request(
 
 
 async def test_empty_text_has_no_tokens(counter: TokenCounter) -> None:
-    """An application may be opened without an input."""
     assert 0 == await counter.text_tokens("", "t")
     assert 2 == await counter.text_tokens("two words", "t")
 

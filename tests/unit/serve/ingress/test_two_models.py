@@ -310,7 +310,6 @@ async def test_final_inference_closes_its_application_at_the_other_models(two: T
 
 
 async def test_application_without_calls_can_be_closed(two: TwoModels) -> None:
-    """The agent made no call, which is not an error."""
     await opened(two)
 
     assert 200 == (await two.http.post("/v1/applications/a/close")).status_code
@@ -344,7 +343,6 @@ async def test_failure_of_one_queue_is_reported_after_the_others_were_called(
 
 
 async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
-    """Every name in the list is accepted as a model."""
     cards = (await two.http.get("/v1/models")).json()["data"]
 
     assert [(CHAT, None), (ADAPTER, CHAT), ("gpt-4o", CHAT), (EMBED, None)] == [
@@ -426,7 +424,6 @@ async def test_unreachable_scheduler_does_not_hide_the_other_status(two: TwoMode
 
 
 async def test_predictor_and_inspection_are_of_each_model(two: TwoModels) -> None:
-    """The histories of two models are not mixed."""
     overview = (await two.http.get("/v1/predictor")).json()["models"]
     examined = (await two.http.get("/v1/examination")).json()["models"]
     one = (await two.http.get("/v1/examination", params={"model": EMBED})).json()

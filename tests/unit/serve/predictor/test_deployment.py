@@ -68,7 +68,6 @@ async def test_internal_error_reaches_all_callers_of_the_batch() -> None:
 
 
 async def test_cancelled_caller_is_skipped() -> None:
-    """The ingress waits only 20 ms."""
     batch = EstimateBatch(counted := Counted())
     gone = asyncio.create_task(batch.estimate(request_of("EV")))
     stays = asyncio.create_task(batch.estimate(request_of("DM")))

@@ -114,7 +114,6 @@ def estimate(learner: Learner, chars: int = 99) -> tuple[float, str]:
 
 
 async def test_observations_are_learned_and_stored() -> None:
-    """The next process continues from the stored state."""
     store = FakePredictionStore()
     learner = learner_of(store)
     stages = (StageServed(1, 1, 5, 6, 70),)
@@ -218,7 +217,6 @@ async def test_nothing_is_lost_or_doubled_while_the_store_is_away(
 
 
 async def test_service_starts_without_its_store() -> None:
-    """The prior is used until the store answers."""
     store = FakePredictionStore()
     await trained(store)
     store.away = True
@@ -245,7 +243,6 @@ async def test_training_is_logged_without_texts(caplog: pytest.LogCaptureFixture
 async def test_crashed_training_costs_a_log_line_and_is_tried_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Estimates continue unchanged."""
     clock = ManualClock()
     learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(b"no model"), clock=clock)
     await learner.observe_many(observations(10))
@@ -284,7 +281,6 @@ async def test_estimates_go_on_while_a_training_runs() -> None:
 async def test_damaged_model_is_refused_and_the_previous_one_serves(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log names the damaged version once."""
     store, learner = await with_two_versions()
     whole = store.model("EV", 2)
     store.put_model("EV", 2, whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -440,7 +436,6 @@ async def test_changed_class_withdraws_its_model_everywhere() -> None:
 
 
 async def test_texts_are_stored_only_if_configured() -> None:
-    """User inputs are not stored by default."""
     sample = replace(sample_of(9), input_text="a secret")
     for store_inputs, expected in ((False, False), (True, True)):
         store = FakePredictionStore()
@@ -453,7 +448,6 @@ async def test_texts_are_stored_only_if_configured() -> None:
 
 
 async def test_imported_history_is_accepted_or_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import must not evict recent observations."""
     monkeypatch.setattr(learner_module, "MOST_WAITING", 100)
     store = FakePredictionStore()
     learner = learner_of(store)

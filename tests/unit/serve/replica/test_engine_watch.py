@@ -56,8 +56,6 @@ def _play(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_working_engine_is_not_reported() -> None:
-    """Each look finds new steps of 0.1 s."""
-
     async def scene(watched: _Watched) -> None:
         await asyncio.sleep(50.0)
 
@@ -68,7 +66,6 @@ def test_working_engine_is_not_reported() -> None:
 
 
 def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """The log names the stopped process."""
     caplog.set_level(logging.WARNING, "ray.serve")
 
     async def scene(watched: _Watched) -> None:

@@ -129,7 +129,6 @@ async def test_second_payload_of_a_running_lease_is_refused(table: LeaseTable) -
 
 
 async def test_grant_that_is_sent_again_arms_nothing_new(table: LeaseTable) -> None:
-    """Messages are repeated until they are acknowledged."""
     table.read_messages([grant(), grant(priority=8)])
 
     assert 7 == await run(table)

@@ -43,7 +43,6 @@ class _Engine:
 
 
 def test_engine_with_work_and_no_step_is_stalled_after_its_allowance() -> None:
-    """A stall of 66 s once went unnoticed."""
     engine = _Engine().warm_up()
 
     engine.pass_time(14.0)
@@ -115,7 +114,6 @@ def test_longer_steps_are_waited_for_longer() -> None:
 
 
 def test_first_steps_do_not_raise_the_limit() -> None:
-    """The first steps may compile a kernel of each kind."""
     engine = _Engine()
     engine.step(lasts_s=55.0)
     assert not engine.is_stalled()

@@ -44,7 +44,6 @@ async def test_hanging_start_ends_the_process_and_its_children() -> None:
 
 
 def test_start_in_time_goes_on() -> None:
-    """The deadline covers the start only."""
     with start_deadline(3_600):
         (timer,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
     timer.join(60)

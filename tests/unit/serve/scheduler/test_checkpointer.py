@@ -88,7 +88,6 @@ class LeavingStore(FakeSchedulerStore):
 async def test_store_that_fails_between_two_parts_gets_all_of_them_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """How much of a failed save was written is unknown."""
     monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)
     store = LeavingStore()
     kept = CheckpointedCore(store)

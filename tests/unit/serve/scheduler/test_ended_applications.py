@@ -182,7 +182,6 @@ async def test_id_that_was_never_open_is_not_kept(service: SchedulerService, ver
 async def test_id_is_not_reopened_while_ends_of_cancelled_inferences_are_due(
     services: Services,
 ) -> None:
-    """The late ends would count for the new application."""
     service = await _cancelled_at_the_next(services)
     too_early = await service.open_application(opened("a"))
     await service.submit_many("i", service.term.epoch, 0, (Resubmitted("i"),))

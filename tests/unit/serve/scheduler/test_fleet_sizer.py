@@ -134,7 +134,6 @@ async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
 
 
 async def test_size_is_in_the_status_and_among_the_metrics(services: Services) -> None:
-    """KEDA and people read the same target as Serve."""
     service = await services.serving()
     await service.open_application(opened())
     services.hands.at += 1.0

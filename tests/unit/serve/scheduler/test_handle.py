@@ -213,7 +213,6 @@ async def test_scheduler_that_cannot_lead_says_why() -> None:
 
 @virtually
 async def test_the_next_absence_is_noticed_too() -> None:
-    """A scheduler may die any number of times."""
     rig = Rig(Actor(0.0))
     await rig.link.call("pull")
     for away_s in (2.0, 5.0):
@@ -257,7 +256,6 @@ async def test_cancelled_caller_does_not_end_the_search_for_others() -> None:
 
 @virtually
 async def test_close_ends_the_search_and_the_connection() -> None:
-    """A process that shuts down must stop its questions."""
     rig = Rig(Actor(0.0))
     await rig.link.call("pull")
     rig.cut(1000.0)
@@ -333,7 +331,6 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Find:
 async def test_scheduler_of_an_older_release_is_replaced_once_it_has_saved(
     running: tuple[str, ...], expected: list[str], find: Find
 ) -> None:
-    """It would continue to lead with code and classes that this release no longer has."""
     done: list[str] = []
     actors = [RunningActor(version, done) for version in running]
 

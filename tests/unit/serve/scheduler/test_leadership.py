@@ -84,7 +84,6 @@ async def test_superseded_scheduler_exports_no_queue_metrics(services: Services)
 
 
 async def test_scheduler_that_lost_the_lead_never_writes_again(services: Services) -> None:
-    """This holds even if the store was emptied and would accept its epoch."""
     old = await services.start()
     services.store.epoch = 2
     old.term.note_epoch(2)
@@ -198,7 +197,6 @@ async def test_higher_epoch_in_the_store_supersedes_the_scheduler(services: Serv
 
 
 async def test_lower_epoch_is_ignored(services: Services) -> None:
-    """After a restart every caller uses an old epoch."""
     service = await services.start()
     await service.pull(pull(1, epoch=0))
 

@@ -59,7 +59,6 @@ async def test_ends_during_a_store_outage_reach_the_next_accounts(
 async def test_ends_lost_by_the_store_reach_the_next_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """A lagging Redis replica has replaced the primary."""
     service = await _serving(services, accounts, "applications", 4)
     await _served(service, accounts, "a")
     hash_ = accounts.redis._keys.applications

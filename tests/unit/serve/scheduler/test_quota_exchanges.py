@@ -66,7 +66,6 @@ async def test_waiting_claims_are_repeated_without_examining_running_ones(
 async def test_usage_of_running_inferences_is_reported_within_a_second(
     services: Services, accounts: Accounts
 ) -> None:
-    """Other inferences arrive all the time meanwhile."""
     fleet = await _Fleet.serving(services, accounts, limit=10**6)
     with mock.patch.object(quota_gate, "_EVERY_S", 0.1):
         await fleet.submit(opened("a"), _call("q", "a", 5, 15))

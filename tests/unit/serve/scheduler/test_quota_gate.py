@@ -117,7 +117,6 @@ def _live(service: SchedulerService) -> list[str]:
 
 
 async def test_scheduler_without_quotas_makes_no_exchanges(services: Services) -> None:
-    """A service without quotas starts no accounts."""
     accounts = Accounts()
     service = await services.start()
     service.term.gate._connect = lambda: accounts

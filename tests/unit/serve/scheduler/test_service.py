@@ -140,7 +140,6 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
 async def test_immediate_grant_is_part_of_the_answer(
     service: SchedulerService,
 ) -> None:
-    """An idle system must not need a second round trip."""
     pulling = asyncio.create_task(service.pull(pull(1, wait_s=_FOREVER_S)))
     await eventually(lambda: "r" in service.term.driver.outboxes.replicas, "the replica pulls")
     mail = await service.submit_many("i", 1, 0, (opened(), inference("q")))
@@ -279,7 +278,6 @@ async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(services:
 async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
     services: Services,
 ) -> None:
-    """Its waiting inferences were ended, so under its old name its callers would wait forever."""
     service = await services.start(ingress_timeout_s=0.05)
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     await eventually(lambda: not service.term.driver.outboxes.ingresses, "it is given up")
@@ -359,7 +357,6 @@ async def test_crash_of_a_replica_marks_suspects_once(service: SchedulerService)
 
 
 async def test_settings_change_while_inferences_wait(service: SchedulerService) -> None:
-    """A change of the policy must keep the queue."""
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     assert 1 == await service.configure({"policy": "fcfs", "admission": "prompt"})
 
@@ -368,7 +365,6 @@ async def test_settings_change_while_inferences_wait(service: SchedulerService) 
 
 
 async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerService) -> None:
-    """A half-applied change would be worse than none."""
     before = (await service.status())["settings"]
     with pytest.raises(ConfigError, match="admission: 'guess' is not one of peak, prompt"):
         await service.configure({"policy": "fcfs", "admission": "guess"})
@@ -380,7 +376,6 @@ async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerSer
 
 
 async def test_next_scheduler_has_tags_settings_and_order_of_the_last(services: Services) -> None:
-    """A restart must not reverse the order."""
     first = await services.start()
     await first.configure({"policy": "justitia", "admission": "prompt"})
     tags = {}

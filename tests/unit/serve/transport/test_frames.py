@@ -65,7 +65,6 @@ def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
     ids=lambda message: type(message).__name__,
 )
 def test_message_of_each_kind_arrives_as_it_was_sent(message: Message) -> None:
-    """The tag identifies the kind of message."""
     assert [message] == read(*frames_of(message))
 
 
@@ -123,7 +122,6 @@ def test_frames_stay_below_the_length_that_closes_a_connection() -> None:
 
 
 def test_waiting_bytes_are_counted() -> None:
-    """Streams pause by this count."""
     outgoing = Outgoing()
     outgoing.put(Item(1, raw(bytes(1000))))
     outgoing.put(Item(2, raw(bytes(10 * PIECE_BYTES))))
@@ -156,7 +154,6 @@ def test_undecodable_frame_closes_the_connection(frame: bytes) -> None:
 
 
 def test_overlong_message_closes_the_connection_before_its_end() -> None:
-    """Pieces without a last one would fill the memory."""
     frames = frames_of(Item(1, raw(bytes(2 * _SMALL_LIMIT))))
     with pytest.raises(ConnectionLost, match=f"longer than {_SMALL_LIMIT} bytes"):
         read(*frames[:-2], limit=_SMALL_LIMIT)

@@ -98,7 +98,6 @@ async def test_listener_with_another_secret_receives_no_proof() -> None:
 
 
 async def test_caller_with_another_secret_is_refused() -> None:
-    """Only the caller's own proof counts."""
     wire = Wire()
     listener = asyncio.create_task(wire.admit(keyring(KEY)))
     await wire.send(wire.to_listener)(hello())
@@ -110,7 +109,6 @@ async def test_caller_with_another_secret_is_refused() -> None:
 
 
 async def test_recorded_handshake_is_worth_nothing_the_second_time() -> None:
-    """The listener's nonce differs each time."""
     wire = Wire()
     await asyncio.gather(wire.greet(KEY), wire.admit(keyring(KEY)))
     first, _, last = wire.said
@@ -146,7 +144,6 @@ async def test_other_wire_version_is_refused_with_both_named() -> None:
 
 
 async def test_hello_of_a_later_version_may_have_more_fields() -> None:
-    """Otherwise the refusal would be a decoding error."""
     later = WIRE_VERSION + 1
     longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(hello(later)), "more"])
     wire = Wire()
@@ -180,7 +177,6 @@ async def test_invalid_hello_ends_the_handshake(data: bytes, reason: str) -> Non
 
 @pytest.mark.parametrize("data", [b"\xc1", b"x" * 5000, msgspec.msgpack.encode(["", False, 1])])
 async def test_invalid_challenge_ends_the_handshake(data: bytes) -> None:
-    """Another program may listen at the address now."""
     wire = Wire()
     wire.to_caller.put_nowait(data)
     with pytest.raises(ConnectionLost, match="a message of the handshake"):

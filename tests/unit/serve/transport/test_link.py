@@ -60,7 +60,6 @@ async def test_calls_at_once_are_answered_each_with_its_own(link: SocketLink) ->
 
 
 async def test_large_bodies_go_both_ways(link: SocketLink) -> None:
-    """The bodies are longer than any frame."""
     body = bytes(range(256)) * 20_000
 
     assert body == await link.call("echo", body)
@@ -69,7 +68,6 @@ async def test_large_bodies_go_both_ways(link: SocketLink) -> None:
 async def test_small_call_is_answered_while_a_large_body_is_on_its_way(
     link: SocketLink, served: Served
 ) -> None:
-    """One large prompt must not block other calls."""
     order: list[str] = []
 
     async def call(value: Any, name: str) -> None:
@@ -149,7 +147,6 @@ async def test_work_of_a_caller_that_leaves_is_cancelled(link: SocketLink, serve
 async def test_uncancellable_call_continues_without_its_caller(
     link: SocketLink, served: Served
 ) -> None:
-    """A started submission must not be left half done."""
     task = asyncio.create_task(link.call("finish"))
     await eventually(lambda: served.begun, "it has begun")
     task.cancel()
@@ -160,7 +157,6 @@ async def test_uncancellable_call_continues_without_its_caller(
 
 
 async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: Served) -> None:
-    """This also holds for a stream that is paused at that moment."""
     for read_until in (1, 200):
         async with aclosing(link.stream("count", "s", -1)) as batches:
             async for items in batches:
@@ -173,7 +169,6 @@ async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: 
 async def test_abandoned_calls_fail_locally_and_are_cancelled_remotely(
     link: SocketLink, served: Served
 ) -> None:
-    """Calls are abandoned by their first argument."""
     lost = EngineError("another lease")
     kept = aclosing(link.stream("count", "kept", -1))
     async with kept as others, aclosing(link.stream("count", "s", -1)) as batches:
@@ -222,7 +217,6 @@ async def test_nothing_is_cancelled_that_has_ended() -> None:
 async def test_error_arrives_with_its_class_and_fields(
     link: SocketLink, served: Served, error: JustitiaError
 ) -> None:
-    """Callers decide by the error class and its fields."""
     served.error = error
     with pytest.raises(type(error)) as raised:
         await link.call("fail")
@@ -288,7 +282,6 @@ async def test_unsendable_error_becomes_a_failure_that_names_it(
 
 
 async def test_call_whose_task_is_cancelled_is_answered(link: SocketLink, served: Served) -> None:
-    """Without an answer the caller would wait forever."""
     served.error = asyncio.CancelledError()
     with pytest.raises(RemoteFailure, match="CancelledError"):
         await link.call("fail")
@@ -299,7 +292,6 @@ async def test_call_whose_task_is_cancelled_is_answered(link: SocketLink, served
 async def test_method_that_the_other_side_does_not_have_is_a_failure(
     link: SocketLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The method was added without a new wire version."""
     monkeypatch.setitem(link._methods, "later", METHODS["finish"])
     methods = {**METHODS}
     monkeypatch.delitem(METHODS, "later")
@@ -448,8 +440,6 @@ def test_silent_peer_whose_machine_answers_is_waited_for() -> None:
 
 
 def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
-    """A busy process may lose its machine, too."""
-
     async def vanishes() -> None:
         socket = FakeSocket()
         socket.machine = tcp_counts(retransmits=0, probes=0, last_ack_s=0.5)
@@ -463,8 +453,6 @@ def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
 
 
 def test_peer_that_sends_anything_stays_connected() -> None:
-    """One ping every five seconds suffices."""
-
     async def speaks() -> float:
         socket = FakeSocket()
 
@@ -504,7 +492,6 @@ def test_suspended_process_keeps_its_connections() -> None:
 
 
 async def test_ended_calls_leave_no_state(link: SocketLink, served: Served) -> None:
-    """A connection lives for weeks."""
     for _ in range(3):
         await link.call("echo", 1)
         async for items in link.stream("count", "s", 200):
@@ -542,7 +529,6 @@ def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_items_that_come_after_the_end_are_dropped() -> None:
-    """The items were on their way when the reader left."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     stream = link.stream("count", "s", 2)

@@ -196,7 +196,6 @@ async def test_excess_unauthenticated_connections_are_closed(
 
 
 async def test_calls_before_the_handshake_are_not_served(port: Listener, served: Served) -> None:
-    """The calls follow a hello without a proof."""
     url = f"http://{port.address}{PATH}"
     frame = frame_of(Call(1, "echo", raw(["x"])))
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
@@ -330,7 +329,6 @@ async def test_first_free_port_of_the_range_is_taken(served: Served) -> None:
 async def test_listener_has_the_nodes_address_and_the_ports_of_the_file(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ends of the port range are included."""
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: HOST)
     wanted = free_port()
     section = TransportSection(ports=(wanted, wanted))
@@ -349,7 +347,6 @@ async def test_listener_has_the_nodes_address_and_the_ports_of_the_file(
 
 
 async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
-    """A node may have only an IPv6 address."""
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     port = listener_of(served)

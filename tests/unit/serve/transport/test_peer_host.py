@@ -71,7 +71,6 @@ async def test_machine_of_a_process_with_full_buffers_answers(
 async def test_connection_that_is_reset_answers_no_more(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """A reset connection has no socket any more."""
     ours, _ = pair
     ours.close()
 
@@ -89,7 +88,6 @@ async def test_connection_that_is_reset_answers_no_more(
     ],
 )
 def test_machine_that_ignores_probes_is_silent(counts: bytes, answers: bool) -> None:
-    """The machine is down or unreachable."""
     assert answers == host_answers(_Connection(_Counts(counts)))
 
 

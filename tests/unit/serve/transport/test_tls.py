@@ -90,7 +90,6 @@ async def test_listener_of_another_authority_is_not_called(
 
 
 async def test_side_without_encryption_is_refused(ours: Authority) -> None:
-    """A half-changed configuration must fail visibly."""
     encrypted, plain = (
         await listening(section(ours, "listener")),
         await listening(TransportSection()),
@@ -106,7 +105,6 @@ async def test_side_without_encryption_is_refused(ours: Authority) -> None:
 async def test_connection_without_a_tls_handshake_is_closed(
     ours: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The TLS handshake has the same time limit as ours."""
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
     port = await listening(section(ours, "listener"))
     reader, writer = await asyncio.open_connection(HOST, int(port.address.partition(":")[2]))

@@ -106,5 +106,4 @@ def test_positional_message_fields_match_the_wire_version() -> None:
 
 
 def test_method_argument_counts_match_the_wire_version() -> None:
-    """Arguments are sent without names, too."""
     assert _ARGUMENTS_OF_VERSION_3 == {name: len(sent) for name, (sent, _) in TYPES.items()}
