@@ -116,10 +116,10 @@ class SteppingEngine:
     def _boundary(self, now: float) -> None:
         here = [r for r in self._replicas if r.boundary is None or r.boundary == now]
         completed: list[_Running] = []
-        for replica in here:  # (0)
+        for replica in here:  # step 0
             if replica.boundary is not None:
                 completed += self._end_iteration(replica, now)
-        for replica in here:  # (5)
+        for replica in here:  # step 5
             by_order = sorted(replica.running, key=lambda r: self.core.place(r.request_id))
             while replica.needed(self._block_size) > self._kv_tokens:
                 last = by_order.pop()
@@ -244,7 +244,9 @@ class SteppingEngine:
             self._handle(ev.ApplicationClosed(name), now)
 
     def _let_in(self, replica: _Replica, now: float) -> None:
-        for swapped in sorted(replica.swapped, key=lambda r: self.core.place(r.request_id)):  # (1)
+        for swapped in sorted(
+            replica.swapped, key=lambda r: self.core.place(r.request_id)
+        ):  # step 1
             wanted = replica.needed(self._block_size) + swapped.blocks(self._block_size, 1)
             if wanted > self._kv_tokens:  # at block size 1: used + context + 1 + running
                 break
@@ -253,7 +255,7 @@ class SteppingEngine:
             replica.swapped.remove(swapped)
             replica.running.append(swapped)
         admitted = 0
-        if not replica.swapped:  # (2)
+        if not replica.swapped:  # step 2
             asks = ev.ReplicaReported(str(replica.index), asks=True)
             for grant in self._handle(asks, now):
                 row = self.rows[grant.request_id]
@@ -263,7 +265,7 @@ class SteppingEngine:
                 assert replica.needed(self._block_size) <= self._kv_tokens
                 admitted += row.prompt_tokens
             self._handle(ev.PullAnswered(str(replica.index)), now)
-        if replica.running:  # (3)
+        if replica.running:  # step 3
             length_s = self._iteration_s + self._prefill_s_per_token * admitted
             length_s += self._per_sequence_s * len(replica.running)
             length_s += self._per_context_token_s * replica.used

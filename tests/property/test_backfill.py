@@ -109,7 +109,7 @@ _LONG_AND_SHORT = [Call(20, 20), Call(60, 20), Call(10, 40)]
 
 
 def test_backfill_that_delays_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This shows that the test of the first call's start can fail."""
+    """Backfill that delays the first call makes the test of its start fail."""
     strict, _, blocked = _starts(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
     monkeypatch.setattr(Placement, "_delays", lambda *_: False)
     greedy, passes, _ = _starts(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")

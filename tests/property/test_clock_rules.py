@@ -42,7 +42,7 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
 
 @given(_STEPS)
 def test_gps_owes_the_charged_service_that_is_not_attained(steps: list[Step]) -> None:
-    """This is the invariant of the served clock: no service is lost."""
+    """The invariant of the served clock is that no service is lost."""
     pair = Pair()
     for step in steps:
         before = pair.share.clock.virtual_time

@@ -378,7 +378,9 @@ class CoreMachine(RuleBasedStateMachine):
             world.pass_time(1.0)
         for name in list(world.applications):
             world.handle(ev.ApplicationClosed(name))
-        world.pass_time(world.core.state.timeouts.replica_s)  # no report of aborted leases arrives
+        world.pass_time(
+            world.core.state.timeouts.replica_s
+        )  # no report of the aborted leases arrives
 
         assert not world.calls, "never ended"
         assert not world.applications, "never ended"

@@ -116,7 +116,7 @@ class World:
             self.serve(*values)
         elif kind == "memory":
             self.literal.kv_tokens = exact(values[0])
-            self.serve(0, 0)  # a report passes it on
+            self.serve(0, 0)  # a report passes the change on
         elif kind == "pace":
             self.pace.kv_per_s = exact(values[0])
             self.pace.iteration_s = self.literal.iteration_s = exact(values[1], 1024)

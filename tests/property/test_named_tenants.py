@@ -58,7 +58,7 @@ def test_without_the_weight_of_the_branch_a_name_below_is_worth_more() -> None:
     assert [(200, 150), (100, 150)] == keys
 
 
-def test_branch_weighs_no_more_than_its_applications_may_ask_for() -> None:
+def test_branch_weighs_no_more_than_its_applications_may() -> None:
     """`max_weight` also binds a node without a weight, and the nodes above it."""
     tree = TenantTree(
         {"acme": TenantNode(max_weight=0.5), "acme/b": TenantNode(weight=0.25)}, {"acme/c": 3.0}

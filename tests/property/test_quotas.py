@@ -241,7 +241,7 @@ def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) ->
 
 
 def test_part_that_is_dated_too_early_is_found() -> None:
-    """This shows that the check can fail: unreported use exceeds the limit."""
+    """Unreported use exceeds the limit, so the check can fail."""
     world = _World()
     world.send("one", (Ask("p", "a/x", {Unit.APPLICATIONS: exact(2)}),))
     world.use("one", "p", exact(1))

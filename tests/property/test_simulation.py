@@ -137,7 +137,7 @@ def test_jumps_give_the_same_with_options(
     engine: EngineProfile,
     replicas: int,
 ) -> None:
-    """These options let later applications pass, hold clients back, or share between tenants."""
+    """The options let later applications pass, hold clients back, or share between tenants."""
     _assert_jumps_change_nothing(applications, engine, policy, options, replicas)
 
 

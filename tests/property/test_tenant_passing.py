@@ -214,7 +214,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
     size: tuple[int, int],
     seats: int,
 ) -> None:
-    """Neither splitting nor claims about the pieces gain anything against other tenants."""
+    """Splitting and claims about the pieces gain nothing against other tenants."""
     cut, came = data.draw(st.integers(1, inferences - 1)), data.draw(st.integers(0, 40))
     rest = {
         f"o{n}": Arrival(at, ((size,) * k,), tenant=f"O{n}") for n, (at, k) in enumerate(others)

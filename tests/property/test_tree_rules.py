@@ -181,7 +181,7 @@ def test_key_of_a_withdrawn_application_is_that_after_resuming(steps: list[Step]
 
 @examples(60)
 @given(_STEPS)
-def test_key_in_a_branch_is_not_moved_by_what_happens_below_its_other_children(
+def test_key_in_a_branch_is_not_moved_by_events_below_its_siblings(
     steps: list[Step],
 ) -> None:
     """Only the nodes above both children see a change, as more or less work owed to them."""

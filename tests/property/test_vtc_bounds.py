@@ -109,7 +109,7 @@ def _pairs(run: Run) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @examples(60)
 @given(_PROMISED)
-def test_bounds_hold_with_what_is_in_flight(workload: tuple[list[Call], int]) -> None:
+def test_bounds_hold_with_the_work_in_flight(workload: tuple[list[Call], int]) -> None:
     """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold with D and I, for every interval.
 
     No client that always waits falls behind clients that come and go; the wait of a client that was

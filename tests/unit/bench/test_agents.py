@@ -242,7 +242,7 @@ async def test_our_sessions_are_applications_that_are_closed() -> None:
 
 @pytest.mark.asyncio
 async def test_priorities_and_salts_of_bare_servers_are_the_callers() -> None:
-    """They send the order of arrival and a salt per tenant, as this service does by itself."""
+    """The caller sends the order of arrival and a salt per tenant, as this service does itself."""
     answers = Answers()
     later = replace(OTHER, arrived_at_s=0.05)
     async with answering(answers) as targets:
@@ -307,7 +307,7 @@ def test_report_splits_the_time_of_a_turn() -> None:
     assert ["ours", "4.000", "1.000", "2.000", "1.000", "40", "2", "150", "50"] == line.split()[2:]
 
 
-def test_targets_are_held_against_medians_of_the_pairs() -> None:
+def test_targets_are_compared_with_medians_of_the_pairs() -> None:
     """Means of 1.0, 1.1 and 3 times at 8 agents meet them; a cached share 2 points worse fails."""
     cached = played(1.0, 1.0)
     pairs = []

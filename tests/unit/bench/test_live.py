@@ -105,7 +105,7 @@ def play_nothing(service: LiveService, arm: Arm) -> Seconds:
 
 @pytest.mark.slow
 def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Plays]) -> None:
-    """Otherwise the arms would differ by their loads."""
+    """Arms with different inputs would differ by their loads."""
     _, plays = whole
 
     for runs in plays.runs.values():
@@ -189,7 +189,7 @@ def test_control_is_vtc_under_another_name(whole: tuple[LiveService, Plays]) -> 
     assert ["vtc-again"] == bench_live.parse_arguments(["--arms", "vtc-again"]).arms
 
 
-def test_elephant_comes_first_and_mice_behind_it(whole: tuple[LiveService, Plays]) -> None:
+def test_elephant_arrives_before_the_mice(whole: tuple[LiveService, Plays]) -> None:
     """The policies are compared by the elephant's delay."""
     _, plays = whole
 
@@ -222,7 +222,7 @@ def test_policy_or_options_that_do_not_come_into_force_end_the_benchmark(
 
 
 def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
-    """Otherwise old work would be served beside the next arm's."""
+    """Unfinished work would be served beside the next arm's."""
     service = LiveService()
     service.leftover = 4
 
@@ -230,7 +230,7 @@ def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
 
 
 def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
-    """It would stay for minutes, and delay the next run."""
+    """An open application would stay for minutes and delay the next run."""
     service = LiveService()
     service.loses_closes = True
 

@@ -37,7 +37,7 @@ def mean_jct(result: RunResult) -> float:
 
 
 @pytest.mark.slow
-def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
+def test_simulated_order_uses_the_costs_predicted_by_the_service() -> None:
     """Under srjf the smaller prediction is served first, right or wrong: so must the model."""
     long, short = inference(0.1, 9.0, (3000, 400)), inference(0.1, 9.0, (3000, 20))
     blocked = [application(n, 0.0, [long]) for n in range(2)]
@@ -55,7 +55,7 @@ def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
 
 
 @pytest.mark.slow
-def test_prediction_goes_by_the_speed_of_the_machine_meanwhile() -> None:
+def test_simulated_times_use_the_measured_speed_of_the_machine() -> None:
     """The same work took twice as much CPU time: the machine is half as fast."""
     play = simulated_play(ENGINE, 20, 1, 0.0)
     fitted_on, slowed = (replace(play, speed=((0.0, cpu_s),)) for cpu_s in (0.001, 0.002))
@@ -77,7 +77,7 @@ def test_a_call_is_at_its_replica_between_the_ways_of_payload_and_answer() -> No
 
 
 @pytest.mark.slow
-def test_model_knows_that_many_short_calls_hold_engines_up() -> None:
+def test_model_includes_the_cost_of_many_short_calls() -> None:
     """Two policies on one load separate the cost of calls from that of tokens.
 
     The fit is tested on another load.

@@ -80,7 +80,7 @@ TWO_STAGES = application(
 )
 
 
-def test_inference_follows_those_that_had_ended_and_tool_time_is_what_passed_since() -> None:
+def test_inference_follows_ended_ones_after_its_tool_time() -> None:
     """The simulator must not start a stage before its predecessor, nor without the tool time."""
     [workload] = as_workload([TWO_STAGES])
 

@@ -80,7 +80,7 @@ CONTROLLED = [figures(1, {VTC: (4.0, 16.0), CONTROL: (6.0, 15.0), JUSTITIA: (3.0
 """A seed with the control: its applications take 6/4 and 15/16 of their times under `vtc`."""
 
 
-def test_control_is_held_against_vtc_as_any_other_arm_is() -> None:
+def test_control_is_compared_with_vtc_like_any_other_arm() -> None:
     """The control shows the noise of all figures relative to `vtc`."""
     row = over_seeds(CONTROLLED)["vtc-again"]
 
@@ -113,7 +113,6 @@ def test_report_explains_the_control_beside_its_figures(
 
 
 def test_errors_beyond_the_limit_name_each_policy_once() -> None:
-    """Otherwise the simulator's error for `vtc` would count twice."""
     errors = {"fcfs": -0.16, "vtc": 0.2, "vtc-again": 0.3, "srjf": 0.15}
     table: dict[str, dict[str, Any]] = {
         arm: {"error": {"median": error}} for arm, error in errors.items()

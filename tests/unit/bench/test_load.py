@@ -33,7 +33,7 @@ class CannedServer:
                 self.bodies.append(await reader.readexactly(length))
                 self.open += 1
                 self.most_open = max(self.most_open, self.open)
-                await asyncio.sleep(0)  # lets every other caller in
+                await asyncio.sleep(0)  # lets every other caller run
                 writer.write(self.answer)
                 self.open -= 1
                 answered = True

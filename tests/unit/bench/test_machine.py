@@ -8,7 +8,7 @@ ROOT = 10
 RAYLET = ProcessEntry(11, ROOT, "raylet/raylet --raylet_socket_name=x", 1.0)
 
 
-def test_processes_of_a_cluster_are_told_apart_by_titles_and_parents() -> None:
+def test_processes_of_a_cluster_are_identified_by_titles_and_parents() -> None:
     """Engines belong to their replica and Redis to its scheduler; other processes do not count."""
     table = [
         ProcessEntry(ROOT, 1, "python scripts/bench_serve.py", 99.0),

@@ -22,7 +22,7 @@ def trials(ours: float, median: float) -> list[Trial]:
     ]
 
 
-def test_verdicts_name_what_is_missed() -> None:
+def test_verdicts_name_missed_targets() -> None:
     """A class that the median predicts better is named, whatever the mean over classes is."""
     fast = [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)]
     good = verdicts(trials(0.2, 0.4), fast)

@@ -90,7 +90,7 @@ def test_answers_say_where_calls_were_put() -> None:
     assert Placed(calls=6, following=3, repeating=2, right=2, wrong=0) == found.placed
 
 
-def test_call_that_is_put_with_anothers_is_put_wrong() -> None:
+def test_call_assigned_to_another_conversation_counts_as_wrong() -> None:
     """All four calls get one application of the service: those of one agent are wrong."""
     found = played(Echo(knows="all"), agent(REPEATING), agent(REPEATING, "b"))
 
@@ -98,7 +98,7 @@ def test_call_that_is_put_with_anothers_is_put_wrong() -> None:
 
 
 def test_completion_time_counts_from_the_arrival_at_the_speed_of_the_play() -> None:
-    """It includes the tool's 6 s, which pass in 2."""
+    """The completion time includes the tool's 6 s, which pass in 2."""
     [(name, jct_s)] = played(Echo(), agent(REPEATING)).completed
 
     assert "FV" == name
@@ -118,7 +118,7 @@ def test_headers_name_the_application_and_it_is_closed() -> None:
 
 
 def test_failed_application_is_reported_and_stops_no_other() -> None:
-    """It has no completion time."""
+    """A failed application has no completion time."""
     found = played(Echo(fails=True), agent(REPEATING), agent(REPEATING, "b"))
 
     assert () == found.completed
@@ -134,7 +134,7 @@ def test_times_are_of_all_and_of_each_class() -> None:
 
 
 def test_all_ways_are_compared_with_the_first() -> None:
-    """This holds for any predictions; and no way is simulated twice."""
+    """The comparison is the same for any predictions, and no way is simulated twice."""
     found = ways(("learned",))
 
     assert REFERENCE == found[0]

@@ -87,7 +87,6 @@ def test_peak_rule_may_start_an_inference_before_a_lease_ends() -> None:
 
 @pytest.mark.parametrize("name", ADMISSIONS)
 def test_inference_larger_than_the_memory_starts_when_all_have_ended(name: str) -> None:
-    """It would otherwise never start."""
     replica = _replica((10, 5, 1), (10, 7, 1))
 
     assert 7 == _start(name, replica, _inference(500, 500))
@@ -138,10 +137,10 @@ def test_tokens_that_no_lease_explains_take_room(name: str) -> None:
         (0, 0, 0, 0),
     ],
 )
-def test_expected_length_doubles_until_it_covers_what_was_made(
+def test_expected_length_doubles_until_it_covers_the_tokens_made(
     predicted: int, at_most: int, made: int, left: int
 ) -> None:
-    """Otherwise a low prediction would again and again admit more than fits."""
+    """A low prediction must not admit too much again and again."""
     assert left == _inference(1, predicted, at_most=at_most).expected_remaining(made)
 
 

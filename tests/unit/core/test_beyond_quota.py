@@ -57,7 +57,7 @@ def test_engine_ranks_work_beyond_a_quota_last() -> None:
 
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_application_that_has_quota_again_is_first_in_its_turn(options: dict[str, object]) -> None:
-    """Its weight and its tenant's apply again, though it was moved while it waited and ran."""
+    """The weights of application and tenant apply again, though it was moved while it waited."""
     driver = _driver(options)
     driver.pull(seats=3)
     driver.handle(ev.ApplicationDeprioritised("t", False))

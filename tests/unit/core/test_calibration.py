@@ -29,7 +29,7 @@ def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_kn
 
 
 def test_systematic_delay_by_two_is_learned() -> None:
-    """It unlearns a systematic error, for instance from later work that is served first."""
+    """A systematic delay may come from later work that is served first."""
     p10, p50, p90 = learned([2.0] * 300).quantiles(10.0)
 
     assert p50 == pytest.approx(20.0, rel=0.15)
@@ -133,7 +133,7 @@ def test_waits_that_last_on_widen_p90_and_leave_p50() -> None:
     assert after.p50 == pytest.approx(before.p50, rel=0.05)
 
 
-def test_p90_is_bounded_by_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p90_is_bounded_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a load ends all waiting applications may start at once."""
     outlasted = learned([1.0] * 100)
     for _ in range(100):
@@ -149,7 +149,7 @@ def test_p90_is_bounded_by_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_wait_forgotten_late_does_not_affect_the_durations() -> None:
-    """It is removed from every bin that it has outlasted; only its lateness is counted."""
+    """A forgotten wait leaves every bin that it has outlasted; only its lateness is counted."""
     calibration = learned([1.0] * 50)
     said = calibration.say(10.0, 1_000.0)
     calibration.note_time(1_015.0)

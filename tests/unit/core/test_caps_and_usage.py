@@ -124,7 +124,7 @@ def test_new_scheduler_books_only_service_missing_in_its_saved_totals() -> None:
     assert usage.kv_token_time == sum(10 + k for k in range(1, 10))
 
 
-def test_days_are_apart_and_old_ones_are_forgotten_once_saved() -> None:
+def test_usage_is_kept_per_day_and_old_days_are_dropped_once_saved() -> None:
     """Yesterday's totals are final; a scheduler that runs for years stores two days."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     for day in range(3):

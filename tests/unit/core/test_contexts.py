@@ -23,7 +23,7 @@ def test_contexts_used_first_make_room_for_those_used_last() -> None:
     assert 250 == known.tokens == known.live_tokens
 
 
-def test_held_context_is_not_evicted_and_comes_back_as_the_last_used() -> None:
+def test_context_in_use_is_not_evicted_and_becomes_the_last_used() -> None:
     known = contexts("a", "b")
     held = known.hold("a", 110)
 
@@ -65,7 +65,7 @@ def test_first_prompt_of_an_application_is_its_context_from_then_on() -> None:
     assert 3 == begun.leases
 
 
-def test_lease_that_read_nothing_leaves_what_was_there() -> None:
+def test_lease_without_prefill_keeps_the_contexts() -> None:
     known = contexts("a")
     held = known.hold("a", 500)
     assert held is not None
@@ -84,7 +84,7 @@ def test_memory_that_leases_took_holds_no_context() -> None:
     assert 0 == known.tokens == known.live_tokens
 
 
-def test_evicted_context_says_that_those_used_before_it_are_gone() -> None:
+def test_eviction_of_a_context_implies_eviction_of_earlier_used_ones() -> None:
     known = contexts("a", "b", "c")
     missed = known.hold("b", 100)
     assert missed is not None

@@ -82,7 +82,7 @@ def test_missed_deadline_is_refunded() -> None:
 
 
 def test_application_with_a_missed_deadline_is_no_lesson() -> None:
-    """It used less than its class does: the predictor must not learn from it."""
+    """The predictor must not learn from an application that used less than its class does."""
     driver = busy()
     driver.open("a")
     submit(driver)
@@ -143,7 +143,7 @@ def test_inference_that_was_leased_once_waits_again_without_a_deadline() -> None
 
 
 def test_inference_without_a_deadline_has_that_of_its_application() -> None:
-    """It is set when the application opens; an inference's own deadline wins, and inf is none."""
+    """An inference's own deadline wins over that of the application, and inf is none."""
     driver = busy()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
     submit(driver, "default", deadline_s=None)
@@ -156,7 +156,6 @@ def test_inference_without_a_deadline_has_that_of_its_application() -> None:
 
 
 def test_deadline_of_an_application_outlives_the_scheduler() -> None:
-    """Otherwise the next scheduler would let its inferences wait for ever."""
     driver = busy()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
     driver.hand_over(SchedulerCore(lease_prefix="2-"))

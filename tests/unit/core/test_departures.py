@@ -38,7 +38,7 @@ def test_tokens_since_the_last_report_are_charged(core: CoreDriver) -> None:
 
 
 def test_application_is_over_with_the_last_word_and_not_before(core: CoreDriver) -> None:
-    """Its account must exist when the final report is charged."""
+    """The account of an application must exist when the final report is charged."""
     lease_id = _cancelled(core, made=2)
     before = list(core.core.state.applications)
     core.last_word(lease_id, output=3, prompt=10)
@@ -63,7 +63,7 @@ def test_prompt_aborted_during_prefill_is_charged_for_the_prefilled_part(
 
 
 def test_lease_whose_payload_never_came_costs_nothing(core: CoreDriver) -> None:
-    """Its replica reports that the lease never ran."""
+    """The replica reports that the lease never ran."""
     core.last_word(_cancelled(core, made=None))
 
     assert (0, 0) == (_usage(core).inferences, _usage(core).prompt_tokens)
@@ -104,7 +104,7 @@ def test_call_cancelled_at_its_end_is_metered_completely(core: CoreDriver) -> No
 
 
 def test_stopped_application_that_is_opened_again_starts_afresh(core: CoreDriver) -> None:
-    """It does not wait for the final report of its earlier inferences."""
+    """The new application does not wait for the final report of earlier inferences."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()

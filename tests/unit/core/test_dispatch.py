@@ -27,7 +27,7 @@ def test_inference_is_granted_at_once_when_a_replica_asks(core: CoreDriver) -> N
 
 
 def test_grant_contains_the_waiting_time(core: CoreDriver) -> None:
-    """Its age at an earlier scheduler counts."""
+    """The age of an inference at an earlier scheduler counts."""
     core.open()
     core.submit("x", age_s=2.5)
     core.now += 1.5
@@ -89,9 +89,9 @@ def test_no_search_is_made_for_an_arrival_that_fits_nowhere(
 def test_arrival_behind_a_first_that_fits_nowhere_causes_no_search(
     guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would fit, but is larger than the first; a guard calls it urgent.
+    """The arrival would fit, but is larger than the first.
 
-    A smaller one may start.
+    A guard calls it urgent; a smaller one may start.
     """
     options = {"order": "sgps", "guard_iterations": guard_iterations}
     core = CoreDriver(SchedulerCore("justitia", options))
@@ -128,7 +128,7 @@ def test_arrival_behind_a_first_that_fits_nowhere_causes_no_search(
 def test_no_search_is_made_when_no_inference_can_start(
     monkeypatch: pytest.MonkeyPatch, event: ev.Event
 ) -> None:
-    """These are half of all events, and each search may examine up to 17 applications."""
+    """Half of all events start no inference, and each search may examine up to 17 applications."""
     driver = _blocked("unlimited")
     looks = _looks(monkeypatch)
     driver.handle(event)
@@ -161,7 +161,7 @@ def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
-    """It arrived last and GPS would finish it first."""
+    """The application with the smallest tag arrived last."""
     for name, cost in (("a", 1000), ("b", 500), ("c", 10)):
         core.open(name, cost)
         core.submit(f"{name}1", name)
@@ -170,8 +170,8 @@ def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
     assert granted(core.pull()) == ["c1", "c2", "b1", "b2", "a1", "a2"]
 
 
-def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> None:
-    """Otherwise small inferences would keep a large one waiting for ever."""
+def test_later_inference_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> None:
+    """Small inferences must not keep a large one waiting for ever."""
     core.open("a", 100_000)
     core.open("b", 1_000_000)
     core.submit("held", "a", prompt=600, output=10)
@@ -227,7 +227,7 @@ def test_answered_replica_gets_no_grant_until_it_pulls_again(core: CoreDriver) -
 
 
 def test_draining_replica_gets_nothing(core: CoreDriver) -> None:
-    """Its running inferences continue; draining is final."""
+    """Running inferences continue on a draining replica; draining is final."""
     core.pull("r0")
     core.open()
     core.submit("x")
@@ -261,7 +261,7 @@ def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> No
     assert granted(core.pull(progress={lease: 1}, kv=100, free=89)) == ["y"]
 
 
-def test_room_that_comes_free_is_granted_at_once(core: CoreDriver) -> None:
+def test_freed_room_is_granted_at_once(core: CoreDriver) -> None:
     """Waiting inferences are examined again once a replica has more room, not before."""
     core.open()
     core.submit("x", prompt=60, output=20)
@@ -316,7 +316,7 @@ def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
 
 
 def test_cancelled_waiting_inference_is_gone(core: CoreDriver) -> None:
-    """Its place is free and its application idle."""
+    """The place in the queue is free and the application idle."""
     core.open()
     core.submit("x")
     core.submit("y")
@@ -353,7 +353,7 @@ def test_backlog_is_the_memory_that_waiting_inferences_need(core: CoreDriver) ->
 
 
 def test_prompt_admission_can_be_chosen() -> None:
-    """It admits what fits now; `peak` waits for what fits to the end."""
+    """`prompt` admits what fits now; `peak` waits for what fits to the end."""
     admitted = {}
     for admission in ("peak", "prompt"):
         driver = CoreDriver(SchedulerCore(admission=admission))
@@ -585,7 +585,7 @@ def test_share_is_of_each_replica() -> None:
     assert ["a2"] == granted(driver.pull("r1", kv=100))
 
 
-def test_capped_ones_keep_their_order() -> None:
+def test_capped_applications_keep_their_order() -> None:
     """Each waits because the other does, until one holds no memory: then it starts."""
     driver = _core()
     driver.handle(ev.PullAnswered("r0"))

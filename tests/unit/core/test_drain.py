@@ -204,7 +204,7 @@ _NEWCOMERS = {
 
 @pytest.mark.parametrize("burst", _NEWCOMERS.values(), ids=_NEWCOMERS)
 def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) -> None:  # type: ignore[type-arg]
-    """Otherwise a steady stream of newcomers would be served before callers that waited.
+    """A steady stream of newcomers must not be served before callers that waited.
 
     If callers do not declare their retries, the test's target fails.
     """
@@ -241,7 +241,7 @@ def test_returning_caller_uses_up_a_reserved_place_or_a_future_slot() -> None:
 
 
 def test_reservations_in_a_tenants_part_do_not_bind_others() -> None:
-    """Otherwise a tenant that sends requests and never retries would keep out all others."""
+    """A tenant that sends requests and never retries must not keep out all others."""
     drain = _drained(10.0, 30.0)
     for _ in range(50):
         drain.retry_after("t", 30.0)

@@ -103,7 +103,7 @@ def test_service_of_an_answered_inference_is_booked_once(old: CoreDriver) -> Non
 
 
 def test_inference_that_was_counted_and_stored_is_not_counted_again(old: CoreDriver) -> None:
-    """Neither the replica nor the ingress has received the confirmation."""
+    """The confirmation has reached neither the replica nor the ingress."""
     old.pull("r0", {"1-1": 3}, {"1-2": 10})
     new = _successor(old)
     new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -183,7 +183,7 @@ def test_closed_application_waits_for_every_ingress_that_had_it(old: CoreDriver)
 
 
 def test_closed_application_waits_no_longer_than_for_a_lost_ingress(old: CoreDriver) -> None:
-    """That ingress may have died with the scheduler."""
+    """An ingress may have died with the scheduler."""
     new = _successor(old)
     new.handle(replace(_AGAIN, ingress_id="i1"))
     new.handle(ev.ApplicationClosed("a"))
@@ -219,7 +219,7 @@ def test_stored_ends_are_confirmed_until_they_are_read(old: CoreDriver) -> None:
 
 
 def test_ingress_of_an_earlier_version_gets_no_confirmations(old: CoreDriver) -> None:
-    """It does not support the message; only the replica's report counts, as before."""
+    """An old ingress does not support the message; only the replica's report counts."""
     old.open("b", ingress_id="i9")
     old.submit("z", "b", ingress_id="i9")
     old.pull("r0", {"1-1": 3, "1-2": 4, "1-3": 0}, seats=3)

@@ -42,7 +42,7 @@ def test_lease_that_is_gone_counts_no_more(footprints: Footprints) -> None:
 
 
 def test_forecast_follows_every_change(footprints: Footprints) -> None:
-    """It is cached between changes, and a stale one would admit too much."""
+    """The forecast is cached between changes, and a stale one would admit too much."""
     block = 1
     small = Footprint(0, 1, 0, "c")
 

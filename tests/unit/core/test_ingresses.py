@@ -85,7 +85,7 @@ def test_others_have_every_seat_until_the_ingress_times_out(silent: CoreDriver) 
 
 
 def test_ingress_that_returns_in_time_keeps_its_places_and_tag(silent: CoreDriver) -> None:
-    """It was only paused: its callers have waited longest, and lose neither place nor answer."""
+    """The callers of a paused ingress have waited longest, and lose neither place nor answer."""
     tag = silent.core.tag("a")
     silent.handle(ev.PullAnswered("r0"))
     for _ in range(3):
@@ -127,7 +127,7 @@ def test_refusal_of_a_lease_is_a_sign_of_life(core: CoreDriver) -> None:
 
 
 def test_ingress_with_a_message_since_the_grant_is_not_silent(core: CoreDriver) -> None:
-    """Its submission shows that it lives: its payload was lost, and is sent again."""
+    """A submission shows that the ingress lives: the payload was lost, and is sent again."""
     core.open()
     core.submit("x")
     core.now += 0.1
@@ -169,7 +169,7 @@ def test_lease_of_an_earlier_scheduler_does_not_make_its_ingress_silent() -> Non
 def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_requeued(
     core: CoreDriver,
 ) -> None:
-    """Its caller may still be there; but a second attempt would only hold a seat."""
+    """The caller may still be there; but a second attempt would only hold a seat."""
     _run_x_and_keep_y_out(core)
 
     assert (["y"], {"1"}) == (_suspended(core), set(core.core.state.leases))
@@ -180,7 +180,7 @@ def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_req
 
 
 def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(silent: CoreDriver) -> None:
-    """It is lost after 30 s; later submissions are not suspended for its past."""
+    """The ingress is lost after 30 s; its later submissions are not suspended."""
     for _ in range(9):
         _round(silent, 2.9)
 
@@ -197,7 +197,7 @@ def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(silent: C
 def test_closed_application_does_not_end_before_its_suspended_inferences(
     silent: CoreDriver,
 ) -> None:
-    """Their callers may still be there."""
+    """The callers of suspended inferences may still be there."""
     closed = silent.handle(ev.ApplicationClosed("a"))
     for name in ("x", "y", "z"):
         closed += silent.handle(ev.InferenceCancelled(name))
@@ -217,7 +217,7 @@ def test_cancelled_application_ends_with_its_suspended_inferences(silent: CoreDr
 
 
 def test_application_with_something_suspended_is_not_ended_for_idleness() -> None:
-    """This holds whichever timeout is shorter, the application's or the ingress's."""
+    """The idle timeout of the application may be shorter or longer than that of the ingress."""
     driver = CoreDriver(SchedulerCore(timeouts=Timeouts(application_s=6.0, ingress_s=60.0)))
     driver.open()
     driver.submit("x")
@@ -286,7 +286,7 @@ def test_suspended_application_has_no_bound(silent: CoreDriver) -> None:
     assert other.bound_kv_token_time is not None
 
 
-def test_bound_of_others_counts_what_gps_served_ahead(silent: CoreDriver) -> None:
+def test_bound_of_others_counts_service_of_gps_ahead_of_real_service(silent: CoreDriver) -> None:
     """Suspended work is not in flight; resumed, it needs more than GPS still owes it."""
     lag = silent.core.lag_meter
     in_flight = lag._bound.in_flight

@@ -362,8 +362,8 @@ def test_every_rule_is_broken_by_a_damage() -> None:
     assert {function.__name__ for function in ALL_RULES} == {rule for rule, _ in damages}
 
 
-def test_nominal_clock_is_held_to_the_rules_that_concern_it() -> None:
-    """It neither settles nor withdraws."""
+def test_nominal_clock_is_checked_by_the_applicable_rules_only() -> None:
+    """The nominal clock neither settles nor withdraws."""
     driver = _busy("nominal")
     driver.account().charged += 1
     check(driver.core)

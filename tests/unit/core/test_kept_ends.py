@@ -95,7 +95,7 @@ def test_ends_of_a_lost_ingress_are_forgotten() -> None:
     assert [False, True] == [ends.is_counted("a", name) for name in ("q0", "q1")]
 
 
-def test_oldest_ends_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_ends_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """During hours without the store the ends must not fill the memory."""
     monkeypatch.setattr(kept_ends, "_MOST", 2)
     ends = KeptEnds()

@@ -34,7 +34,7 @@ def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
 
 
 def test_node_without_leases_gets_one_inference_of_any_size() -> None:
-    """Otherwise one that exceeds the share would wait for ever."""
+    """An inference that exceeds the share must not wait for ever."""
     assert _holding(_tree(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
 
 
@@ -56,7 +56,7 @@ def test_held_part_of_a_nodes_share_is_not_reserved() -> None:
 
 
 def test_newcomer_does_not_take_memory_reserved_for_others() -> None:
-    """It waits for memory that a has borrowed, unless it exceeds all unreserved memory."""
+    """The newcomer waits for memory that a borrowed, unless it exceeds all unreserved memory."""
     tree = _tree(a=KvShare(guaranteed=0.1, lends=0.0), z=KvShare(guaranteed=0.2, lends=0.0))
     shares = _holding(tree, a=80)
 

@@ -34,7 +34,7 @@ def test_expired_lease_returns_inference_once(leased: CoreDriver) -> None:
 
 
 def test_expired_lease_keeps_its_place_in_the_queue(leased: CoreDriver) -> None:
-    """Its tag is that of its application; a later application of equal cost stays behind."""
+    """An inference has the tag of its application; later applications of equal cost stay behind."""
     leased.open("later", 100)
     leased.submit("l", "later")
     tag = leased.core.tag("a")
@@ -49,7 +49,7 @@ def test_expired_lease_keeps_its_place_in_the_queue(leased: CoreDriver) -> None:
 
 
 def test_running_lease_does_not_expire(leased: CoreDriver) -> None:
-    """Its payload has arrived; only its replica's silence ends it."""
+    """Once the payload has arrived only the replica's silence ends a lease."""
     for _ in range(4):
         leased.now += 2.0
         leased.pull(progress={"1": 1, "2": 1}, seats=2)
@@ -88,7 +88,7 @@ def test_refusal_of_a_lease_of_a_lost_replica_is_late(leased: CoreDriver) -> Non
 
 
 def test_lost_replica_returns_all_its_inferences(leased: CoreDriver) -> None:
-    """They return in their order, running or not, and once."""
+    """Inferences return once, in their order, running or not."""
     leased.pull(progress={"2": 4}, seats=2)
 
     assert leased.handle(ev.ReplicaLost("r0")) == []
@@ -111,14 +111,14 @@ def test_silent_replica_is_lost_after_its_timeout(leased: CoreDriver) -> None:
 
 
 def test_deadline_of_a_replica_that_is_gone_is_harmless(leased: CoreDriver) -> None:
-    """Its deadline is still in the heap."""
+    """The deadline of a removed replica is still in the heap."""
     leased.handle(ev.ReplicaLost("r0"))
 
     assert leased.wait(10.0) == []
 
 
 def test_returning_replica_starts_without_leases(leased: CoreDriver) -> None:
-    """Its reports of old leases are late: it must abort them."""
+    """Reports of old leases are late: the replica must abort them."""
     leased.wait(4.0)
     leased.handle(ev.ReplicaLost("r0"))
     actions = leased.pull(progress={"1": 5, "2": 5}, seats=1)
@@ -257,7 +257,7 @@ def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
 
 
 def test_ingress_with_heartbeats_keeps_its_inferences(leased: CoreDriver) -> None:
-    """Its timeout counts from its last message."""
+    """The timeout of an ingress counts from its last message."""
     leased.now += 20.0
     leased.handle(ev.IngressHeartbeat("i0"))
     leased.wait(29.0)

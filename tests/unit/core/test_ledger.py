@@ -92,7 +92,7 @@ def test_expiry_before_a_refused_change_is_not_forgotten(queued: CoreDriver) -> 
     assert aborted(queued.wait(0.0)) == []
 
 
-def test_nominal_clock_starts_at_this_v_with_what_may_still_be_asked_for(
+def test_nominal_clock_starts_at_the_present_v_with_the_remaining_cost(
     queued: CoreDriver,
 ) -> None:
     """Attained service is not requested again; V stays on its axis."""
@@ -202,7 +202,7 @@ def test_nominal_clock_keeps_time_with_the_replicas() -> None:
 
 
 def test_nominal_application_that_ended_stays_in_gps() -> None:
-    """Its session stays until V reaches the tag, and is then removed from the store too."""
+    """The session stays until V reaches the tag, and is then removed from the store too."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 1000)
     driver.pull("r0", kv=1000)

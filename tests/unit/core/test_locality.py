@@ -70,7 +70,7 @@ def test_new_prompt_goes_where_it_displaces_no_context() -> None:
     full.contexts.put("b", Context(9000, 9000), KV)
 
     assert "r1" == best(2500, full, empty)
-    assert "r0" == best(900, full, empty)  # there is room beside
+    assert "r0" == best(900, full, empty)  # r0 has room beside the idle context
 
 
 def test_long_answer_goes_where_few_contexts_are_read_with_it() -> None:
@@ -101,7 +101,7 @@ def test_prompts_that_had_nothing_in_common_are_not_drawn_to_each_other() -> Non
     assert "r1" == ranked[0].replica_id
 
 
-def test_where_all_is_equal_the_last_replica_comes_first_and_then_the_freest() -> None:
+def test_with_equal_delay_the_last_replica_is_chosen_and_then_the_freest() -> None:
     assert "r1" == best(500, replica("r0"), replica("r1"), served=("r0", "r1"))
     assert "r0" == best(500, replica("r1", runs=1), replica("r0", runs=1))
 
@@ -118,7 +118,6 @@ def test_context_in_use_is_known_by_its_name() -> None:
 
 
 def test_replicas_without_a_cache_are_ranked_by_earlier_service_and_free_memory() -> None:
-    """They are ranked by earlier service of the application, then by free memory."""
     one, other = replica("r0", runs=3, caches=False), replica("r1", caches=False)
 
     assert "r0" == best(1000, one, other, served=("r0",))
@@ -169,7 +168,7 @@ def test_prompt_is_awaited_until_its_first_token_and_its_context_stays_behind() 
     assert {"a": 1210} == lying(driver)
 
 
-def test_inference_that_is_cancelled_before_its_first_token_leaves_what_was_there() -> None:
+def test_inference_cancelled_before_its_first_token_keeps_the_context() -> None:
     driver = a_core()
     driver.submit("a1", prompt=1000)
     end(driver, "a1", 1000)
@@ -192,7 +191,7 @@ def three_sessions() -> CoreDriver:
 
 
 def test_cache_miss_of_one_application_does_not_evict_contexts_of_others() -> None:
-    """Its prompts may share no prefix: otherwise any caller could evict others' records."""
+    """Prompts of one application may share no prefix; no caller may evict others' records."""
     driver = three_sessions()
     driver.submit("b2", "b", prompt=1100)
     first_token(driver, "b2", found=16)

@@ -104,7 +104,7 @@ def test_choices_of_one_prompt_share_it_without_a_name(driver: CoreDriver) -> No
 
 
 def test_forecast_includes_a_prompt_that_outlives_its_shared_prefix() -> None:
-    """Its prefix ends with it, and the forecast must give the time until there is room."""
+    """The prefix ends with its prompt, and the forecast must give the time until there is room."""
     driver = CoreDriver(SchedulerCore(policy_options={"backfill": 8}))
     capacity = ReplicaCapacity(100_000, 16, 256, True)
     driver.handle(ev.ReplicaPulled("r0", capacity, 100_000, ()))
@@ -122,7 +122,7 @@ def test_forecast_includes_a_prompt_that_outlives_its_shared_prefix() -> None:
     assert ["first"] == driver.waiting("first")
 
 
-def test_gauge_only_adds_to_what_is_shared(driver: CoreDriver) -> None:
+def test_free_kv_gauge_only_adds_to_the_shared_memory(driver: CoreDriver) -> None:
     """Idle cached tokens count as free in the engine's gauge."""
     for number in range(2):
         driver.handle(submission(f"q{number}", SYSTEM))
@@ -160,7 +160,7 @@ def test_new_scheduler_counts_running_prefixes_as_the_old_one_did(driver: CoreDr
         assert before == held(successor)
 
 
-def test_cached_tokens_of_what_ended_are_counted(driver: CoreDriver) -> None:
+def test_cached_tokens_of_ended_inferences_are_counted(driver: CoreDriver) -> None:
     """Totals are by application, tenant and day; those of an earlier version have none."""
     driver.handle(submission("q", SYSTEM))
     lease = granted(pull(driver))["q"]

@@ -38,7 +38,7 @@ def test_every_reason_names_a_remedy() -> None:
 
 
 def test_running_application_has_reason_running(driver: CoreDriver) -> None:
-    """It waits for no resource, and has an expected end."""
+    """A running application waits for no resource, and has an expected end."""
     outlook = look(driver, "runs")
 
     assert (Reason.RUNNING, None, None) == (
@@ -133,7 +133,7 @@ def test_service_ahead_counts_later_stages_of_those_with_smaller_tags(driver: Co
 def test_closed_application_needs_only_its_waiting_inferences(
     driver: CoreDriver,
 ) -> None:
-    """Its owner submits no more: the prediction adds no further service."""
+    """The owner of a closed application submits no more."""
     wait(driver, "small", cost=1_000)
     driver.handle(ev.ApplicationClosed("small"))
     wait(driver, "a", cost=50_000)
@@ -152,7 +152,7 @@ def test_service_ahead_counts_later_stages_of_running_applications(driver: CoreD
     assert 900 - 155 == look(before).ahead_kv_token_time
 
 
-def test_no_replica_is_the_reason_and_no_time_is_told() -> None:
+def test_without_replicas_the_outlook_has_no_times() -> None:
     """No inference starts before there is a replica."""
     driver = CoreDriver()
     wait(driver, "a")
@@ -166,7 +166,6 @@ def test_no_replica_is_the_reason_and_no_time_is_told() -> None:
 
 
 def test_draining_replicas_do_not_count_as_available(driver: CoreDriver) -> None:
-    """They accept no waiting inference."""
     wait(driver, "a")
     driver.pull(kv=25, draining=True)
 
@@ -174,7 +173,7 @@ def test_draining_replicas_do_not_count_as_available(driver: CoreDriver) -> None
 
 
 def test_application_without_submitted_inferences_waits_for_its_tools(driver: CoreDriver) -> None:
-    """It is its caller's turn: the service cannot help."""
+    """The next step is the caller's: the service cannot help."""
     driver.open("a")
     outlook = look(driver)
 
@@ -259,7 +258,7 @@ def test_starts_calibrate_the_quantiles(driver: CoreDriver) -> None:
 
 
 def test_unknown_application_has_no_outlook(driver: CoreDriver) -> None:
-    """It may have ended since the ingress sent the request."""
+    """The application may have ended since the ingress sent the request."""
     assert {} == driver.core.outlooks.ask(["gone"])
 
 

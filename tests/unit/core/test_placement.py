@@ -36,7 +36,7 @@ def _serve(driver: CoreDriver, request_id: str, replica_id: str, kv: int = 1000)
 
 
 def test_replica_that_served_the_application_comes_before_a_freer_one() -> None:
-    """It may hold the prefix of the prompt."""
+    """The earlier replica may have the prefix of the prompt in its cache."""
     driver = _pool(r0=1000)
     driver.open("a")
     driver.submit("a1", "a")
@@ -68,12 +68,12 @@ def test_locality_delays_no_inference() -> None:
     assert {"a2": "r1"} == _places(driver.submit("a2", "a", prompt=30, output=20))
     _serve(driver, "a2", "r1", kv=1000)
     assert ["r0", "r1"] == list(driver.application("a").replicas)
-    # the freer of the two
+    # r1 is the freer of the two
     assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=5, output=2))
 
 
 def test_next_turn_goes_where_the_last_one_was_served() -> None:
-    """That replica has the whole context; the other, freer one an earlier part of it."""
+    """The last replica has the whole context; the other, freer one an earlier part of it."""
     driver = _pool(r0=100)
     driver.open("a")
     driver.submit("a1", "a")
@@ -107,11 +107,11 @@ def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
     driver.handle(ev.PullAnswered("r0", pulls_again=pulls_again))
 
     assert {"a2": expected} == _places(driver.submit("a2", "a"))
-    assert {"b": "r1"} == _ask(driver, "b", 10)  # others go where a pull waits
+    assert {"b": "r1"} == _ask(driver, "b", 10)  # other applications go where a pull waits
 
 
 def test_replica_without_a_recent_pull_gets_no_turn() -> None:
-    """It may have stopped with its connection open."""
+    """A replica may have stopped with its connection open."""
     driver = _pool()
     driver.pull("r0", connected=True)
     driver.open("a")
@@ -179,8 +179,8 @@ def test_prompt_that_fits_now_is_not_enough_where_the_rest_will_not() -> None:
     assert {"long": "large"} == _places(driver.handle(ev.InferenceCancelled("a")))
 
 
-def test_small_ones_go_to_replicas_that_could_never_hold_the_first() -> None:
-    """This costs the first no time, and the small replica would stand idle."""
+def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
+    """Passing costs the first no time here, and the small replica would stand idle."""
     driver = _pool(small=100, large=1000)
     _ask(driver, "held", 800, 100)
 
@@ -194,7 +194,7 @@ def test_small_ones_go_to_replicas_that_could_never_hold_the_first() -> None:
 
 
 def test_inference_too_large_for_every_replica_runs_alone_on_the_largest() -> None:
-    """Otherwise it would wait for ever, and with it everything behind."""
+    """An inference that waited for ever would block all later ones."""
     driver = _pool(small=100, large=1000)
     _ask(driver, "held", 900, 50)
 
@@ -231,7 +231,7 @@ def test_next_larger_replica_takes_the_giant_when_the_largest_leaves(end: str) -
 
 
 def test_giant_waits_for_a_larger_replica_that_has_joined() -> None:
-    """It may be busy on arrival: the largest replica is now a larger one."""
+    """A new replica may be busy on arrival: the largest replica is now a larger one."""
     driver = _pool(small=100)
     _ask(driver, "held", 50)
     driver.pull("large", kv=1000)
@@ -258,7 +258,7 @@ def test_joining_replica_gets_waiting_inferences() -> None:
 
 
 def test_inferences_of_a_lost_replica_go_to_others_in_order() -> None:
-    """They are first in line, before later inferences."""
+    """Requeued inferences are first in line, before later ones."""
     driver = _pool(r0=100)
     _ask(driver, "a", 60, 20)
     driver.pull("r1", kv=100)
@@ -297,7 +297,7 @@ def test_inference_waits_at_its_place_for_the_replicas_that_it_can_reach() -> No
     assert {} == _cut_off(driver, "x")
     assert {"y": "r1"} == _ask(driver, "y", 50, 20)
     driver.handle(ev.PullAnswered("r1"))
-    assert {} == _ask(driver, "z", 5, 4)  # it would fit r0
+    assert {} == _ask(driver, "z", 5, 4)  # z would fit r0
     assert {"x": "r0", "z": "r0"} == _places(driver.handle(ev.InferenceCancelled("held")))
 
 
@@ -333,7 +333,7 @@ def test_inference_that_can_reach_no_replica_tries_all_again_after_two_seconds()
 
 @pytest.mark.parametrize("end", ["lost", "draining", "small"])
 def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str) -> None:
-    """It would otherwise wait for ever; a new replica is preferred to the one that failed."""
+    """No inference may wait for ever; a new replica is preferred to the one that failed."""
     driver = _pool(r0=1000)
     driver.pull("r1", kv=50 if end == "small" else 1000)
     driver.handle(ev.PullAnswered("r1"))
@@ -413,7 +413,7 @@ def test_waiting_inference_starts_under_another_admission_rule(lined_up: CoreDri
 
 
 def test_waiting_inference_starts_when_its_prompt_was_shorter(lined_up: CoreDriver) -> None:
-    """It ran on r0, which counted five tokens less, and was lost."""
+    """The inference ran on r0, which counted five tokens less, and was lost."""
     assert ["x"] == granted(lined_up.pull("r0", finished={lined_up.lease_of("short"): 20}, kv=100))
 
     progress = [ev.LeaseProgress(lined_up.lease_of("x"), 30, 1, running=True)]

@@ -82,11 +82,11 @@ def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
 @pytest.mark.parametrize(
     ("policy", "priority"),
     [
-        ("justitia", rank_preserving_integer(10.5)),  # its tag
-        ("srjf", rank_preserving_integer(10.5)),  # remaining predicted cost
-        ("sjf", 7),  # the prediction
-        ("app-fcfs", 1),  # the arrival of the application
-        ("fcfs", 77),  # the grant
+        ("justitia", rank_preserving_integer(10.5)),  # the tag of the application
+        ("srjf", rank_preserving_integer(10.5)),  # the remaining predicted cost of the application
+        ("sjf", 7),  # the predicted output tokens
+        ("app-fcfs", 1),  # the sequence number of the application's arrival
+        ("fcfs", 77),  # the number of the grant
     ],
 )
 def test_grants_carry_the_order_as_engine_priority(policy: str, priority: int) -> None:
@@ -396,7 +396,7 @@ class Unmade(JustitiaPolicy):
 
 @pytest.mark.parametrize("options", [(), (("fairness", "tenant"),)], ids=["stay", "begin anew"])
 def test_policy_that_cannot_be_made_changes_nothing(options: tuple[tuple[str, Any], ...]) -> None:
-    """Its accounts may be other ones, too; the old name would else be said of the new policy."""
+    """A half-made change would leave other accounts, or the old name with the new policy."""
     driver = PolicyDriver("justitia")
     driver.arrive("b", "b1")
     driver.arrive("a", "a1")
@@ -411,7 +411,7 @@ def test_policy_that_cannot_be_made_changes_nothing(options: tuple[tuple[str, An
 
 
 def test_policy_of_a_user_has_options_of_its_own_and_the_common_ones() -> None:
-    """They are validated as for any other policy, with an error that lists the valid ones."""
+    """Options of a user's policy are validated, with an error that lists the valid ones."""
     options = PolicyDriver(POLICY, {"backfill": 3}).core.ledger.options
 
     assert (3, COST, 10.0) == (options.backfill, options.cost, options.own["budget"])
@@ -432,7 +432,7 @@ def test_cost_function_is_found_by_its_import_path() -> None:
     assert ["b1"] == driver.step(make={"a1": 40}, finish=["a1"])
 
 
-def test_accounts_of_justitia_are_kept_in_a_cost_of_a_user() -> None:
+def test_justitia_accounts_may_use_a_cost_of_the_user() -> None:
     """V then moves in its unit, here seconds: 10 tokens of one application are 0.3 s."""
     driver = PolicyDriver("justitia", {"cost": COST})
     driver.handle(ev.ApplicationArrived("a", "class", "t", 1, 100, "i0", predicted_cost=3.0))
@@ -495,7 +495,7 @@ def test_example_on_the_page_is_the_one_that_is_tested() -> None:
 
 
 def test_example_keeps_the_rules_of_the_core(core: CoreDriver) -> None:
-    """Its keys are unique and agree with the queue: `check` runs after every event."""
+    """Keys must be unique and agree with the queue: `check` runs after every event."""
     core.handle(ev.PolicyChanged(POLICY))
     for name in "abc":
         core.open(name)

@@ -60,7 +60,7 @@ def test_beginning_stays_until_its_last_lease_ends() -> None:
     assert [] == beginnings.leave("1")
     assert [32] == [node.held_tokens for node in beginnings]
     assert ["3"] == beginnings.leave("2")
-    assert [0] == [node.held_tokens for node in beginnings]  # the last one's own
+    assert [0] == [node.held_tokens for node in beginnings]  # the node of the last lease
     assert [] == beginnings.leave("3")
     assert 0 == len(beginnings)
 

@@ -57,7 +57,7 @@ def test_heads_are_the_first_of_each_client_in_order() -> None:
 
 
 def test_application_without_waiting_inferences_is_not_returned() -> None:
-    """Its heap entry is stale and must not be returned."""
+    """The heap entry is stale."""
     policy = StubPolicy()
     gone, other = application("a", 1), application("b", 2)
     queue = _queue(policy, gone, other)
@@ -89,11 +89,11 @@ def test_key_is_computed_once_per_event_for_each_client() -> None:
 
     assert 0 == policy.asked
     assert ("a", "a") == (queue.first_client(), queue.first_client())
-    assert 2 == policy.asked  # one of each
+    assert 2 == policy.asked  # one key per client
 
 
 def test_changed_key_moves_an_application() -> None:
-    """Its entry under the old key is skipped, whether it was less or greater."""
+    """The entry under the old key is skipped, whether it was less or greater."""
     moving, other = application("a", 1, 9), application("b", 5)
     queue = _queue(None, moving, other)
     first = moving.waiting.first
@@ -119,7 +119,7 @@ def test_tenant_comes_with_the_first_of_its_applications() -> None:
     assert ["b2", "c3", "a4", "b5"] == _drain(queue)
 
 
-def test_parked_client_waits_until_it_may_go_on() -> None:
+def test_parked_client_waits_until_it_is_eligible() -> None:
     """A policy may hold a client back although there is room."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
@@ -133,7 +133,7 @@ def test_parked_client_waits_until_it_may_go_on() -> None:
     assert ("a", None) == (queue.first_client(), queue.next_eligible())
 
 
-def test_parked_client_that_may_go_on_earlier_is_parked_no_more() -> None:
+def test_parked_client_that_may_continue_earlier_is_unparked() -> None:
     """The policy updates the client; the driver must not be woken for the old time."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
@@ -146,7 +146,6 @@ def test_parked_client_that_may_go_on_earlier_is_parked_no_more() -> None:
 
 
 def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
-    """Its last inference was cancelled."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
     parked = application("a", 1)
@@ -159,7 +158,7 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
 
 
 def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
-    """Its client still waits: a policy must not handle it as gone."""
+    """The client still waits: a policy must not handle it as gone."""
     policy = StubPolicy()
     first, second = application("a", 1), application("b", 2)
     queue = _queue(policy, first, second)
@@ -204,7 +203,6 @@ def test_requeued_inference_takes_its_old_place() -> None:
 
 
 def test_removed_inference_is_not_in_line() -> None:
-    """This holds also for the first in line."""
     made = application("a", 1, 2)
     first = made.waiting.first
     made.waiting.remove_inference(first)

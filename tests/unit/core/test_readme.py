@@ -23,7 +23,7 @@ def test_every_file_is_in_the_table() -> None:
     policies = CORE / "policies"
     guarded = {path.stem for path in (policies / "guarded").glob("*.py")} - {"__init__"}
     names = {path.stem for path in CORE.rglob("*.py") if not path.is_relative_to(policies)}
-    names -= {"__init__", "meter", "bound"}  # named by their folder
+    names -= {"__init__", "meter", "bound"}  # these files are named by their folder
     page_of_guarded = (policies / "guarded" / "README.md").read_text("utf-8")
 
     assert set() == {name for name in names if f"`{name}`" not in PAGE}

@@ -45,7 +45,7 @@ def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDri
 
 
 def test_pull_with_only_ends_is_no_report_of_running_leases(new: CoreDriver) -> None:
-    """It may be full; its next report shows that."""
+    """The replica may be full, which only its next report shows."""
     _resubmit(new, "z")
 
     assert granted(new.pull("r0", None)) == []
@@ -64,7 +64,7 @@ def test_grants_are_held_back_for_three_seconds_at_most(new: CoreDriver) -> None
 
 
 def test_loss_of_the_last_silent_replica_ends_the_hold(new: CoreDriver) -> None:
-    """It is certain then that it will not report."""
+    """A lost replica will not report any more."""
     _resubmit(new, "z")
     new.pull("r9")
 
@@ -131,7 +131,7 @@ def test_service_of_a_new_inference_is_booked_in_full(new: CoreDriver) -> None:
 def test_lease_that_finished_meanwhile_ends_its_inference(
     new: CoreDriver, claim_first: bool
 ) -> None:
-    """Its end is stored until its ingress claims it; it is not run again."""
+    """The end is stored until an ingress claims it; the inference is not run again."""
     if claim_first:
         _resubmit(new, "x", "1-2")
     new.pull("r0", {}, {"1-2": 10})
@@ -146,7 +146,7 @@ def test_lease_that_finished_meanwhile_ends_its_inference(
 
 
 def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
-    """This happens after three seconds, or when every replica has reported without it."""
+    """A claim fails after three seconds, or when every replica has reported without it."""
     _resubmit(new, "x", "1-2")
     _resubmit(new, "y", "1-3")
 
@@ -156,7 +156,7 @@ def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
 
 @pytest.mark.parametrize("end", ["engine died", "replica lost", "never reported"])
 def test_claim_of_a_lease_that_is_gone_waits_again(new: CoreDriver, end: str) -> None:
-    """It ended before the ingress claimed it, or no replica reported it in time."""
+    """The lease ended before the ingress claimed it, or no replica reported it in time."""
     if end == "engine died":
         new.pull("r0", {}, [ev.LeaseFinished("1-2", 10, 4, None)], draining=True)
     elif end == "replica lost":
@@ -180,7 +180,7 @@ def test_cancelled_claim_is_forgotten(new: CoreDriver) -> None:
 
 
 def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -> None:
-    """Its ingress died with the scheduler, so that its tokens have no reader."""
+    """The ingress died with the scheduler, so that the tokens have no reader."""
     stopped: list[str] = []
     for _ in range(10):
         new.pull("r0", {"1-2": 6}, {"1-3": 9} if not stopped else {})
@@ -192,7 +192,7 @@ def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -
 
 
 def test_adopted_lease_holds_a_footprint_and_is_not_aborted(new: CoreDriver) -> None:
-    """It is like any other lease; the deadline of its claim has no effect."""
+    """The deadline of the claim has no effect on an adopted lease."""
     new.pull("r0", {"1-2": 6})
     _resubmit(new, "x", "1-2")
     replica = new.core.state.replicas["r0"]
@@ -224,7 +224,7 @@ def test_order_is_kept_across_the_restart(old: CoreDriver, new: CoreDriver) -> N
 def test_restored_application_keeps_its_tag_until_its_ingress_is_given_up(
     new: CoreDriver,
 ) -> None:
-    """Its inferences may be on their way; after 30 s it is idle like any other."""
+    """Inferences may be on their way for 30 s; then the application is idle like any other."""
     new.pull("r0")
     new.wait(29.0)
 
@@ -239,7 +239,7 @@ def test_restored_application_keeps_its_tag_until_its_ingress_is_given_up(
 
 
 def test_restored_closed_application_finishes_when_nothing_comes_back(old: CoreDriver) -> None:
-    """It was closed and its last inferences ended with the old scheduler."""
+    """The last inferences of the closed application ended with the old scheduler."""
     old.handle(ev.ApplicationClosed("a"))
     old.hand_over(SchedulerCore(lease_prefix="2-"))
 

@@ -79,7 +79,7 @@ def test_idle_application_is_withdrawn_when_a_report_says_so(core: CoreDriver) -
     assert (True, False) == after
 
 
-def test_report_takes_so_many_prompt_tokens_at_once(core: CoreDriver) -> None:
+def test_report_is_granted_at_most_its_prompt_token_budget(core: CoreDriver) -> None:
     """Of 12, 6 + 6 + 1 with a budget of 12: two; the next is for the next prefill."""
     for name, prompt in (("x", 6), ("y", 6), ("z", 1)):
         core.submit(name, prompt=prompt, output=2)

@@ -21,7 +21,7 @@ def _pass_time(core: CoreDriver, for_s: float) -> list[object]:
 
 
 def test_silent_replica_that_is_connected_is_not_lost(core: CoreDriver) -> None:
-    """Its event loop may compile a grammar for half a minute without a report."""
+    """An event loop may compile a grammar for half a minute without a report."""
     _running_on_r0(core)
     core.pull("r1")
     core.now += 2.0
@@ -47,7 +47,7 @@ def test_silent_replica_gets_no_lease_until_it_pulls(core: CoreDriver) -> None:
 
 
 def test_replica_whose_process_has_ended_is_lost_in_time(core: CoreDriver) -> None:
-    """Its host has closed the connection: from then on the timeout applies."""
+    """The host has closed the connection: from then on the timeout applies."""
     _running_on_r0(core)
     _pass_time(core, 20.0)
     core.handle(ev.ReplicaDisconnected("r0"))
@@ -84,7 +84,7 @@ def test_lease_is_not_taken_back_from_a_silent_replica(core: CoreDriver) -> None
 def test_lease_whose_payload_never_came_is_taken_back_when_the_replica_calls(
     core: CoreDriver,
 ) -> None:
-    """It reports the lease as armed and not running."""
+    """The replica reports the lease as armed and not running."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0", connected=True)

@@ -70,7 +70,7 @@ def test_guard_continues_from_its_stored_state() -> None:
 
 
 def test_guard_includes_inferences_running_under_earlier_leases() -> None:
-    """It is not submitted to the queue again, but belongs to the stage."""
+    """A running inference is not submitted again, but belongs to the stage."""
     driver = CoreDriver(SchedulerCore("justitia", GUARD, lease_prefix="1-"))
     driver.open("a", 300)
     driver.submit("a1", "a")
@@ -149,7 +149,7 @@ def test_booked_start_is_booked_once_though_the_scheduler_restarts(
 
 
 def test_tenants_have_the_same_keys_after_a_restart() -> None:
-    """They are equal at both levels, with a debt of d in its tenant, and c withdrawn."""
+    """Keys are equal at both levels, with a debt of d in its tenant, and c withdrawn."""
     driver = _filled(**TENANTS)
     successor = _successor(driver, **TENANTS)
     shares = [d.core.ledger.fair_share for d in (driver, successor)]
@@ -255,7 +255,6 @@ def test_changed_applications_have_a_record_until_gps_is_done_with_them(
 
 
 def test_empty_store_restores_an_empty_core() -> None:
-    """This is the state of a model's first scheduler."""
     core = SchedulerCore()
     restore(core, None, {})
 
@@ -366,7 +365,7 @@ def test_application_without_rule_and_idle_time_has_the_old_record() -> None:
 
 
 def test_place_of_an_application_outlives_the_scheduler() -> None:
-    """Its prefixes are still in that replica's cache."""
+    """Prefixes of the application are still in that replica's cache."""
     driver = _filled()
     assert ["r0"] == list(_successor(driver).application("c").replicas)
 

@@ -138,7 +138,7 @@ def test_gap_is_from_the_last_end_to_the_first_submission(core: CoreDriver) -> N
     assert [5.0, 0.0] == [stage.gap_s for stage in stages]
 
 
-def test_gap_between_stages_that_overlap_is_none(core: CoreDriver) -> None:
+def test_gap_between_overlapping_stages_is_zero(core: CoreDriver) -> None:
     """One branch submits its next call 3 s before the other branch's first call ends."""
     core.open("a", 500)
     core.submit("x", output=2)
@@ -211,7 +211,7 @@ def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDrive
 
 
 def test_stages_are_not_reported_for_inferences_submitted_before(core: CoreDriver) -> None:
-    """This also holds if the state was lost, and an ingress opens the application again."""
+    """The state may be lost, and an ingress open the application again."""
     core.open("a", 500)
     core.submit("x", resubmitted=True)
     core.handle(ev.ApplicationClosed("a"))
@@ -246,7 +246,7 @@ def test_mean_length_is_that_of_equal_inferences(sizes: list[tuple[int, int]]) -
     assert sizes[0][1] == _stage_of(sizes).mean_output_tokens
 
 
-def test_mean_length_of_uneven_ones_is_between_that_and_the_one_by_service() -> None:
+def test_mean_length_of_uneven_inferences_is_between_plain_and_weighted_mean() -> None:
     """Lengths of 100 and 320 beside a prompt as long: 210, and 279 weighted by service."""
     stage = _stage_of([(250, 100), (250, 320)])
 
@@ -265,11 +265,11 @@ def test_mean_length_of_uneven_ones_is_between_that_and_the_one_by_service() -> 
 def test_mean_length_is_at_least_one_and_at_most_the_longest(
     stage: ExpectedStage, length: float
 ) -> None:
-    """This holds for any expected sums; without inferences the mean is 0."""
+    """The limits hold for any expected sums; without inferences the mean is 0."""
     assert length == stage.mean_output_tokens
 
 
-def test_later_stages_replace_what_was_expected_of_them() -> None:
+def test_later_stages_replace_their_expectations() -> None:
     """Earlier stages stay unchanged, as does a gap in the expected stages."""
     assert (MAP, REDUCE) == expected_from((MAP, MAP, MAP), 1, (REDUCE,))
     assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == expected_from((), 2, (MAP,))

@@ -5,8 +5,8 @@ from justitia_ray.core.entities import Outcome
 from tests.core_driver import CoreDriver, aborted, granted
 
 
-def test_leases_of_a_stalled_replica_go_on_elsewhere(core: CoreDriver) -> None:
-    """Neither running nor granted inferences would get a token there."""
+def test_leases_of_a_stalled_replica_move_to_others(core: CoreDriver) -> None:
+    """On a stalled replica neither running nor granted inferences get tokens."""
     core.open("a", 100)
     core.submit("x")
     core.submit("y")
@@ -21,7 +21,7 @@ def test_leases_of_a_stalled_replica_go_on_elsewhere(core: CoreDriver) -> None:
 
 
 def test_stalled_replica_gets_no_lease_until_it_makes_progress(core: CoreDriver) -> None:
-    """It continues to pull like a replica with free capacity."""
+    """A stalled replica continues to pull like one with free capacity."""
     core.open("a", 100)
     core.pull("r0", stalled=True)
     assert [] == granted(core.submit("x"))
@@ -30,7 +30,7 @@ def test_stalled_replica_gets_no_lease_until_it_makes_progress(core: CoreDriver)
     assert ["x"] == granted(core.pull("r0"))
 
 
-def test_work_that_was_taken_back_is_stopped_when_the_engine_goes_on(core: CoreDriver) -> None:
+def test_requeued_work_is_aborted_when_the_engine_continues(core: CoreDriver) -> None:
     """The replica may not have read the abort before; its tokens are not counted twice."""
     core.open("a", 100)
     core.submit("x")
@@ -61,7 +61,7 @@ def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
 
 
 def test_end_reported_with_the_stall_counts(core: CoreDriver) -> None:
-    """Its last token was made before."""
+    """The last token of the inference was made before the stall."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0")

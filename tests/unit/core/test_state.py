@@ -54,7 +54,7 @@ def test_greedy_tenants_have_equal_shares() -> None:
     assert quota.admits("v")
 
 
-def test_shortfall_is_what_has_to_end_before_one_more_is_taken() -> None:
+def test_shortfall_is_the_number_of_ends_before_the_next_admission() -> None:
     """A restored queue may exceed a tenant's part: callers wait for several ends."""
     quota = TenantQuota(10)
     for tenant in "t" * 8 + "u":
@@ -114,7 +114,6 @@ def test_inference_of_an_application_that_was_not_opened_may_come_back(small: Co
 
 
 def test_freed_places_are_used_again(small: CoreDriver) -> None:
-    """Otherwise the limit would close the service for good."""
     fill(small, "t")
     small.open("late", tenant="t")
     small.handle(ev.ApplicationClosed("t-0"))

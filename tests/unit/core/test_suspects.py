@@ -161,7 +161,7 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
     fleet.wait(2.5)
     assert {"r1": ["a", "b", "poison"]} == fleet.on()
     fleet.die("r1")
-    assert not fleet.refused  # a and b were with it in both
+    assert not fleet.refused  # a and b ran beside the killer in both deaths
 
     fleet.start()
     fleet.wait(1.0)
@@ -169,7 +169,7 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
     fleet.wait(0.0)
     assert {"r2": ["b"]} == fleet.on()
     fleet.wait(2.6)
-    assert {"r2": ["b"]} == fleet.on()  # b was cleared, and was with it in both
+    assert {"r2": ["b"]} == fleet.on()  # b was cleared, but ran beside the killer in both deaths
     fleet.report("r2", ["b"])
     assert {"r2": ["poison"]} == fleet.on()
     fleet.die("r2")
@@ -177,7 +177,7 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
 
 
 def test_inference_that_ran_beside_the_same_killer_in_two_deaths_is_not_blamed() -> None:
-    """This was a coincidence: it had been cleared, and so had the killer."""
+    """The inference had been cleared, and so had the killer; they met again by coincidence."""
     fleet = Fleet(1)
     fleet.submit("a", "poison")
     for dead, alive in (("r0", "r1"), ("r1", "r2")):
@@ -194,7 +194,7 @@ def test_inference_that_ran_beside_the_same_killer_in_two_deaths_is_not_blamed()
 
 
 def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() -> None:
-    """It ran for three seconds at the first death, and for a moment at the second."""
+    """The inference ran for three seconds at the first death, and for a moment at the second."""
     fleet = Fleet(1)
     fleet.submit("a", "first")
     fleet.start()
@@ -210,7 +210,7 @@ def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() 
     assert {"r2": ["first"]} == fleet.on()
     fleet.die("r2")
     assert [("first", _KILLER)] == fleet.refused
-    assert 2 == fleet.driver.core.suspects.open_count  # of the second death
+    assert 2 == fleet.driver.core.suspects.open_count  # suspects of the second death
 
 
 def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
@@ -228,7 +228,7 @@ def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
     assert {"one", "two", "x"} == {names[0] for names in fleet.on().values()}
     fleet.die(fleet.replica_of("one"))
     fleet.die(fleet.replica_of("two"))
-    assert [("one", _KILLER)] == fleet.refused  # which explains both deaths
+    assert [("one", _KILLER)] == fleet.refused  # call "one" explains both deaths
     fleet.wait(1.0)
     fleet.die(fleet.replica_of("two"))
 
@@ -236,8 +236,8 @@ def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("gone", ["its ingress is silent", "it was cancelled"])
-def test_killer_that_comes_again_under_another_id_brings_no_blame_on_others(gone: str) -> None:
-    """Its caller lost the ingress or hung up, and retries: the retry was in both deaths."""
+def test_killer_retried_under_another_id_brings_no_blame_on_others(gone: str) -> None:
+    """The caller lost the ingress or hung up, and retries: the retry was in both deaths."""
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.driver.open("poison", ingress_id="i1")
@@ -279,7 +279,7 @@ def test_completed_equal_call_does_not_clear_a_killer() -> None:
 
 
 @pytest.mark.parametrize("allowed", [1, 3])
-def test_setting_says_how_many_deaths_are_needed(allowed: int) -> None:
+def test_setting_limits_the_number_of_deaths(allowed: int) -> None:
     fleet = Fleet(1, deaths_allowed=allowed)
     fleet.submit("poison")
     for death in range(allowed):
@@ -397,7 +397,7 @@ def test_suspect_runs_on_the_emptiest_replica_and_others_without_suspects() -> N
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.start()
-    fleet.submit("w")  # the most free memory: r1
+    fleet.submit("w")  # r1 has the most free memory
     fleet.start()
     fleet.die("r0")
     fleet.wait(1.0)
@@ -551,7 +551,7 @@ def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
-    """It stops an engine like one that kills it, only later."""
+    """A hang stops an engine like a crash, only later."""
     driver = CoreDriver(_core(2, ""))
     driver.open("hanger")
     driver.submit("hanger", "hanger")
@@ -587,7 +587,7 @@ def test_engine_that_continues_clears_the_suspects_of_its_stall() -> None:
 
 
 def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
-    """It is handled like an engine that was killed from outside."""
+    """A suspended engine is handled like one that was killed from outside."""
     driver = CoreDriver(_core(2, ""))
     driver.open("a")
     driver.submit("a", "a")
@@ -603,7 +603,7 @@ def test_process_of_a_replica_that_crashes_counts_as_its_engine() -> None:
     fleet = Fleet(1)
     fleet.submit("poison", "a")
     fleet.driver.open("late")
-    fleet.driver.submit("late", "late")  # granted, and not reported yet
+    fleet.driver.submit("late", "late")  # this lease is granted, but not reported yet
     for _ in range(3):
         fleet.start()
     fleet.crash("r0")
@@ -638,7 +638,7 @@ def test_crash_reported_after_lost_connections_separates_the_requeued_suspects()
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_suspect_that_runs_elsewhere_when_the_crash_is_heard_of_is_cleared_in_time() -> None:
+def test_suspect_running_elsewhere_at_the_crash_report_is_cleared_in_time() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.start()
@@ -674,7 +674,7 @@ def test_crash_of_a_replica_that_is_not_known_changes_nothing() -> None:
 
 
 def test_killer_that_runs_on_another_replica_is_aborted_there() -> None:
-    """Its ingress lost the connection before the crash of the process was reported."""
+    """The ingress lost the connection before the crash of the process was reported."""
     fleet = Fleet(1)
     fleet.submit("poison")
     for _ in range(2):

@@ -52,8 +52,8 @@ def test_held_part_of_a_tiers_share_is_not_reserved() -> None:
     assert shares.tier_refuses("flex", 21, 100)
 
 
-def test_one_inference_too_large_for_what_is_not_kept_runs_alone() -> None:
-    """It would otherwise wait for ever; a smaller one waits for memory lent to others."""
+def test_inference_too_large_for_unreserved_memory_runs_alone() -> None:
+    """A large inference must not wait for ever; a smaller one waits for memory lent to others."""
     shares = _shares()
     assert not shares.tier_refuses("flex", 70, 100)
 
@@ -70,7 +70,7 @@ def test_one_inference_too_large_for_what_is_not_kept_runs_alone() -> None:
 
 
 def test_tier_holds_at_most_its_most() -> None:
-    """It may always run one inference, as a tenant may."""
+    """A tier may always run one inference, as a tenant may."""
     shares = _shares(most=0.5)
     assert not shares.tier_refuses("priority", 60, 100)
 

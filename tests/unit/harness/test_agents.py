@@ -87,7 +87,7 @@ def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
             assert before.answered_at < after.asked_at
 
 
-def test_fork_begins_with_what_the_other_branch_has_sent(branches: _Branches) -> None:
+def test_fork_begins_with_the_messages_of_the_other_branch(branches: _Branches) -> None:
     """Both continue the same conversation: the later branch has the prefix of the earlier one."""
     for (client, run, branch), calls in branches.items():
         if branch == 1:
@@ -105,7 +105,7 @@ def test_runs_are_interleaved(traces: list[Exchange]) -> None:
 
 
 def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
-    """Neither contains the run; no client sends a session."""
+    """Headers and path do not contain the run; no client sends a session."""
     assert {"/v1/chat/completions", "/v1/responses", "/v1/messages"} == {e.path for e in traces}
     for exchange in traces:
         names = {name.lower() for name, _ in exchange.headers}

@@ -214,7 +214,7 @@ async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
 
 
 async def test_leaving_caller_returns_with_another_call() -> None:
-    """It received no answer, and nothing broke."""
+    """A caller that left received no answer, but its call did not break."""
     service, records = FakeService(None, ANSWER), RunRecords()
     callers = Callers(service, service, records, again_after_s=0.0)
     playing = asyncio.create_task(callers.play([application("a")]))

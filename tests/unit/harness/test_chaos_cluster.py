@@ -34,7 +34,7 @@ BEFORE = ResourceCount(
     ("after", "told"),
     [
         ({}, []),
-        ({"processes": {"replica": 2}}, []),  # fewer is no leak either
+        ({"processes": {"replica": 2}}, []),  # fewer processes than before are no leak
         *(
             ({name: 2}, [f"{name}: 2 in place of 0"])
             for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets")
@@ -87,7 +87,10 @@ class Titled:
     ("title", "role"),
     [
         ("ray::AccountsActor.status", "AccountsActor"),
-        ("ray::AccountsActor" + " " * 40, "AccountsActor"),  # in place of a longer title
+        (
+            "ray::AccountsActor" + " " * 40,
+            "AccountsActor",
+        ),  # Ray pads a title that replaces a longer one
         ("ray::ServeReplica:app:Replica", "replica"),
         ("ray::IDLE", IDLE_WORKER),
     ],

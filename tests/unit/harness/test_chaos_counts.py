@@ -200,7 +200,7 @@ def test_kept_order_and_shuffled_order_are_distinguished() -> None:
 
 
 def test_exchanged_grants_are_reported_unless_a_fault_explains_them() -> None:
-    """Its first grant may have been in its turn, and have been lost with the replica."""
+    """The first grant may have been in its turn, and have been lost with the replica."""
     early, killed = (FaultWindow(FaultKind.REPLICA_KILLED, at, at + 1.0) for at in (1.0, 7.0))
 
     for found in (measured([1, 3, 2, 4]), measured([1, 3, 2, 4], early)):
@@ -222,8 +222,8 @@ def test_later_call_was_not_passed() -> None:
     assert 1 == measure_order(runs, calls, (), settle_s=0.1).inverted
 
 
-def test_application_is_not_held_against_itself() -> None:
-    """Its tag may rise between two of its inferences."""
+def test_application_is_not_compared_with_itself() -> None:
+    """The tag of an application may rise between two of its inferences."""
     calls = [call("first.0", 5.0), call("a.0"), call("a.1")]
     runs = [
         run("first.0", "1-0", 5.5, priority=-1),

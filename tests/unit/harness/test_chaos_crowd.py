@@ -29,10 +29,10 @@ def _usage(applications: int, inferences: int) -> list[dict[str, int]]:
         ([*_AT, 30.0], _usage(LIMIT + 1, LIMIT + 1), 1),
         ([], [], 0),
         (_AT[:3], _usage(3, 3), 0),
-        (_AT[:3], _usage(4, 3), 1),  # counted twice
+        (_AT[:3], _usage(4, 3), 1),  # one answer was counted twice
     ],
 )
-def test_quota_and_usage_are_held_against_answers(
+def test_quota_and_usage_are_compared_with_answers(
     answered_at: list[float], usage: list[dict[str, int]], flaws: int
 ) -> None:
     """One answer too many is a flaw, and so is a missing one without a death that explains it."""
@@ -60,7 +60,7 @@ def test_error_is_a_flaw_unless_an_ingress_took_the_call_with_it(
 
 @pytest.mark.asyncio
 async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
-    """It plays in each phase; two runs of one name would count as a doubled inference."""
+    """The crowd plays in each phase; two runs of one name would count as a doubled inference."""
     service = FakeService()
     transport = HttpTransport("http://service", transport=service.http())
     crowd = Crowd(transport)
@@ -72,7 +72,7 @@ async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
 
 
 def test_unanswered_call_may_be_counted() -> None:
-    """Its ingress died, or the answer was lost: it is unknown whether it ran."""
+    """The ingress died, or the answer was lost: it is unknown whether the call ran."""
     record = CrowdRecord(_AT[:3], unreached=1)
 
     assert [] == record.flaws(_usage(4, 4), [], [], 1.0)

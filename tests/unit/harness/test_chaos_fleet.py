@@ -107,7 +107,7 @@ CUT = "cut by a scale-down: x.0 on b"
             faults=[STOPPED],
             samples=[sample(9.9, wanted=3, **BUSY), sample(30.1, wanted=3, **BUSY)],
         ),
-        # The last answer was 1, and still applies.
+        # The scheduler's last answer was 1 replica, and still applies.
         case(
             None,
             seen(9.0, 3),
@@ -115,7 +115,7 @@ CUT = "cut by a scale-down: x.0 on b"
             faults=[STOPPED],
             samples=[sample(9.9, wanted=1, **BUSY), sample(30.1, wanted=3, **BUSY)],
         ),
-        # The restarted scheduler requests it.
+        # The restarted scheduler requests the change.
         case(
             None,
             seen(9.0, 3),
@@ -135,7 +135,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 sample(33.0, wanted=1, **BUSY),
             ],
         ),
-        # It waits at each poll for the scheduler that is down.
+        # Each poll of the controller waits for the scheduler that is down.
         case(
             f"controller held up: half of its answers took {LATE_S:.1f} s or more,"
             " after scheduler-stopped",
@@ -227,7 +227,7 @@ def test_replicas_that_came_and_went_are_counted() -> None:
 
 
 def test_replica_whose_drain_no_sample_shows_was_taken_off() -> None:
-    """It had no run to finish. c still exists, and d was killed by a fault."""
+    """The removed replica had no run to finish. c still exists, and d was killed by a fault."""
     records = RunRecords(
         fleet=[
             seen(1.0, 3, a="RUNNING", b="RUNNING", c="RUNNING", d="RUNNING"),
@@ -258,7 +258,7 @@ def test_replica_whose_drain_no_sample_shows_was_taken_off() -> None:
         ),
     ],
 )
-def test_time_to_come_down_is_what_the_arguments_say(
+def test_time_to_scale_down_follows_from_the_arguments(
     section: dict[str, Any], comes_down_s: float
 ) -> None:
     """`deployments/autoscaling.md`: idle demand counts for `hold_s`, then Serve delays."""

@@ -94,6 +94,5 @@ def test_body_names_its_inference_and_call() -> None:
 
 
 def test_load_that_cannot_be_spread_is_refused() -> None:
-    """Otherwise some phases would have no load."""
     with pytest.raises(ConfigError, match="3 applications of 9 inferences in 4 phases"):
         draw_load(1, 3, 9, 4)

@@ -52,7 +52,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
             fault(FaultKind.SCHEDULER_KILLED, 10.0, epoch=4),
             *(run("a.0", "4-9", 10.2), run("b.0", "5-1", 12.5), run("c.0", "5-2", 13.0)),
         ),
-        # From its continuation: while it is stopped it cannot grant.
+        # From the end of the stop: a stopped scheduler cannot grant.
         case(
             0.5,
             fault(FaultKind.SCHEDULER_STOPPED, 10.0, 13.0),
@@ -67,7 +67,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
         # The slowest of the next three openings, not the time until the next opening.
         case(0.4, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
         case(None, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
-        # With the next save: answering again is not enough.
+        # The recovery ends with the next save, not with the next answer.
         case(
             0.6,
             fault(FaultKind.REDIS_KILLED, 10.0, 12.0),
@@ -93,13 +93,13 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
             calls=LEFT[:1],
             faults=[fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
         ),
-        # With a run on the cut replica, when it can be reached again.
+        # The recovery ends with a run on the cut replica.
         case(
             0.8,
             fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),
             *(run("a.0", "1-1", at, pid=pid) for at, pid in ((10.5, 7), (13.1, 8), (13.8, 7))),
         ),
-        # No record and no run shows it: the injector's observation counts.
+        # No record shows this recovery: the injector's observation counts.
         case(4.0, fault(FaultKind.GCS_KILLED, 10.0, 12.0, done_at=16.0)),
         case(4.0, fault(FaultKind.REDIS_EMPTIED, 10.0, 12.0, done_at=16.0)),
         case(None, fault(FaultKind.REDEPLOYED, 10.0, 12.0)),
@@ -132,7 +132,7 @@ def test_each_kind_is_over_when_its_records_show_it(
 
 @pytest.mark.parametrize("kind", OF_ONE_REPLICA)
 def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKind) -> None:
-    """It does not depend on the load of other replicas and on the order of the queue."""
+    """The load of other replicas and the order of the queue do not count."""
     samples = [
         sample(9.9, leases={}),
         sample(10.1, leases={"r": 2, "s": 1}),
@@ -147,7 +147,7 @@ def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKin
 
 
 @pytest.mark.parametrize("kind", OF_ONE_REPLICA)
-def test_work_of_a_replica_goes_on_when_the_last_of_its_runs_begins_elsewhere(
+def test_work_of_a_replica_is_recovered_when_its_last_run_restarts(
     kind: FaultKind,
 ) -> None:
     """Runs on other replicas, and ended ones, do not count."""

@@ -117,7 +117,7 @@ def test_failing_history_is_made_smaller() -> None:
 
 @pytest.mark.slow
 def test_history_that_fails_leaves_no_coroutine_behind() -> None:
-    """It ends at once, with stopped processes: a warning would hide why it failed."""
+    """The history ends with stopped processes: a warning would hide the cause of the failure."""
     plan = replace(
         draw_plan(3),
         faults=(

@@ -35,7 +35,7 @@ def test_last_hour_uses_no_later_outcome() -> None:
 
 
 def test_last_hour_is_of_the_class_and_of_those_that_waited_as_long() -> None:
-    """Its strongest form: after a wait of 60 s only waits of at least 60 s count."""
+    """In the strongest baseline, after a wait of 60 s only waits of at least 60 s count."""
     past = [told(float(n), wait) for n, wait in enumerate((10.0, 20.0, 80.0, 90.0, 100.0))]
     other = [told(5.0 + n, 1.0, of="other") for n in range(3)]
     asked = [told(500.0, 1.0), told(500.0, 1.0, waited_s=60.0), told(500.0, 1.0, of="other")]

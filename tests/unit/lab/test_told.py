@@ -48,7 +48,7 @@ def test_deadlines_are_the_given_end_times() -> None:
 
 
 def test_urgency_has_the_margin_of_the_guard() -> None:
-    """It starts when the path and the margin just fit before the end."""
+    """Urgency starts when the path and the margin just fit before the end."""
     told = _told(n1=50.0)
     begins = 50.0 - _PATH_S - _PATH_S
 
@@ -90,7 +90,7 @@ def _ends(run: RunResult) -> dict[ApplicationId, Seconds]:
 
 
 def test_application_with_an_early_end_under_vtc_goes_first() -> None:
-    """It is the largest of ten that compete for the memory of two calls; by size it is last."""
+    """By size it is the last of ten applications that compete for the memory of two calls."""
     load = [_fan("large", 0.0, 4, 100), *(_fan(f"s{n}", 0.0, 2, 60) for n in range(9))]
     run = partial(
         simulate_told, load, RunSettings(EngineProfile(kv_tokens=320), policy_options=dict(GUARD))

@@ -62,7 +62,7 @@ def test_output_never_exceeds_max_tokens() -> None:
 
 
 def test_estimating_creates_no_class() -> None:
-    """Otherwise a caller could fill the table with estimates."""
+    """A caller must not fill the table with estimates."""
     predictor = ClassMeanPredictor()
     predictor.estimate("EV", 10, 4)
 

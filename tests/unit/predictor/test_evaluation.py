@@ -26,7 +26,7 @@ def test_relative_error_is_of_the_true_cost() -> None:
     assert [1.0, 0.5] == relative_errors([20.0, 5.0], [10.0, 10.0])
 
 
-def test_coverage_counts_what_lies_between_p10_and_p90() -> None:
+def test_coverage_counts_costs_between_p10_and_p90() -> None:
     """Both ends are included."""
     predictions = [CostPrediction(2.0, 1.0, 3.0)] * 4
 

@@ -24,7 +24,7 @@ from tests.unit.observability.recording_backend import ENDED
 def test_unclosed_application_ends_when_idle(
     outcome: Outcome, recognized_by: str, lesson: bool
 ) -> None:
-    """Otherwise a class that is never closed would have no observations.
+    """A class that is never closed would otherwise have no observations.
 
     Where applications are normally closed, one that falls idle may have died.
     """

@@ -88,7 +88,7 @@ def test_class_is_trained_as_soon_as_it_has_ten_samples() -> None:
     job = due(predictor)
     assert ("EV", "first", 5) == (job.application_class, job.reason, job.seed)
     assert (7, 3) == (len(job.samples), len(job.held_back))
-    assert predictor.due_training(0.0) is None  # it is running already
+    assert predictor.due_training(0.0) is None  # the training is running already
 
 
 def test_samples_without_features_train_nothing() -> None:
@@ -102,7 +102,7 @@ def test_samples_without_features_train_nothing() -> None:
 
 
 def test_class_is_trained_again_when_it_has_grown() -> None:
-    """It must have grown by a quarter, and by at least ten."""
+    """The class must have grown by a quarter, and by at least ten."""
     predictor = trained()
     teach(predictor, 9)
     assert predictor.due_training(0.0) is None

@@ -265,7 +265,7 @@ def test_table_goes_through_json() -> None:
 
 
 def test_table_of_release_0_2_0_is_read() -> None:
-    """It lacks longest sequences and gaps: the mean replaces the former, with its count."""
+    """Old tables lack gaps and longest sequences; the mean replaces the latter, with its count."""
     early = known(*[[stage(2, 10, 6, 40), stage(1, 10, 4, 60)]] * 3).to_dict()
     for statistics in early["EV"]:
         for name in ("longest_output_mean", "gaps", "gap_mean_s"):

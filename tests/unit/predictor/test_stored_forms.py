@@ -50,12 +50,12 @@ Stored = Estimate | ChangeTest | InputForm | CostCalibration | Observation
     ids=lambda stored: type(stored).__name__,
 )
 def test_stored_object_survives_json(stored: Stored) -> None:
-    """It is stored in Redis or in a file, perhaps for a process of another version."""
+    """The object is stored in Redis or in a file, perhaps for a process of another version."""
     assert stored == type(stored).from_dict(json.loads(json.dumps(stored.to_dict())))
 
 
 def test_observation_of_release_0_2_0_is_read() -> None:
-    """Its stages have five numbers, without the longest sequence and the gap after them."""
+    """Old stages have five numbers, without the longest sequence and the gap after them."""
     early = changed(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
 
     assert (StageServed(1, 2, 30, 4, 50.5, None, None),) == Observation.from_dict(early).stages

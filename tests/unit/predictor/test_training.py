@@ -46,7 +46,7 @@ def mean_error(model: TrainedModel, samples: Sequence[Sample]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "ridge", "forest", "auto"])
-def test_model_learns_what_there_is_to_learn(kind: str) -> None:
+def test_model_learns_the_cost_function(kind: str) -> None:
     """Cost is the square of the length, tripled by one word: a median errs by far more."""
     test = made_up_samples(100, seed=1)
 
@@ -55,7 +55,7 @@ def test_model_learns_what_there_is_to_learn(kind: str) -> None:
 
 
 def test_paper_recipe_sees_words_and_no_measures() -> None:
-    """It is the baseline, so it must not have features that the paper lacks."""
+    """The baseline must not have features that the paper lacks."""
     short, long = "alpha beta slow.", "alpha beta slow.\n\n" + "?" * 500
     model = trained("paper")
 
@@ -212,7 +212,6 @@ def test_new_model_must_beat_the_one_in_service(
 
 
 def test_first_model_must_be_as_good_as_the_class_mean() -> None:
-    """Otherwise the class mean is the better predictor."""
     held_back = (sample_of(99), sample_of(99))
 
     # True costs are 100, and so is the mean of the training samples.
@@ -221,7 +220,7 @@ def test_first_model_must_be_as_good_as_the_class_mean() -> None:
 
 
 def test_job_goes_to_the_process_without_texts() -> None:
-    """It trains by features; texts must not reach a second process."""
+    """Training uses features; texts must not reach a second process."""
     sample = replace(sample_of(12), input_text="secret words")
     job = TrainingJob("EV", (sample,), (sample,), "samples", seed=3, kind="ridge")
     told = job_to_bytes(job)

@@ -30,7 +30,7 @@ def test_new_version_serves_and_the_oldest_goes() -> None:
     assert (7, [3, 4, 5, 6, 7]) == (index.active, numbers(index))
 
 
-def test_numbers_are_never_given_twice() -> None:
+def test_version_numbers_are_never_reused() -> None:
     """`version 3` in a log must be one model, even after a rollback."""
     index = index_of(3).rolled_back().published(b"new", {})
 

@@ -29,7 +29,7 @@ def sequence(
         (19, 30, 1, 30),
     ],
 )
-def test_prefix_saves_what_is_still_held_of_it(
+def test_prefix_saves_its_cached_part(
     free: int, prompt: int, block_size: int, computed: int
 ) -> None:
     """A context of 15 + 5 tokens was kept.
@@ -46,7 +46,7 @@ def test_prefix_saves_what_is_still_held_of_it(
     assert computed == following.prefill_tokens
 
 
-def test_prefix_used_least_recently_goes_first() -> None:
+def test_least_recently_used_prefix_is_evicted_first() -> None:
     """Both a and b hold 20; a is used again; c takes 60 of 90: b is evicted, and a keeps its 20."""
     cache = PrefixCache(engine(1000, prefix_caching=True))
     for name in ("a", "b", "a"):

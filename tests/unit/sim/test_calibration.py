@@ -275,7 +275,7 @@ def test_service_error_is_the_share_served_at_another_time_or_to_another_client(
     assert 0 == compare(run, list(measured)).service_error
 
 
-def test_client_is_what_vtc_compares() -> None:
+def test_vtc_compares_clients() -> None:
     """Client b arrives late with one request, behind ten of client a: VTC serves it first.
 
     The engine runs one request at a time, each 10 iterations of 0.1 s. At 1.0 s, when the first of

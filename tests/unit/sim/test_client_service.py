@@ -30,7 +30,7 @@ def test_service_counts_evenly_from_first_token_to_end() -> None:
 
 
 def test_request_that_ends_at_its_first_token_is_served() -> None:
-    """Its 30 + 2·15 = 60 count once at 75 s, in the later of the two adjacent windows."""
+    """The service 30 + 2·15 = 60 counts once at 75 s, in the later of the two adjacent windows."""
     service = ClientService([TimedRequest("a", 0.0, 30, 15, 75.0, 75.0)])
 
     assert [[0.0, 1.0]] == service.rates([45.0, 105.0]).tolist()
@@ -62,7 +62,7 @@ def test_request_counts_as_demand_when_it_arrives() -> None:
     assert [[0.0, 10.0, 10.0, 0.0]] == service.demands([60.0, 90.0, 120.0, 150.0]).tolist()
 
 
-def test_difference_is_bounded_by_what_was_asked_for() -> None:
+def test_difference_is_bounded_by_the_demand() -> None:
     """A client that received all it requested is not behind a client that received more.
 
     At 13 s, window 60 (−17 to 43): each received 100/60 and requested 100/60. At 45 s (15 to 75): a
@@ -109,7 +109,7 @@ def test_unfinished_inference_counts_as_unserved() -> None:
         # Table 2, whose means and variances use more digits of the times than the file has.
         ("fcfs__real.csv.gz", 759.97, 433.53, 0.003, 777),
         ("vtc__real.csv.gz", 368.40, 251.66, 0.003, 779),
-        # Table 5.
+        # Table 5 of the paper.
         ("vtc__overload.csv.gz", 192.88, 103.77, 0.0001, 893),
     ],
 )

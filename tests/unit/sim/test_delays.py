@@ -56,7 +56,7 @@ def test_memory_is_kept_while_the_payload_is_on_its_way() -> None:
     assert 0 == result.preemptions
 
 
-def test_payload_joins_what_runs_at_its_next_boundary() -> None:
+def test_payload_joins_the_engine_at_the_next_boundary() -> None:
     """The payload joins at the next iteration boundary; the engine does not stop for it."""
     result = run(0.25, 1000, (100, 10), (100, 20))
 

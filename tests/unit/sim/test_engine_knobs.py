@@ -32,7 +32,7 @@ def test_separate_prefill_stops_the_others_and_makes_a_first_token(
     assert {"a/0": a, "b/0": b} == times([app("a", (2, 3)), app("b", (2, 2), at=1.25)], profile)
 
 
-def test_separate_prefill_takes_so_many_prompt_tokens_and_the_first_in_any_case() -> None:
+def test_separate_prefill_has_a_token_limit_beyond_the_first_prompt() -> None:
     """At most 4 tokens per prefill, but the first prompt is taken at any length.
 
     a/0 (5) runs alone, 1.25 s; a/1 (3) and a/2 (3) after one more iteration each. a/1: 2.25 to 3;
@@ -44,7 +44,7 @@ def test_separate_prefill_takes_so_many_prompt_tokens_and_the_first_in_any_case(
     assert [(0.0, 1.25), (2.25, 3.0), (4.0, 4.75)] == [found[f"a/{n}"][:2] for n in range(3)]
 
 
-def test_chunked_prefill_takes_what_the_running_ones_leave() -> None:
+def test_chunked_prefill_uses_tokens_left_by_running_sequences() -> None:
     """At most 3 tokens per iteration, a quarter of a second each.
 
     a/0 (5 tokens): 3 of them by 1.75 s, 2 by 3.25 s with its first token. b/0 (3 tokens), beside
@@ -117,7 +117,7 @@ def test_peak_counts_the_first_token_of_a_prefill_alone(
     assert b == times(applications, profile)["b/0"]
 
 
-def test_blocks_are_held_whole() -> None:
+def test_kv_is_held_in_whole_blocks() -> None:
     """M = 16 in blocks of 4: a/0 holds 8 tokens from 5 to 8, a/1 too; from 9 on 12.
 
     The core counts a block less one token as waste: a/0 at 1 s 6 + 3, a/1 5 + 3, 2 more: 19. So a/1
@@ -172,7 +172,9 @@ def test_prompt_that_continues_a_context_costs_its_new_tokens(caching: bool, end
         ({"speedup": 2.0, "per_context_token_s": 0.25}, 1.125, 2.375),
     ],
 )
-def test_iteration_takes_what_runs_in_it(knobs: dict[str, Any], first: float, end: float) -> None:
+def test_iteration_time_depends_on_its_tokens_and_contexts(
+    knobs: dict[str, Any], first: float, end: float
+) -> None:
     """One inference of 5 + 2 tokens.
 
     Tiles: 8 tokens count, 1 + 2 s.

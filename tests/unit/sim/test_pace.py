@@ -12,7 +12,7 @@ def paced(**costs: float) -> Pace:
 
 
 def test_boundaries_are_found_again_from_their_instants() -> None:
-    """Otherwise a jump would stop a moment before its boundary, without effect."""
+    """A jump must not stop a moment before its boundary, without effect."""
     rng = random.Random("pace")
     for costs in ({}, {"per_sequence_s": 0.013}, {"per_context_token_s": 0.00017}):
         pace = paced(**costs)

@@ -263,7 +263,7 @@ def test_table_without_a_cost_is_refused(costs: dict[str, float]) -> None:
 
 
 def test_models_are_for_learned_predictions_only(tmp_path: Path) -> None:
-    """Otherwise the models would silently not be used."""
+    """Models must not be ignored silently."""
     with pytest.raises(ConfigError, match="models_dir must be given with prediction 'learned'"):
         predictions_of(RunSettings(_ENGINE, models_dir=str(tmp_path)))
 

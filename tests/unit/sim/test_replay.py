@@ -170,7 +170,7 @@ def test_failed_inference_ends_only_its_successors(
 
 
 def test_application_that_is_refused_sends_nothing(service: FakeService) -> None:
-    """Its requests would open it again, in the default class and with another weight."""
+    """Requests would open the application again, in the default class and with another weight."""
     service.refused = {"a"}
     done = played(service, application(one("x")))
 
@@ -183,7 +183,7 @@ def test_application_that_is_refused_sends_nothing(service: FakeService) -> None
 
 
 def test_inference_that_takes_too_long_has_failed(service: FakeService) -> None:
-    """Otherwise one lost answer would block the results for ever."""
+    """One lost answer must not block the results for ever."""
     service.streams = {2: "silent"}
     done = played(service, application(one("x", 2), one("y", 8)), timeout_s=6.0)
 
@@ -262,7 +262,7 @@ def test_unreachable_service_is_reported(service: FakeService) -> None:
         run_virtually(replay_workload("http://service", [], network=httpx.MockTransport(refuse)))
 
 
-def test_service_that_is_silent_is_given_up() -> None:
+def test_silent_service_times_out() -> None:
     """A port that accepts connections and never answers must not block the command."""
 
     async def silent(request: httpx.Request) -> httpx.Response:

@@ -85,7 +85,7 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert ["vtc", "justitia"] == list(stored.runs)
 
 
-def test_existing_directory_keeps_what_is_not_replaced(tmp_path: Path) -> None:
+def test_existing_directory_keeps_other_files(tmp_path: Path) -> None:
     """`--out .` must not delete other files; files of the same name are replaced."""
     (tmp_path / "notes.txt").write_text("mine")
     write_results(tmp_path, {"fcfs": a_run(), "vtc": a_run()}, ABOUT)

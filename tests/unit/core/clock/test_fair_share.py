@@ -39,7 +39,7 @@ def test_service_beyond_the_charge_doubles_it() -> None:
 
 
 def test_recharge_behind_v_starts_at_v() -> None:
-    """Its new tag is max(F, V) plus the charge, from the present V, not from its arrival."""
+    """The new tag is max(F, V) plus the charge, from the present V, not from the arrival."""
     share = _share(a=(2, 1), b=(100, 1))
     share.deliver([("b", exact(20))])  # V = 2 at 4, then only b is active: V = 18
     share.deliver([("a", exact(3))])  # att 3 > chg 2: F = 18 + 2, and W is 2 again: V = 19.5
@@ -60,7 +60,7 @@ def test_settling_gives_unused_service_to_the_others() -> None:
 
 
 def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
-    """It keeps its place in GPS until the others have received as much."""
+    """The application keeps its place in GPS until the others have received as much."""
     share = _share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(10))])  # V = 5, a attained all
     final = share.settle("a")
@@ -133,8 +133,8 @@ def test_time_and_capacity_move_nothing() -> None:
     assert share.clock.virtual_time == 0
 
 
-def test_tag_of_a_withdrawn_application_counts_what_it_has_had() -> None:
-    """Otherwise one that has had 4 of its 10 would get the place of a new one, or a worse one."""
+def test_tag_of_a_withdrawn_application_counts_its_attained_service() -> None:
+    """An application that has had 4 of its 10 must precede a new one of equal cost."""
     share = _share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
     share.withdraw("a")  # GPS has served it 5, 1 too much: V = 6
@@ -274,7 +274,7 @@ def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
 
 
 def test_raised_application_takes_its_new_place(core: CoreDriver) -> None:
-    """It preceded b, and at its second stage it proves to be the larger one."""
+    """The application precedes b at first, and is the larger one at its second stage."""
     _at_second_stage(core)
     core.submit("x2", remaining=1000)
 
@@ -315,7 +315,7 @@ def test_accounts_in_another_unit_are_not_raised() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
 def test_raised_charge_outlives_the_scheduler(options: dict[str, object]) -> None:
-    """Otherwise the giant would precede the mouse again after a restart."""
+    """A giant must not precede a mouse again after a restart."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     driver.open("a", 300)
     driver.core.take_changed()

@@ -60,14 +60,14 @@ def test_sum_over_an_empty_server_is_zero() -> None:
     assert (0, 0, None) == (sums.total, sums.up_to(_place(1)), sums.first())
 
 
-def test_removing_what_is_not_there_is_an_error() -> None:
+def test_removing_an_absent_entry_is_an_error() -> None:
     sums = PrefixSums()
     sums.put(_place(1), 1)
     with pytest.raises(KeyError):
         sums.remove(_place(2))
 
 
-def test_float_sums_do_not_depend_on_what_happened_before() -> None:
+def test_float_sums_do_not_depend_on_the_history() -> None:
     """The same amounts give the same keys to the last bit after a restart, in any order."""
     amounts = {_place(n): 0.1 + _draw(n, 10**6) / 7 for n in range(300)}
     sums, again = PrefixSums(), PrefixSums()

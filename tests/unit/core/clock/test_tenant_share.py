@@ -297,7 +297,7 @@ def test_state_of_a_tenant_is_carried_by_one_record(field: str) -> None:
 
 
 def test_record_of_a_tenant_that_no_record_carries_is_an_error() -> None:
-    """It cannot be restored without its V."""
+    """A tenant cannot be restored without its V."""
     share = TenantShare()
     share.arrive("x", 10, 1, 1, "T")
     share.arrive("y", 10, 1, 2, "T")

@@ -80,7 +80,7 @@ def test_released_session_stays_until_gps_is_done_with_it() -> None:
 
 
 def test_released_session_that_is_not_active_is_forgotten_at_once() -> None:
-    """It would never depart, and so never be forgotten."""
+    """An inactive session never departs, which would remove it."""
     clock = _clock(("a", 4, 1))
     clock.serve(exact(4))
     clock.release("a")
@@ -209,7 +209,7 @@ def test_departures_are_compacted_by_the_active() -> None:
 
 
 def test_departures_are_compacted_seldom() -> None:
-    """It happens once per as many pushes as there are active sessions: O(log N) amortised."""
+    """One compaction per as many pushes as there are active sessions is O(log N) amortised."""
     clock = _clock(*((f"s{number}", 1_000, 1) for number in range(100)))
     compacted = 0
     for _ in range(400):
@@ -221,7 +221,7 @@ def test_departures_are_compacted_seldom() -> None:
 
 
 def test_service_of_the_whole_debt_ends_the_session() -> None:
-    """This holds even if V + x/W rounds down here: a rounding error would keep it in GPS."""
+    """V + x/W rounds down here; the rounding error must not keep the session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)
     clock.serve(0.1)

@@ -105,7 +105,7 @@ def test_service_that_was_not_reported_is_charged_with_the_next_report(
 
 
 def test_service_of_before_is_not_charged(meter: Meter, a1: Inference) -> None:
-    """It was granted under another policy, and another scheduler has booked half."""
+    """The inference was granted under another policy, and another scheduler has booked half."""
     assert 2 * 4 / 2 == meter.delivered(report(5, 9, booked=0.5))
     a1.output_tokens = 9
     assert 0 == meter.finished(a1)
@@ -113,7 +113,7 @@ def test_service_of_before_is_not_charged(meter: Meter, a1: Inference) -> None:
 
 
 def test_tokens_of_before_are_not_charged_with_a_later_grant(meter: Meter, a1: Inference) -> None:
-    """It ran under another policy and was re-queued: its prompt is charged like any other."""
+    """The inference ran under another policy and was re-queued: its prompt is charged."""
     a1.output_tokens = 7
 
     assert 10 == meter.admitted(a1)
@@ -261,7 +261,7 @@ def test_choices_are_metered_evenly(core: CoreDriver) -> None:
     assert (expected, expected) == (core.account().attained, choices_kv_token_time(20, 7, 2))
 
 
-def test_outcome_does_not_change_what_was_received(running: CoreDriver) -> None:
+def test_outcome_does_not_change_the_received_service(running: CoreDriver) -> None:
     """A failed inference used the machine all the same."""
     running.pull(finished=[ev.LeaseFinished("1", 10, 4, Outcome.FAILED)])
 

@@ -51,7 +51,7 @@ from tests.core_driver import CoreDriver
 def test_options_that_justitia_had_mean_the_guarded_one(
     options: dict[str, object], meant: tuple[str, dict[str, object]], said: str | None
 ) -> None:
-    """They keep their old defaults, which differ from those of the new policy."""
+    """Old option names keep their old defaults, which differ from those of the new policy."""
     assert meant == in_force("justitia", options)
     assert said == advice("justitia", options)
     core = SchedulerCore("justitia", options)

@@ -29,7 +29,7 @@ def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None
 
 
 def test_shortest_prediction_goes_first_whatever_its_application() -> None:
-    """This also holds inside an application: a long inference must not delay short ones."""
+    """Inside an application, too, a long inference must not delay short ones."""
     driver = PolicyDriver("sjf")
     driver.arrive("a")
     driver.arrive("b")

@@ -108,13 +108,13 @@ def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
     driver = two_of_a()
     driver.run("a1", 3)
     driver.open("c")
-    driver.pull("r1", seats=1)  # takes a2
+    driver.pull("r1", seats=1)  # r1 takes a2
     driver.submit("c1", "c", prompt=7)
     driver.submit("b1", "b", prompt=60)
     assert (26, 26, 26) == tuple(driver.counter(name) for name in "abc")
 
     driver.pull("r1", finished={driver.lease_of("a2"): 1}, seats=1)  # b1 or c1: b was seen first
-    driver.pull("r1", finished={driver.lease_of("b1"): 1}, seats=1)  # c1
+    driver.pull("r1", finished={driver.lease_of("b1"): 1}, seats=1)  # then r1 takes c1
     assert (28, 88, 33) == tuple(driver.counter(name) for name in "abc")
     driver.submit("b2", "b")
     driver.handle(ev.ReplicaLost("r0"))
@@ -278,7 +278,7 @@ def test_new_policy_starts_all_counters_at_zero() -> None:
 
 
 def test_inference_admitted_under_another_policy_pays_when_it_is_admitted_again() -> None:
-    """It is new to this policy; tokens made under the other one are not charged."""
+    """A policy charges an inference that is new to it, but not tokens made under another policy."""
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.pull(seats=1)

@@ -56,7 +56,7 @@ def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
     assert [18, 22, 24] == charged
 
 
-def test_output_that_was_not_made_is_given_back_at_the_end() -> None:
+def test_unmade_output_is_refunded_at_the_end() -> None:
     """Lines 37 and 38: δ = 5 − 20 tokens of 2; the refund comes before the next grant.
 
     The counter of a is lifted to the 50 of b, and a was seen first: without the refund its turn
@@ -74,7 +74,7 @@ def test_output_that_was_not_made_is_given_back_at_the_end() -> None:
 
 
 def test_cancelled_inference_is_refunded_its_unmade_output() -> None:
-    """Otherwise a caller that gives up early would pay for the whole answer."""
+    """A caller that gives up early must not pay for the whole answer."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
     driver.run("a1", 3)
@@ -96,7 +96,7 @@ def test_refund_is_at_the_weight_of_the_charge() -> None:
 
 
 def test_exact_prediction_gives_no_refund() -> None:
-    """This holds also where the replica counts a shorter prompt: a counter of VTC never falls."""
+    """A counter of VTC never falls, even if the replica counts a shorter prompt."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
     lease_id = driver.lease_of("a1")
@@ -107,7 +107,7 @@ def test_exact_prediction_gives_no_refund() -> None:
 
 
 def test_requeued_inference_keeps_its_advance() -> None:
-    """It is charged once; tokens that it makes again are in the advance already."""
+    """An inference is charged once; tokens that it makes again are in the advance already."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=20)
     driver.run("a1", 8)
@@ -180,7 +180,7 @@ def test_without_a_history_it_is_plain_vtc() -> None:
     assert 22 + 10 + 12 == driver.counter("a")
 
 
-def test_several_sequences_are_predicted_by_what_one_makes() -> None:
+def test_prediction_of_several_sequences_scales_that_of_one() -> None:
     """A lease of three choices that made 30 tokens counts as 10 for one, and 20 for two."""
     driver = two_clients("vtc-predict")
     driver.submit("a1", "a", prompt=30, output=90, choices=3)
@@ -201,7 +201,7 @@ def test_inference_without_output_is_not_in_the_history() -> None:
 
 
 def test_history_of_a_tenant_outlives_its_applications() -> None:
-    """This holds even for an application named like its tenant."""
+    """The application here has the same name as its tenant."""
     driver = PolicyDriver("vtc-predict", {"unit": "tenant"})
     driver.open("a", tenant="a")
     driver.pull(seats=1)
@@ -241,9 +241,7 @@ def test_history_of_another_unit_is_not_restored() -> None:
 
 
 @pytest.mark.parametrize(("true", "charged"), [(20, 50), (0, 10), (None, 24)])
-def test_oracle_knows_the_truth_or_believes_the_prediction(
-    true: Tokens | None, charged: int
-) -> None:
+def test_oracle_uses_the_truth_or_else_the_prediction(true: Tokens | None, charged: int) -> None:
     """In service the truth is unknown; then d̂ is the predicted output."""
     driver = two_clients("vtc-oracle")
     _submit(driver, "a1", true=true, predicted=7)

@@ -128,7 +128,7 @@ def test_level_of_a_forgotten_client_survives_a_restart() -> None:
 
 
 def test_bills_of_lost_inferences_are_dropped_with_their_application() -> None:
-    """Their ingress died with the scheduler; only live applications may use memory."""
+    """An ingress that died with the scheduler never resubmits its inferences."""
     driver = two_of_a()
     driver.take_over(submit=False)
     assert {"a"} == set(driver.vtc.counted()["bills"])
@@ -138,7 +138,7 @@ def test_bills_of_lost_inferences_are_dropped_with_their_application() -> None:
 
 
 def test_weight_of_a_tenant_survives_a_restart() -> None:
-    """Its applications disagree: that of the one opened last still counts."""
+    """The applications disagree: the weight of the one opened last still counts."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x", weight=1)
     driver.open("b", tenant="x", weight=4)
@@ -151,7 +151,7 @@ def test_weight_of_a_tenant_survives_a_restart() -> None:
 
 
 def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
-    """Its replica is gone too: the inference waits again, and was charged before the restart.
+    """The replica is gone too: the inference waits again, and was charged before the restart.
 
     Tokens that it makes again are not charged either, although the new scheduler sees them for the
     first time.

@@ -52,7 +52,7 @@ def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
 
 
 def test_level_moves_as_soon_as_service_is_reported() -> None:
-    """It moves before an inference ends: a long one would keep its client's others in front."""
+    """A long inference must not keep its client's others in front."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -75,7 +75,7 @@ def test_no_client_is_promoted() -> None:
 
 
 def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
-    """Otherwise one client could fill all seats of a pull with long prompts."""
+    """One client must not fill all seats of a pull with long prompts."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -188,7 +188,7 @@ def test_priority_is_fixed_at_submission() -> None:
 
 
 def test_running_call_does_not_count_before_its_end() -> None:
-    """Otherwise a program of one long call would move back at once."""
+    """A program of one long call must not move back at once."""
     driver = PolicyDriver("plas")
     driver.arrive("a", "a1")
     driver.arrive("b", "b1")
@@ -214,7 +214,7 @@ def test_priority_comes_before_the_order_of_submission() -> None:
 
 
 def test_requeued_inference_keeps_its_priority() -> None:
-    """It was submitted before any call of its program had finished."""
+    """The inference was submitted before any call of its program had finished."""
     driver = PolicyDriver("plas")
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -294,7 +294,7 @@ def test_changing_to_the_policy_fixes_priorities_of_waiting_calls() -> None:
 
 
 def test_level_is_fifo_by_inference_and_not_by_client() -> None:
-    """Otherwise the first client would be first for as long as it stays in the level."""
+    """The first client must not be first for as long as it stays in the level."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("c")
     driver.arrive("a", "a1")

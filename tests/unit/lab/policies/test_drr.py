@@ -94,7 +94,7 @@ def test_client_just_passed_by_keeps_its_turn() -> None:
 def test_client_passed_by_keeps_its_turn_over_a_restart(
     passed_by: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """It waits, though it is resubmitted to the new scheduler only later."""
+    """The client waits, though it is resubmitted to the new scheduler only later."""
     policy, a, _ = passed_by
     state = policy.state()
     other = DrrPolicy(policy.context)
@@ -123,7 +123,7 @@ def test_client_with_nothing_waiting_is_not_refilled_above_0() -> None:
 
 
 def test_balance_of_a_client_with_nothing_waiting_stays() -> None:
-    """It may come back for the unused part of its quantum, and for no more."""
+    """A client may come back for the unused part of its quantum, and for no more."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
     driver.arrive("a", "a1")
     driver.arrive("b", "b1", "b2", "b3", "b4")
@@ -149,7 +149,7 @@ def test_client_with_nothing_waiting_is_refilled_out_of_debt() -> None:
     assert 10 == _balance(driver, "a")
 
 
-def test_client_comes_back_for_the_rest_of_its_quantum_and_no_more() -> None:
+def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
     """Quantum 20: 10 are left of round 0, and pay for one prompt in round 1, not for two."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.arrive("a", "a1")

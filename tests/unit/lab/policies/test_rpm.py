@@ -27,7 +27,7 @@ def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
     """No arrival can start by itself, but the window may have ended."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
-    driver.pull(seats=9)  # it continues to pull
+    driver.pull(seats=9)  # the replica continues to pull
 
     driver.now = 59.0
     assert [] == granted(driver.open("b"))
@@ -48,7 +48,7 @@ def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
 
 
 def test_tenant_has_one_limit_for_all_its_applications() -> None:
-    """Otherwise it would open an application for each inference."""
+    """A tenant must not gain by opening an application for each inference."""
     driver = PolicyDriver("rpm", {**LIMIT_2, "unit": "tenant"})
     for name in "abc":
         driver.arrive(name, f"{name}1", tenant="t")
@@ -63,7 +63,7 @@ def test_tenant_has_one_limit_for_all_its_applications() -> None:
 
 
 def test_requeued_inference_counts_once_in_its_window() -> None:
-    """Its client is not charged for the loss of a replica, and gains nothing by it."""
+    """The client is not charged for the loss of a replica, and gains nothing by it."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
     driver.step(seats=9)
@@ -75,7 +75,7 @@ def test_requeued_inference_counts_once_in_its_window() -> None:
 
 
 def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
-    """It was counted in the window of its first grant."""
+    """The inference was counted in the window of its first grant."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=2)
@@ -121,7 +121,7 @@ def test_restart_keeps_counts_and_counted_inferences() -> None:
 
 
 def test_counts_of_another_limit_are_forgotten() -> None:
-    """They are also dropped when the options of a running scheduler change."""
+    """Counts are also dropped when the options of a running scheduler change."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4")
     driver.step(seats=9)

@@ -97,6 +97,6 @@ def test_a_task_that_raises_leaves_the_others_alone() -> None:
     assert "2/2 runs, 1 failed, 0 s left" == str(told[-1])
 
 
-def test_progress_tells_the_time_left() -> None:
+def test_progress_contains_the_remaining_time() -> None:
     """5 of 20 runs took 10 s: the other 15 take 30 s more at the same pace."""
     assert "5/20 runs, 30 s left" == str(RunProgress(done=5, total=20, failed=0, elapsed_s=10.0))

@@ -42,7 +42,7 @@ def test_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-def test_published_numbers_have_an_arm_to_stand_beside() -> None:
+def test_published_numbers_have_a_matching_arm() -> None:
     """A misspelt arm would silently drop a published number from the page."""
     by_name = {experiment.name: experiment for experiment in EXPERIMENTS}
     for entry in published_values():
@@ -101,7 +101,7 @@ def test_seeds_draw_other_loads(experiment: Experiment) -> None:
 
 
 def test_quick_report_is_much_smaller() -> None:
-    """It takes a minute and a half on two cores: few runs, none larger than in the full report."""
+    """A quick report takes a minute and a half on two cores."""
     runs = {}
     for scale in (_FULL, _QUICK):
         tasks = {t for e in EXPERIMENTS for s in e.seeds(scale) for t in e.arms(scale, s).values()}

@@ -93,7 +93,7 @@ def page_of(directory: Path, out: Path) -> str:
     return (out / "report.html").read_text(encoding="utf-8")
 
 
-def test_page_shows_what_was_recorded_and_runs_nothing(tmp_path: Path) -> None:
+def test_page_shows_recorded_runs_without_running_any(tmp_path: Path) -> None:
     """The seeds are those of the recording, not those of the report."""
     page = page_of(recorded(tmp_path), tmp_path / "out")
 

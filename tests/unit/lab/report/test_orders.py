@@ -63,7 +63,7 @@ def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
 
 
 def test_told_guard_gets_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the settings of the guard's run, and the end times of `vtc` on the same load."""
+    """The told guard has the settings of the guard's run, and the end times of `vtc`."""
     asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
 
     def simulate_told(
@@ -86,7 +86,7 @@ def test_told_guard_gets_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_told_run_is_named_as_told() -> None:
-    """Otherwise its result lines would look like those of the guard."""
+    """Result lines of the told guard must differ from those of the guard."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
 

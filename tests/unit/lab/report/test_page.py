@@ -42,7 +42,7 @@ def test_every_number_is_the_value_of_its_line(report: Path) -> None:
 
 
 def test_page_is_self_contained(report: Path) -> None:
-    """It is mailed and opened from a disk, so that it must not fetch or run anything."""
+    """The page is mailed and opened from a disk, so that it must not fetch or run anything."""
     text = _page(report)
 
     assert "http" not in text

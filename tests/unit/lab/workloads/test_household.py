@@ -41,7 +41,7 @@ HEAT = f"{ROOM}Your task is to: heat some egg and put it in desk."
     ],
 )
 def test_tasks_are_understood(task: str, goal: Goal) -> None:
-    """They are given in the words of all six kinds of ALFWorld's tasks."""
+    """The tasks are in the words of all six kinds of ALFWorld's tasks."""
     assert goal == goal_of(f"{ROOM}Your task is to: {task}")
 
 
@@ -75,7 +75,7 @@ def test_a_task_takes_its_steps_in_order() -> None:
 
 
 def test_closed_receptacle_hides_and_accepts_nothing() -> None:
-    """Otherwise the agent would never have to open anything."""
+    """The agent must have a reason to open receptacles."""
     game = Household(HEAT)
 
     assert "You arrive at drawer 1. The drawer 1 is closed." == game.act("go to drawer 1")
@@ -218,7 +218,7 @@ def test_game_is_found_by_its_opening_and_ends_at_its_goal(directory: Path) -> N
     assert game.is_done
 
 
-def test_games_at_once_are_games_apart(directory: Path) -> None:
+def test_simultaneous_games_are_independent(directory: Path) -> None:
     """A load plays many of them in one process, and each has its own state."""
     games = AlfworldGames(directory)
     one, other = games.start(OPENING), games.start(OPENING)
@@ -280,7 +280,7 @@ def test_alfworld_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_directory_without_games_is_refused(tmp_path: Path) -> None:
-    """So is a file that is none, before any game is played."""
+    """A file in place of the directory is refused too, before any game is played."""
     with pytest.raises(ConfigError, match="ALFWORLD_DATA must name a directory of ALFWorld's"):
         AlfworldGames(tmp_path)
     (tmp_path / "game.tw-pddl").write_text("{}", encoding="utf-8")

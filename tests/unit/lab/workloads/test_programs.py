@@ -51,7 +51,7 @@ async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None
 
 
 async def test_cc_survives_solutions_that_do_not_run() -> None:
-    """Neither a syntax error nor an endless exit ends the agent."""
+    """The agent survives a syntax error and an endless exit."""
     app = Scripted(
         {
             factool_code.TEST_CASES: "double(1)",
@@ -179,7 +179,7 @@ def marks(redundancy: float, retention: float) -> str:
     return f"It repeats a clause.\nRedundancy: {redundancy}\nRetention: {retention}"
 
 
-async def test_dm_goes_on_with_the_thoughts_that_score_best() -> None:
+async def test_dm_continues_with_the_best_scores() -> None:
     """The better merge stands first among the attempts, the better combination is improved."""
 
     def judge(prompt: str) -> str:

@@ -27,7 +27,7 @@ SOON_S = 5.0
     ],
     ids=["passes", "fails", "takes too much memory"],
 )
-async def test_a_program_is_run_and_what_it_said_returned(
+async def test_program_is_run_and_its_output_returned(
     program: str, outcome: str, output: str, error: str
 ) -> None:
     """A model repairs its code by the traceback; the program runs out of memory, not the host."""
@@ -98,7 +98,7 @@ async def test_files_are_limited_and_the_directory_is_empty_and_goes() -> None:
 
 
 async def test_the_environment_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may contain keys of services."""
+    """The environment may contain keys of services."""
     monkeypatch.setenv("SERVICE_KEY", "not-for-models")
     run = await run_python("import os; print(sorted(os.environ))")
 
@@ -144,7 +144,7 @@ def shared_file() -> Iterator[Path]:
 
 @pytest.mark.slow
 async def test_child_processes_of_a_program_end_with_it(shared_file: Path) -> None:
-    """This includes processes that leave its process group and so escape a group signal."""
+    """Some leave their process group and so escape a group signal."""
     program = (
         "import os, time\n"
         "if os.fork() == 0:\n"

@@ -65,7 +65,7 @@ def test_a_planned_transcript_has_the_planned_lengths_and_begins_as_before() -> 
     assert "an answer of five words" in prompts[1]
 
 
-def test_a_planned_transcript_is_cut_where_more_was_said_than_planned() -> None:
+def test_planned_transcript_is_cut_to_the_planned_length() -> None:
     """A random model's words are longer than a plan's, and must still fit the context."""
     transcript = Transcript("Do it.", "The task.")
     first = transcript.prompt(10, fill=True)

@@ -15,7 +15,7 @@ each_arm = pytest.mark.parametrize("arm", ARMS)
 
 
 @each_arm
-def test_session_alone_takes_what_its_turns_compute(arm: str, tmp_path: Path) -> None:
+def test_session_alone_takes_the_time_of_its_computed_tokens(arm: str, tmp_path: Path) -> None:
     """The second prompt finds 640 tokens in the cache and computes 64; the gap is not counted."""
     sessions = read(tmp_path, line("a", turn(650, 1), turn(704, 11, 640, gap_s=5.0)))
     result = play_sessions(sessions, SessionSettings(arm, ENGINE, 2, 0.1))

@@ -35,7 +35,7 @@ def drawn(application_class: str, runs: int = RUNS) -> list[tuple[WorkloadInfere
 
 @pytest.mark.parametrize("application_class", PUBLISHED)
 def test_whole_runs_are_as_large_as_recorded_ones(application_class: str) -> None:
-    """They agree within a quarter: the generator draws lengths and fan-outs independently."""
+    """Medians agree within a quarter: lengths and fan-outs are drawn independently."""
     calls, prompt, output, kilo_cost = PUBLISHED[application_class]
     runs = drawn(application_class, 60 if application_class == "DM" else RUNS)
 

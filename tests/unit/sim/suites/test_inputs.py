@@ -9,9 +9,7 @@ from justitia_ray.lab.workloads.play import WORKLOADS
 from justitia_ray.sim.suites.inputs import Input, data_directory, load_inputs
 
 
-def test_option_goes_before_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_option_overrides_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, other = tmp_path / "given", tmp_path / "other"
     given.mkdir()
     other.mkdir()
@@ -39,7 +37,7 @@ def test_no_directory_is_an_error_only_where_one_is_required(
 
 
 @pytest.mark.parametrize("required", [False, True])
-def test_wrong_directory_is_blamed_on_who_named_it(
+def test_wrong_directory_error_names_the_option_or_variable(
     monkeypatch: pytest.MonkeyPatch, required: bool
 ) -> None:
     """An exported but forgotten environment variable must be named in the message."""

@@ -55,7 +55,7 @@ def test_a_hundred_applications_have_the_paper_s_mix(load: Load) -> None:
     assert OF_A_HUNDRED == Counter(planned.application_class for planned in load)
 
 
-def test_arrivals_are_of_a_window_or_given(draw: Draw) -> None:
+def test_arrivals_follow_a_window_or_a_given_list(draw: Draw) -> None:
     """The window is the mean of a Poisson process; instants of a trace are used unchanged."""
     instants = [float(number) for number in range(10)]
     given = draw(10, arrivals=instants)

@@ -103,7 +103,7 @@ def test_window_moves_arrivals_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("change", [{"arrivals": "uniform"}, {"tenants": 3}])
-def test_options_are_drawn_apart(change: dict[str, Any]) -> None:
+def test_options_are_drawn_independently(change: dict[str, Any]) -> None:
     """A study that varies one option must draw the same applications."""
     before, after = built(count=60), built(count=60, **change)
 

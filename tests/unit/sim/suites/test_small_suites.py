@@ -41,7 +41,7 @@ def test_two_merges_arrive_together() -> None:
 
 
 def test_splitting_changes_nothing_but_the_number_of_applications() -> None:
-    """Otherwise a difference between the twins could have another cause than the splitting."""
+    """A difference between the twins must have no other cause than the splitting."""
     split, whole = built("gaming"), built("gaming-unsplit")
 
     def work(applications: list[WorkloadApplication]) -> Counter[tuple[str, int, int]]:

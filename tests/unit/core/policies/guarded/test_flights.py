@@ -11,7 +11,7 @@ def test_cohort_holds_its_memory_while_gathering_and_runs_for_its_mean_length() 
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(400, 4.0)
-    flights.open(9.0, 0.5)  # one gathers
+    flights.open(9.0, 0.5)  # one cohort gathers
     flights.gather(200, 1.0)
 
     assert (0, 300, 600) == (flights.rate, flights.held_rate, flights.rest(15.0))

@@ -125,7 +125,7 @@ def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
     calls["z"].output_tokens = 15
     foretold.ended(application, calls["z"], 0.0)
     foretold.submitted(application, _inference("later", 7, stage=1), 0.0)
-    foretold.ended(application, calls["x"], 0.0)  # it produced no output
+    foretold.ended(application, calls["x"], 0.0)  # call x produced no output
 
     of_y, of_z = (20 * 12 + 12 * 13 / 2), (20 * 15 + 15 * 16 / 2)
     assert foretold.clock.shadows["1"].stages == [
@@ -161,7 +161,7 @@ def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.Mo
     assert 1 + 2 == len(set(placed))
 
 
-def test_call_that_produced_nothing_leaves_what_was_expected() -> None:
+def test_call_without_output_does_not_change_the_expected_stages() -> None:
     """A caller that gives up while it waits has not shown that the stage is small."""
     foretold, application = _paced(), _application("1", ONE)
     inference = _inference("x")
@@ -214,7 +214,7 @@ def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
     assert CriticalPath(0, 0) == foretold.critical_path("1")
 
 
-def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
+def test_shadow_of_an_ended_application_continues_until_served() -> None:
     """VTC would still serve it: two calls of 255 for 40 tokens each, beside four of 250."""
     foretold, application = _paced(), _application("1", FOUR, FOUR)
     calls = [_inference("x"), _inference("y")]
@@ -238,7 +238,7 @@ def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
 
 @pytest.mark.parametrize("kv_tokens", [0, 300])
 def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
-    """Its applications are in a stage, past their last start, in a gap, and of unknown stages.
+    """The applications are in a stage, past their last start, in a gap, and of unknown stages.
 
     The state passes through JSON. With memory a cohort gathers.
     """
@@ -265,7 +265,7 @@ def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
     for application in applications:
         if kept := before.application_state(application.application_id):
             after.restore_application(application, json.loads(json.dumps(kept)))
-    after.submitted(applications[0], _inference("y"), 5.0)  # resubmitted by its ingress
+    after.submitted(applications[0], _inference("y"), 5.0)  # the ingress resubmits y
     for foretold in (before, after):
         foretold.served([_delivery(800, "z")], 6.0)
         foretold.pace.kv_per_s, foretold.pace.iteration_s = 90, 0.1
@@ -295,7 +295,7 @@ def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
     kept = before.application_state("1")
     after.restore_application(application, json.loads(json.dumps(kept)))
 
-    assert kept == after.application_state("1")  # in case it dies before any lease is adopted
+    assert kept == after.application_state("1")  # the scheduler may die before any lease is adopted
     for name in ("x", "y"):
         after.submitted(application, _inference(name), 3.0)
         after.adopted(_inference(name), 3.0)

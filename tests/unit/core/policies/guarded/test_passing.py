@@ -48,7 +48,7 @@ def test_searching_behind_applications_that_fit_nowhere_changes_no_slack(
 
 
 def test_application_set_aside_is_in_no_order_until_it_is_updated(driver: CoreDriver) -> None:
-    """It returns to its place, whether or not those before it have returned."""
+    """An updated application returns to its place, even if those before it have not returned."""
     queue, applications = driver.core.ledger.queue, driver.core.state.applications
     orders = [_in_order(driver)]
     for name in ("a", "c"):
@@ -64,7 +64,7 @@ def test_application_set_aside_is_in_no_order_until_it_is_updated(driver: CoreDr
 def test_application_without_inferences_returns_with_its_next_submission(
     driver: CoreDriver,
 ) -> None:
-    """Its charge counts until then, like that of any application with no waiting inference."""
+    """The charge of an application without waiting inferences still counts."""
     queue, applications = driver.core.ledger.queue, driver.core.state.applications
     queue.unschedule(applications["a"])
     before = _in_order(driver)

@@ -57,7 +57,7 @@ def test_tenant_pays_for_passing_inside_it() -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_without_a_guard_nobody_passes_for_being_urgent() -> None:
+def test_without_a_guard_urgency_allows_no_passing() -> None:
     """The keys are those of the accounts."""
     driver = _loaded({"fairness": "tenant"})
 
@@ -65,7 +65,7 @@ def test_without_a_guard_nobody_passes_for_being_urgent() -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_tenant_that_is_late_goes_in_order() -> None:
+def test_late_tenant_is_served_in_order() -> None:
     """V has passed 3,100, x's key: an application that passed x now would delay it further."""
     driver = _loaded(GUARD)
     driver.core.ledger.fair_share.deliver([("v", 3500), ("y", 2800)])

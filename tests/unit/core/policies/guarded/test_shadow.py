@@ -27,7 +27,7 @@ def _clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> Shado
     return clock
 
 
-def test_level_rises_by_what_first_inferences_leave() -> None:
+def test_level_rises_by_service_beyond_first_inferences() -> None:
     """A first call takes 62.5 a second for 4 s; 10 more raise X by 1, with two of them 20 do."""
     clock = _clock(FOUR, kv_tokens=31.25)
     clock.advance(100, 1.0)
@@ -137,7 +137,7 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
 
 
 def test_own_level_is_a_sixth_above_the_rise_since_arrival() -> None:
-    """It arrived at 10, and X is at 40: its own level is 45, so that 40 of its 75 are left."""
+    """An application that arrived at 10 has level 45 when X is 40: 40 of its 75 are left."""
     clock = _clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(100, 6.0)
@@ -166,7 +166,7 @@ def test_stage_lasts_as_long_as_its_longest_inference() -> None:
     assert 4 + 4 == clock.ends_at("1", 4.0)
 
 
-def test_true_length_changes_what_is_owed_by_the_difference() -> None:
+def test_true_length_changes_the_debt_by_the_difference() -> None:
     """A call that took 400 instead of 1,000 has let the others wait for 600 of unused service."""
     clock = _clock(ONE)
     clock.add("2", 1, 2, [FOUR])
@@ -182,7 +182,7 @@ def test_true_length_changes_what_is_owed_by_the_difference() -> None:
 
 
 def test_stage_that_grows_starts_its_last_later() -> None:
-    """It was complete with one call; with a second as long, half of its tokens come first."""
+    """The stage was complete with one call; before a second as long, half of the tokens come."""
     clock = _clock(ONE)
     clock.add("2", 1, 2, [FOUR])
 

@@ -79,7 +79,7 @@ def put(slack: Slack, name: str, one: One) -> None:
 @examples(300)
 @given(st.data())
 def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> None:
-    """It is found after any changes and in any state of the blocks."""
+    """The first must be found after any changes and in any state of the blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
@@ -189,7 +189,7 @@ def test_first_stays_cached_while_enough_slack_is_left(searches: list[Search]) -
 
 
 def test_change_that_keeps_the_cached_first_updates_its_own_sums(searches: list[Search]) -> None:
-    """Otherwise the next search would repeat all sums that changed since the last."""
+    """The next search must not repeat all sums that changed since the last."""
     slack = _mouse_that_passes(searches)
     put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
     [giant] = [group for group in slack._groups if group.last == (100, 1)]
