@@ -160,7 +160,7 @@ class QuotaBook:
                         account.resize(_NOTHING, claim.sizes(unit))
         for path in (*tree.described, *(path for path, _ in [*self._kept])):
             if not path.endswith(ANY):
-                deque(self._path(path), maxlen=0)  # opens the accounts
+                deque(self._path(path), maxlen=0)  # creates the accounts of the path
         for key, account in self._accounts.items():
             if key in before:
                 account.exceeded = before[key].exceeded
@@ -303,7 +303,7 @@ class QuotaBook:
 
     def _ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
         claim = term.claims.get(ask.name)
-        if claim is not None and claim.tenant != ask.tenant:  # an earlier application's
+        if claim is not None and claim.tenant != ask.tenant:  # another application's claim
             self._lose(scheduler, term, ask.name)
             claim = None
         claim = claim or _Claim(ask.tenant)

@@ -25,8 +25,7 @@ NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration
 def find(first: Look, second: Look) -> list[Finding]:
     """Return the findings of both looks, the worst first, then in the order of the rules.
 
-    If another scheduler became leader between the looks, they are not compared: rules of two looks
-    are skipped.
+    If another scheduler became leader between the looks, rules that need both looks are skipped.
     """
     before = {(finding.rule, finding.subject) for finding in _findings(first)}
     found = [finding for finding in _findings(second) if (finding.rule, finding.subject) in before]

@@ -135,7 +135,7 @@ class StepScheduler(Generic[SequenceT]):
                 del self.running[place]
                 self._preempt(victim)
             if victim is sequence:
-                break  # it was last in order and preempted itself
+                break  # the sequence was last in order and preempted itself
             step[sequence] = tokens
             budget -= tokens
             index += 1

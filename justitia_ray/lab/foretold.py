@@ -24,7 +24,7 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 _AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
-"""Options under which no application overtakes another."""
+"""Options of justitia under which no application overtakes another."""
 
 
 class ForetellingJustitia(GuardedPolicy):

@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 class ToldVtc(ForetoldVtc):
-    """The guard's shadow of VTC, with deadlines that are given to it.
+    """The guard's shadow of VTC, with given deadlines instead of predicted ones.
 
     Critical paths, pace and margin are computed by the shadow. `urgent` looks at every live
     application that waits: O(N).

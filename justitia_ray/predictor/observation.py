@@ -34,11 +34,11 @@ class Sample(Stored):
     """A finished application."""
 
     kv_token_time: Positive
-    """True cost."""
+    """True cost of the application, in token·iterations."""
     inferences: AtLeastOne
-    """Number of its inferences."""
+    """Number of the application's inferences."""
     output_tokens: Count
-    """Output tokens of all its inferences."""
+    """Output tokens of all inferences of the application."""
     features: InputFeatures | None
     """Features of its input; None if the input was not known."""
     input_text: str | None = None

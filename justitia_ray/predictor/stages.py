@@ -118,7 +118,7 @@ class StageStatistics(Stored):
     gaps: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] | None = None
     """Number of applications that continued after a known gap. None: 0."""
     gap_mean_s: _Sum | None = None
-    """Mean gap of those applications; None if there are none."""
+    """Mean gap of the applications in `gaps`, in seconds; None if there are none."""
 
     def add_application(self, stages: Sequence[StageServed]) -> None:
         """Add an application by its stages from this one on."""

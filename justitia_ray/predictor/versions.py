@@ -32,8 +32,8 @@ class Version(Stored):
     """SHA-256 of the model's bytes, in hexadecimal."""
     size_bytes: Count
     record: dict[str, Any]
-    """Record of its training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`, …; each
-    may be missing."""
+    """Record of the model's training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`,
+    …; each may be missing."""
 
     def holds(self, data: bytes) -> bool:
         """Return whether these are exactly the bytes of the model."""

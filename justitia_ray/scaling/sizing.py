@@ -82,7 +82,7 @@ class SizingRules:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Replicas that do not serve yet, as reported by Ray Serve's controller."""
+    """Replicas that do not serve yet, as reported by the autoscaler."""
 
     starting: int = 0
     """Number of requested replicas that do not serve yet."""
@@ -257,7 +257,7 @@ class Sizer:
             self._rate.observe(demand, demand)
         elif demand.at - last.at >= _LEAST_APART_S:
             self._last = demand
-            if demand.served < last.served:  # a new scheduler counts from 0
+            if demand.served < last.served:  # another scheduler has started to count from 0
                 self._inflow = Inflow()
             else:
                 self._rate.observe(last, demand)

@@ -40,7 +40,7 @@ class SimulatedSequence:
 
     @property
     def ends_with(self) -> int:
-        """Iteration that makes its last token, once the prompt is computed."""
+        """Iteration that makes the sequence's last token, once the prompt is computed."""
         return self.since + self.output_tokens - self.made
 
     def stop(self, iteration: int) -> None:
@@ -130,7 +130,7 @@ class PrefixCache:
         self._tokens: Tokens = 0
 
     def keep_context(self, sequence: SimulatedSequence) -> None:
-        """Keep the context of a finished inference."""
+        """Keep the context of a finished inference in the cache."""
         if self._profile.prefix_caching:
             self._drop(sequence.application_id)
             context = sequence.prompt_tokens + sequence.made

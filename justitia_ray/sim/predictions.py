@@ -353,7 +353,7 @@ def stages_of(
     order = TopologicalSorter({name: waiting[name].after for name in waiting})
     for name in order.static_order():
         if name not in waiting:
-            continue  # a predecessor in a part of the application that is served as another
+            continue  # the predecessor is served as part of another application
         inference = waiting[name]
         depth = max(
             (depths[before] + 1 for before in inference.after if before in depths), default=0

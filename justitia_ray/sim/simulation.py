@@ -210,7 +210,7 @@ class Simulation:
                 continue
             server.advance(now)
             if server.at > now:
-                continue  # in the middle of a prefill
+                continue  # the replica is in the middle of a prefill
             ended = server.finish() if wakes else []
             if ended or looks_at_all:
                 self._link.report(server, ended, now, whole=looks_at_all)

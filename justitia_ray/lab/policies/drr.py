@@ -158,7 +158,7 @@ class DrrPolicy(MeteredPolicy):
             if place.waits and passed >= refills:
                 place.take_turn(self._quantum)
             else:
-                if not place.waits:  # refill to 0 or just above it, no further
+                if not place.waits:  # an idle client is refilled to 0 or just above
                     refills = max(0, int(-(place.balance // self._quantum)))
                 place.balance += self._quantum * min(passed, refills)
                 place.round += passed

@@ -25,7 +25,7 @@ _SLOTS = {name: slot for slot, name in enumerate(("justitia", "vtc", "srjf", "fc
 """Policies with a fixed colour in every figure."""
 _MOST_TICKS = 8
 _MOST_OF_MEAN = 1.6
-"""The y axis ends at this multiple of the largest mean; the intervals of two seeds may be huge."""
+"""Largest end of the y axis over the largest mean; the intervals of two seeds may be huge."""
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osv^Dxp*"
 _SIZE_IN = (5.2, 3.3)

@@ -36,10 +36,10 @@ class ResultLine:
     metric: str
     value: float | Sequence[Point] | None
     statistic: str = "run"
-    """`run`: of one seed; `mean`, `mean_low`, `mean_high`: over the seeds, with the ends of the 95
-    % interval; `difference`, `difference_low`, `difference_high`: the same of paired differences
-    from `against`; `series`: the points of a figure; `limit`: of a target; `published`: of a paper.
-    """
+    """Kind of the value. `run`: of one seed; `mean`, `mean_low`, `mean_high`: over the seeds, with
+    the ends of the 95 % interval; `difference`, `difference_low`, `difference_high`: the same of
+    paired differences from `against`; `series`: the points of a figure; `limit`: of a target;
+    `published`: of a paper."""
     seed: int | None = None
     against: str | None = None
     """Arm that is subtracted in a difference; None: the value is no difference."""

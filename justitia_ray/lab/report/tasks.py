@@ -115,7 +115,7 @@ class SimulatedRun:
     stages."""
 
     def run(self) -> RunResult:
-        """Simulate, and drop the thousands of rows of the inferences.
+        """Simulate; return the result without its thousands of rows of inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -123,7 +123,7 @@ class SimulatedRun:
         return replace(self.run_whole(), inferences=[])
 
     def run_whole(self) -> RunResult:
-        """Simulate, and keep the rows of the inferences.
+        """Simulate; return the result with the rows of the inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.

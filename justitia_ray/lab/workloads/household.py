@@ -302,7 +302,7 @@ class AlfworldGame:
     """
 
     def __init__(self, file: Path) -> None:
-        # imported here: they take seconds, and few machines have them
+        # Imported here: these packages take seconds to load, and few machines have them.
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld.envs import PddlEnv
 

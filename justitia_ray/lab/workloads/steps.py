@@ -28,7 +28,7 @@ def clip(text: str, max_words: int) -> str:
         end = word.end()
     if end:
         return text[:end]
-    return text.encode()[:budget].decode(errors="ignore")  # the first word alone is too long
+    return text.encode()[:budget].decode(errors="ignore")  # even the first word is too long
 
 
 def fits(text: str, max_words: int) -> bool:

@@ -13,7 +13,7 @@ class LongContextProfile:
     name: str
     kv_tokens: Tokens
     base_s: Seconds
-    """Time of any iteration."""
+    """Fixed part of the time of every iteration."""
     per_sequence_s: Seconds
     """Time per decoding sequence."""
     per_context_token_s: Seconds

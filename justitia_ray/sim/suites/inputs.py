@@ -201,7 +201,7 @@ def _read_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 text = " ".join((ast.get_docstring(node) or "").split())
-                if 100 <= len(text) <= 1000:  # about the range of the recorded inputs
+                if 100 <= len(text) <= 1000:  # about as long as recorded inputs
                     yield module, node, text
 
 
