@@ -59,7 +59,7 @@ def test_full_disk_is_a_sentence(tmp_path: Path, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/w.json", "file/w.json", "directory"])
-def test_where_nothing_can_be_written_is_said(tmp_path: Path, name: str) -> None:
+def test_unwritable_path_is_reported(tmp_path: Path, name: str) -> None:
     """The directory is missing or is a file, or the file's place is a directory."""
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()

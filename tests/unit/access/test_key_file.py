@@ -158,7 +158,7 @@ def test_first_read_needs_a_good_file(
 
 
 @pytest.mark.parametrize("content", [ONE.secret, f"keys: [{ONE.secret}]", f"keys: *{ONE.secret}"])
-def test_trouble_shows_no_key(path: Path, content: str) -> None:
+def test_error_of_the_key_file_shows_no_key(path: Path, content: str) -> None:
     told: list[str] = []
     file = KeyFile(path, told.append)
     path.write_text(content)

@@ -245,9 +245,7 @@ async def test_token_at_the_edge_is_accepted(
         ),
     ],
 )
-async def test_token_that_proves_nothing_is_refused(
-    world: World, claims: dict[str, Any], message: str
-) -> None:
+async def test_invalid_token_is_refused(world: World, claims: dict[str, Any], message: str) -> None:
     """The error gives the reason and shows nothing of the token."""
     token = world.token(**claims)
     with pytest.raises(Unauthenticated, match=message) as caught:

@@ -94,7 +94,7 @@ def test_failures_are_printed_with_a_remedy_and_status_1(
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-def test_json_has_every_finding_and_what_it_was_found_in(
+def test_json_has_every_finding_and_its_evidence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Bug reports and alerts need every finding with its evidence."""

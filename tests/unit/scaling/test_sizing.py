@@ -130,7 +130,7 @@ def test_measured_loading_time_replaces_the_configured_one() -> None:
     assert 100.0 == size(soon_gone, RULES, Fleet(load_s=100.0)).load_s
 
 
-def test_longer_loading_time_asks_for_fewer() -> None:
+def test_longer_loading_time_wants_fewer_replicas() -> None:
     """A start must be worth its loading time, so the remaining work may take as long again."""
     backlog = demand(1, queued=RATE * 700)
     quick = size(backlog, replace(RULES, load_s=10.0))
@@ -267,7 +267,7 @@ def test_promise_within_the_target_lets_replicas_go() -> None:
     assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)
 
 
-def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
+def test_broken_promise_wants_no_additional_replicas() -> None:
     """The work, not the promise, determines how many more start."""
     sizer = Sizer()
     sizer.size(promised(0.0, 2, 200.0), RULES, Fleet())

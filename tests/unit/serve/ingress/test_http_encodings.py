@@ -90,9 +90,7 @@ def body_of(path: str) -> bytes:
 
 @pytest.mark.parametrize("coding", _ENCODED)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, _APPLICATIONS])
-async def test_encoded_body_is_read_as_it_was(
-    http: httpx.AsyncClient, path: str, coding: str
-) -> None:
+async def test_encoded_body_is_decoded(http: httpx.AsyncClient, path: str, coding: str) -> None:
     name, encode = _ENCODED[coding]
     answer = await http.post(
         path, content=encode(body_of(path)), headers={"content-encoding": name}

@@ -122,7 +122,7 @@ async def test_call_that_is_cancelled_before_it_is_sent_is_not_made(
     assert ["echo"] == served.begun
 
 
-async def test_call_that_is_cancelled_in_the_turn_of_its_sending_ends_there(
+async def test_call_cancelled_in_the_turn_of_its_sending_never_starts(
     link: SocketLink, served: Served
 ) -> None:
     """Call and cancel arrive in one frame, so the task never starts."""
