@@ -225,7 +225,7 @@ def test_file_with_a_mistake_is_not_written_over(path: Path) -> None:
     assert ["keys.yaml"] == os.listdir(path.parent)
 
 
-def test_directory_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
+def test_missing_directory_is_one_sentence(tmp_path: Path) -> None:
     """A typing error in the path must not create directories."""
     with pytest.raises(ConfigError, match=r"cannot be written: No such file or directory"):
         add_key(tmp_path / "no" / "keys.yaml", lambda _: ONE)

@@ -85,7 +85,7 @@ def test_later_start_from_zero_fits_the_work() -> None:
     assert (3, SizeReason.DRAIN) == (decision.wanted, decision.reason)
 
 
-def test_work_over_rate_and_target_is_the_number() -> None:
+def test_replica_count_is_work_over_rate_and_target() -> None:
     """240 replica-seconds in 60 s need four replicas, whatever the work consists of."""
     part = RATE * 60 * 4 / 3
     decision = size(demand(1, queued=part, in_flight=part, expected_more=part))
@@ -94,7 +94,7 @@ def test_work_over_rate_and_target_is_the_number() -> None:
     assert 240.0 == pytest.approx(decision.drain_s)
 
 
-def test_drain_time_is_of_the_replicas_that_serve_and_after_the_loading_time_of_the_first() -> None:
+def test_drain_time_counts_serving_replicas_after_the_first_has_loaded() -> None:
     """A queue without a replica first waits until one has loaded."""
     work, rules = RATE * 100, replace(RULES, load_s=30.0)
     sizer = Sizer()

@@ -205,7 +205,7 @@ async def test_decoding_stops_at_the_size_limit(bomb: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-async def test_members_that_hold_nothing_are_bounded(coding: str) -> None:
+async def test_number_of_empty_members_is_bounded(coding: str) -> None:
     """Each empty member costs as much time to start as decoding 10 kB."""
     name, encode = _ENCODED[coding]
     upload = Upload(encode(b"") * 2_000, 2**16)

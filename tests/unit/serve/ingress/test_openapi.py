@@ -142,7 +142,7 @@ def test_documented_headers_are_the_ones_read_and_sent(app: HttpApp) -> None:
         ("/v1/predictor/{application_class}/rollback", RollbackBody, False),
     ],
 )
-def test_body_is_that_of_its_model(
+def test_documented_body_matches_its_model(
     app: HttpApp, path: str, model: type[BaseModel], is_needed: bool
 ) -> None:
     told = app.openapi()["paths"][path]["post"]["requestBody"]

@@ -52,7 +52,7 @@ async def link(served: Served) -> AsyncIterator[SocketLink]:
 # --- calls and streams
 
 
-async def test_calls_at_once_are_answered_each_with_its_own(link: SocketLink) -> None:
+async def test_concurrent_calls_get_their_own_answers(link: SocketLink) -> None:
     """One connection carries concurrent calls and returns each its own answer."""
     calls = (link.call("echo", number) for number in range(500))
 
