@@ -125,7 +125,6 @@ def _imported(policy: str) -> set[str]:
 
 
 def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
-    """An option that is off must cost nothing, not even its import."""
     guarded, lab = "justitia_ray.core.policies.guarded", "justitia_ray.lab"
     off, on = _imported("justitia"), _imported("justitia-guarded")
 

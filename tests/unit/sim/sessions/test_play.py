@@ -53,7 +53,6 @@ def play(arm: str, sessions: list, load: float, seed: int = 7) -> SessionResult:
 
 
 def share(result: SessionResult) -> float:
-    """Return the share of the prompt tokens that was cached."""
     return result.cached_tokens / result.prompt_tokens
 
 
@@ -102,7 +101,6 @@ def test_core_keeps_contexts_where_they_lie_and_shares_the_work(tmp_path: Path) 
 
 
 def mean_s(result: SessionResult) -> float:
-    """Return the mean completion time without gaps, in seconds."""
     return sum(row.served_s for row in result.sessions) / len(result.sessions)
 
 
