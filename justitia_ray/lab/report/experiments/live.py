@@ -51,7 +51,6 @@ class Recorded:
 
 
 _Runs: TypeAlias = Mapping[int, Mapping[str, Recorded]]
-"""Recorded runs by seed and arm."""
 
 
 def live_experiments(directory: Path) -> tuple[Experiment, ...]:
