@@ -1,1 +1,1 @@
-"""The scheduler actor: leadership, the core's driver, outboxes, checkpoints, its handle."""
+"""Scheduler actor: leadership, the core's driver, outboxes, checkpoints, its handle."""

@@ -1,6 +1,6 @@
 """The scheduler's calls, and the named, detached Ray actor that serves them.
 
-Nothing is awaited while an event is handled, so there are no locks.
+Events are handled without awaiting, so no locks are needed.
 """
 
 import asyncio
@@ -69,31 +69,36 @@ logger = logging.getLogger(__name__)
 
 
 class SchedulerService:
-    """Serves calls of ingresses and replicas for one model during one term. Without Ray."""
+    """Serves the calls of ingresses and replicas for one model during one term; independent of Ray.
+
+    Args:
+        term: Term of the scheduler, which the service's owner begins and ends.
+    """
 
     def __init__(self, term: Term) -> None:
-        """Serve during `term`, which its owner begins and ends."""
         self.term = term
         self._inspector = SchedulerInspector(term)
         self._directory = Directory()
         kept_s = term.config.scheduler.application_idle_s
         self._ended = EndedByOwner(kept_s)
         self._ended_before = EndedByOwner(kept_s)
-        """Ended under an earlier scheduler; an application of the id may have come since."""
+        """Applications ended by their owner under an earlier scheduler; the ids may have been
+        opened again since."""
         self._reopening: set[ApplicationId] = set()
-        """Stopped applications that are not over, and whose ids are to be opened again."""
+        """Stopped applications that have not ended yet, and whose ids are to be opened again."""
         self.is_connected: Callable[[ReplicaId], bool] = lambda replica_id: False
-        """Returns whether a replica has a connection here, which its owner knows."""
+        """Returns whether a replica has a connection here; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
-        """When the scheduler last asked itself for an outlook, to learn from it."""
+        """Time of the last outlook that the scheduler computed for itself, to learn from its
+        accuracy."""
 
     # --- calls of ingresses
 
     async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
-        """Tag an application; opening one that is open returns its tag.
+        """Open an application and return its virtual finish time, also if it is open already.
 
         Raises:
-            AdmissionError: If the scheduler is given no settings in time.
+            AdmissionError: If the scheduler receives no settings in time.
         """
         term = await self._enter()
         await term.await_settings()
@@ -125,7 +130,7 @@ class SchedulerService:
         return Opened(term.epoch, tag, refusal, standings=standings)
 
     async def close_application(self, application_id: ApplicationId) -> bool:
-        """Admit no more inferences of an application; return whether it was open."""
+        """Stop accepting inferences of an application; return whether it was open."""
         term = await self._enter()
         known = self._note_ended(application_id, Refusal.APPLICATION_CLOSED)
         term.gate.admit_submission(ev.ApplicationClosed(application_id))
@@ -141,7 +146,7 @@ class SchedulerService:
         return known
 
     async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
-        """Put back what an ingress has ended lately: a new scheduler knows nothing of it.
+        """Restore what an ingress ended recently, because a new scheduler has no record of it.
 
         Args:
             ended: Id, reason, and how long ago.
@@ -153,9 +158,9 @@ class SchedulerService:
                 self._ended_before.note(application_id, Refusal(reason), now - ago_s)
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the view of an application; None: there is none of that id.
+        """Return the view of an application; None if the id is unknown.
 
-        One that the quotas hold back, or have refused lately, has a view, too.
+        Applications that the quotas hold back, or have refused recently, have a view too.
         """
         term = await self._enter()
         await term.admission.is_stored(application_id)
@@ -170,7 +175,7 @@ class SchedulerService:
         return unopened_view(unopened, term.config.scheduler.quota_timeout_s)
 
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
-        """Return the outlooks of those of these applications that are live; see `listing`."""
+        """Return the outlooks of the live ones among these applications; see `listing`."""
         term = await self._enter()
         return outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
@@ -182,10 +187,10 @@ class SchedulerService:
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:
-        """Submit a batch in its order, and return the grants that can be made at once.
+        """Submit a batch in order, and return the grants that are possible at once.
 
         Raises:
-            AdmissionError: If the scheduler is given no settings in time; nothing was taken.
+            AdmissionError: If the scheduler receives no settings in time; nothing was accepted.
         """
         term = await self._enter()
         if epoch != term.epoch:
@@ -199,8 +204,8 @@ class SchedulerService:
         outbox = outboxes.of_ingress(ingress_id)
         self._note_read(outbox, ack)
         if ingress_id not in term.driver.core.state.ingresses:
-            # Before the first item that goes past those that are held back: the outbox of an
-            # ingress that the core does not know is dropped, and its items would be nobody's.
+            # Before the first item that is not held back: the core drops messages to an unknown
+            # ingress.
             term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         for item in items:
             refusal = self._refusal_of_ended(item)
@@ -208,7 +213,7 @@ class SchedulerService:
                 term.gate.admit_submission(self._with_count(item), outbox)
             else:
                 term.driver.outboxes.deliver([refusal], term.driver.core.state, outbox)
-        # After them: a grant that goes with this answer is no older than the ingress's heartbeat.
+        # After the items: a grant in this answer is then no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         positions = self._positions(items)
         return replace(await self._ingress_mail(outbox, ack), positions=positions)
@@ -235,9 +240,9 @@ class SchedulerService:
     async def refuse_lease(
         self, request_id: RequestId, lease_id: LeaseId, reason: ev.NackReason
     ) -> bool:
-        """Nack a lease that the ingress could not use; return whether its inference waits on.
+        """Reject a lease that the ingress could not use; return whether its inference waits again.
 
-        False says that the inference has ended here, so that the ingress has to submit it anew.
+        False means that the inference has ended here, so the ingress has to submit it again.
         """
         term = await self._enter()
         term.driver.apply(ev.LeaseNacked(lease_id, reason))
@@ -247,7 +252,7 @@ class SchedulerService:
         """Apply other settings from now on; the queue stays.
 
         Raises:
-            ConfigError: If a setting is not allowed; those in force stay.
+            ConfigError: If a setting is not allowed; the current settings stay.
         """
         term = await self._enter()
         term.configure(settings)
@@ -256,7 +261,7 @@ class SchedulerService:
     # --- calls of replicas
 
     async def pull(self, pull: Pull) -> ReplicaMail:
-        """Book a replica's report, and lease it the first inferences that fit."""
+        """Process a replica's report, and lease it the first inferences that fit."""
         term = await self._enter()
         if pull.epoch != term.epoch:
             term.note_epoch(pull.epoch)
@@ -270,11 +275,13 @@ class SchedulerService:
         self._inspector.kv_meter.record_pull(pull, driver.now())
         is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
         if pull.failure is not None and is_news:
-            # Before the report: what it says has ended with the engine would be leased again.
+            # Before the report: otherwise inferences that ended with the engine would be leased
+            # again.
             outbox.failure_id = pull.failure.failure_id
             driver.apply(pull.failure)
         driver.apply(report)
-        if is_news:  # until it is answered, the replica tells a new scheduler
+        # until this call is answered, the replica repeats the failure to a new scheduler
+        if is_news:
             await term.checkpointer.next_save()
         self._sample_outlooks()
         if not await outbox.wait(pull.wait_s):
@@ -287,10 +294,10 @@ class SchedulerService:
         )
 
     def replica_disconnected(self, replica_id: ReplicaId) -> None:
-        """Let the pull of a replica end whose connection is lost: it is granted nothing meanwhile.
+        """End the waiting pull of a disconnected replica, so that it is granted nothing.
 
-        Its leases stay: a connection that is lost is no replica that is lost. But one that has no
-        other connection has to call in time.
+        Its leases stay, because a lost connection does not mean a lost replica. But a replica
+        without another connection has to call in time.
         """
         if not self.is_connected(replica_id):
             self.term.driver.apply(ev.ReplicaDisconnected(replica_id))
@@ -299,7 +306,7 @@ class SchedulerService:
             outbox.notify()
 
     async def replica_crashed(self, replica_id: ReplicaId) -> None:
-        """Suspect what is leased to a replica whose process has crashed; once, if told again."""
+        """Mark the calls on a crashed replica as suspect; repeated notices have no effect."""
         term = await self._enter()
         outbox = term.driver.outboxes.replicas.get(replica_id)
         if outbox is not None and outbox.failure_id != replica_id:
@@ -311,7 +318,7 @@ class SchedulerService:
         term = await self._enter()
         term.driver.apply(ev.ReplicaLost(replica_id))
 
-    # --- names of sessions and conversations, for the ingresses
+    # --- names of sessions and conversations, for ingresses
 
     async def claim_session(
         self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
@@ -328,29 +335,29 @@ class SchedulerService:
     async def name_conversation(
         self, tenant: str, names: tuple[Name, ...], application_id: str
     ) -> None:
-        """Let names stand for an application; see `Directory`."""
+        """Assign names to an application; see `Directory`."""
         await self._enter()
         self._directory.name_conversation(tenant, names, application_id)
 
     async def restore_names(self, tenant: str, names: tuple[tuple[Name, str], ...]) -> None:
-        """Put back what an ingress named lately, for a new scheduler knows nothing of it."""
+        """Restore names that an ingress assigned recently and a new scheduler lacks."""
         await self._enter()
         self._directory.restore_names(tenant, names)
 
-    # --- for whoever starts replicas
+    # --- autoscaling
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return how many replicas are wanted, at once; None while that is not known.
+        """Return the wanted number of replicas without waiting; None while it is unknown.
 
         Args:
             question: As for `FleetSizer.answer`.
         """
         term, core = self.term, self.term.driver.core
         if not term.standing()["ready"] or core.recovery.holding:
-            return None  # what runs, and what waited before, is being reported
+            return None  # running and earlier waiting inferences are still being reported
         return term.fleet.answer(core, term.driver.now(), question)
 
-    # --- for people
+    # --- status and usage
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
         """Return totals by day and tenant, and the first day whose totals may still change.
@@ -366,24 +373,24 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        # All of earlier days is in the last checkpoint, and a successor books nothing before it.
+        # Earlier days are completely in the last checkpoint; a successor books nothing before it.
         saved_until = max(0.0, term.checkpointer.instant)
         return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
 
     async def status(self, applications: int = 0) -> dict[str, Any]:
-        """Return the scheduler's part of `/v1/status`, at once, whether it leads or not.
+        """Return the scheduler's part of `/v1/status` without waiting, even if it does not lead.
 
         Args:
-            applications: How many of the first live applications to describe.
+            applications: Number of first live applications to describe.
         """
         return self._inspector.status(applications)
 
     async def inspect(self) -> dict[str, Any]:
-        """Return a `SchedulerReport` as a dict, at once, whether this scheduler leads or not."""
+        """Return a `SchedulerReport` as a dict, without waiting, even if not leading."""
         return self._inspector.report()
 
     def _note_ended(self, application_id: ApplicationId, reason: Refusal) -> bool:
-        """Note that its owner ends an application; return whether that was open."""
+        """Record that an application is ended by its owner; return whether it was open."""
         driver = self.term.driver
         is_known = application_id in driver.core.state.applications
         if is_known:
@@ -391,11 +398,11 @@ class SchedulerService:
         return is_known
 
     def _refusal_of_ended(self, item: Submission) -> Refuse | RefuseApplication | None:
-        """Return the refusal of an item whose application its owner has ended.
+        """Return the refusal of an item if its owner has ended its application; else None.
 
-        What an ingress submits again may claim a lease, or bring an end that is to be counted, and
-        of an application that was closed it waited before. An ingress whose application is refused
-        forgets it with its ends, so one that is not over is not refused.
+        Resubmitted items of a closed application are accepted: they may claim a lease, report an
+        end to be counted, or have waited before the close. An application that has not ended yet is
+        not refused, because an ingress forgets a refused application with its unconfirmed ends.
         """
         if not isinstance(item, ev.ApplicationArrived | ev.InferenceSubmitted):
             return None
@@ -418,10 +425,10 @@ class SchedulerService:
         return Refuse(item.request_id, item.ingress_id, reason)
 
     def _reopen(self, application_id: ApplicationId) -> bool:
-        """Let an id take inferences again; return whether that is so at once.
+        """Allow new inferences under an application's id; return whether that is possible at once.
 
-        What is left of an application that was stopped ends before another one claims its quota.
-        Not while ingresses may bring ends of it from an earlier scheduler.
+        The rest of a stopped application has to end before another one claims its quota; that takes
+        longer while ingresses may still report ends of it from an earlier scheduler.
         """
         driver, live = self.term.driver, self.term.driver.core.state.applications
         known = live.get(application_id)
@@ -436,7 +443,7 @@ class SchedulerService:
         return True
 
     def _sample_outlooks(self) -> None:
-        """Let the core learn from an outlook, now and then, when nothing else is to be done."""
+        """Periodically let the core compute an outlook, to learn from its accuracy."""
         now = self.term.driver.now()
         if now - self._sampled_at >= WALK_KEPT_S:
             self._sampled_at = now
@@ -444,7 +451,7 @@ class SchedulerService:
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     def _with_count(self, item: Submission) -> Submission:
-        """Return an item with what is known of its end now: it may be held back for a while."""
+        """Return an item with what is known of its end now, before it may be held back."""
         if not isinstance(item, ev.InferenceSubmitted) or not item.resubmitted:
             return item
         ends = self.term.driver.core.state.ends
@@ -458,7 +465,7 @@ class SchedulerService:
             self.term.driver.apply(ev.EndsAcknowledged(told))
 
     async def _ingress_mail(self, outbox: Outbox, ack: int) -> IngressMail:
-        """Return an ingress's unread messages, and where the replicas of its grants are."""
+        """Return an ingress's unread messages, and the addresses of the replicas in its grants."""
         term = self.term
         messages = await term.collect_messages(outbox, ack)
         replicas = term.driver.outboxes.replicas
@@ -477,14 +484,14 @@ class SchedulerService:
         )
 
     def _positions(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:
-        """Return how many applications are before each of these inferences that are new."""
+        """Return the number of applications ahead of each new inference."""
         core, positions = self.term.driver.core, dict[RequestId, int]()
         for item in items:
             if not isinstance(item, ev.InferenceSubmitted) or item.resubmitted:
                 continue
             inference = core.state.inferences.get(item.request_id)
             if inference is None:
-                continue  # refused, held back, or served within the batch
+                continue  # refused, held back, or finished within the batch
             position: int | None = 0
             if inference.state is InferenceState.WAITING:
                 position = core.outlooks.position(inference)
@@ -495,7 +502,7 @@ class SchedulerService:
     def _standings_for(
         self, messages: tuple[tuple[int, IngressMessage], ...]
     ) -> dict[ClientId, tuple[LimitStanding, ...]]:
-        """Return the limits of the tenants of the grants among messages."""
+        """Return the limits of the tenants of the grants among these messages."""
         gate, state = self.term.gate, self.term.driver.core.state
         if not gate.has_quotas:
             return {}
@@ -517,11 +524,11 @@ class SchedulerService:
 
 
 class SchedulerActor:
-    """The actor's process: starts a `SchedulerService` with its store, again if need be."""
+    """Process of the actor: starts a `SchedulerService` with its store, with retries."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        # The core makes no cycles: a full collection finds nothing, and with 10,000 applications
-        # stands still for 0.1 s.
+        # The core creates no reference cycles, so a full collection finds nothing, and with 10,000
+        # applications blocks for 0.1 s.
         gc.freeze()
         gc.set_threshold(700, 10, 10_000)
         write_json_lines()
@@ -529,7 +536,7 @@ class SchedulerActor:
         self._ray_metrics = RayMetrics()
         self._redis = embedded_server(self._config)
         self._service: SchedulerService | None = None
-        """Leads, or is about to."""
+        """Service that leads or is starting; None before."""
         self._leading: SchedulerService | None = None
         self._starting: asyncio.Task[SchedulerService] | None = None
         self._failure = "starting"
@@ -554,7 +561,7 @@ class SchedulerActor:
         return await (await self.started()).cancel_application(application_id)
 
     async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
-        """Take what was ended lately; see `SchedulerService.restore_ended`."""
+        """Restore recently ended applications; see `SchedulerService.restore_ended`."""
         await (await self.started()).restore_ended(ended)
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
@@ -566,11 +573,11 @@ class SchedulerActor:
         return await (await self.started()).applications(most, tenant)
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return how many replicas are wanted; see `SchedulerService.size`. Starts nothing."""
+        """Return the wanted number of replicas, see `SchedulerService.size`; starts nothing."""
         return None if self._leading is None else await self._leading.size(question)
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
-        """Return what tenants used; see `SchedulerService.usage`."""
+        """Return the usage of tenants; see `SchedulerService.usage`."""
         return await (await self.started()).usage(days)
 
     async def configure(self, settings: dict[str, Any]) -> Epoch:
@@ -578,18 +585,18 @@ class SchedulerActor:
         return await (await self.started()).configure(settings)
 
     async def version(self) -> str:
-        """Return the version of the package that this actor runs."""
+        """Return the package version that this actor runs."""
         if self._service is None:
             await self.started()
         return __version__
 
     async def store_url(self) -> str | None:
-        """Return where the state is kept, None if nowhere; only for processes of this node."""
+        """Return the URL of the store, valid on this node only; None without a store."""
         await self.started()
         return None if self._config.store.durability == "none" else store_url(self._config)
 
     async def status(self, applications: int = 0) -> dict[str, Any]:
-        """Return the state of affairs; see `SchedulerService.status`."""
+        """Return the scheduler's part of `/v1/status`; see `SchedulerService.status`."""
         if self._service is None:
             return {"ready": False, "degraded": self._failure, "epoch": 0}
         process = {"version": __version__, "pid": os.getpid()}
@@ -603,7 +610,7 @@ class SchedulerActor:
         return await self._service.inspect() | process
 
     async def retire(self) -> None:
-        """Save a last time and end the embedded Redis, before this actor is killed."""
+        """Save a last time and stop the embedded Redis, before this actor is killed."""
         if self._service is not None:
             await self._service.term.end()
         if self._redis is not None:
@@ -611,10 +618,10 @@ class SchedulerActor:
         flush_lines()
 
     async def started(self) -> SchedulerService:
-        """Return the service that leads; start one if none does."""
+        """Return the leading service; start one if there is none."""
         if self._leading is not None:
             return self._leading
-        if self._starting is None or self._starting.done():  # done and not leading: it failed
+        if self._starting is None or self._starting.done():  # done but not leading: it failed
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 
@@ -647,7 +654,7 @@ class SchedulerActor:
         return Offer(listener.address, name, self._key)
 
     def _serve(self, method: str) -> Callable[..., Awaitable[Any]]:
-        """Return what serves a method's calls, once a service leads."""
+        """Return the handler of a method, which waits until a service leads."""
 
         async def serve(_: Caller, *arguments: Any) -> Any:
             service = self._leading or await self.started()
@@ -684,7 +691,7 @@ class SchedulerActor:
         return SchedulerService(term)
 
     def _begin_again(self, above: Epoch) -> None:
-        """Become the leader anew, above an epoch that callers know and the store had lost."""
+        """Become the leader again, with an epoch above one that the store has lost."""
         before, self._leading = self._leading, None
         self._starting = asyncio.get_running_loop().create_task(self._replace(before, above))
 
@@ -694,10 +701,11 @@ class SchedulerActor:
         return await self._start(above)
 
     def _step_down(self, reason: str) -> None:
-        """End this actor for good; Ray must not start it again."""
+        """End this actor for good, so that Ray does not restart it."""
         log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
         if self._service is not None and self._service.term.succeeded:
-            # Ray took this process for dead and has another one. To end the actor would end that.
+            # Ray considered this process dead and has started another. Ending the actor would end
+            # that one.
             os._exit(0)
         asyncio.get_running_loop().create_task(self._end_actor())
 

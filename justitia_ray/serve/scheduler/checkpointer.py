@@ -1,8 +1,8 @@
-"""Checkpoints of a scheduler's durable state: when they are saved, what, and what they confirm.
+"""Checkpoints of a scheduler's durable state: when and what is saved, and what a save confirms.
 
-A save is how a scheduler learns that its epoch still leads. A save is made every interval, and at
-once for callers that wait for one; saves do not overlap, and the next covers all callers that
-gathered meanwhile.
+A successful save confirms that the scheduler's epoch still leads. A save is made every interval,
+and at once for callers that wait for one; saves do not overlap, and the next one serves all callers
+that have gathered meanwhile.
 """
 
 import asyncio
@@ -30,38 +30,46 @@ from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
 logger = logging.getLogger(__name__)
 
 _LEEWAY_S: Seconds = 1.0
-"""Added to two intervals: how long a confirmation of the epoch lasts."""
+"""Added to two save intervals: how long a confirmation of the epoch is valid."""
 _RETRY_S: Seconds = 0.5
 _MOST_AT_ONCE = 10_000
-"""Applications in one write: Redis and this loop do nothing else for 0.1 s meanwhile. 200,000 would
-take longer than Redis is waited for, and be tried again for ever."""
+"""Maximum number of applications per write, which blocks Redis and this event loop for 0.1 s.
+200,000 in one write would exceed Redis's timeout, and be retried forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State to save, as of the instant at which the save begins."""
+    """State to save, as of the start of the save."""
 
     core: SchedulerCore
     epoch: Epoch
     settings: dict[str, Any] | None
-    """Scheduling settings in force; None: not known yet, and those in the store stay."""
+    """Current scheduling settings; None: unknown, and the stored ones are kept."""
     on_saved: Callable[[], None] = lambda: None
-    """Called once all of the state is in the store."""
+    """Called once all of the state is stored."""
 
 
 class Checkpointer:
-    """Saves what changed, and knows when the epoch was confirmed last.
+    """Saves changes, and records when the epoch was last confirmed.
 
-    The fence that follows from it: a decision is handed out only if the epoch was confirmed lately.
-    After a stall of this process, or when the last confirmation is too old although the store is
-    believed to answer, the scheduler waits for a save begun from then on, which fails if another
-    scheduler has become the leader.
+    This gives a fence: a decision is sent only if the epoch was confirmed recently. After a stall
+    of this process, or if the last confirmation is too old although the store is thought to answer,
+    the scheduler waits for a new save, which fails if another scheduler has become the leader.
 
-    What remains possible: an answer that was on its way when the process stopped still arrives, and
-    while the store cannot be reached scheduling goes on without confirmation, as it does for the
-    length of a confirmation after another scheduler became the leader. Leases handed out then carry
-    a lower epoch: replicas and ingresses that know a later scheduler do not take them. Only those
-    that know none do, and to them this is the one scheduler.
+    Two cases remain: an answer that was being sent when the process stalled still arrives, and
+    while the store is unreachable, scheduling continues without confirmation, as it does for the
+    validity of a confirmation after another scheduler became the leader. Leases granted then carry
+    a lower epoch, so replicas and ingresses that have seen a later scheduler reject them. For all
+    others, this is the only scheduler.
+
+    Args:
+        store: Redis, or no store at all.
+        revive: Called in a thread when the store fails, to restart an embedded server; None: there
+            is none.
+        take_checkpoint: Returns the state to save; None if nothing may be saved any more.
+        on_stale: Called when another scheduler turns out to be the leader.
+        interval_s: Longest time from the end of one save to the start of the next.
+        clock: Measures how long this process was stalled.
     """
 
     def __init__(
@@ -73,17 +81,6 @@ class Checkpointer:
         interval_s: Seconds,
         clock: SteadyClock,
     ) -> None:
-        """Prepare; nothing is read or written yet.
-
-        Args:
-            store: Redis, or no store at all.
-            revive: Called in a thread when the store fails, to start it again; None if it is not
-                ours.
-            take_checkpoint: Returns the state to save; None if nothing may be saved any more.
-            on_stale: Called when another scheduler turns out to be the leader.
-            interval_s: Longest time from the end of one save to the beginning of the next.
-            clock: Knows for how long this process stood still.
-        """
         self._store = store
         self._start_store = revive
         self._take_checkpoint = take_checkpoint
@@ -96,24 +93,25 @@ class Checkpointer:
         self._waiting: list[asyncio.Future[bool]] = []
         self._confirmed_at: Seconds | None = None
         self._stalled_s: Seconds = 0.0
-        """Stalls, by the clock, when the last save that has ended began."""
+        """Total stall time, by `clock`, at the start of the last completed save."""
         self.unsaved: dict[ApplicationId, None] = {}
         """Applications that a failed save left to the next one."""
         self._saved_replicas: frozenset[ReplicaId] = frozenset()
         self._everything = True
         self.saves = 0
-        """Saves that succeeded: what had changed before a save began outlives this process."""
+        """Number of successful saves; changes from before the start of a save outlive this process.
+        """
         self.saved_at: Seconds | None = None
-        """When the last of them ended, by the loop's clock."""
+        """End of the last successful save (loop clock, seconds); None before the first."""
         self.instant: Seconds = -math.inf
-        """Instant of the last checkpoint in the store: no successor is told an earlier one."""
+        """Time of the last stored checkpoint; a successor's clock never starts earlier."""
         self.trouble: str | None = None
-        """Why the store cannot be used at present."""
+        """Why the store cannot be used now; None if it can."""
 
     async def become_leader(self, above: Epoch = 0) -> tuple[Epoch, StoredState]:
-        """Return a new epoch, above another one too, and the state that the last leader left.
+        """Return a new epoch, also above the given one, and the state that the last leader saved.
 
-        Waits for the store as long as it takes: without it the epoch is not known.
+        Waits for the store without limit, because the epoch is unknown without it.
         """
         while True:
             try:
@@ -139,19 +137,19 @@ class Checkpointer:
     async def confirm(self) -> None:
         """Wait until the epoch is confirmed, or the save that would confirm it has failed.
 
-        Without a store that answers, only a stall has to be followed by a save.
+        While the store does not answer, a save is only needed after a stall.
         """
-        self._clock.now()  # notices a stall
+        self._clock.now()  # detects a stall
         is_late = False
         if self.trouble is None and self._confirmed_at is not None:
             is_late = asyncio.get_running_loop().time() - self._confirmed_at > self._bound_s
         if is_late or self._clock.stalled_s > self._stalled_s:
             await self.next_save()
 
-    # --- when
+    # --- when to save
 
     async def run(self) -> None:
-        """Save until cancelled; after a save that failed, have the store started again first."""
+        """Save periodically until cancelled; after a failed save, try to restart the store."""
         try:
             while not self._ends:
                 await self._pause()
@@ -161,10 +159,10 @@ class Checkpointer:
             self._answer(self._waiting, saved=False)
 
     def end(self) -> None:
-        """Begin no more saves: `run` is about to be cancelled.
+        """Prevent further saves, because `run` is about to be cancelled.
 
-        Cancelling alone would not do: what `run` waits for may swallow a cancellation that comes in
-        the moment it is done.
+        Cancelling alone would not suffice: an awaited call in `run` may swallow a cancellation that
+        arrives at the moment when it completes.
         """
         self._ends = True
 
@@ -173,11 +171,11 @@ class Checkpointer:
         self._wanted.set()
 
     def save_everything(self) -> None:
-        """Write the settings and every application with the next save, not only what changed."""
+        """Write the settings and every application with the next save, not only changes."""
         self._everything = True
 
     async def next_save(self) -> bool:
-        """Wait for the end of a save begun from now on; return whether it succeeded.
+        """Wait for the end of a save that starts from now on; return whether it succeeded.
 
         The store's timeouts bound the wait.
         """
@@ -189,7 +187,7 @@ class Checkpointer:
         return await saved
 
     async def save_once(self) -> bool:
-        """Save; return whether it succeeded. Not while `run` runs."""
+        """Save; return whether it succeeded. Not to be called while `run` runs."""
         self._wanted.clear()
         waiting, self._waiting = self._waiting, []
         self._clock.now()
@@ -203,7 +201,7 @@ class Checkpointer:
         except StaleEpoch as error:
             self._on_stale(error)
         except Exception:
-            # A mistake of ours must not end saving for good.
+            # An unexpected error must not end saving for good.
             logger.exception("scheduler.save_failed")
         finally:
             self._answer(waiting, saved=saved)
@@ -213,7 +211,7 @@ class Checkpointer:
         return saved
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return the stored usage of days.
+        """Return the stored usage of these days.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -225,8 +223,8 @@ class Checkpointer:
         await self._store.aclose()
 
     async def _pause(self) -> None:
-        """Wait until a save is wanted, or the interval has passed."""
-        # Not `wait_for`: Python 3.11's may swallow the cancellation that ends `run`.
+        """Wait until a save is requested, or the interval has passed."""
+        # Not `wait_for`: in Python 3.11 it may swallow the cancellation that ends `run`.
         due = asyncio.get_running_loop().call_later(self._interval_s, self._wanted.set)
         try:
             await self._wanted.wait()
@@ -238,10 +236,10 @@ class Checkpointer:
             if not future.done():
                 future.set_result(saved)
 
-    # --- what
+    # --- what to save
 
     async def _write(self, checkpoint: Checkpoint) -> bool:
-        """Write what changed since the last save that succeeded; return whether it was written.
+        """Write the changes since the last successful save; return whether they were written.
 
         Raises:
             StaleEpoch: If another scheduler has become the leader.
@@ -261,8 +259,8 @@ class Checkpointer:
         changed = [(name, record) for name, record in records.items() if record is not None]
         kept = True
         try:
-            # A scheduler that dies between two parts loses what is in the later ones, as it would
-            # if it had died before the save: each record stands for itself.
+            # If the scheduler dies between two parts, the later ones are lost, as if it had died
+            # before the save; records are independent of each other.
             while kept and len(changed) > _MOST_AT_ONCE:
                 part, changed = changed[:_MOST_AT_ONCE], changed[_MOST_AT_ONCE:]
                 kept = await self._store.save(epoch, clock, dict(part), ())
@@ -282,11 +280,11 @@ class Checkpointer:
             self._note_store(str(error))
             return False
         except BaseException:
-            self._everything = True  # also if it was cancelled: what was written is not known
+            self._everything = True  # also after a cancellation: it is unknown what was written
             raise
-        if not kept:  # the store was emptied or set back, and holds nothing now
+        if not kept:  # the store was emptied or restored from a backup
             self._everything = True
-            again = self._take_checkpoint()  # other settings may be in force by now
+            again = self._take_checkpoint()  # the settings may have changed meanwhile
             if again is None:
                 return False
             return await self._write(replace(checkpoint, settings=again.settings))
@@ -300,7 +298,7 @@ class Checkpointer:
         return True
 
     async def _revive(self) -> None:
-        """Have a store that fails started again, if it is ours."""
+        """Try to restart a failing embedded store."""
         if self.trouble is None or self._start_store is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Claims of a scheduler on its tenants' quotas, and the way to the accounts that grant them."""
+"""Claims of a scheduler on its tenants' quotas, and interface to the accounts granting them."""
 
 import asyncio
 import math
@@ -18,76 +18,78 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Second
 
 RETRY_AFTER_S: Seconds = 5.0
 UNREACHABLE = LimitStanding("", "", 0, 0, 0)
-"""Stands for the limit of a claim that the accounts have not decided in time."""
+"""Used as the limit of a claim that the accounts have not decided in time."""
 _MOST_REFUSED = 10_000
 _MOST_TOLD = 100_000
 _TOLD_KEPT_S: Seconds = 10.0
-"""Longer than a Redis that takes another one's place lags behind."""
+"""Time for which ends are repeated to new accounts; longer than the lag of a Redis replica that
+becomes master."""
 _STORED_WITHIN_S: Seconds = 5.0
-"""Longest time that a claim which ended is kept at the accounts until its end is stored."""
+"""Maximum time for which an ended claim stays in the accounts until its end is stored."""
 
 
 class Accounts(Protocol):
-    """The way to the accounts of the application's quotas."""
+    """Interface of the accounts of the application's quotas."""
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Hand over the tree of tenants, as `SchedulingConfig.tenants` has it; return the term.
+        """Send the tree of tenants (`SchedulingConfig.tenants`); return the accounts' term.
 
         Raises:
-            AdmissionError: If the accounts cannot be reached.
+            AdmissionError: If the accounts are unreachable.
         """
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Tell what is used, and ask for more.
+        """Report usage, and request claims.
 
         Raises:
-            AdmissionError: If the accounts cannot be reached.
+            AdmissionError: If the accounts are unreachable.
         """
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """The claim of an application, or of one inference, on the quotas of its tenant."""
+    """Claim of an application, or of one inference, on the quotas of its tenant."""
 
     name: ClaimName
     application_id: ApplicationId
     tenant: ClientId
     wants: dict[Unit, float]
-    """The most that it may use."""
+    """Maximum amounts that it may use, by unit."""
     needs: Mapping[Unit, float] = field(default_factory=dict)
-    """What it is expected to use."""
+    """Expected amounts, by unit."""
     request_id: RequestId | None = None
-    """The inference, if it is the claim of one."""
+    """Id of the inference; None for the claim of an application."""
     holds: Mapping[Unit, float] = field(default_factory=dict)
     told: Mapping[Unit, float] = field(default_factory=dict)
-    """Use that the accounts were told of."""
+    """Usage that was reported to the accounts."""
     asks: bool = True
-    """Whether the next exchange is to ask for it."""
+    """Whether the next exchange requests it."""
     is_decided: bool = False
     refused: Decision | None = None
-    """Its refusal."""
+    """The refusal of the accounts; None if it is undecided or was granted."""
     waits: Decision | None = None
-    """The quota that has too little left until something in flight has ended."""
+    """Set while a quota has too little left until running inferences have ended."""
     in_the_way: tuple[Decision, Seconds] | None = None
-    """Of an application: the last refusal of an inference of it, and when, until one is let in."""
+    """For an application: the last refusal of one of its inferences and its time; None after one is
+    admitted."""
     is_deprioritised: bool = False
     may_have_run: bool = False
-    """Whether an earlier scheduler may have let it in, and may have died before it said so."""
+    """Whether an earlier scheduler may have admitted it, and died before it reported that."""
     has_run: bool = False
-    """Whether it is of an inference that has ended: nothing refuses it any more."""
+    """Whether its inference has ended already, so that it can no longer be refused."""
     number: int = 0
-    """Its place among the claims of its scheduler, in order."""
+    """Position in the order of the scheduler's claims."""
     deadline: asyncio.TimerHandle | None = None
 
     @property
     def is_untold(self) -> bool:
-        """Whether it was let in, and the accounts cannot know of it: they did not answer."""
+        """Whether it was admitted without an answer of the accounts, which lack it."""
         is_let_in = self.is_decided and self.refused is None
         claims = any(self.wants.values())
         return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
-        """Return what was used of it if this scheduler has not let it in."""
+        """Return what counts as used of it if this scheduler has not admitted it."""
         exact = (Unit.APPLICATIONS, Unit.INFERENCES)
         return {unit: 1.0 for unit in exact if self.may_have_run and unit in self.wants}
 
@@ -98,26 +100,26 @@ class Unopened:
 
     arrival: ApplicationArrived
     is_refused: bool
-    """Whether it was refused; False: it waits for the accounts."""
+    """True: it was refused; False: it waits for the accounts."""
     node: ClientId | None
-    """Node whose quota is in the way; None: not known."""
+    """Node whose quota prevents it; None: unknown."""
     comes_back_s: Seconds | None
-    """Time until that quota is expected to have enough; None: not known."""
+    """Time until that quota is expected to have enough; None: unknown."""
     waiting: int = 0
-    """Inferences that are held back with the application."""
+    """Number of inferences held back with the application."""
 
 
 _SOMETHING = 1.0
-"""What has to be left of a metered unit for an application to be opened."""
+"""Amount of a metered unit that has to be left for an application to be opened."""
 
 
 def claim_of_application(
     tree: TenantTree, tenant: ClientId
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return what an application claims as it opens, and what has to be left for it.
+    """Return what an application claims when it opens, and what has to be left for it.
 
-    Of units that its inferences claim it claims nothing, and asks whether a quota that
-    deprioritises is exhausted. It is not opened where nothing of a metered unit is left.
+    It claims nothing of the units that its inferences claim, but checks whether a deprioritising
+    quota is exhausted. It is not opened if nothing of a metered unit is left.
     """
     wants: dict[Unit, float] = {}
     for _, node in tree.nodes(tenant):
@@ -135,10 +137,10 @@ def claim_of_application(
 def claim_of_inference(
     tree: TenantTree, tenant: ClientId, item: InferenceSubmitted
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return what an inference claims: the most that it may use, and what it is expected to use.
+    """Return what an inference claims: its maximum usage, and its expected usage.
 
-    One that is expected to use more than a limit needs all of it; one that is certain to use more
-    is never let in.
+    An inference that is expected to exceed a limit needs all of it; one that is certain to exceed
+    it is never admitted.
     """
     wants: dict[Unit, float] = {}
     needs: dict[Unit, float] = {}
@@ -154,7 +156,7 @@ def claim_of_inference(
             for output in (item.least_output_tokens, expected, max(reserved, expected))
         )
         if unit is Unit.COMPUTED_TOKENS:
-            least = float(item.least_output_tokens)  # all of the prompt may be in a cache
+            least = float(item.least_output_tokens)  # the whole prompt may be cached
         limit = least_limit(tree, tenant, unit)
         needs[unit] = max(least, min(likely, limit))
         wants[unit] = max(held if limit < math.inf else likely, needs[unit])
@@ -164,7 +166,7 @@ def claim_of_inference(
 def claim_of_running(
     tree: TenantTree, tenant: ClientId, inference: Inference
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return what an inference claims that was let in before there were quotas."""
+    """Return the claim of an inference that was admitted before quotas were configured."""
     units = units_of(tree, tenant).intersection(METERED)
     most, expected = inference.max_output_tokens, inference.expected_output
     return (
@@ -174,19 +176,19 @@ def claim_of_running(
 
 
 def _amount(unit: Unit, of: InferenceSubmitted | Inference, output_tokens: Tokens) -> float:
-    """Return how much of a metered unit an inference uses with so many output tokens."""
+    """Return how much of a metered unit an inference uses with this many output tokens."""
     if unit in (Unit.TOKENS, Unit.COMPUTED_TOKENS):
         return float(of.prompt_tokens + output_tokens)
     return float(choices_kv_token_time(of.prompt_tokens, output_tokens, of.choices))
 
 
 def units_of(tree: TenantTree, tenant: ClientId) -> set[Unit]:
-    """Return the units that quotas of a tenant, or of the nodes above it, count."""
+    """Return the units of the quotas of a tenant and of the nodes above it."""
     return {quota.unit for _, node in tree.nodes(tenant) for quota in node.quotas}
 
 
 def least_limit(tree: TenantTree, tenant: ClientId, unit: Unit) -> float:
-    """Return the least of the limits on a unit that refuse a tenant; infinite if none does."""
+    """Return the smallest limit on a unit that refuses a tenant; infinite if there is none."""
     return min(
         (
             quota.limit
@@ -199,7 +201,7 @@ def least_limit(tree: TenantTree, tenant: ClientId, unit: Unit) -> float:
 
 
 def used_by(inference: Inference) -> dict[Unit, float]:
-    """Return what an inference has used so far; see `Inference.begun_prompt_tokens`."""
+    """Return the usage of an inference so far; see `Inference.begun_prompt_tokens`."""
     return {
         Unit.INFERENCES: 1.0,
         Unit.TOKENS: float(inference.begun_prompt_tokens + inference.output_tokens),
@@ -209,7 +211,7 @@ def used_by(inference: Inference) -> dict[Unit, float]:
 
 
 def outrun_by(inference: Inference, claim: Claim) -> dict[Unit, float]:
-    """Return what an inference that uses more than it claims is expected to use, by unit."""
+    """Return the expected total of each unit whose use has exceeded an inference's claim."""
     used = used_by(inference)
     total = inference.output_tokens + inference.expected_remaining(inference.output_tokens)
     return {
@@ -220,9 +222,10 @@ def outrun_by(inference: Inference, claim: Claim) -> dict[Unit, float]:
 
 
 class EndedClaims:
-    """Claims that have ended, until that is stored.
+    """Ended claims whose end is not stored by the scheduler yet.
 
-    A successor that knows nothing of an end asks for the claim again, which must be there.
+    A new scheduler without a record of the end would request the claim again, so the accounts must
+    still have it.
     """
 
     def __init__(self) -> None:
@@ -232,7 +235,7 @@ class EndedClaims:
         return len(self._ended)
 
     def add(self, use: Use, now: Seconds) -> None:
-        """Note the end of a claim."""
+        """Add the end of a claim."""
         self._ended[use.name] = (now, use)
 
     def uses(self) -> tuple[Use, ...]:
@@ -240,60 +243,60 @@ class EndedClaims:
         return tuple(use for _, use in self._ended.values())
 
     def names(self) -> tuple[ClaimName, ...]:
-        """Return the names of all."""
+        """Return the names of all ended claims."""
         return tuple(self._ended)
 
     def pop(self, name: ClaimName) -> Use | None:
-        """Remove the end of a claim, if it is here, and return it."""
+        """Remove and return the end of a claim; None if it is not contained."""
         ended = self._ended.pop(name, None)
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether this very end is here."""
+        """Return whether this same end is contained."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
-        """Return the claims that are kept for as long as one is."""
+        """Return the claims that have been kept for the maximum time."""
         return [name for name, (at, _) in self._ended.items() if now - at > _STORED_WITHIN_S]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all ends."""
         self._ended.clear()
 
 
 @dataclass(slots=True)
 class _Told:
-    """The end of a claim, as the accounts are told of it."""
+    """The end of a claim, as reported to the accounts."""
 
     tenant: ClientId
     claimed: Amounts
-    """What the claim had of what was used."""
+    """Used amounts that were covered by the claim."""
     use: Use
     number: int
-    """The exchange that tells of it."""
+    """Number of the exchange that reports the end."""
     at: Seconds
 
 
 class LatelyTold:
-    """Ends of claims that later accounts may not know of, though these were told.
+    """Recently reported ends of claims that restarted accounts may have no record of.
 
-    They died while their store was away, or the store itself has lost its last moments: a replica
-    that lags behind has taken the place of a Redis.
+    That happens if the accounts died while their store was unreachable, or if the store lost its
+    latest writes because a lagging replica became the master.
     """
 
     def __init__(self) -> None:
         self._ends = count()
         self._told: dict[int, _Told] = {}
-        """By place in the order of the ends: a name may be used again before an end is stored."""
+        """Ends in order; a name may be reused before its earlier end is stored."""
         self._last: dict[ClaimName, int] = {}
-        """The last end of each name."""
+        """Position of the last end of each name."""
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether any ends are contained."""
         return bool(self._told)
 
     def add(self, claim: Claim, use: Use, number: int, now: Seconds) -> None:
-        """Note the end of a claim, if something was used of it, and the exchange that tells it."""
+        """Add the end of a claim, if something was used, and the exchange that reports it."""
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:
@@ -301,17 +304,18 @@ class LatelyTold:
             if len(self._told) > _MOST_TOLD:
                 self._forget(next(iter(self._told)))
         else:
-            self._last.pop(use.name, None)  # what is over next is this one, of which none is here
+            # the next report that the claim is over refers to this end, which is not recorded
+            self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
-        """Note that an exchange tells that a claim is over whose end was told before."""
+        """Record the exchange that reports that a claim, whose end was reported before, is over."""
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget(place)
             self._put(_Told(told.tenant, told.claimed, use, number, now))
 
     def note_stored(self, number: int, now: Seconds) -> None:
-        """Forget what was stored some time ago; all exchanges up to this one are stored."""
+        """Forget ends stored some time ago; all exchanges up to this number are stored."""
         while self._told:
             place, oldest = next(iter(self._told.items()))
             if oldest.number > number or now - oldest.at <= _TOLD_KEPT_S:
@@ -319,13 +323,13 @@ class LatelyTold:
             self._forget(place)
 
     def after(self, number: int) -> list[Use]:
-        """Return the ends that were told after this exchange; those of one name are one."""
+        """Return the ends reported after this exchange, one per name."""
         return list({told.use.name: told.use for told in self._merged(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
-        """Return what makes claims of what was used by the ends that `after` returns.
+        """Return requests that claim what was used by the ends that `after` returns.
 
-        Of a name that another tenant has used since, that is counted as the name changes hands.
+        If another tenant has reused a name since, its use is counted when the name changes hands.
         """
         return tuple(
             Ask(told.use.name, told.tenant, told.claimed, is_granted=True)
@@ -333,7 +337,7 @@ class LatelyTold:
         )
 
     def renumber(self, after: int, number: int) -> None:
-        """Note that another exchange tells of what was told after this one."""
+        """Assign a new exchange number to ends reported after the given exchange."""
         for told in self._after(after):
             told.number = number
 
@@ -341,7 +345,7 @@ class LatelyTold:
         return [told for told in self._told.values() if told.number > number]
 
     def _merged(self, number: int) -> list[_Told]:
-        """Return what was told after this exchange, one for each name and tenant that follow."""
+        """Return the ends reported after this exchange, merged by name and tenant."""
         merged: list[_Told] = []
         places: dict[ClaimName, int] = {}
         for told in self._after(number):
@@ -366,7 +370,7 @@ class LatelyTold:
         return told
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all ends."""
         self._told.clear()
         self._last.clear()
 
@@ -374,13 +378,13 @@ class LatelyTold:
 def retold(
     told: Exchange, number: int, lost: Iterable[Use], live: Container[ClaimName]
 ) -> Exchange:
-    """Return an exchange that had no answer as it is told to accounts that have lost these ends.
+    """Return an unanswered exchange adapted to accounts that have lost these ends.
 
     Args:
         told: The exchange.
-        number: Its number from now on.
-        lost: The ends, with all that they had of it.
-        live: Claims of its asks that have not ended since.
+        number: New number of the exchange.
+        lost: The ends, each with its total use.
+        live: Names of requested claims that have not ended since.
     """
     ends = {use.name: use for use in lost}
     uses = (*ends.values(), *(use for use in told.uses if use.name not in ends))
@@ -393,33 +397,33 @@ def _sum(one: Amounts, other: Amounts) -> Amounts:
 
 
 def limit_of(decision: Decision) -> LimitStanding | None:
-    """Return the limit that refuses a claim; None if the accounts could not be asked in time."""
+    """Return the limit that refuses a claim; None if the accounts did not answer in time."""
     return None if decision.refused_by is UNREACHABLE else decision.refused_by
 
 
 class LatelyRefused:
-    """Applications that a quota refused lately, before they were opened; the oldest go first."""
+    """Applications that a quota refused recently, before they were opened; oldest dropped first."""
 
     def __init__(self) -> None:
         self._known: dict[ApplicationId, tuple[ApplicationArrived, Decision, Seconds]] = {}
 
     def note(self, arrival: ApplicationArrived, decision: Decision, now: Seconds) -> None:
-        """Remember a refusal."""
+        """Record a refusal."""
         self._known[arrival.application_id] = (arrival, decision, now)
         if len(self._known) > _MOST_REFUSED:
             del self._known[next(iter(self._known))]
 
     def forget(self, application_id: ApplicationId) -> None:
-        """Forget an application that comes again, if it is known."""
+        """Forget an application that is opened again, if it is recorded."""
         self._known.pop(application_id, None)
 
     def decision(self, application_id: ApplicationId) -> Decision | None:
-        """Return the refusal of an application; None: it was not refused lately."""
+        """Return the refusal of an application; None if it was not refused recently."""
         known = self._known.get(application_id)
         return None if known is None else known[1]
 
     def unopened(self, application_id: ApplicationId, now: Seconds) -> Unopened | None:
-        """Return an application that was refused, unless its quota should have enough by now."""
+        """Return a refused application, unless its quota is expected to have enough by now."""
         known = self._known.get(application_id)
         if known is None:
             return None

@@ -1,8 +1,8 @@
-"""A scheduler's time: a clock that stands still while its process did.
+"""A scheduler's clock, which stops while its process is stalled.
 
-A scheduler that was stopped for some seconds (a starved machine, a suspended container) wakes up to
-deadlines that passed and to calls that wait. A process that does not run hears nobody, so the
-silence of others is not counted for that time.
+A scheduler that was stopped for some seconds (a starved machine, a suspended container) finds
+passed deadlines and waiting calls when it resumes. It received no messages in that time, so the
+silence of other processes is not counted for it.
 """
 
 import asyncio
@@ -13,22 +13,23 @@ from justitia_ray.units import Seconds
 
 _BEAT_S: Seconds = 0.2
 _STALL_S: Seconds = 1.0
-"""A longer gap between two beats is a stall: loops are late by tens of milliseconds, not more."""
+"""Minimum gap between two beats that counts as a stall; loops are usually late by tens of
+milliseconds."""
 
 
 def elapsed() -> Seconds:
-    """Return a time that only grows, with that of a suspended machine where the system tells it."""
+    """Return a monotonic time; where supported, it includes suspension of the machine."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class SteadyClock:
-    """Wall-clock time at its start, plus the time that this process has run since.
+    """Wall-clock time at the start, plus the time for which this process has run since.
 
-    Later changes of the wall clock change nothing. Comparable across restarts to within clock
-    adjustments and stalls; never falls, also across restarts if each is told the latest instant
-    that the one before it has recorded (`not_before`).
+    Later changes of the wall clock have no effect. Times are comparable across restarts except for
+    clock adjustments and stalls, and never go back, even across restarts, if each clock is given
+    the latest time that the one before it has recorded (`not_before`).
     """
 
     def __init__(
@@ -40,14 +41,14 @@ class SteadyClock:
         self._beat_at = monotonic()
         self._offset = wall() - self._beat_at
         self.stalled_s: Seconds = 0.0
-        """Time left out so far."""
+        """Total stall time so far, which is not counted."""
 
     def not_before(self, instant: Seconds) -> None:
-        """Begin at an instant that was recorded before, if the wall clock was set back since."""
+        """Start at a recorded time if the wall clock was set back since."""
         self._offset += max(0.0, instant - self.now())
 
     def now(self) -> Seconds:
-        """Return the instant, in seconds; a stall noticed by that is left out of the time."""
+        """Return the current time in seconds; a stall detected here is subtracted."""
         at = self._monotonic()
         late = at - self._beat_at - _BEAT_S
         if late > _STALL_S:
@@ -57,12 +58,12 @@ class SteadyClock:
         return self._offset + at
 
     def beat(self) -> None:
-        """Note that the process runs."""
+        """Record that the process runs."""
         self.now()
         self._beat_at = self._monotonic()
 
     async def keep_beating(self) -> None:
-        """Beat until cancelled."""
+        """Beat periodically until cancelled."""
         while True:
             self.beat()
             await asyncio.sleep(_BEAT_S)

@@ -1,4 +1,4 @@
-"""Drive a scheduler core: hand it events at their time, and carry out its actions."""
+"""Drive a scheduler core: pass it events with their time, and carry out its actions."""
 
 import asyncio
 import logging
@@ -26,9 +26,17 @@ logger = logging.getLogger(__name__)
 
 
 class CoreDriver:
-    """A core with its settings, its clock, its one timer, and the outboxes for its actions.
+    """A core with its settings, its clock, its timer, and the outboxes for its actions.
 
-    The core is synchronous and awaits nothing, so every event is handled whole.
+    The core is synchronous, so every event is handled completely before the next. Before `begin` it
+    is empty.
+
+    Args:
+        section: Timeouts and limits.
+        clock: Clock of the scheduler.
+        outboxes: Outboxes for the core's actions.
+        model: Name of the scheduled model, for the log.
+        metrics: Counts decisions; None: no metrics.
     """
 
     def __init__(
@@ -39,18 +47,9 @@ class CoreDriver:
         model: str,
         metrics: SchedulerMetrics | None = None,
     ) -> None:
-        """Drive a core that knows nothing, until `begin`.
-
-        Args:
-            section: Time-outs and limits.
-            clock: Where the time comes from.
-            outboxes: Where decisions go.
-            model: Name of the model that the queue is of, for the log.
-            metrics: Counts decisions; None: nothing does.
-        """
         self.core = SchedulerCore()
         self.settings = SchedulingConfig()
-        """Scheduling settings in force."""
+        """Current scheduling settings."""
         self.outboxes = outboxes
         self.decisions = DecisionMeter()
         self._model = model
@@ -59,23 +58,23 @@ class CoreDriver:
         self._section = section
         self._clock = clock
         self.now = clock.now
-        """Returns the instant at which an event would be handled."""
+        """Returns the current time of the scheduler's clock, with which events are handled."""
         self._timer: asyncio.TimerHandle | None = None
-        """Calls at the core's next deadline, or before it."""
+        """Timer for the core's next deadline, or for an earlier time."""
         self._timer_at: Seconds = 0.0
-        """The deadline for which it was set."""
+        """Time for which the timer is set."""
         self._has_failed = False
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
-        """Told of every application that ends."""
+        """Called for every application that ends."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
-        """Go on with the state that the last leader left, recovering if there was one.
+        """Continue with the state that the last leader saved, recovering if there was one.
 
-        The clock is set forward to the latest instant that the last leader recorded.
+        The clock is set forward to the latest time that the last leader recorded.
 
         Args:
-            stored: State that the last leader left.
-            epoch: Put before the names of leases.
+            stored: State that the last leader saved.
+            epoch: Epoch of this term; used as prefix of lease ids.
 
         Raises:
             StoreError: If the stored state is damaged.
@@ -134,12 +133,12 @@ class CoreDriver:
         *,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Handle an event and carry out the actions that follow.
+        """Handle an event and carry out the resulting actions.
 
         Args:
             event: Event that happened now.
-            quiet: An outbox that the caller reads itself.
-            unstored: An application that the event ends because it could not be stored.
+            quiet: Outbox that the caller reads itself, so its waiting call is not woken.
+            unstored: Application that the event ends because it could not be stored.
         """
         began_at = time.perf_counter()
         actions = self.core.handle(event, self.now())
@@ -154,10 +153,10 @@ class CoreDriver:
         self._report(event, actions, unstored)
 
     def configure(self, settings: dict[str, Any]) -> bool:
-        """Apply settings from now on, the queue stays; return whether they are other ones.
+        """Apply settings from now on, keeping the queue; return whether they differ.
 
         Raises:
-            ConfigError: If a setting is not allowed; those in force stay.
+            ConfigError: If a setting is not allowed; the current settings stay.
         """
         parsed = SchedulingConfig.parse(settings)
         if parsed == self.settings:
@@ -175,7 +174,7 @@ class CoreDriver:
         return True
 
     def stop_timer(self) -> None:
-        """Handle no deadline any more."""
+        """Cancel the timer: no deadlines are handled any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -183,7 +182,7 @@ class CoreDriver:
     def _report(
         self, event: ev.Event, actions: Sequence[Action], unstored: ApplicationId | None
     ) -> None:
-        """Count and log decisions, for people: a mistake in that is logged once, no more."""
+        """Count and log decisions; an error in this is logged once and otherwise ignored."""
         try:
             if isinstance(event, ev.EngineFailed):
                 self._log_failure(event)
@@ -205,7 +204,7 @@ class CoreDriver:
                 elif isinstance(action, Refuse) and action.reason is Refusal.ENGINE_KILLER:
                     self._log_killer(action)
         except Exception:
-            if not self._has_failed:  # it may fail every time
+            if not self._has_failed:  # logged once, because it may fail every time
                 logger.exception("decision.not_told")
             self._has_failed = True
 
@@ -234,7 +233,7 @@ class CoreDriver:
                 )
 
     def _set_timer(self) -> None:
-        """Set the timer to the next deadline; one that is set for earlier stays till then."""
+        """Set the timer to the next deadline, unless it is set to an earlier time."""
         deadline = self.core.next_deadline()
         if deadline is None or (self._timer is not None and self._timer_at <= deadline):
             return

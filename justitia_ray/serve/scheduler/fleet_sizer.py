@@ -1,4 +1,4 @@
-"""The sizing of a model's replicas, for whoever starts them and for the metrics."""
+"""Size the number of a model's replicas, for autoscalers and metrics."""
 
 import time
 from collections.abc import Mapping
@@ -12,21 +12,21 @@ from justitia_ray.scaling.sizing import Fleet, SizeDecision, Sizer, SizingRules
 from justitia_ray.units import Seconds
 
 _TIMES_ITS_COST = 20
-"""Age, in times of what it took, that a decision may have: it looks at all applications."""
+"""Maximum age of a decision, as a multiple of the time to compute it over all applications."""
 _LEAST_AGE_S: Seconds = 0.2
 _ASKED_S: Seconds = 60.0
-"""Silence after which whoever sized replicas is taken to have gone, with its rules."""
+"""Silence of the autoscaler after which its rules are dropped."""
 
 
 class FleetSizer:
-    """Decides when it is asked, and remembers by which rules it was asked last."""
+    """Computes the wanted number of replicas on request, with the rules of the last autoscaler.
+
+    Args:
+        section: Autoscaling settings, which an autoscaler may override; None: any number of
+            replicas, with the default target.
+    """
 
     def __init__(self, section: AutoscalingSection | None) -> None:
-        """Begin with what the arguments say; whoever asks may have newer ones.
-
-        Args:
-            section: The arguments' section; None: any number of replicas, at the usual target.
-        """
         self._section = section
         self._own_rules = SizingRules() if section is None else section.rules
         self._rules, self._fleet = self._own_rules, Fleet()
@@ -37,23 +37,24 @@ class FleetSizer:
 
     @property
     def target_drain_s(self) -> Seconds | None:
-        """Time within which all work is to be served; None: nobody scales by it."""
+        """Target time for serving all work; None if nothing scales by it."""
         is_scaled = self._section is not None or self._asked_at is not None
         return self._rules.target_drain_s if is_scaled else None
 
     def answer(
         self, core: SchedulerCore, now: Seconds, question: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the decision for whoever starts replicas, and take its rules from now on.
+        """Return the decision for an autoscaler, and use its rules from now on.
 
-        `leaving` in it names those of the replicas that the questioner takes for running that
-        drain: a controller of Serve that is started again counts what its predecessor took off.
+        `leaving` in the result lists the draining replicas among those that the autoscaler counts
+        as running: a restarted controller of Serve counts replicas that its predecessor took out of
+        service.
 
         Args:
-            core: The queue.
-            now: The core's instant.
-            question: `SizingRules` and `Fleet` as dicts, by `rules` and `fleet`; names of the
-                replicas that run, by `running`, which earlier policies do not send.
+            core: The core.
+            now: The core's current time.
+            question: `SizingRules` and `Fleet` as dicts, under `rules` and `fleet`; names of the
+                running replicas under `running`, which earlier policies do not send.
         """
         self._rules, self._fleet = SizingRules(**question["rules"]), Fleet(**question["fleet"])
         self._asked_at = now
@@ -63,11 +64,11 @@ class FleetSizer:
         return self.decision(core, now).as_json() | {"leaving": leaving}
 
     def decision(self, core: SchedulerCore, now: Seconds) -> SizeDecision:
-        """Return how many replicas are wanted now; a fraction of a second old, or more if it costs.
+        """Return the wanted number of replicas; the result is cached for at least 0.2 s.
 
         Args:
-            core: The queue.
-            now: The core's instant.
+            core: The core.
+            now: The core's current time.
         """
         if self._asked_at is not None and now - self._asked_at > _ASKED_S:
             self._rules, self._fleet, self._asked_at = self._own_rules, Fleet(), None
@@ -80,11 +81,11 @@ class FleetSizer:
         return self._last
 
     def facts(self, core: SchedulerCore, now: Seconds) -> ScalingFacts:
-        """Return what the doctor looks at.
+        """Return the facts about sizing for an inspection.
 
         Args:
-            core: The queue.
-            now: The core's instant.
+            core: The core.
+            now: The core's current time.
         """
         decision, section = self.decision(core, now), self._section
         is_serves = section is not None and not section.external

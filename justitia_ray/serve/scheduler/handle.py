@@ -1,9 +1,9 @@
-"""Find, create, replace and end the detached scheduler actor; connect to it over its restarts.
+"""Find, create, replace and end the detached scheduler actor, and stay connected over its restarts.
 
-Ray tells the caller of an actor that is being started again only after a second or more that a call
-of it has failed: Ray waits for word of how the actor died. Repeating each question after its
-failure would find the new actor up to so much too late. So once the connection is lost the actor is
-asked ten times a second where it listens, whatever became of the questions before.
+After a call to a restarting actor has failed, Ray reports the actor's new state only a second or
+more later, because it waits for information about the death. Retrying each failed call would find
+the new actor that much too late. So when the connection is lost, the actor is asked for its address
+ten times a second, without waiting for earlier calls.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from justitia_ray.serve.transport.handshake import Keyring, Offer
 from justitia_ray.serve.transport.link import Link
 from justitia_ray.units import Seconds
 
-logger = logging.getLogger("ray.serve")  # of the process that looks for the scheduler
+logger = logging.getLogger("ray.serve")  # logger of the process that looks up the scheduler
 
 _MAX_CONCURRENCY = 100_000
-"""Long-polls are pending calls; at Ray's default of 1,000 the next call would block for ever."""
+"""Long-polls are pending calls; with Ray's default of 1,000 further calls would block forever."""
 _RETRY_S: Seconds = 0.2
 _HAND_OVER_S: Seconds = 60.0
-"""Longest wait for an older scheduler's queue to be served; new calls are held back meanwhile."""
+"""Longest wait for an older scheduler's queue to empty; new calls are held back meanwhile."""
 _EVERY_S: Seconds = 0.1
 _MOST = 30
-"""Questions at once: of a scheduler that is there and waits for Redis, the answers are awaited."""
+"""Maximum number of concurrent address calls, e.g. while the scheduler waits for Redis."""
 
 
 def get_scheduler(config: AppConfig) -> ActorHandle:
     """Return the application's scheduler, starting it if it does not run.
 
-    Safe to call from many processes at once. A handle stays good over restarts of the actor.
+    It may be called from many processes at once. The handle stays valid when the actor restarts.
     """
     return get_detached(SchedulerActor, config.scheduler_name, config, _MAX_CONCURRENCY)
 
@@ -48,10 +48,10 @@ def get_scheduler(config: AppConfig) -> ActorHandle:
 async def get_current_scheduler(config: AppConfig) -> ActorHandle:
     """Return the application's scheduler, replacing one that runs an older version.
 
-    The old one saves its state and is killed; the new one loads it. An older caller, a replica of
-    the last deployment that still drains, takes the newer scheduler as it is. Ingresses of the old
-    release that drain know the old scheduler only: while something waits there, and replicas of
-    theirs are left to run it, the old one stays, for `_HAND_OVER_S` at most.
+    The old one saves its state and is killed; the new one loads it. A caller of an older version,
+    such as a draining replica of the last deployment, uses the newer scheduler as it is. Draining
+    ingresses of the old release only use the old scheduler: while it has waiting inferences and
+    replicas to run them, it stays, at most for `_HAND_OVER_S`.
     """
     while True:
         scheduler = get_scheduler(config)
@@ -64,13 +64,13 @@ async def get_current_scheduler(config: AppConfig) -> ActorHandle:
             await scheduler.retire.remote()
             ray.kill(scheduler, no_restart=True)
         except RayActorError:
-            # It is being started again, or was replaced meanwhile. One of an older release that Ray
-            # starts again dies at once and leaves its name: its class is at another place now.
+            # It is restarting, or was replaced meanwhile. An actor of an older release that Ray
+            # restarts dies at once and frees its name, because its class has moved since.
             await asyncio.sleep(_RETRY_S)
 
 
 async def _hand_over(scheduler: ActorHandle) -> None:
-    """Wait until nothing waits at an older scheduler that its own replicas could still run."""
+    """Wait until an older scheduler has no waiting inferences that its own replicas could run."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _HAND_OVER_S
     while loop.time() < deadline:
@@ -82,7 +82,7 @@ async def _hand_over(scheduler: ActorHandle) -> None:
 
 
 def end_scheduler(name: str, namespace: str) -> bool:
-    """Save the state, end the scheduler and its embedded Redis; return whether there was one.
+    """Save the state, end the scheduler and its embedded Redis; return whether it existed.
 
     Args:
         name: Name of the actor, see `AppConfig.scheduler_name`.
@@ -92,7 +92,16 @@ def end_scheduler(name: str, namespace: str) -> bool:
 
 
 class SchedulerLink:
-    """The way to a scheduler: a connection, opened anew as soon as Ray has another scheduler."""
+    """Link to a scheduler: a connection that is reopened as soon as Ray has a new scheduler.
+
+    The first call connects.
+
+    Args:
+        scheduler: Handle of the actor; its `link` returns once it leads.
+        keyring: Receives the key of each scheduler that is found.
+        dial: Opens a connection to an address and a process name.
+        on_offer: Called with the address of each scheduler that was connected; may be None.
+    """
 
     def __init__(
         self,
@@ -101,33 +110,25 @@ class SchedulerLink:
         dial: Callable[[str, str], Awaitable[Link]],
         on_offer: Callable[[Offer], None] | None = None,
     ) -> None:
-        """Prepare; the first call connects.
-
-        Args:
-            scheduler: The actor's handle; its `link` answers once it leads.
-            keyring: Gets the key of each scheduler that is found.
-            dial: Opens a connection to an address, where a process of that name listens.
-            on_offer: Told of each scheduler to which a connection was opened, if there is one.
-        """
         self._on_offer = on_offer
         self._scheduler = scheduler
         self._keyring = keyring
         self._dial = dial
         self._link: Link | None = None
         self._offer: Offer | None = None
-        """Where the connection leads."""
+        """Address of the current connection."""
         self._is_superseded = False
-        """Whether the scheduler there has said that another one leads."""
+        """Whether the connected scheduler has reported that another one leads."""
         self._search: asyncio.Task[Link] | None = None
         self._failures = 0
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method of the scheduler; wait for one while there is none.
+        """Return the answer of a scheduler's method; wait while there is no scheduler.
 
         Raises:
             ConnectionLost: If the connection is lost meanwhile, or the actor has ended for good;
                 the call may have been executed.
-            JustitiaError: As the method, or as the scheduler says why it cannot lead.
+            JustitiaError: The errors of the method, or the reason why the scheduler cannot lead.
         """
         link = self._link
         if link is None or link.is_lost or self._is_superseded:
@@ -135,12 +136,12 @@ class SchedulerLink:
         try:
             return await link.call(method, *arguments)
         except SchedulerSuperseded:
-            # A process that Ray took for dead may live on, and so may the connection to it.
+            # A process that Ray considered dead may still be alive and connected.
             self._is_superseded |= link is self._link
             raise
 
     async def connected(self) -> Link:
-        """Return an open connection, once there is one."""
+        """Return an open connection, waiting for one if needed."""
         if self._search is None or self._search.done():
             self._search = asyncio.create_task(self._connect())
         return await asyncio.shield(self._search)
@@ -173,17 +174,17 @@ class SchedulerLink:
                 return self._link
 
     def _note_unreachable(self, error: ConnectionLost) -> None:
-        """Log that the scheduler's port is not reached, seldomer the longer it lasts."""
+        """Log an unreachable scheduler port, but only the 1st, 2nd, 4th time and so on."""
         self._failures += 1
         if is_logged(self._failures):
             log_event(logger, logging.WARNING, "scheduler.unreachable", reason=str(error))
 
     async def _find(self) -> Offer:
-        """Ask the actor where it listens until an answer comes, whatever becomes of each question.
+        """Ask the actor for its address repeatedly until an answer arrives.
 
         Raises:
             ConnectionLost: If the actor has ended for good.
-            JustitiaError: If the scheduler says why it cannot lead.
+            JustitiaError: The reason why the scheduler cannot lead.
         """
         found: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
         questions: set[asyncio.Task[None]] = set()
@@ -206,7 +207,7 @@ class SchedulerLink:
         except ActorDiedError as error:
             _fail(found, ConnectionLost(f"the scheduler has ended: {error}"))
         except RayActorError:
-            return  # it is being started again
+            return  # the actor is restarting
         except RayTaskError as error:
             known = isinstance(error.cause, JustitiaError)
             _fail(found, error.cause if known else RemoteFailure(str(error)))

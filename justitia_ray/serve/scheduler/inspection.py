@@ -1,8 +1,9 @@
-"""The scheduler's account of itself, behind `/v1/status` and `/v1/examination`. Changes nothing.
+"""Read-only views of the scheduler for `/v1/status` and `/v1/examination`.
 
-A status counts: its cost grows with what runs, so that readiness probes may ask for it. A report
-lists everything with both sides of each relation, so that `justitia doctor` can compare it with
-what ingresses and replicas say; it walks over all there is, once a second at most.
+A status contains counts; its cost grows with the running inferences only, so readiness probes may
+request it. A report lists everything with both sides of each relation, so that `justitia doctor`
+can compare it with the reports of ingresses and replicas; it iterates over the whole state, at most
+once a second.
 """
 
 import asyncio
@@ -41,23 +42,25 @@ from justitia_ray.serve.stores import store_kind
 from justitia_ray.units import ClientId, ReplicaId, Seconds, Tokens, VirtualTime
 
 _TIMES_ITS_COST = 20
-"""Age, in times of what it took, that an answer about all applications may have."""
+"""Maximum age of a cached answer about all applications, as a multiple of the time to compute it.
+"""
 _MAX_CHECKED = 20_000
-"""Most inferences with which the core's rules are checked: the scheduler stands still meanwhile."""
+"""Maximum number of inferences with which the core's invariants are checked; the scheduler is
+blocked meanwhile."""
 
 
 class KvMeter:
-    """KV totals that only grow, so that a reader takes the difference of two readings."""
+    """Integrals of KV usage that only grow; a reader takes the difference of two readings."""
 
     def __init__(self) -> None:
         self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
-        """Last reading of each replica: its instant, KV held, KV there, preemptions."""
+        """Last reading of each replica: time, used KV, KV capacity, preemptions."""
         self._used_token_s = 0.0
         self._capacity_token_s = 0.0
         self._preemptions = 0
 
     def record_pull(self, pull: Pull, now: Seconds) -> None:
-        """Record the reading in a replica's pull; its last one held until `now`, in seconds."""
+        """Record the reading in a replica's pull, which ends the previous one at `now`."""
         self._preemptions += pull.preemptions
         if pull.replica_id in self._last:
             at, used, capacity, preemptions = self._last[pull.replica_id]
@@ -69,11 +72,11 @@ class KvMeter:
         self._last[pull.replica_id] = (now, used, capacity, pull.preemptions)
 
     def used_tokens(self, replica_id: ReplicaId) -> Tokens | None:
-        """Return the KV that a replica held at its last report; None without any."""
+        """Return the KV tokens used at a replica's last report; None without any."""
         return self._last[replica_id][1] if replica_id in self._last else None
 
     def totals(self) -> dict[str, Any]:
-        """Return KV held and KV there, in token·seconds, and preemptions, since the start."""
+        """Return used KV and KV capacity in token·seconds, and preemptions, since the start."""
         return {
             "used_token_s": self._used_token_s,
             "capacity_token_s": self._capacity_token_s,
@@ -82,12 +85,12 @@ class KvMeter:
 
 
 class SchedulerInspector:
-    """Describes the scheduler of a term, whether it leads or not, to people and to the doctor."""
+    """Describes the scheduler of a term for status and inspection, whether it leads or not."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
         self.kv_meter = KvMeter()
-        """KV memory by the replicas' own gauges."""
+        """KV usage by the replicas' own gauges."""
         self._last_report: tuple[Seconds, dict[str, Any]] | None = None
         self._last_shares: tuple[Seconds, list[dict[str, Any]]] | None = None
 
@@ -95,7 +98,7 @@ class SchedulerInspector:
         """Return the scheduler's part of `/v1/status`.
 
         Args:
-            applications: How many of the first live applications to describe.
+            applications: Number of first live applications to describe.
         """
         driver, checkpointer = self._term.driver, self._term.checkpointer
         core, now = driver.core, driver.now()
@@ -115,16 +118,17 @@ class SchedulerInspector:
         }
 
     def _size(self, core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
-        """Return how many replicas are wanted and why; None until replicas have reported."""
+        """Return the wanted number of replicas and why; None until replicas have reported."""
         if core.recovery.holding:
             return None
         autoscaled = self._term.config.autoscaling is not None
         return self._term.fleet.decision(core, now).as_json() | {"autoscaled": autoscaled}
 
     def _shares(self, core: SchedulerCore, now: Seconds) -> list[dict[str, Any]]:
-        """Return the shares of the nodes of the tree, a second old or more if they take long.
+        """Return the shares of the tree's nodes, cached for a second, or longer if they take long.
 
-        They walk over all applications, 25 ms with 10,000: probes may take a twentieth of the time.
+        Computing them iterates over all applications, 25 ms with 10,000; the cache limits the cost
+        to a twentieth of the time.
         """
         if self._last_shares is None or now >= self._last_shares[0]:
             began_at = time.perf_counter()
@@ -153,7 +157,7 @@ def _store_facts(config: AppConfig, checkpointer: Checkpointer) -> StoreFacts:
     )
 
 
-# --- the status
+# --- status
 
 
 def application_view(core: SchedulerCore, application: Application, now: Seconds) -> dict[str, Any]:
@@ -190,8 +194,8 @@ def core_view(
 
     Args:
         core: The core.
-        now: The core's instant, from which the silence of replicas is counted.
-        used_kv_tokens: Returns the KV that a replica holds by its own gauge, None without any.
+        now: The core's current time, used for the silence of replicas.
+        used_kv_tokens: Returns the KV that a replica uses by its own gauge; None if unknown.
     """
     state = core.state
     eligible_at = core.ledger.queue.next_eligible()
@@ -234,7 +238,7 @@ def core_view(
 
 
 def replica_state(replica: KnownReplica) -> str:
-    """Return the state of a replica, as `/v1/status` names it."""
+    """Return the state of a replica as named in `/v1/status`."""
     if replica.stalled_since is not None:
         return "stalled"
     if replica.is_silent:
@@ -245,7 +249,7 @@ def replica_state(replica: KnownReplica) -> str:
 def quotas_view(
     nodes: Mapping[ClientId, Sequence[NodeStanding]],
 ) -> dict[ClientId, list[dict[str, Any]]]:
-    """Return the quotas of each node as the accounts said last; over all models."""
+    """Return the quotas of each node in the accounts' last answer, over all models."""
     return {
         path: [
             {
@@ -268,7 +272,7 @@ def quotas_view(
 def store_view(
     config: AppConfig, checkpointer: Checkpointer, core: SchedulerCore
 ) -> dict[str, Any]:
-    """Return the store of the scheduler's state, and how far behind its content is.
+    """Return the state of the scheduler's store, and how much is not saved yet.
 
     Args:
         config: The application's arguments.
@@ -276,7 +280,7 @@ def store_view(
         core: The state to save.
     """
     stores, facts = config.store.durability != "none", _store_facts(config, checkpointer)
-    # What a save that failed left may be all there is; what changed since is little.
+    # Usually only few applications changed since, but a failed save may leave all of them.
     changed = sum(name not in checkpointer.unsaved for name in core.state.changed)
     return {
         "kind": facts.kind,
@@ -320,9 +324,9 @@ def head_view(core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
 def first_applications(core: SchedulerCore, now: Seconds, most: int) -> list[dict[str, Any]]:
     """Return the first live applications, in the order of the policy.
 
-    Those with a waiting inference come first, as they would be granted if nothing changed; then
-    those that only run, by F; then the rest (idle, held back, suspended) as they arrived. The cost
-    grows with `most` and with what runs, not with the number of applications.
+    Applications with a waiting inference come first, in the order of grants if nothing changes;
+    then those that only run, by F; then the others (idle, held back, suspended) by arrival. The
+    cost grows with `most` and with what runs, not with the number of applications.
     """
     return [application_view(core, one, now) for one in islice(in_order(core), most)]
 
@@ -343,7 +347,7 @@ def in_order(core: SchedulerCore) -> Iterator[Application]:
             yield application
 
 
-# --- the report
+# --- report
 
 
 def _report(term: Term, now: Seconds) -> SchedulerReport:
@@ -385,7 +389,7 @@ def _report(term: Term, now: Seconds) -> SchedulerReport:
                 now,
             )
             for name, application in islice(state.applications.items(), MAX_ENTRIES)
-            if name in accounts and name in sessions  # else a broken rule says so
+            if name in accounts and name in sessions  # otherwise reported as a broken rule
         },
         ended=tuple(islice(tables["ended"], MAX_ENTRIES)),
         inferences={
@@ -502,5 +506,5 @@ def _broken_rules(core: SchedulerCore) -> Iterator[str]:
             check_rule(rule, core)
         except InvariantViolation as violation:
             yield str(violation)
-        except Exception as error:  # the state is too broken to check the rule
+        except Exception as error:  # the state is too damaged to check the rule
             yield f"{rule.__name__}: {type(error).__name__}: {error}"

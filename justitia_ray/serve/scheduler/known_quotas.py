@@ -1,4 +1,4 @@
-"""Quotas as the accounts told of them last, for headers, for reasons and for metrics."""
+"""Quotas in the accounts' last answer, for headers, reasons and metrics."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,29 +10,29 @@ from justitia_ray.units import ClientId, Seconds
 
 
 class KnownQuotas:
-    """The quotas of all nodes that something is known of."""
+    """The known quotas of all nodes."""
 
     def __init__(self) -> None:
         self.nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = {}
         self._told_at: Seconds = -math.inf
 
     def note(self, nodes: Mapping[ClientId, tuple[NodeStanding, ...]], now: Seconds) -> None:
-        """Replace what is known."""
+        """Replace the known quotas."""
         self.nodes, self._told_at = nodes, now
 
     def age_s(self, now: Seconds) -> Seconds:
-        """Return how long ago the accounts told of them."""
+        """Return the age of the accounts' last answer."""
         return now - self._told_at
 
     def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
-        """Return the quotas that bind a tenant, those of the top first.
+        """Return the quotas that apply to a tenant, from the root down.
 
-        Empty where no quota binds it, or the accounts have not answered yet.
+        It is empty if no quota applies, or the accounts have not answered yet.
         """
         return tuple(self._binding(tenant, now))
 
     def in_the_way(self, tenant: ClientId, wants: Amounts, now: Seconds) -> LimitStanding | None:
-        """Return the limit that lacks most of what a claim wants; None: all have enough."""
+        """Return the scarcest limit that is too low for a claim; None if all have enough."""
         short = [
             standing
             for standing in self._binding(tenant, now)

@@ -1,4 +1,4 @@
-"""A scheduler's term as leader: its epoch, its parts, who may call, and how the term ends."""
+"""A scheduler's term as leader: its epoch, its components, its callers, and its end."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 logger = logging.getLogger(__name__)
 
 _SETTINGS_WITHIN_S: Seconds = 5.0
-"""Longest wait of a call for the settings: ingresses give them once they hear of the term."""
+"""Longest wait of a call for the settings, which ingresses send when they notice the new term."""
 _ADVICE = (
     "two deployments of one name and model on one Redis take the lead from each other: give one"
     " of them another name; to take it back here, end the other one, then run `justitia shutdown`"
@@ -41,7 +41,20 @@ _ADVICE = (
 
 
 class Term:
-    """A scheduler from becoming the leader to its end: serves no call before, and none after."""
+    """One term of a scheduler as leader: serves calls only between becoming the leader and its end.
+
+    Args:
+        config: The application's arguments.
+        store: Redis, or a fake of it in tests.
+        step_down: Called with the reason when this scheduler may end because it is not needed.
+        revive_store: Called in a thread when the store fails, to restart an embedded server; None:
+            there is none.
+        clock: Clock of the scheduler; None: this machine's.
+        begin_again: Called with an epoch above which another scheduler has to become the leader in
+            place of this one; see `note_epoch`.
+        backend: Metrics library; None: no metrics.
+        connect_accounts: Returns the interface to the accounts; None: over Ray.
+    """
 
     def __init__(
         self,
@@ -54,29 +67,17 @@ class Term:
         backend: MetricsBackend | None = None,
         connect_accounts: Callable[[], Accounts] | None = None,
     ) -> None:
-        """Put the parts together; nothing runs before `begin`.
-
-        Args:
-            config: The application's arguments.
-            store: Redis, or a fake of it in tests.
-            step_down: Called with the reason when this scheduler may end: nobody needs it.
-            revive_store: Called in a thread when the store fails, to start it again if it is ours.
-            clock: Where the time comes from; this machine's if None.
-            begin_again: Called with an epoch above which a scheduler has to become the leader in
-                place of this one; see `note_epoch`.
-            backend: Where metrics go; None: nowhere.
-            connect_accounts: Returns the way to the accounts; None: by Ray.
-        """
         self.config = config
         self.epoch: Epoch = 0
         self.serving = asyncio.Event()
-        """Set once the state that the last leader left is restored, and not cleared."""
+        """Set once the last leader's state is restored; never cleared."""
         self.has_settings = asyncio.Event()
-        """Set once the scheduling settings are known: stored by the last leader, or given since."""
+        """Set once the scheduling settings are known: stored by the last leader, or received since.
+        """
         self.lost: str | None = None
-        """Who leads instead, and what to do."""
+        """Which scheduler leads instead, and advice; None while this one leads."""
         self.succeeded = False
-        """Whether the new leader is another process of this very actor, started in its place."""
+        """Whether the new leader is another process of this same actor, started in its place."""
         self.clock = clock = clock or SteadyClock()
         self._step_down = step_down
         self._begin_again = begin_again
@@ -115,15 +116,15 @@ class Term:
         self._called_at = clock.now()
         self._tasks: list[asyncio.Task[None]] = []
 
-    # --- begin and end
+    # --- start and end
 
     async def begin(self, above: Epoch = 0) -> None:
-        """Become the leader, restore what the last leader left, then serve calls and save.
+        """Become the leader, restore the last leader's state, then serve calls and save.
 
-        Waits for Redis as long as it takes: without it the epoch is not known.
+        Waits for Redis without limit, because the epoch is unknown without it.
 
         Args:
-            above: The epoch is to be above this one, too.
+            above: Another lower bound of the epoch.
         """
         self.epoch, stored = await self.checkpointer.become_leader(above)
         self.driver.begin(stored, self.epoch)
@@ -141,7 +142,7 @@ class Term:
             self._exporter.start()
 
     async def end(self) -> None:
-        """Save a last time and serve no more."""
+        """Save a last time and stop serving."""
         self.checkpointer.end()
         for task in self._tasks:
             task.cancel()
@@ -159,7 +160,7 @@ class Term:
     # --- callers
 
     async def admit_caller(self) -> None:
-        """Let a caller in, once this scheduler leads.
+        """Wait until this scheduler leads.
 
         Raises:
             SchedulerSuperseded: If the lead was lost.
@@ -169,12 +170,12 @@ class Term:
         self.check_lead()
 
     async def await_settings(self) -> None:
-        """Wait until the scheduling settings are known: without them nothing is let in.
+        """Wait until the scheduling settings are known; nothing is admitted before.
 
-        Tenants, quotas and caps are among them.
+        The settings include tenants, quotas and caps.
 
         Raises:
-            AdmissionError: If no ingress gives them in time.
+            AdmissionError: If no ingress sends them in time.
             SchedulerSuperseded: If the lead was lost meanwhile.
         """
         if self.has_settings.is_set():
@@ -195,7 +196,7 @@ class Term:
         """Apply other scheduling settings from now on, and store them with the next save.
 
         Raises:
-            ConfigError: If a setting is not allowed; those in force stay.
+            ConfigError: If a setting is not allowed; the current settings stay.
         """
         is_changed = self.driver.configure(settings)
         if is_changed:
@@ -205,7 +206,7 @@ class Term:
         self.has_settings.set()
 
     def check_lead(self) -> None:
-        """Let nobody be served by a scheduler that has lost the lead.
+        """Raise an error if this scheduler is no longer the leader.
 
         Raises:
             SchedulerSuperseded: If another scheduler leads.
@@ -214,7 +215,7 @@ class Term:
             raise SchedulerSuperseded(self.lost)
 
     async def collect_messages(self, outbox: Outbox, ack: int) -> tuple[Any, ...]:
-        """Return the unread messages of an outbox, once the epoch is known to lead.
+        """Return the unread messages of an outbox, once the epoch is confirmed.
 
         Raises:
             SchedulerSuperseded: If the lead was lost.
@@ -226,17 +227,17 @@ class Term:
         return messages
 
     def note_epoch(self, epoch: Epoch) -> None:
-        """Compare an epoch that a caller knows; ask the store at once about a higher one.
+        """Compare a caller's epoch with this one; check a higher one with the store at once.
 
-        If the store does not know the higher epoch either, the store was emptied or set back.
-        Nobody who knows that epoch listens to this scheduler, so a new term begins above it.
+        If the store does not have the higher epoch either, it was emptied or restored from a
+        backup. Processes with that epoch ignore this scheduler, so a new term begins above it.
         """
         if epoch > max(self.epoch, self._higher_epoch):
             self._higher_epoch = epoch
             self.checkpointer.save_soon()
 
     def standing(self) -> dict[str, Any]:
-        """Return whether calls are served, what is wrong, and the epoch."""
+        """Return whether calls are served, any trouble, and the epoch."""
         return {
             "ready": self.serving.is_set() and self.lost is None,
             "degraded": self.lost or self.checkpointer.trouble,
@@ -244,15 +245,15 @@ class Term:
         }
 
     def informed_core(self) -> SchedulerCore:
-        """Return the core, told of what holds applications back outside of it."""
+        """Return the core, after updating the reasons outside it that hold applications back."""
         core = self.driver.core
         core.outlooks.held_by = held_by(self.admission.unstored(), self.gate.node_in_the_way)
         return core
 
-    # --- inside
+    # --- private helpers
 
     async def _step_down_when_idle(self) -> None:
-        """End a scheduler that nobody has called for too long."""
+        """End a scheduler that has not been called for too long."""
         limit_s, idle_s = self.config.scheduler.abandoned_s, 0.0
         while idle_s < limit_s:
             await asyncio.sleep(limit_s - idle_s)
@@ -282,17 +283,17 @@ class Term:
                 )
                 self._begin_again(higher)
 
-        # The successor of a scheduler that was given none must not take the defaults for them.
+        # Without settings, store none: a successor must not take the defaults for configured ones.
         settings = self.driver.settings.model_dump() if self.has_settings.is_set() else None
         return Checkpoint(self.driver.core, self.epoch, settings, on_saved)
 
     def _save_soon(self) -> None:
-        """Save without waiting, unless the store is away: then it is tried often enough."""
+        """Save soon, unless the store is unreachable, which is retried anyway."""
         if self.checkpointer.trouble is None:
             self.checkpointer.save_soon()
 
     def _lose(self, error: StaleEpoch) -> None:
-        """Serve nobody any more; callers are told why, until nobody calls."""
+        """Stop serving after losing the lead; callers receive the reason."""
         self.succeeded = error.succeeded
         self.lost = f"this scheduler has lost the lead: {error}; {_ADVICE}"
         log_event(logger, logging.WARNING, "scheduler.superseded", reason=str(error))
@@ -306,7 +307,7 @@ class Term:
             self._step_down("another process of this actor leads")
 
     def _set_gauges(self) -> None:
-        """Set the gauges, to nothing once the lead is lost: another scheduler sets them then."""
+        """Set the gauges; to 0 after losing the lead, because the new leader exports them."""
         assert self._metrics is not None
         if self.lost is not None:
             self._metrics.step_down(self.driver.core, self.driver.decisions)
@@ -331,11 +332,12 @@ def held_by(
     unstored: Iterable[ApplicationId],
     node_in_the_way: Callable[[ApplicationId], ClientId | None],
 ) -> HeldBy:
-    """Return what tells of applications that are held back outside the core.
+    """Return a function that says what holds an application back outside the core.
 
     Args:
         unstored: Applications that wait to be stored.
-        node_in_the_way: Returns the node whose quota keeps an application from more, if one does.
+        node_in_the_way: Returns the node whose quota holds an application back; None if there is
+            none.
     """
     names, store = frozenset(unstored), Held(Reason.STORE)
 

@@ -1,4 +1,4 @@
-"""Applications as callers are told of them: own ones with outlooks, those of others as counts."""
+"""Applications as shown to callers: their own with outlooks, others as counts."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -14,7 +14,7 @@ from justitia_ray.serve.scheduler.inspection import application_view, in_order
 from justitia_ray.units import ApplicationId, Seconds
 
 MOST_ASKED = 256
-"""Applications of one question of an ingress, at most."""
+"""Maximum number of applications in one request of an ingress."""
 
 
 def application_with_outlook(
@@ -23,13 +23,14 @@ def application_with_outlook(
     now: Seconds,
     quota_comes_back_s: Seconds | None = None,
 ) -> dict[str, Any]:
-    """Return the view of a live application, with why it waits and when it starts and ends.
+    """Return the view of a live application, with why it waits and its expected times.
 
     Args:
         core: The core.
         application: The application.
-        now: The core's instant.
-        quota_comes_back_s: Time until the quota in its way is expected to have enough, if one is.
+        now: The core's current time.
+        quota_comes_back_s: Time until the quota that holds it back is expected to have enough; None
+            if there is none.
     """
     name = application.application_id
     outlook = core.outlooks.ask([name], now=now)[name].as_json()
@@ -75,12 +76,12 @@ def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
 def outlooks(
     core: SchedulerCore, names: Iterable[ApplicationId], now: Seconds
 ) -> dict[str, dict[str, Any]]:
-    """Return the outlooks of live applications, with their tags, for the calls of an ingress.
+    """Return the outlooks of live applications, with their tags, for calls of an ingress.
 
     Args:
         core: The core.
-        names: At most `MOST_ASKED` are looked at.
-        now: The core's instant.
+        names: Ids; at most `MOST_ASKED` are used.
+        now: The core's current time.
     """
     asked = core.outlooks.ask(islice(names, MOST_ASKED), WALK_KEPT_S, now)
     return {
@@ -92,13 +93,13 @@ def outlooks(
 def listing(
     core: SchedulerCore, now: Seconds, most: int, tenant: str | None = None
 ) -> dict[str, Any]:
-    """Return the first live applications in order with their outlooks, and counts of the rest.
+    """Return the first live applications in order with their outlooks, and counts of the others.
 
     Args:
         core: The core.
-        now: The core's instant.
-        most: How many to describe.
-        tenant: Tenant whose applications are described, with all below it; None: everybody's.
+        now: The core's current time.
+        most: Maximum number of described applications.
+        tenant: Tenant whose applications are described, with all tenants below it; None: all.
     """
     live = core.state.applications.values()
     own = [one for one in live if tenant is None or is_within(_tenant_of(one), tenant)]

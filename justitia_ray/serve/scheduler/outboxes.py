@@ -20,36 +20,35 @@ from justitia_ray.protocol.messages import IngressMessage, Pull, ReplicaMessage
 from justitia_ray.units import ApplicationId, IngressId, ReplicaId, Seconds
 
 LONG_POLL_S: Seconds = 20.0
-"""How long the call of an ingress waits for a message."""
+"""Time for which an ingress's call waits for a message."""
 _NO_HURRY_S: Seconds = 0.25
 
 
 class Outbox(Mailbox[Any]):
-    """Messages to one ingress or replica, and its one waiting call: a newer releases the older."""
+    """Messages to one ingress or replica, with its one waiting call, the newest.
+
+    Args:
+        last: Numbers up to this one are not used for messages: a reader that was given up and
+            returns has read up to it in an earlier outbox, and would ignore lower numbers.
+    """
 
     def __init__(self, last: int) -> None:
-        """Begin empty.
-
-        Args:
-            last: No message gets this number or a lower one. A reader that was given up and comes
-                back has read so far in an earlier outbox, and would take lower ones for read.
-        """
         super().__init__()
         self.last = last
         self.last_pull: Pull | None = None
-        """Last pull accepted."""
+        """Last accepted pull."""
         self.failure_id = ""
-        """The last failure of the replica's engine that was handled."""
+        """Id of the last handled failure of the replica's engine."""
         self._told: deque[tuple[int, EndsStored]] = deque()
-        """Stored ends that the reader may not have read of, by the numbers of their messages."""
+        """Messages about stored ends that the reader may not have read, with their numbers."""
         self._ends: dict[ApplicationId, list[int]] = {}
-        """Numbers of unread ends of applications, by application."""
+        """Numbers of unread messages about the end of each application."""
         self._ended: deque[tuple[int, ApplicationId]] = deque()
-        """The same, in order; those that were withdrawn, too."""
+        """Numbers and applications of these messages in order, including withdrawn ones."""
         self._notified: asyncio.Event | None = None
 
     def put(self, message: Any) -> None:
-        """Add a message."""
+        """Append a message."""
         super().put(message)
         if isinstance(message, EndsStored):
             self._told.append((self.last, message))
@@ -58,7 +57,7 @@ class Outbox(Mailbox[Any]):
             self._ended.append((self.last, message.application_id))
 
     def unread(self, ack: int) -> list[tuple[int, Any]]:
-        """Drop the messages up to number `ack`, which were read, and return the rest."""
+        """Drop the messages up to number `ack`, which were read, and return the others."""
         while self._ended and self._ended[0][0] <= ack:
             number, application_id = self._ended.popleft()
             numbers = self._ends.get(application_id, [])
@@ -69,22 +68,22 @@ class Outbox(Mailbox[Any]):
         return super().unread(ack)
 
     def withdraw_end(self, application_id: ApplicationId) -> None:
-        """Drop the unread ends of an application."""
+        """Withdraw the unread messages about the end of an application."""
         for number in self._ends.pop(application_id, ()):
             self.withdraw(number)
 
     def acknowledged(self, ack: int) -> list[EndsStored]:
-        """Return the stored ends that the reader has read of, each once."""
+        """Return the messages about stored ends that the reader has read, each once."""
         read = []
         while self._told and self._told[0][0] <= ack:
             read.append(self._told.popleft()[1])
         return read
 
     def accept_pull(self, pull: Pull, *, connected: bool = False) -> ReplicaPulled | None:
-        """Return the report in a replica's pull, None if it is not to be taken.
+        """Return the report in a replica's pull; None if the pull is ignored.
 
-        A later one has overtaken it, or it is the first of a replica that was unknown, or given up,
-        and does not say what that holds.
+        A pull is ignored if a later one has overtaken it, or if it is the first of an unknown or
+        given-up replica and does not list the replica's leases.
         """
         last = self.last_pull
         if pull.progress is None if last is None else pull.number <= last.number:
@@ -104,16 +103,17 @@ class Outbox(Mailbox[Any]):
         )
 
     def notify(self) -> None:
-        """Let the waiting call return."""
+        """Make the waiting call return."""
         if self._notified is not None:
             self._notified.set()
 
     async def wait(self, timeout_s: Seconds) -> bool:
-        """Wait for a message; return whether no newer call has taken this one's place."""
+        """Wait for a message; return False if a newer call has replaced this one."""
         self.notify()
         notified = self._notified = asyncio.Event()
         if not self:
-            # Not `wait_for`: Python 3.11's swallows a cancellation that comes with the event.
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that coincides with the
+            # event.
             timer = asyncio.get_running_loop().call_later(timeout_s, notified.set)
             try:
                 await notified.wait()
@@ -126,52 +126,52 @@ class Outbox(Mailbox[Any]):
 
 
 class Outboxes:
-    """An outbox for each ingress and each replica, as long as the core knows them."""
+    """Outboxes of all ingresses and replicas that the core has."""
 
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}
         self.forgotten: set[IngressId] = set()
-        """Ingresses given up for their silence; should one call after all, it has to be told."""
+        """Ingresses given up because of their silence; if one calls again, it is informed."""
         self.replicas: dict[ReplicaId, Outbox] = {}
         self._to_notify: dict[int, Outbox] = {}
         self._last_dropped = 0
-        """Highest number of a message in an outbox that was dropped."""
+        """Highest message number in a dropped outbox."""
 
     def of_ingress(self, ingress_id: IngressId) -> Outbox:
-        """Return the outbox to an ingress."""
+        """Return the outbox of an ingress."""
         outbox = self.ingresses.get(ingress_id)
         if outbox is None:
             outbox = self.ingresses[ingress_id] = Outbox(self._last_dropped)
         return outbox
 
     def of_replica(self, replica_id: ReplicaId) -> Outbox:
-        """Return the outbox to a replica."""
+        """Return the outbox of a replica."""
         outbox = self.replicas.get(replica_id)
         if outbox is None:
             outbox = self.replicas[replica_id] = Outbox(self._last_dropped)
         return outbox
 
     def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
-        """Drop the unread end of an application whose id the ingress opens again.
+        """Withdraw the unread end of an application whose id the ingress opens again.
 
-        Read after the answer to the opening, it would make the ingress forget the new one.
+        If the ingress read it after the answer to the opening, it would forget the new application.
         """
         outbox = self.ingresses.get(ingress_id)
         if outbox is not None:
             outbox.withdraw_end(application_id)
 
     def notify_all(self) -> None:
-        """Let every waiting call return."""
+        """Make every waiting call return."""
         for outbox in (*self.ingresses.values(), *self.replicas.values()):
             outbox.notify()
 
     def deliver(self, actions: Iterable[Action], state: State, quiet: Outbox | None) -> None:
-        """Put the core's actions into the outboxes, and notify the calls that wait at them.
+        """Put the core's actions into the outboxes, and wake the calls that wait for them.
 
         Args:
-            actions: Decided by the core, in order.
-            state: State of the core, which says who is known to it.
-            quiet: An outbox that its caller reads at once, so that nobody has to be notified.
+            actions: Actions of the core, in order.
+            state: State of the core, with its known ingresses and replicas.
+            quiet: Outbox that its caller reads at once, so its waiting call is not woken.
         """
         for action in actions:
             if isinstance(action, Grant):
@@ -194,7 +194,7 @@ class Outboxes:
             outbox = self.of_ingress(ingress_id)
             outbox.put(message)
             if isinstance(message, EndApplication | ForgetApplication | EndsStored):
-                # Nobody waits for it: many of them may share one answer.
+                # Not urgent: many of these messages may share one answer.
                 asyncio.get_running_loop().call_later(_NO_HURRY_S, outbox.notify)
             else:
                 self._to_notify[id(outbox)] = outbox

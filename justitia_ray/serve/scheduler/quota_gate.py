@@ -1,16 +1,16 @@
-"""The quota gate: holds submissions back until the accounts have granted what they use of quotas.
+"""Quota gate: holds submissions back until the accounts have granted their claims on quotas.
 
-It stands before write-through admission, and does nothing where no quota is configured. An
-application claims itself when it is opened, and each inference what it may use: the most by its
-`max_tokens`, of which it needs what is expected. Neither holds anything once it has ended, nor does
-an application that is idle. What an inference has used is told once a second, and at its end, when
-the rest of its claim comes back. An inference that would fit but for what others in flight may use
-beyond what is expected of them waits for their ends, within `scheduler.quota_timeout_s`; later ones
-of its application that fit pass it.
+The gate stands before write-through admission, and does nothing if no quota is configured. An
+application claims itself when it is opened; each inference claims its maximum usage, by its
+`max_tokens`, of which it needs the expected part. Ended inferences and idle applications hold no
+claims on usage. The usage of an inference is reported once a second and at its end, when the rest
+of its claim is returned. An inference that would fit except for the unexpected part of other
+running claims waits for their ends, at most for `scheduler.quota_timeout_s`; later inferences of
+its application that fit overtake it.
 
-The accounts that cannot be reached grant nothing: what was granted runs on, and what waits for a
-quota that rejects is refused after `scheduler.quota_timeout_s`. What only shadow quotas, or those
-that deprioritise, count is let in then.
+Unreachable accounts grant nothing: granted inferences keep running, and submissions that wait for a
+rejecting quota are refused after `scheduler.quota_timeout_s`. Submissions that only shadow or
+deprioritising quotas count are then admitted.
 """
 
 import asyncio
@@ -65,21 +65,30 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Second
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Seconds = 1.0
-"""Time between accounts of what is used, and the age that a standing may have.
+"""Interval of usage reports, and maximum age of a standing (seconds).
 
-Exchanges in between look at the claims that are new, decided, wait or have ended, no others."""
+Exchanges in between cover only claims that are new, decided, waiting or ended.
+"""
 _IDLE_S: Seconds = 5.0
-"""Time between questions how the quotas stand, while nothing is claimed."""
+"""Interval of queries for the quotas' standings while there are no claims."""
 _RETRY_S: Seconds = 0.2
 _ANSWER_S: Seconds = 5.0
 _ASK_AGAIN_S: Seconds = 0.1
-"""Time between questions while something waits for the end of what is in flight."""
+"""Interval of requests while a claim waits for the end of running inferences."""
 _MOST_WAITING_ASKED = 16
-"""Inferences of an application, of those that wait so, that are asked for at once, in order."""
+"""Maximum number of waiting inferences of an application that are requested at once, in order."""
 
 
 class QuotaGate:
-    """Lets submissions in that the tenants' quotas have something left for."""
+    """Admits submissions for which the tenants' quotas have enough left.
+
+    Args:
+        scheduler: Name of the scheduler for the accounts.
+        admission: Receives the admitted submissions.
+        connect: Returns the interface to the accounts; called once there are quotas.
+        timeout_s: Longest wait for the accounts.
+        resubmitted_within_s: Time within which ingresses resubmit everything to a new scheduler.
+    """
 
     def __init__(
         self,
@@ -89,15 +98,6 @@ class QuotaGate:
         timeout_s: Seconds,
         resubmitted_within_s: Seconds,
     ) -> None:
-        """Begin with nothing claimed.
-
-        Args:
-            scheduler: Name of the scheduler at the accounts.
-            admission: Where submissions go that are let in.
-            connect: Returns the way to the accounts; called once there are quotas.
-            timeout_s: Longest wait for the accounts.
-            resubmitted_within_s: Time in which ingresses submit again to a new scheduler.
-        """
         self._scheduler = scheduler
         self._admission = admission
         self._connect = connect
@@ -113,20 +113,20 @@ class QuotaGate:
         self._waiting: dict[ApplicationId, dict[ClaimName, Claim]] = {}
         """Claims that wait for the ends of others, by application, in order."""
         self._all_due_at: Seconds = -math.inf
-        """When an exchange looks at all claims next."""
+        """Time at which the next exchange covers all claims."""
         self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
         """Inferences in the queues."""
         self._refused = LatelyRefused()
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
-        """Ingresses that have submitted all again, of which something is held back."""
+        """`Resubmitted` messages of ingresses that are delayed while submissions are held back."""
         self._over: list[Use] = []
-        """Uses to be told next, of claims that end with them or have ended."""
+        """Uses to report in the next exchange, of claims that end with it or have ended."""
         self._unstored = EndedClaims()
         self._lately_told = LatelyTold()
         self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
-        """Claims that ended before the accounts knew of them, with what they have used."""
+        """Claims that ended before the accounts had a record of them, with their usage."""
         self._wanted = asyncio.Event()
         self._began_at: Seconds | None = None
         self._epoch: Epoch = 0
@@ -134,37 +134,38 @@ class QuotaGate:
         self._number = 0
         self.known = KnownQuotas()
         self._last_accounts: Epoch = 0
-        """Term of the accounts that booked an exchange last."""
+        """Term of the accounts that answered last."""
         self._greeted: Epoch = 0
-        """Term of the accounts that were told what they may lack."""
+        """Term of the accounts to which possibly lost ends were reported."""
         self._told: Exchange | None = None
-        """The exchange that has no answer yet."""
+        """The exchange that is not answered yet."""
         self._asked: dict[ClaimName, Claim] = {}
-        """Claims that it asks for: a later claim of the same name is another one."""
+        """Claims requested in that exchange; a later claim with the same name is a different one.
+        """
         self.refusals = 0
-        """Applications and inferences refused for a quota since the start."""
+        """Number of applications and inferences refused for a quota since the start."""
         self.meter = ExchangeMeter()
 
     @property
     def _driver(self) -> CoreDriver:
         return self._admission.driver
 
-    # --- begin, end and settings
+    # --- start, end and settings
 
     def begin(self, epoch: Epoch) -> None:
-        """Claim again what lives of the last scheduler, if there are quotas."""
+        """Claim again what is live from the last scheduler, if there are quotas."""
         self._epoch, self._began_at = epoch, asyncio.get_running_loop().time()
         self._driver.on_end = self._ended
         self.settings_changed()
 
     def settings_changed(self) -> None:
-        """Put the quotas in force that the driver's settings have."""
+        """Apply the quotas of the driver's settings."""
         self._tree = self._driver.settings.tenant_tree
         had, self.has_quotas = (
             self.has_quotas,
             any(node.quotas for node in self._tree.described.values()),
         )
-        self._accounts_epoch = 0  # the accounts are handed the tree again
+        self._accounts_epoch = 0  # so that the accounts receive the new tree
         state = self._driver.core.state
         if not self.has_quotas:
             state.ended = None
@@ -212,7 +213,7 @@ class QuotaGate:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Talk to the accounts until cancelled, while there are quotas."""
+        """Exchange with the accounts until cancelled, while there are quotas."""
         accounts: Accounts | None = None
         while True:
             if not self.has_quotas:
@@ -235,7 +236,7 @@ class QuotaGate:
                 await asyncio.sleep(_RETRY_S)
                 continue
             except Exception:
-                # A mistake of ours must not hold back everything for good.
+                # An unexpected error must not hold back everything for good.
                 self.meter.record_failure()
                 logger.exception("accounts.exchange_failed")
                 self._told = None
@@ -246,7 +247,7 @@ class QuotaGate:
                 await self._pause(self._until_next_s())
 
     def close(self) -> None:
-        """Refuse nothing and hold nothing any more: this scheduler leads no longer."""
+        """Drop all held submissions without refusals, because this scheduler no longer leads."""
         for claim in self._claims.values():
             if claim.deadline is not None:
                 claim.deadline.cancel()
@@ -264,7 +265,7 @@ class QuotaGate:
         return self._unstored.uses()
 
     def note_stored(self, ends: Iterable[Use]) -> None:
-        """Tell the accounts of claims whose ends are stored now."""
+        """Report to the accounts the claims whose ends are stored now."""
         for use in ends:
             if self._unstored.holds(use):
                 self._tell_over(use.name)
@@ -272,7 +273,7 @@ class QuotaGate:
     # --- submissions
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Let an item in, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        """Admit an item, or hold it back; `quiet` as for `CoreDriver.apply`."""
         if isinstance(item, ev.Resubmitted):
             self._resubmitted.append(item)
             self._note_resubmitted()
@@ -303,7 +304,7 @@ class QuotaGate:
             self._advance(name)
 
     async def decided(self, application_id: ApplicationId) -> Decision | Refusal | None:
-        """Wait until an application that is held back is let in or not; None: let in.
+        """Wait until a held application is admitted or refused; None: admitted.
 
         A `Decision` is a quota's refusal, a `Refusal` any other.
         """
@@ -316,7 +317,7 @@ class QuotaGate:
         return self._refused.decision(application_id)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
-        """Refuse what is held back of a cancelled application."""
+        """Refuse the held submissions of a cancelled application."""
         queue = self._queues.pop(application_id, None)
         if queue is not None:
             self._refuse(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
@@ -344,22 +345,22 @@ class QuotaGate:
     # --- standings
 
     def standings(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
-        """Return the quotas that bind a tenant; see `KnownQuotas.standings`."""
+        """Return the quotas that apply to a tenant; see `KnownQuotas.standings`."""
         return self.known.standings(tenant, asyncio.get_running_loop().time())
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
-        """Return the node whose quota keeps a live application from more; None: none does."""
+        """Return the node whose quota holds a live application back; None if there is none."""
         refused, _ = self._in_the_way(application_id)
         limit = None if refused is None else limit_of(refused)
         return None if limit is None else limit.scope
 
     def comes_back_s(self, application_id: ApplicationId) -> Seconds | None:
-        """Return when the quota that keeps a live application from more has enough, if known."""
+        """Return the time until the quota that holds an application back has enough, if known."""
         refused, comes_back_s = self._in_the_way(application_id)
         return None if refused is None else comes_back_s
 
     def _in_the_way(self, application_id: ApplicationId) -> tuple[Decision | None, Seconds | None]:
-        """Return the last refusal of an inference of an application, until its quota is back."""
+        """Return an application's last refusal of an inference, until its quota is back."""
         claim = self._claims.get(application_id)
         if claim is None or claim.in_the_way is None:
             return None, None
@@ -370,9 +371,9 @@ class QuotaGate:
         return (refused, left_s) if left_s > 0 else (None, None)
 
     def unopened_application(self, application_id: ApplicationId) -> Unopened | None:
-        """Return an application that waits for the accounts, or was refused for a quota lately.
+        """Return an application that waits for the accounts, or was recently refused for a quota.
 
-        None of one that is live, or that may be opened by now.
+        None if the application is live, or may be opened by now.
         """
         now = asyncio.get_running_loop().time()
         items = [item for item, _ in self._queues.get(application_id, ())]
@@ -386,7 +387,7 @@ class QuotaGate:
         is_live = application_id in self._driver.core.state.applications
         return None if is_live else self._refused.unopened(application_id, now)
 
-    # --- inside: claims
+    # --- claims
 
     def _claim_of(self, item: Submission) -> Claim | None:
         """Return the claim that an item has to wait for; None if it needs none."""
@@ -401,7 +402,7 @@ class QuotaGate:
             if not wants:
                 return None
             if self._driver.core.applications.is_counted(item):
-                return None  # it is opened for what may be missing of its end
+                return None  # it is only opened to count what may be missing of its end
             self._refused.forget(item.application_id)
             name = item.application_id
             return self._make(
@@ -421,7 +422,7 @@ class QuotaGate:
         known = self._claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                known.request_id = item.request_id  # it is counted by then
+                known.request_id = item.request_id  # its start is counted by the earlier claim
                 return None
             self._settle(known, self._used_of(known)[0], when_stored=True)
             wants.pop(Unit.INFERENCES, None)  # counted with the earlier run
@@ -441,7 +442,7 @@ class QuotaGate:
         return self._make(claim)
 
     def _is_of_earlier_run(self, claim: Claim, item: ev.InferenceSubmitted) -> bool:
-        """Return whether a claim is of an inference that has ended, and is submitted anew."""
+        """Return whether a claim belongs to an inference that has ended and is submitted again."""
         of = claim.request_id
         if of is None or of == item.request_id or not claim.is_decided or of in self._requests:
             return False
@@ -471,9 +472,9 @@ class QuotaGate:
         return claim
 
     def _give_up(self, claim: Claim) -> None:
-        """Decide without the accounts, which have not answered in time, or said that it waits.
+        """Decide a claim whose time is up without the accounts.
 
-        Those of its application whose time is up in the same moment are decided with it.
+        Claims of the same application that expire at the same moment are decided with it.
         """
         claim.deadline = None
         if claim.is_decided:
@@ -500,11 +501,11 @@ class QuotaGate:
         return Decision(claim.name)
 
     def _decide(self, claim: Claim, decision: Decision, *, advances: bool = True) -> None:
-        """Note what becomes of a claim, and let in or refuse what waits for it.
+        """Record the decision on a claim, and admit or refuse the submissions that wait for it.
 
         Args:
             claim: The claim.
-            decision: What the accounts say of it.
+            decision: The accounts' decision.
             advances: False: the caller calls `_advance` for its application.
         """
         if decision.waits and not claim.is_decided and not decision.holds:
@@ -518,7 +519,8 @@ class QuotaGate:
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self._claims.get(claim.name) is claim:
             self._fresh[claim.name] = claim
-        if decision.holds and not was_decided:  # let in by an earlier scheduler, for less perhaps
+        # admitted by an earlier scheduler, perhaps with a smaller claim
+        if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
         if claim.refused is None:
@@ -535,7 +537,7 @@ class QuotaGate:
                 del self._waiting[claim.application_id]
 
     def _note_of_application(self, claim: Claim, decision: Decision) -> None:
-        """Note what a decision says of the application that it is for."""
+        """Record what a decision implies for the claim's application."""
         application = self._claims.get(claim.application_id)
         if application is None:
             return
@@ -558,12 +560,12 @@ class QuotaGate:
     def _settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
     ) -> None:
-        """Give back the rest of a claim, unless that was done: its name may be a later claim's.
+        """Return the rest of a claim, unless that was done before or its name has a newer claim.
 
         Args:
             claim: The claim.
-            used: What was used of it.
-            when_stored: Whether to wait until the end is stored of what the claim was for.
+            used: Amounts that were used of it.
+            when_stored: Whether to wait until the end of the application or inference is stored.
         """
         if self._claims.get(claim.name) is claim:
             del self._claims[claim.name]
@@ -583,7 +585,7 @@ class QuotaGate:
             self._wanted.set()
 
     def _tell_over(self, name: ClaimName) -> None:
-        """Tell the accounts of the end of a claim, stored or not."""
+        """Report the end of a claim to the accounts, stored or not."""
         ended = self._unstored.pop(name)
         if ended is not None:
             self._over.append(ended)
@@ -596,12 +598,12 @@ class QuotaGate:
         if claim is not None and claim.is_decided:
             self._settle(claim, {Unit.APPLICATIONS: 1.0}, when_stored=True)
 
-    # --- inside: what is held back
+    # --- held submissions
 
     def _advance(self, name: ApplicationId) -> None:
-        """Let in, or refuse, what is held back of an application and has been decided.
+        """Admit or refuse the held submissions of an application that have been decided.
 
-        Inferences pass others that wait; all else keeps its place.
+        Inferences may overtake waiting inferences; other submissions keep their order.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -611,7 +613,7 @@ class QuotaGate:
         while queue:
             item, claim = queue.popleft()
             if self._has_ended(item, claim):
-                claim = self._claim_of(item)  # another application of that name
+                claim = self._claim_of(item)  # another application with that name
             is_inference = isinstance(item, ev.InferenceSubmitted)
             is_next = not kept or (is_inference and passes)
             if not is_next or (claim is not None and not claim.is_decided):
@@ -636,7 +638,7 @@ class QuotaGate:
         self._note_emptied(name)
 
     def _note_emptied(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
-        """Note that nothing is held back of an application any more, and why if not by a quota."""
+        """Record that an application has no held submissions, and a reason except a quota."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
         if opening is not None and not opening.done():
@@ -644,7 +646,7 @@ class QuotaGate:
         self._note_resubmitted()
 
     def _withdraw(self, name: ApplicationId, request_id: RequestId) -> bool:
-        """Drop an inference that is held back, and has not run; return whether it was one."""
+        """Drop a held inference that has not run; return whether there was one."""
         queue = self._queues.get(name, deque())
         for place, (item, claim) in enumerate(queue):
             if isinstance(item, ev.InferenceSubmitted) and item.request_id == request_id:
@@ -658,21 +660,21 @@ class QuotaGate:
         return False
 
     def _note_resubmitted(self) -> None:
-        """Tell the core who has submitted all again, once nothing of it is held back."""
+        """Pass on the delayed `Resubmitted` messages, once nothing is held back."""
         if not self._queues:
             items, self._resubmitted = self._resubmitted, []
             for item in items:
                 self._driver.apply(item)
 
     def _has_ended(self, item: Submission, claim: Claim | None) -> bool:
-        """Return whether the application is over that an item was to open once more."""
+        """Return whether the application has ended that an item would have reopened."""
         if claim is None or claim.refused is not None or not claim.is_decided:
             return False
         is_arrival = isinstance(item, ev.ApplicationArrived)
         return is_arrival and self._claims.get(claim.name) is not claim
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
-        """Give back what an item claims that the core has refused: nothing of it ran."""
+        """Return the claim of an item that the core has refused, because it did not run."""
         if claim is None:
             return
         state = self._driver.core.state
@@ -686,12 +688,12 @@ class QuotaGate:
             self._driver.apply(ev.ApplicationDeprioritised(claim.name, True))
 
     def _pass_on(self, item: Submission, quiet: Outbox | None, claim: Claim | None = None) -> None:
-        """Hand an item to admission, unless its application is out of its quotas.
+        """Pass an item to admission, unless a quota has refused its application.
 
         Args:
             item: The item.
             quiet: As for `CoreDriver.apply`.
-            claim: The claim that was made for it; None: none was.
+            claim: The item's claim; None if it has none.
         """
         if isinstance(item, ev.InferenceSubmitted):
             name = item.application_id
@@ -712,7 +714,7 @@ class QuotaGate:
         reason: Refusal,
         decision: Decision | None,
     ) -> None:
-        """Tell the ingresses that these items are not let in."""
+        """Send the ingresses refusals of these items."""
         limit = None if decision is None else limit_of(decision)
         wait_s = None if decision is None else decision.retry_after_s
         cancelled = {i.request_id for i, _ in items if isinstance(i, ev.InferenceCancelled)}
@@ -731,7 +733,7 @@ class QuotaGate:
         self.refusals += len(refusals)
         self._driver.outboxes.deliver(refusals, self._driver.core.state, None)
 
-    # --- inside: the accounts
+    # --- exchanges with the accounts
 
     def _until_next_s(self) -> Seconds:
         """Return the longest time until the next exchange."""
@@ -748,12 +750,12 @@ class QuotaGate:
             due.cancel()
 
     async def _exchange(self, accounts: Accounts) -> None:
-        """Exchange once; what gets no answer is kept, to be told again as it is."""
+        """Exchange once; an unanswered exchange is kept and repeated unchanged."""
         while not self._accounts_epoch:
             tree = self._tree
             tenants = self._driver.settings.model_dump(mode="json")["tenants"]
             epoch = await accounts.configure(tenants)
-            if self._tree is tree:  # else it is another one by now, which has to be handed over
+            if self._tree is tree:  # otherwise the tree has changed again and has to be sent
                 self._accounts_epoch = epoch
             for claim in self._claims.values():
                 claim.told = {}
@@ -774,7 +776,7 @@ class QuotaGate:
         told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
         answer = await accounts.exchange(told)
         if answer.epoch != self._accounts_epoch:
-            self._accounts_epoch = 0  # others than those that were configured: nothing was booked
+            self._accounts_epoch = 0  # not the configured accounts: nothing was booked
             return
         self._told = None
         self._last_accounts = answer.epoch
@@ -789,7 +791,7 @@ class QuotaGate:
                 self._decide(asked, verdict, advances=False)
                 decided[asked.application_id] = None
                 continue
-            # It has ended meanwhile.
+            # the claim has ended meanwhile
             used = next((used for of, used in self._untold if of is asked), asked.unused())
             self._untold = [untold for untold in self._untold if untold[0] is not asked]
             if verdict.refused_by is None and verdict.holds:
@@ -800,9 +802,9 @@ class QuotaGate:
             self._advance(name)
 
     async def _greet(self, accounts: Accounts) -> bool:
-        """Claim what ended, and these accounts do not know, for the next exchange to end it.
+        """Claim again the ends that these accounts lost, so that an exchange can end them.
 
-        Return whether they are those that were configured.
+        Return whether they are the accounts that were configured.
         """
         told = self._told
         if self._lately_told:
@@ -812,7 +814,7 @@ class QuotaGate:
                 return False
             lost = self._lately_told.after(answer.began_with)
             if told is not None and told.number <= answer.began_with:
-                lost = []  # what is not known is not told yet either
+                lost = []  # what the accounts do not have was not reported yet either
             if lost:
                 number = self._number + 1 if told is None else told.number
                 self._number += 1
@@ -833,7 +835,7 @@ class QuotaGate:
         return True
 
     def _next(self, now: Seconds) -> Exchange:
-        """Return the next exchange: what was used since, and what is to be granted."""
+        """Return the next exchange: usage since the last one, and requested claims."""
         uses: list[Use] = []
         asks: list[Ask] = []
         self._asked = {}
@@ -884,7 +886,7 @@ class QuotaGate:
         )
 
     def _to_look_at(self, now: Seconds) -> list[Claim]:
-        """Return the claims of which an exchange may have something to say, in order."""
+        """Return the claims that an exchange may have to report or request, in order."""
         if now >= self._all_due_at:
             self._all_due_at = now + _EVERY_S
             for name in self._unstored.overdue(now):
@@ -896,7 +898,7 @@ class QuotaGate:
         return sorted(found.values(), key=lambda claim: claim.number)
 
     def _ended_claims(self) -> dict[RequestId, Claim]:
-        """Return the claims of inferences that have ended and were not told."""
+        """Return the claims of inferences that have ended and were not reported."""
         found: dict[RequestId, Claim] = {}
         for request_id, inference in (self._driver.core.state.ended or {}).items():
             claim = self._claims.get(_name_of(inference))
@@ -905,14 +907,14 @@ class QuotaGate:
         return found
 
     def _drop_unclaimed_ends(self) -> None:
-        """Forget ends that no claim waits for, while the accounts cannot be told of any."""
+        """Forget ends without a claim while the accounts are unreachable."""
         state = self._driver.core.state
         if state.ended:
             claimed = self._ended_claims()
             state.ended = {name: one for name, one in state.ended.items() if name in claimed}
 
     def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
-        """Return what was used of a claim so far, and whether that is all."""
+        """Return what was used of a claim so far, and whether that is final."""
         state = self._driver.core.state
         if claim.request_id is None:
             is_open = claim.name in state.applications
@@ -932,7 +934,7 @@ class QuotaGate:
         return {Unit.INFERENCES: 1.0}, not is_held
 
     def _asks_of(self, claim: Claim) -> Iterator[Ask]:
-        """Yield what is to be asked of a claim: at first, when outrun, and while deprioritised."""
+        """Yield the requests for a claim: initially, when exceeded, and while deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
         more = {} if inference is None or not claim.is_decided else outrun_by(inference, claim)
         if more:
@@ -949,10 +951,10 @@ def _drop_repeated(
     queue: deque[tuple[Submission, Claim | None]],
     requests: Container[RequestId],
 ) -> bool:
-    """Return whether an inference is held back, as `requests` are, that is submitted once more.
+    """Return whether an inference that is already held back was submitted again.
 
-    Its batch came twice: an opening that came with it now, last in the queue, is dropped, for it
-    opened its application before.
+    Its batch then arrived twice: an opening in the same batch, now last in the queue, is dropped,
+    because it was processed before.
     """
     if not isinstance(item, ev.InferenceSubmitted) or item.request_id not in requests:
         return False

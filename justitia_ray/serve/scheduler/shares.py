@@ -1,4 +1,4 @@
-"""Shares by node of the tree of tenants, as `/v1/status` tells them: of one model alone."""
+"""Shares of one model by node of the tree of tenants, for `/v1/status`."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from justitia_ray.core.tenants import SEPARATOR, ancestors
 from justitia_ray.units import ClientId
 
 MAX_NODES = 1_000
-"""Nodes told of, those that hold most and then those of which most waits first."""
+"""Maximum number of nodes returned, preferring those that hold and then await the most."""
 
 
 def shares_view(core: SchedulerCore) -> list[dict[str, Any]]:
-    """Return the nodes of which anything is live, a node before those below it.
+    """Return the nodes with live applications, each node before those below it.
 
-    `fair_share` is the part of all service that a node is given now, among those that have any to
-    come, as of the last change below the node above it; null where it has none. `used` is the part
-    of the KV memory that is held below it, and `borrowed` what of that is above both its fair share
-    and what it is guaranteed. O(applications).
+    `fair_share` is the part of all service that a node is given now, among nodes with outstanding
+    service, as of the last change below its parent; null if it has none outstanding. `used` is the
+    part of the KV memory used below it, and `borrowed` the part of `used` above both its fair share
+    and its guarantee. O(applications).
     """
     waiting: dict[ClientId, int] = {}
     running: dict[ClientId, int] = {}
@@ -56,7 +56,7 @@ def _node(core: SchedulerCore, path: ClientId) -> tuple[TenantShare, Node] | Non
 
 
 def _weight(core: SchedulerCore, path: ClientId) -> float | None:
-    """Return φ; None where shares are not by tenant."""
+    """Return the weight φ of a node; None if shares are not by tenant."""
     found = _node(core, path)
     return None if found is None else found[1].weight
 

@@ -1,10 +1,11 @@
-"""Write-through admission: when a submission reaches the core.
+"""Write-through admission: hold submissions back until their application is stored.
 
-At once, or, under `durability: strict`, not before its application's tag is stored. Submissions to
-an application whose tag is not in the store yet are held back, in order, and go into the core once
-a save that was begun after the application's arrival has succeeded. So nothing of the application
-leaves the scheduler before: no tag, no grant, no end. All others go on meanwhile, also while the
-store is away; an application that waited too long for the store is refused and forgotten.
+Normally a submission reaches the core at once; under `durability: strict` not before its
+application's tag is stored. Submissions to an unstored application are held back, in order, and
+passed to the core after a save that started after the application's arrival has succeeded. So no
+tag, grant or end of the application leaves the scheduler before. Other applications continue
+meanwhile, even while the store is unreachable; an application that waits too long for the store is
+refused and forgotten.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds
 
 
 class _WaitingApplication:
-    """An application until it is stored."""
+    """An application that waits to be stored, and its held submissions."""
 
     def __init__(self, deadline: asyncio.TimerHandle) -> None:
         self.deadline = deadline
@@ -28,7 +29,14 @@ class _WaitingApplication:
 
 
 class WriteThroughAdmission:
-    """Holds back submissions to applications that are not stored."""
+    """Holds back submissions to applications that are not stored yet.
+
+    Args:
+        timeout_s: Longest wait of an application to be stored; None: nothing waits, and tags may be
+            sent before they are stored.
+        driver: Driver of the core.
+        save_soon: Requests a save.
+    """
 
     def __init__(
         self,
@@ -36,14 +44,6 @@ class WriteThroughAdmission:
         driver: CoreDriver,
         save_soon: Callable[[], None],
     ) -> None:
-        """Begin empty.
-
-        Args:
-            timeout_s: How long an application may wait to be stored; None: nothing waits, and tags
-                may be given out before they are stored.
-            driver: The core.
-            save_soon: Asks for a save.
-        """
         self._timeout_s = timeout_s
         self.driver = driver
         self._save_soon = save_soon
@@ -51,7 +51,7 @@ class WriteThroughAdmission:
         self._held: dict[RequestId, ApplicationId] = {}
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Hand an item to the core, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        """Pass an item to the core, or hold it back; `quiet` as for `CoreDriver.apply`."""
         if self._timeout_s is None:
             self.driver.apply(item, quiet)
             return
@@ -63,14 +63,14 @@ class WriteThroughAdmission:
         name, known = item.application_id, self.driver.core.state.applications
         was_open = name in known
         self.driver.apply(item, quiet)
-        if not was_open and name in known:  # the quota admitted it
+        if not was_open and name in known:  # admitted by the core
             loop = asyncio.get_running_loop()
             deadline = loop.call_later(self._timeout_s, self._expire, name)
             self._waiting[name] = _WaitingApplication(deadline)
             self._save_soon()
 
     def unstored(self) -> tuple[ApplicationId, ...]:
-        """Return the applications that are not stored, in the order of their arrival."""
+        """Return the applications that are not stored yet, in the order of their arrival."""
         return tuple(self._waiting)
 
     def holds_inference(self, request_id: RequestId) -> bool:
@@ -78,23 +78,23 @@ class WriteThroughAdmission:
         return request_id in self._held
 
     async def is_stored(self, application_id: ApplicationId) -> bool:
-        """Wait until an application is stored, or given up; return which."""
+        """Wait until an application is stored, or given up; return whether it was stored."""
         waiting = self._waiting.get(application_id)
         return True if waiting is None else await asyncio.shield(waiting.stored)
 
     def note_stored(self, names: Iterable[ApplicationId]) -> None:
-        """Hand the held submissions of applications that are stored now to the core."""
+        """Pass the held submissions of newly stored applications to the core."""
         for name in names:
             for item in self._release(name, stored=True):
                 self.driver.apply(item)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
-        """Hand the held submissions of a cancelled application to the core, which refuses them."""
+        """Pass the held submissions of a cancelled application to the core, which refuses them."""
         for item in self._release(application_id, stored=False):
             self.driver.apply(item)
 
     def close(self) -> None:
-        """Give up all waiting applications: nothing will be stored any more."""
+        """Give up all waiting applications, because nothing will be stored any more."""
         for name in self.unstored():
             self._release(name, stored=False)
 
@@ -115,7 +115,7 @@ class WriteThroughAdmission:
         return True
 
     def _expire(self, name: ApplicationId) -> None:
-        """Treat an application that could not be stored as if it had not been opened."""
+        """Refuse an application that was not stored in time, as if it had not been opened."""
         held = self._release(name, stored=False)
         cancelled = {i.request_id for i in held if isinstance(i, ev.InferenceCancelled)}
         refusals = [
