@@ -1,1 +1,1 @@
-"""The only code that imports Ray or vLLM: actors, deployments, engines."""
+"""All code that imports Ray or vLLM: actors, deployments, engines."""

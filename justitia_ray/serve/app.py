@@ -1,4 +1,4 @@
-"""The composition root: from the configuration to a Serve application. It decides nothing."""
+"""Build the Serve application from the configuration."""
 
 import logging
 from dataclasses import asdict
@@ -22,22 +22,22 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.span_exporter import check_otel_is_installed
 from justitia_ray.serve.stores import embedded_server
 
-logger = logging.getLogger("ray.serve")  # of the controller, where Serve builds
+logger = logging.getLogger("ray.serve")  # logger of the controller, where Serve builds applications
 
 _UNBOUNDED = 100_000
-"""Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""
+"""Maximum ongoing calls of a deployment: queueing is the scheduler's task, never Serve's."""
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application that a Serve configuration file names by `import_path`.
+    """Return the Serve application for a configuration file's `import_path`.
 
     Args:
-        args: `justitia_ray.config.AppArgs` as YAML gives it. What Serve itself decides
-            (`num_replicas`, `ray_actor_options`, `user_config`) stands under `deployments`.
+        args: `justitia_ray.config.AppArgs` as parsed from YAML. Serve's own settings
+            (`num_replicas`, `ray_actor_options`, `user_config`) belong under `deployments`.
 
     Raises:
-        ConfigError: If a key is unknown or a value is not allowed, or this cluster cannot serve
-            it safely.
+        ConfigError: If a key is unknown, a value is not allowed, or this cluster cannot serve the
+            application safely.
     """
     parsed = AppArgs.parse(args)
     placed = parsed.each_model()
@@ -68,16 +68,16 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def _parts(place: PlacedModel) -> tuple[Application, Application]:
-    """Return the engines and the predictor of one model."""
+    """Return the engine deployment and the predictor deployment of one model."""
     values = place.config.model_dump()
-    # One access line for each request is enough, and the Ingress writes it.
+    # The Ingress already writes an access line for each request.
     quiet = {"enable_access_log": False, **(_logging(place.config) or {})}
     replicas = serve.deployment(
         EngineReplica,
         name=place.replicas,
         max_ongoing_requests=_UNBOUNDED,
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
-        health_check_period_s=2,  # a dead engine leaves by itself; this is for a hung one
+        health_check_period_s=2,  # for a hung engine; a dead one ends its process itself
         logging_config=quiet,
         **_scaled(place.config),
     ).bind(values, build_engine)
@@ -92,7 +92,7 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
 
 
 def _scaled(config: AppConfig) -> dict[str, Any]:
-    """Return the options that let Serve scale a model's engines; none: as the file says."""
+    """Return the autoscaling options of a model's engines; empty: the file's settings apply."""
     section = config.autoscaling
     if section is None or section.external:
         return {}
@@ -118,7 +118,7 @@ def _scaled(config: AppConfig) -> dict[str, Any]:
 
 
 def _logging(sections: SharedSections) -> dict[str, Any] | None:
-    """Return the log settings of a deployment; None: as the operator tells Serve."""
+    """Return the log settings of a deployment; None: Serve's own."""
     return None if sections.log_encoding is None else {"encoding": sections.log_encoding}
 
 
@@ -134,11 +134,11 @@ def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
 
 
 def _refuse_tls_behind_haproxy() -> None:
-    """Refuse certificates in Serve's HTTP options where HAProxy is the front.
+    """Refuse certificates in Serve's HTTP options if HAProxy is the front end.
 
-    Serve would give them to the ingresses alone, and HAProxy speaks plaintext to ingresses and
-    callers. Nothing is refused while that is not known: Serve has not started, or its controller
-    gives no answer. `justitia doctor` finds it then.
+    Serve would give them to the ingresses only, but HAProxy uses plaintext towards ingresses and
+    callers. If the options are unknown, because Serve has not started or its controller does not
+    answer, nothing is refused; `justitia doctor` finds the mistake later.
     """
     if read_front().kind != "haproxy":
         return

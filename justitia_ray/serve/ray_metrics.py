@@ -1,12 +1,12 @@
-"""Metrics through Ray: the table's metrics as Ray's own, and the loop that exports them.
+"""Export the table's metrics through Ray's metrics library.
 
-Ray's exporter serves them on every node. They are those of `ray.util.metrics`, in Serve's
-replicas too: Serve's own add the labels `application` and `replica` by themselves, but the
-scheduler is no replica and has to set `application` itself.
+Ray's exporter publishes them on every node. `ray.util.metrics` is used in Serve's replicas too:
+Serve's own metrics add the labels `application` and `replica` automatically, but the scheduler is
+no replica and has to set `application` itself.
 
-Histograms are exported as gauges of the names that Prometheus gives their series. Through Ray's own
-histograms each value would cost 10 µs, 8 of them in Ray's agent: it puts every value again, alone,
-into a histogram in Python, in the middle of its bucket, so that the sums are wrong too.
+Histograms are exported as gauges with the names that Prometheus gives their series. Ray's own
+histograms would cost 10 µs per value, 8 of them in Ray's agent, which inserts every value again
+into a Python histogram, at the middle of its bucket, so that the sums are wrong too.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ logger = logging.getLogger("ray.serve")
 
 _ASCII = str.maketrans({"·": "*", "−": "-"})
 _LE = "le"
-"""Label of a bucket: its upper end."""
+"""Label of a bucket: its upper limit."""
 _OPEN_TELEMETRY = "RAY_enable_open_telemetry"
 
 
 class RayMetrics:
-    """A `MetricsBackend`: makes a metric of Ray's on first use; one for each process."""
+    """A `MetricsBackend` that creates Ray's metrics on first use; one per process."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
         self._joins_underscores = os.environ.get(_OPEN_TELEMETRY, "1").lower() in ("1", "true")
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
-        """Raise a counter; by 0 to let it exist, so that its first rise is seen as one."""
+        """Increase a counter; 0 creates the series, so that its first increase is visible."""
         counter = self._made_of(Counter, metric)
         if amount:
             counter.inc(amount, dict(labels))
-        else:  # `inc` refuses 0, the exporter does not
+        else:  # `inc` refuses 0, the exporter accepts it
             counter._record(0.0, dict(labels))
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
@@ -54,7 +54,7 @@ class RayMetrics:
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        """Set a histogram's series; as often as gauges, for Ray forgets them as it does those."""
+        """Set a histogram's series; repeat it as for gauges, because Ray drops old series."""
         upper_ends = (*(str(bound) for bound in metric.buckets), "+Inf")
         so_far = 0
         for index, (le, so_far) in enumerate(zip(upper_ends, accumulate(counts), strict=True)):
@@ -64,27 +64,28 @@ class RayMetrics:
         self._part_of(metric, "_sum", metric.labels).set(total, dict(labels))
 
     def _bucket_suffix(self, index: int) -> str:
-        """Return the end of the name under which Ray is given a bucket.
+        """Return the suffix of a bucket's name in Ray.
 
-        Each has a name of its own, because OpenTelemetry takes 2,000 series of a name from all
-        processes of a node and counts the rest as one. Its exporter for Prometheus makes one
-        underscore of several, as its specification wants it, and so one name of all.
+        Each bucket has a different name, because OpenTelemetry accepts 2,000 series per name from
+        all processes of a node and merges further ones. Its exporter for Prometheus replaces
+        several underscores by one, as its specification requires, which makes the names equal
+        again.
         """
         return "_" * (index + 1 if self._joins_underscores else 1) + "bucket"
 
     def _made_of(self, kind: Callable[..., Any], metric: Metric) -> Any:
-        """Return Ray's metric for one of the table, made on first use."""
+        """Return Ray's metric for one of the table, created on first use."""
         return self._made.get(metric.name) or self._make(kind, metric.name, metric, metric.labels)
 
     def _part_of(self, metric: Metric, suffix: str, labels: tuple[str, ...]) -> Any:
-        """Return Ray's gauge for series of a histogram, made on first use."""
+        """Return Ray's gauge for a series of a histogram, created on first use."""
         name = metric.name + suffix
         return self._made.get(name) or self._make(Gauge, name, metric, labels)
 
     def _make(
         self, kind: Callable[..., Any], name: str, metric: Metric, labels: tuple[str, ...]
     ) -> Any:
-        # Ray raises on any other character.
+        # Ray raises an error for any other character.
         ascii_text = metric.description.translate(_ASCII).encode("ascii", "replace").decode()
         made = self._made[name] = kind(name, ascii_text, tag_keys=labels)
         return made
@@ -94,9 +95,9 @@ def new_measures(config: AppConfig, set_by: SetBy, replica_id: ReplicaId = "") -
     """Return the measures of a process for one model.
 
     Args:
-        config: Of the model.
-        set_by: What kind of process it is.
-        replica_id: Serve's name of it, where its metrics are told apart by that.
+        config: Arguments of the model.
+        set_by: Kind of the process.
+        replica_id: Serve's id of the process, if its metrics have the label `replica`; else empty.
     """
     common = {"application": config.name, "model": config.model.name}
     if replica_id:
@@ -106,7 +107,14 @@ def new_measures(config: AppConfig, set_by: SetBy, replica_id: ReplicaId = "") -
 
 
 class Exporter:
-    """Sets gauges and exports what is new: an error in either is logged, and hurts nobody else."""
+    """Periodically sets gauges and exports all series; errors are logged and otherwise ignored.
+
+    Args:
+        measures: Series to export.
+        set_gauges: Called before each export.
+        backend: Library that receives the series.
+        interval_s: Time between exports.
+    """
 
     def __init__(
         self,
@@ -115,14 +123,6 @@ class Exporter:
         backend: MetricsBackend,
         interval_s: Seconds,
     ) -> None:
-        """Prepare to export; `start` begins.
-
-        Args:
-            measures: What is exported.
-            set_gauges: Called before each export.
-            backend: Where it goes.
-            interval_s: From one export to the next.
-        """
         self._measures = measures
         self._set_gauges = set_gauges
         self._backend = backend
@@ -135,7 +135,7 @@ class Exporter:
         self._exporting = asyncio.get_running_loop().create_task(self._run())
 
     def end(self) -> None:
-        """Export a last time, so that nothing that was counted is lost; once, if it runs."""
+        """Stop, and export a last time so that no counts are lost; further calls do nothing."""
         if self._exporting is not None:
             self._exporting.cancel()
             self._exporting = None
@@ -147,13 +147,13 @@ class Exporter:
             await asyncio.sleep(self._interval_s)
 
     def export(self) -> None:
-        """Export once; counters also where gauges fail, lest they grow without end."""
+        """Export once; counters even if gauges fail, so that they are not lost."""
         failures: list[Exception] = []
         for step in (self._set_gauges, partial(self._measures.export, self._backend)):
             try:
                 step()
             except Exception as error:
                 failures.append(error)
-        if failures and not self._failed:  # it may fail every time
+        if failures and not self._failed:  # logged once, because it may fail every time
             logger.error("metrics.export_failed", exc_info=failures[0])
         self._failed = bool(failures)

@@ -1,6 +1,6 @@
-"""Export of spans by OTLP over HTTP, through OpenTelemetry's SDK, from a thread of its own.
+"""Export spans with OTLP over HTTP, through OpenTelemetry's SDK, from a separate thread.
 
-Nobody waits for a collector: spans that it does not take in time are dropped.
+Calls never wait for the collector: spans that it does not accept in time are dropped.
 """
 
 import asyncio
@@ -21,24 +21,23 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")
 
 _LAST_EXPORT_S: Seconds = 5.0
-"""Longest wait for the collector at the end of the process."""
+"""Longest wait for the collector when the process ends."""
 
 
 class SpanExporter:
-    """Hands spans to OpenTelemetry's SDK, which sends them in batches."""
+    """Passes spans to OpenTelemetry's SDK, which sends them in batches.
+
+    Args:
+        section: Tracing settings with an endpoint.
+        name: `name` of the arguments.
+        process: Kind of the process.
+        process_id: Serve's id of the process.
+
+    Raises:
+        ConfigError: If the headers for the collector cannot be read.
+    """
 
     def __init__(self, section: TracingSection, name: str, process: str, process_id: str) -> None:
-        """Start the thread that exports.
-
-        Args:
-            section: Where to, with an endpoint.
-            name: `name` of the arguments.
-            process: Kind of the process.
-            process_id: Serve's name of it.
-
-        Raises:
-            ConfigError: If the headers for the collector cannot be read.
-        """
         check_otel_is_installed()
         from opentelemetry import trace
         from opentelemetry.context import Context
@@ -50,7 +49,7 @@ class SpanExporter:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
         class GivenIds(RandomIdGenerator):
-            """Gives the ids of the span that is being exported."""
+            """Returns the ids of the span that is being exported."""
 
             given = TraceContext(1, 1, is_sampled=True)
 
@@ -62,7 +61,7 @@ class SpanExporter:
 
         self._ids = GivenIds()
         self._trace, self._no_parent = trace, Context()
-        # Not the process's own: vLLM sets that, and so may Ray Serve.
+        # Not the global provider, which vLLM sets, and perhaps Ray Serve.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,
             resource=Resource.create(
@@ -82,7 +81,7 @@ class SpanExporter:
         self._tracer = self._provider.get_tracer("justitia_ray", __version__)
 
     def export(self, span: Span) -> None:
-        """Export a span that has ended; return at once."""
+        """Export a span that has ended; returns at once."""
         trace = self._trace
         self._ids.given = span.context
         context = self._no_parent
@@ -102,7 +101,7 @@ class SpanExporter:
         exported.end(span.ended_ns)
 
     async def stop(self) -> None:
-        """Export what is left, in bounded time, and end the thread."""
+        """Export the remaining spans, in bounded time, and end the thread."""
         try:
             await asyncio.wait_for(asyncio.to_thread(self._provider.shutdown), _LAST_EXPORT_S)
         except TimeoutError:
@@ -117,10 +116,10 @@ class SpanExporter:
 def start_span_exporter(
     settings: SharedSections, process: str, process_id: str
 ) -> SpanExporter | None:
-    """Return the exporter of a process that runs; None where tracing is off.
+    """Return the running span exporter of a process; None if tracing is off.
 
     Raises:
-        ConfigError: As `SpanExporter`.
+        ConfigError: Like `SpanExporter`.
     """
     if settings.tracing.endpoint is None:
         return None
@@ -128,7 +127,7 @@ def start_span_exporter(
 
 
 def check_otel_is_installed() -> None:
-    """Return if spans can be exported.
+    """Check that spans can be exported.
 
     Raises:
         ConfigError: If the extra `otel` is not installed.
@@ -143,7 +142,7 @@ def check_otel_is_installed() -> None:
 
 
 def read_headers(section: TracingSection) -> dict[str, str]:
-    """Return the headers for the collector; values are percent-decoded, as OpenTelemetry's are.
+    """Return the headers for the collector; values are percent-decoded, as in OpenTelemetry.
 
     Raises:
         ConfigError: If the variable is not set, the file cannot be read, or a header is malformed.
@@ -172,7 +171,7 @@ def _parsed(pairs: list[str], where: str) -> dict[str, str]:
             continue
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            # The text may be a secret: it is not shown.
+            # not shown, because it may be a secret
             raise ConfigError(f"{where}: header {number} is none; name=value is allowed")
         headers[name.strip().lower()] = unquote(value.strip())
     return headers

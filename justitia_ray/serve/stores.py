@@ -1,4 +1,4 @@
-"""The stores that a configuration asks for, with their secrets from the environment."""
+"""Create the stores of a configuration, with their secrets from the environment."""
 
 import os
 from typing import Literal
@@ -19,7 +19,7 @@ from justitia_ray.store.scheduler_store import DurableState, NoStore, SchedulerS
 
 
 def store_kind(config: AppConfig) -> Literal["embedded", "redis", "none"]:
-    """Return the kind of store: an embedded Redis, one by URL, or none."""
+    """Return the kind of store: an embedded Redis, a Redis by URL, or none."""
     if config.store.durability == "none":
         return "none"
     return "embedded" if config.store.redis_url is None else "redis"
@@ -33,14 +33,14 @@ def embedded_server(config: AppConfig) -> EmbeddedRedis | None:
 
 
 def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> DurableState:
-    """Return the scheduler's store; no server is started, and nothing is connected yet.
+    """Return the scheduler's store; no server is started and nothing is connected yet.
 
     Args:
         config: The application's arguments.
-        leader: Process that becomes the leader with it; this one if None.
+        leader: Record of the process that becomes the leader; None: this process.
 
     Raises:
-        ConfigError: If a variable that the configuration names is not set.
+        ConfigError: If an environment variable named in the configuration is not set.
     """
     if config.store.durability == "none":
         return NoStore()
@@ -48,7 +48,7 @@ def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> Du
 
 
 def accounts_server(config: AppConfig) -> EmbeddedRedis | None:
-    """Return the embedded Redis server of the accounts, not started; None if they need none."""
+    """Return the accounts' embedded Redis server, not started; None if they need none."""
     if config.store.redis_url is not None or config.store.durability == "none":
         return None
     return EmbeddedRedis(config.accounts_dir)
@@ -59,10 +59,10 @@ def accounts_store(config: AppConfig, leader: LeaderRecord | None = None) -> Acc
 
     Args:
         config: The arguments of any of the application's models.
-        leader: Process that begins a term with it; this one if None.
+        leader: Record of the process that begins a term; None: this process.
 
     Raises:
-        ConfigError: If a variable that the configuration names is not set.
+        ConfigError: If an environment variable named in the configuration is not set.
     """
     url = config.store.redis_url
     if config.store.durability == "none":
@@ -77,10 +77,10 @@ def prediction_store(config: AppConfig, url: str | None) -> AnyPredictionStore:
 
     Args:
         config: The application's arguments.
-        url: Where the scheduler keeps its state; None if nowhere.
+        url: URL of the scheduler's store; None if it has none.
 
     Raises:
-        ConfigError: If a variable that the configuration names is not set.
+        ConfigError: If an environment variable named in the configuration is not set.
     """
     if url is None:
         return PredictionMemory()
@@ -94,7 +94,7 @@ def key_store(config: SharedSections) -> KeyStore:
         config: The application's arguments, or those of one of its models.
 
     Raises:
-        ConfigError: If a variable that the configuration names is not set.
+        ConfigError: If an environment variable named in the configuration is not set.
     """
     url = config.store.redis_url
     assert url is not None, "the schema asks for one where keys_in_redis is set"
@@ -102,14 +102,14 @@ def key_store(config: SharedSections) -> KeyStore:
 
 
 def store_url(config: AppConfig) -> str:
-    """Return the URL of Redis, started or not; that of an embedded one holds on this node only."""
+    """Return the URL of Redis, started or not; an embedded one's is valid on this node only."""
     if config.store.redis_url is not None:
         return config.store.redis_url
     return EmbeddedRedis(config.data_dir).url
 
 
 def store_credentials(config: SharedSections) -> Credentials:
-    """Return user, passwords and certificates for Redis, secrets from the environment.
+    """Return user, passwords and certificates for Redis, with secrets from the environment.
 
     Raises:
         ConfigError: If the configuration names a variable that is not set.

@@ -1,1 +1,1 @@
-"""The accounts of an application's quotas: one actor for all its models."""
+"""Accounts of an application's quotas: one actor for all its models."""

@@ -1,4 +1,4 @@
-"""The named, detached Ray actor that serves the accounts of an application's quotas."""
+"""Named, detached Ray actor that runs the accounts of an application's quotas."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class AccountsActor:
-    """The actor's process: starts an `AccountsService` with its store, again if need be."""
+    """Process of the actor: starts an `AccountsService` with its store, with retries."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         write_json_lines()
@@ -32,25 +32,25 @@ class AccountsActor:
         self._idle: asyncio.Task[None] | None = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Put a tree of tenants in force; see `AccountsService.configure`."""
+        """Set the tree of tenants; see `AccountsService.configure`."""
         return await (await self._started()).configure(tenants)
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Book and answer; see `AccountsService.exchange`."""
+        """Book usage and claims, and answer them; see `AccountsService.exchange`."""
         return await (await self._started()).exchange(told)
 
     async def version(self) -> str:
-        """Return the version of the package that this actor runs."""
+        """Return the package version that this actor runs."""
         return __version__
 
     async def status(self) -> dict[str, Any]:
-        """Return the state of affairs."""
+        """Return the state of the accounts and of their store."""
         if self._service is None:
             return {"ready": False, "degraded": "starting", "epoch": 0}
         return self._service.status() | {"version": __version__}
 
     async def retire(self) -> None:
-        """Save a last time and end the embedded Redis, before this actor is killed."""
+        """Save a last time and stop the embedded Redis, before this actor is killed."""
         if self._service is not None:
             await self._service.end()
         if self._redis is not None:
@@ -93,7 +93,7 @@ class AccountsActor:
         self._step_down("nobody has called for too long")
 
     def _step_down(self, reason: str) -> None:
-        """End this actor for good; whoever needs accounts starts others."""
+        """End this actor for good; a scheduler that needs accounts starts another."""
         log_event(logger, logging.WARNING, "accounts.step_down", reason=reason)
         asyncio.get_running_loop().create_task(self._end())
 

@@ -19,29 +19,30 @@ from justitia_ray.units import Epoch
 logger = logging.getLogger("ray.serve")
 
 ACCOUNTS_PREFIX = "accounts/"
-"""First part of the actor's name; the rest is the application's."""
+"""Prefix of the actor's name; the application's name follows."""
 _MAX_CONCURRENCY = 1_000
 
 
 class AccountsLink:
-    """Calls of a scheduler to the accounts of its application, which it starts if need be."""
+    """Calls from a scheduler to the accounts of its application, which are started if needed.
+
+    The first call finds or starts the actor.
+
+    Args:
+        config: The application's arguments.
+        find: Returns the actor's handle; None: `get_accounts`.
+    """
 
     def __init__(self, config: AppConfig, find: Callable[[AppConfig], Any] | None = None) -> None:
-        """Prepare; the first call finds or starts the actor.
-
-        Args:
-            config: The application's arguments.
-            find: Returns the actor's handle; None: `get_accounts` does.
-        """
         self._config = config
         self._find = find or get_accounts
         self._actor: Any = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Hand over the tree of tenants; return the accounts' term.
+        """Send the tree of tenants; return the accounts' term.
 
         Raises:
-            AdmissionError: If the accounts cannot be reached.
+            AdmissionError: If the accounts are unreachable.
         """
         try:
             self._actor = self._find(self._config)
@@ -57,10 +58,10 @@ class AccountsLink:
         return epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Tell and ask; see `AccountsService.exchange`.
+        """Send usage and claims, and return the answer; see `AccountsService.exchange`.
 
         Raises:
-            AdmissionError: If the accounts cannot be reached.
+            AdmissionError: If the accounts are unreachable.
         """
         assert self._actor is not None, "configured first"
         try:
@@ -71,13 +72,13 @@ class AccountsLink:
 
 
 def get_accounts(config: AppConfig) -> ActorHandle:
-    """Return the application's accounts, starting them if they do not run."""
+    """Return the application's accounts actor, starting it if it does not run."""
     name = f"{ACCOUNTS_PREFIX}{config.name}"
     return get_detached(AccountsActor, name, config, _MAX_CONCURRENCY)
 
 
 def end_accounts(application: str, namespace: str) -> bool:
-    """Save and end an application's accounts with their embedded Redis; return whether any ran."""
+    """Save and end an application's accounts and embedded Redis; return whether any ran."""
     return end_detached(f"{ACCOUNTS_PREFIX}{application}", namespace, "accounts.killed_unsaved")
 
 

@@ -1,8 +1,8 @@
-"""The accounts' calls: a quota book whose grants are stored before anybody hears of them.
+"""Service of the accounts: a quota book whose grants are stored before they are returned.
 
-Exchanges that come while a save is on its way share the next one. While the store cannot be
-reached the accounts go on in memory and store later, as schedulers do. If they die then, schedulers
-tell their successors what they lack: only a death of both forgets what was used.
+Exchanges that arrive during a save share the next one. While the store is unreachable, the accounts
+work in memory and store later, as schedulers do. If they die in that time, schedulers report the
+missing usage to the next accounts; only if both die is usage lost.
 """
 
 import asyncio
@@ -26,12 +26,21 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S: Seconds = 0.5
 _LOST_S: Seconds = 900.0
-"""Silence after which a scheduler's claims count as used: it ends itself when it is abandoned."""
+"""Silence after which a scheduler's claims count as used; an abandoned scheduler has ended by then.
+"""
 _LOOK_EVERY_S: Seconds = 30.0
 
 
 class AccountsService:
-    """The accounts during one term. Without Ray."""
+    """The accounts during one term; independent of Ray.
+
+    Args:
+        store: Store of the quota book.
+        step_down: Called with the reason when this process may end.
+        revive_store: Called in a thread when the store fails, to restart an embedded server; None:
+            there is none.
+        wall: Returns seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -40,21 +49,13 @@ class AccountsService:
         revive_store: Callable[[], None] | None = None,
         wall: Callable[[], Seconds] = time.time,
     ) -> None:
-        """Prepare; `begin` begins the term.
-
-        Args:
-            store: Where the book is kept.
-            step_down: Called with the reason when this process may end.
-            revive_store: Called in a thread when the store fails, to start it again if it is ours.
-            wall: Seconds since 1970.
-        """
         self._store = store
         self._step_down = step_down
         self._revive_store = revive_store
         self._wall = wall
         self.book = QuotaBook()
         self.trouble: str | None = None
-        """Why the store cannot be used at present."""
+        """Why the store cannot be used now; None if it can."""
         self.saves = 0
         self._lost: str | None = None
         self._everything = False
@@ -64,7 +65,7 @@ class AccountsService:
         self._called_at = time.monotonic()
 
     async def begin(self) -> None:
-        """Begin a term with what the last one left; waits for the store as long as it takes."""
+        """Begin a term with the state of the last one; waits for the store without limit."""
         while True:
             try:
                 epoch, stored = await self._store.begin_term()
@@ -82,10 +83,10 @@ class AccountsService:
         self._looking = asyncio.create_task(self._look())
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Put the quotas of a tree of tenants in force; return the term.
+        """Set the quotas of a tree of tenants; return the term.
 
         Raises:
-            ConfigError: If the tree is none.
+            ConfigError: If the tree is invalid.
         """
         self._check_lead()
         tree = SchedulingConfig.parse({"tenants": dict(tenants)}).tenant_tree
@@ -94,7 +95,7 @@ class AccountsService:
         return self.book.epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Book and answer; see `QuotaBook.exchange`. What was granted is stored by then."""
+        """Book and answer, see `QuotaBook.exchange`; grants are stored before it returns."""
         self._check_lead()
         self._called_at = time.monotonic()
         if told.accounts != self.book.epoch:
@@ -105,7 +106,7 @@ class AccountsService:
         return answer if self.trouble is None else replace(answer, is_stored=False)
 
     async def end(self) -> None:
-        """Save a last time."""
+        """Save a last time and close the store."""
         if self._looking is not None:
             self._looking.cancel()
         if self._lost is None and self.book.epoch:
@@ -113,7 +114,7 @@ class AccountsService:
         await self._store.aclose()
 
     def status(self) -> dict[str, Any]:
-        """Return the state of affairs."""
+        """Return the state of the accounts and of their store."""
         return {
             "ready": self.book.epoch > 0 and self._lost is None,
             "degraded": self._lost or self.trouble,
@@ -130,14 +131,15 @@ class AccountsService:
             raise SchedulerSuperseded(self._lost)
 
     async def _stored(self) -> None:
-        """Wait for a save begun from now on; not while the store is away."""
+        """Wait for a save that starts now or later, unless the store is unreachable."""
         if self.trouble is None:
             await asyncio.shield(self._save_soon())
 
     def _save_soon(self) -> "asyncio.Task[None]":
-        """Return a save that begins from now on.
+        """Return a save that starts now or later.
 
-        One after the other: of two at once the older might be written last.
+        Saves run one after the other, because of two concurrent ones the older might be written
+        last.
         """
         if self._next is not None and not self._next.done():
             return self._next
@@ -190,7 +192,7 @@ class AccountsService:
                 self.trouble = str(error)
 
     async def _look(self) -> None:
-        """Forget what counts no more, and try the store again, until cancelled."""
+        """Periodically expire old records, and retry a failing store, until cancelled."""
         waited_s = 0.0
         while True:
             await asyncio.sleep(_RETRY_S)

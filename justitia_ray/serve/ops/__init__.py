@@ -1,1 +1,1 @@
-"""Operators' tools around a cluster: check a file, start one here, shut applications down."""
+"""Operators' tools for a cluster: check a file, start a cluster here, shut applications down."""

@@ -1,4 +1,4 @@
-"""A Serve configuration file, checked against Serve's schema and this project's."""
+"""Check a Serve configuration file against Serve's schema and this project's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,29 +34,29 @@ class CheckedApplication:
     configs: tuple[AppConfig, ...]
     """Settings of each model."""
     scheduling: Mapping[str, SchedulingConfig]
-    """Settings of each queue, by the model's name."""
+    """Scheduling settings by the model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """The applications in a file, and the file's mistakes."""
+    """Result of checking a file: its applications and its mistakes."""
 
     applications: tuple[CheckedApplication, ...]
     errors: tuple[str, ...]
-    """Mistakes, a line each: key, what is wrong or allowed, value."""
+    """One message for each mistake: key, what is wrong or allowed, value."""
 
 
 def check_file(path: Path) -> CheckedFile:
     """Check a Serve configuration file.
 
     Raises:
-        ConfigError: If the file cannot be read as YAML at all.
+        ConfigError: If the file cannot be read as YAML.
     """
     return check_values(read_mapping(path))
 
 
 def read_applications(path: Path) -> tuple[CheckedApplication, ...]:
-    """Return the applications of a Serve configuration file without mistakes.
+    """Return the applications of a valid Serve configuration file.
 
     Raises:
         ConfigError: If the file cannot be read, or has a mistake.
@@ -68,7 +68,7 @@ def read_applications(path: Path) -> tuple[CheckedApplication, ...]:
 
 
 def most_callers(path: Path) -> int:
-    """Return how many callers may wait at once, at all ingresses of a file's applications.
+    """Return the maximum number of waiting callers at all ingresses of a file's applications.
 
     Raises:
         ConfigError: If the file cannot be read, or has a mistake.
@@ -87,7 +87,7 @@ def most_callers(path: Path) -> int:
 
 
 def asks_for_tls(path: Path) -> bool:
-    """Return whether a file asks Serve to speak TLS to callers.
+    """Return whether a file configures TLS in Serve.
 
     Raises:
         ConfigError: If the file cannot be read, or has a mistake.
@@ -122,7 +122,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Return the values of a Serve configuration file, unchecked.
 
     Raises:
-        ConfigError: If it cannot be read or holds no YAML mapping.
+        ConfigError: If it cannot be read or is not a YAML mapping.
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -155,7 +155,8 @@ def _check_application(
         if name == "Ingress":
             settings_key = f"{inner}user_config"
             settings = _checked(AppSettings, user_config or {}, f"{settings_key}.", errors)
-        elif len(allowed) > 1 and name not in allowed:  # else they are not known for certain
+        # otherwise the allowed names are not certain
+        elif len(allowed) > 1 and name not in allowed:
             errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
         elif user_config is not None:
             errors.append(f"{inner}user_config: only Ingress takes one (got it for {name})")
@@ -180,7 +181,7 @@ def _check_application(
 
 
 def _scaled_blindly(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield what lets Serve scale engines by its own count of calls, which it does not see."""
+    """Yield an error if Serve would scale engines by its own count of calls, which is wrong."""
     scaling = deployment.get("autoscaling_config")
     if deployment.get("num_replicas") == "auto" or (scaling and not scaling.get("policy")):
         yield (
@@ -193,7 +194,7 @@ def _scaled_blindly(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
 def _scaled_twice(
     deployment: Mapping[str, Any], key: str, scaling: AutoscalingSection | None
 ) -> Iterator[str]:
-    """Yield what says how many engines there are where `autoscaling` in the arguments does."""
+    """Yield errors for settings that conflict with `autoscaling` in the arguments."""
     if scaling is None or scaling.external:
         return
     for name in ("num_replicas", "autoscaling_config"):
@@ -205,7 +206,7 @@ def _scaled_twice(
 
 
 def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs) -> Iterator[str]:
-    """Yield a contradiction about who starts and stops engines: Serve, or something else."""
+    """Yield an error if file and arguments disagree on whether Serve starts and stops engines."""
     sections = [place.config.autoscaling for place in args.each_model()]
     inside = [one for one in sections if one is not None and not one.external]
     outside = [one for one in sections if one is not None and one.external]
@@ -223,7 +224,7 @@ def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs
 
 
 def _checked(model: type[Model], values: Any, key: str, errors: list[str]) -> Model | None:
-    """Validate; on failure append a line for each error and return None."""
+    """Validate values; on failure append a message for each error and return None."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -253,7 +254,7 @@ def _path(place: Sequence[int | str]) -> str:
 
 
 def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section at `place`; none below something that is not a section."""
+    """Return the keys of the section at `place`; empty if it is not a section."""
     for part in place:
         field = model.model_fields.get(str(part))
         candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]
@@ -265,7 +266,7 @@ def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
 
 
 def _ignored(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield a line for each key that Serve would pass over without a word: mostly slips."""
+    """Yield a message for each key that Serve would silently ignore."""
     for name in values:
         if name not in model.model_fields:
             yield f"{key}{name}: unknown key; {', '.join(model.model_fields)} are allowed"

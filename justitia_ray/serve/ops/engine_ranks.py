@@ -1,11 +1,11 @@
-"""GPUs of an engine that runs on several: whether its ranks get them from the deployment.
+"""Check that the ranks of an engine on several GPUs get them from the deployment.
 
 vLLM divides a model by tensors inside a layer (`tensor_parallel_size`) and by layers
-(`pipeline_parallel_size`); each part is a rank, a process with a GPU of its own. Two ways lead to
-the GPUs: processes beside the engine's, with those that Ray gives the replica's own actor, on one
-node (`distributed_executor_backend: mp`); or actors of Ray in the bundles of the replica's
-placement group, on as many nodes as it spans (`ray`). A deployment that mixes them up is waited for
-without end, for ranks that find no GPU; hence it is refused before it is deployed.
+(`pipeline_parallel_size`); each part is a rank, a process with its own GPU. The ranks are either
+processes beside the engine's on one node, with the GPUs of the replica's actor
+(`distributed_executor_backend: mp`), or Ray actors in the bundles of the replica's placement group,
+on any number of nodes (`ray`). A deployment that mixes both would wait forever for ranks without a
+GPU, so it is refused before it is deployed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,18 +18,18 @@ _BACKEND = "distributed_executor_backend"
 
 
 def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield what keeps the ranks of an engine from their GPUs, a line each.
+    """Yield an error for each setting that keeps the ranks of an engine from their GPUs.
 
     Args:
         engine: The settings of the engine.
-        deployment: What Serve's file says of the deployment of its replicas. One that names no
-            GPU at all, neither for the actor nor in bundles, is taken for one on CPUs.
+        deployment: The replicas' deployment in Serve's file. One that requests no GPU, neither for
+            the actor nor in bundles, is assumed to run on CPUs.
         key: Path of the deployment in the file, with a dot at its end.
     """
     given = {name.replace("-", "_"): value for name, value in engine.vllm_args.items()}
     sizes = [given.get(name, 1) for name in _SIZES]
     if engine.kind != "vllm" or not all(isinstance(size, int) for size in sizes):
-        return  # vLLM's own parser says what is wrong with a size
+        return  # vLLM's own parser reports invalid sizes
     ranks = int(sizes[0]) * int(sizes[1])
     needs = f"{' x '.join(_SIZES)} is {ranks}"
     own = float((deployment.get("ray_actor_options") or {}).get("num_gpus") or 0)

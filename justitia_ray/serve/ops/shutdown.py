@@ -1,8 +1,8 @@
-"""Ending applications from outside: Serve's part, then the detached scheduler that outlives it.
+"""End applications from outside: in Serve, then the detached scheduler that outlives them.
 
-Serve knows an application that came from a configuration file by that file. One that came from
-`serve.run` is known by the names of its deployments, and its scheduler by its own. A scheduler may
-also be all that is left, of an application that was deleted with `serve delete`.
+Serve has the configuration file of an application that was deployed from one. An application from
+`serve.run` is recognised by the names of its deployments, and its scheduler by its actor's name.
+After `serve delete`, only the scheduler may be left.
 """
 
 import logging
@@ -30,17 +30,17 @@ Configs = tuple[AppConfig, ...]
 
 _SCHEDULER_PREFIX = "scheduler/"
 _DEPLOYMENTS = ("Ingress", "Replica", "Predictor")
-"""First words of the names of deployments that every application of this project has."""
+"""Prefixes of the names of deployments that every application of this project has."""
 
 _SERVE_NAMESPACE = "serve"
 _POLL_S: Seconds = 0.2
 _KILLED_WITHIN_S: Seconds = 20.0
-"""Time that Serve may take to notice that the processes are gone."""
+"""Time limit for Serve to notice that the processes have exited."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerName:
-    """A scheduler actor by name."""
+    """Name of a scheduler actor."""
 
     namespace: str
     application: str
@@ -48,7 +48,7 @@ class SchedulerName:
 
     @classmethod
     def of(cls, config: AppConfig) -> "SchedulerName":
-        """Return the name of an application's scheduler."""
+        """Return the name of a model's scheduler."""
         return cls(config.scheduler.namespace, config.name, config.model.name)
 
     @property
@@ -58,9 +58,9 @@ class SchedulerName:
 
 
 def find_applications() -> dict[str, Configs | None]:
-    """Return the applications of this project on the connected cluster, by their names in Serve.
+    """Return this project's applications on the connected cluster, by their names in Serve.
 
-    The settings are None where Serve has no configuration file.
+    The settings are None if Serve has no configuration file for the application.
     """
     applications: dict[str, Configs | None] = {}
     for serve_name, details in serve_applications().items():
@@ -73,14 +73,14 @@ def find_applications() -> dict[str, Configs | None]:
 
 
 def find_schedulers() -> set[SchedulerName]:
-    """Return the schedulers of this project on the connected cluster."""
+    """Return this project's schedulers on the connected cluster."""
     actors = ray.util.list_named_actors(all_namespaces=True)
     found = (scheduler_of(actor["namespace"], actor["name"]) for actor in actors)
     return {scheduler for scheduler in found if scheduler is not None and _is_ours(scheduler)}
 
 
 def scheduler_of(namespace: str, actor_name: str) -> SchedulerName | None:
-    """Read an actor's name; None if it is not the name of a scheduler."""
+    """Parse an actor's name; None if it is not the name of a scheduler."""
     application, _, model = actor_name.removeprefix(_SCHEDULER_PREFIX).partition("/")
     if not actor_name.startswith(_SCHEDULER_PREFIX) or not application or not model:
         return None
@@ -88,7 +88,7 @@ def scheduler_of(namespace: str, actor_name: str) -> SchedulerName | None:
 
 
 def serve_applications() -> dict[str, Any]:
-    """Return the details that Serve tells of each application, by its name."""
+    """Return Serve's details of each application, by its name."""
     client = _get_global_client(raise_if_no_controller_running=False)
     return {} if client is None else dict(client.get_serve_details()["applications"])
 
@@ -97,26 +97,26 @@ def _configs_of(args: dict[str, Any]) -> Configs | None:
     try:
         return tuple(placed.config for placed in AppArgs.parse(args).each_model())
     except ConfigError:
-        return None  # of another version: its scheduler is found by its name
+        return None  # from another version; its scheduler is found by its name
 
 
 def _has_our_deployments(names: Iterable[str]) -> bool:
-    """Return whether there are deployments of all our kinds, and of no other."""
+    """Return whether the deployments are of all this project's kinds, and no other."""
     return {name.partition("-")[0] for name in names} == set(_DEPLOYMENTS)
 
 
 def _is_ours(scheduler: SchedulerName) -> bool:
-    """Return whether the actor has a scheduler's methods: other projects name actors as well."""
+    """Return whether the actor has a scheduler's methods; other projects may use similar names."""
     try:
         actor = ray.get_actor(scheduler.actor_name, namespace=scheduler.namespace)
     except ValueError:
-        return False  # ended meanwhile
+        return False  # ended in the meantime
     return hasattr(actor, "retire") and hasattr(actor, "cancel_application")
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A choice of applications to end; None does not narrow it."""
+    """Selection of applications to end; a field that is None does not restrict it."""
 
     name: str | None = None
     model: str | None = None
@@ -124,7 +124,7 @@ class Chosen:
     """Applications of a file, by their names in Serve."""
 
     def application(self, serve_name: str, configs: Configs | None) -> bool:
-        """Return whether a Serve application is meant; all of its models go with it."""
+        """Return whether a Serve application is selected, with all of its models."""
         if self.configs is not None:
             return serve_name in self.configs
         if self.name is None:
@@ -134,13 +134,13 @@ class Chosen:
         return self._names_any(configs) and not self.names_a_part(configs)
 
     def names_a_part(self, configs: Configs | None) -> bool:
-        """Return whether one of an application's several models is meant, without the others."""
+        """Return whether only some of an application's models are selected."""
         if configs is None or self.configs is not None or self.model is None:
             return False
         return len(configs) > 1 and self._names_any(configs)
 
     def scheduler(self, scheduler: SchedulerName) -> bool:
-        """Return whether a scheduler is meant."""
+        """Return whether a scheduler is selected."""
         if self.configs is not None:
             return any(scheduler == SchedulerName.of(c) for c in chain(*self.configs.values()))
         return self.name in (None, scheduler.application) and self.model in (None, scheduler.model)
@@ -151,23 +151,24 @@ class Chosen:
 
 @dataclass(slots=True)
 class ShutdownOutcome:
-    """The outcome of a shutdown, in sentences."""
+    """Result of a shutdown, as sentences."""
 
     ended: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    """Parts that could not be ended, and why."""
+    """Parts that could not be ended, with the reason."""
 
 
 def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
     """End the chosen applications and schedulers. Blocks.
 
     Args:
-        chosen: What to end.
-        address: Of the Ray cluster, as `ray.init` takes it; not used if Ray is connected already.
-        wait_s: How long calls in flight may take to end, in seconds; then they are cut.
+        chosen: Selection of what to end.
+        address: Address of the Ray cluster, as for `ray.init`; not used if Ray is connected
+            already.
+        wait_s: Time for running calls to end, in seconds; then they are cut off.
 
     Raises:
-        ConnectionError: If no Ray runs there.
+        ConnectionError: If no Ray cluster runs there.
     """
     outcome = ShutdownOutcome()
     with _connected(address):
@@ -195,7 +196,7 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
 def _in_use(
     chosen: Chosen, running: Mapping[str, Configs | None], outcome: ShutdownOutcome
 ) -> set[SchedulerName]:
-    """Return the schedulers of applications that are to lose a part only: they stay as they are."""
+    """Return the schedulers of applications of which only a part is selected; they keep running."""
     in_use: set[SchedulerName] = set()
     for serve_name, configs in running.items():
         if chosen.names_a_part(configs):
@@ -218,7 +219,8 @@ def _connected(address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(f"no Ray cluster can be reached at {address!r}: {reason}") from error
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # what was ended is said at the end
+    # the outcome is reported at the end instead
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
         yield
     finally:
@@ -259,9 +261,10 @@ def _wait_until_gone(names: Collection[str], wait_s: Seconds) -> list[str]:
 
 
 def _kill_processes(serve_name: str) -> int:
-    """Kill the processes that a deleted application still runs; return how many there were.
+    """Kill the processes that a deleted application still runs; return their number.
 
-    By the names that Serve gives them: of an application that it deletes it tells no details.
+    They are found by their actor names, because Serve reports no details of an application that it
+    deletes.
     """
     killed = 0
     for found in ray.util.list_named_actors(all_namespaces=True):
@@ -274,7 +277,7 @@ def _kill_processes(serve_name: str) -> int:
 
 
 def _end_accounts(application: str, namespace: str, outcome: ShutdownOutcome) -> None:
-    """End the accounts of an application none of whose models is left."""
+    """End the accounts of an application that has no models left."""
     try:
         if end_accounts(application, namespace):
             outcome.ended.append(f"ended the accounts of {application}; what was used stays stored")

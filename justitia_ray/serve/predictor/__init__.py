@@ -1,1 +1,1 @@
-"""The Predictor deployment: estimates, the learner, its store and its trainings."""
+"""Predictor deployment: estimates, the learner, its store and its trainings."""

@@ -1,4 +1,4 @@
-"""The Predictor deployment: estimates of applications, learned from those that finished."""
+"""Predictor deployment: estimates of applications, learned from finished ones."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,16 +27,16 @@ _RETRY_S: Seconds = 0.2
 
 
 class Predictor:
-    """Serve deployment around a `LearningPredictor`; a `Learner` keeps it up to date."""
+    """Serve deployment around a `LearningPredictor`, which a `Learner` keeps up to date."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Read what was learned, and go on learning.
+        """Load what was learned, and continue learning.
 
         Args:
             config: `AppConfig` as a dict.
 
         Raises:
-            ConfigError: If the directory of models is not there.
+            ConfigError: If the directory of models does not exist.
         """
         self._config = AppConfig.parse(config)
         models_dir = _models_dir(self._config)
@@ -75,16 +75,16 @@ class Predictor:
     ) -> dict[str, Any]:
         """Return an `Estimate` as a dict: kv_token_time, p10, p90, output_tokens, source.
 
-        Calls of one turn of the event loop are answered together.
+        Calls in one turn of the event loop are answered together.
 
         Args:
             application_class: A known or a new class.
             input: Features of the application's input, or the input itself.
             input_tokens: Tokens of the input, if they were counted.
-            max_tokens: Most output tokens of one of its inferences; None if not bounded.
+            max_tokens: Maximum output tokens of one of its inferences; None if unlimited.
 
         Raises:
-            RequestError: If the class's name has another form or a count is below its least.
+            RequestError: If the class's name is malformed or a count is below its minimum.
         """
         if isinstance(input, str):
             input = await asyncio.to_thread(features_of, input)
@@ -94,18 +94,18 @@ class Predictor:
         return (await self._batch.estimate(request)).to_dict()
 
     async def observe_many(self, finished: Sequence[Observation]) -> None:
-        """Accept applications that finished, to learn from them."""
+        """Accept finished applications to learn from."""
         await self._learner.observe_many(finished)
 
     async def take_history(self, history: Sequence[dict[str, Any]]) -> int:
-        """Accept a part of a user's own history, and return its number of applications.
+        """Accept a part of a user's own history; return its number of applications.
 
         Args:
             history: `Observation`s as dicts.
 
         Raises:
-            RequestError: If one of them has another form; none was taken then.
-            AdmissionError: If so much waits to be learned that some of it would be lost.
+            RequestError: If an observation is malformed; none was accepted.
+            AdmissionError: If too many observations are waiting, so that some would be lost.
         """
         observations = []
         for number, values in enumerate(history):
@@ -122,23 +122,22 @@ class Predictor:
         return {"classes": predictor.means.all_statistics(), "stages": predictor.stages.to_dict()}
 
     async def overview(self) -> dict[str, Any]:
-        """Return the overview of the classes, and whether this replica is the one that learns."""
+        """Return the overview of the classes, and whether this replica learns."""
         return {"learns": self._learner.learns, "classes": self._learner.predictor.overview()}
 
     async def roll_back(
         self, application_class: str, version: int | None, release: bool
     ) -> dict[str, Any]:
-        """Let an earlier version serve; see `Learner.roll_back`."""
+        """Make an earlier version of a model active; see `Learner.roll_back`."""
         return await self._learner.roll_back(application_class, version, release=release)
 
     async def __del__(self) -> None:
-        """Serve calls this when nothing runs any more."""
+        """Save and stop; Serve calls this when no call is running any more."""
         await self._learner.stop()
         if self._exporter is not None:
             self._exporter.end()
 
     def _set_gauges(self) -> None:
-        """Set the version that answers for each class."""
         predictor = self._learner.predictor
         self._metrics.measure(
             {name: predictor.serving(name) for name in predictor.means.all_statistics()}
@@ -146,9 +145,9 @@ class Predictor:
 
 
 class EstimateBatch:
-    """Calls of one turn of the event loop, estimated together; a call alone waits for nobody.
+    """Estimates the calls of one turn of the event loop together; a single call is not delayed.
 
-    Not `serve.batch`: that holds a call back for a time, or answers it alone.
+    `serve.batch` is not used, because it delays a call for some time, or answers it alone.
     """
 
     def __init__(
@@ -161,7 +160,7 @@ class EstimateBatch:
         """Return the estimate of one application.
 
         Raises:
-            RequestError: As `estimate_many`, for this request alone.
+            RequestError: Like `estimate_many`, for this request alone.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Estimate] = loop.create_future()
@@ -175,11 +174,12 @@ class EstimateBatch:
         open_calls = [(request, answer) for request, answer in waiting if not answer.done()]
         try:
             estimates = self._estimate_many([request for request, _ in open_calls])
-        except Exception as error:  # a mistake of ours, too: callers have an estimate of their own
+        except Exception as error:  # also unexpected errors: callers then use their own estimate
             if len(open_calls) == 1:
                 open_calls[0][1].set_exception(error)
                 return
-            for call in open_calls:  # each alone: only the wrong call gets the error
+            # retried one by one, so that only the invalid call gets the error
+            for call in open_calls:
                 self._waiting = [call]
                 self._answer()
             return
@@ -188,14 +188,14 @@ class EstimateBatch:
 
 
 async def _store_url(config: AppConfig) -> str | None:
-    """Return the URL of the store, once the scheduler says so; None if there is no store."""
+    """Return the URL of the store, waiting for the scheduler; None if there is no store."""
     while True:
         scheduler = await get_current_scheduler(config)
         try:
             url: str | None = await scheduler.store_url.remote()
             return url
         except RayActorError:
-            await asyncio.sleep(_RETRY_S)  # it is being started again
+            await asyncio.sleep(_RETRY_S)  # the scheduler is restarting
 
 
 def _models_dir(config: AppConfig) -> Path | None:

@@ -1,9 +1,9 @@
-"""Learning in service: finished applications come in through the store, models go out through it.
+"""Learning in the service: finished applications arrive through the store, models leave through it.
 
 Every replica of the predictor runs a `Learner`. All of them add finished applications to the store,
-and read from it what was learned and which models serve. One of them, which holds the store's lock,
-learns: it takes finished applications in the order of the store, saves what follows from them, and
-has models trained. When it goes, another goes on from what it saved.
+and read learned statistics and active models from it. The one that holds the store's lock learns:
+it reads finished applications in the store's order, saves the results, and trains models. When it
+exits, another continues from what it saved.
 """
 
 import asyncio
@@ -38,15 +38,27 @@ logger = logging.getLogger("ray.serve")
 
 _TICK_S: Seconds = 0.5
 _HOLD_S: Seconds = 10.0
-"""Time after which a learner that was killed, or stands still, is replaced."""
+"""Time after which a learner that was killed, or is blocked, is replaced."""
 _AT_ONCE = 25
-"""Finished applications learned before estimates have their turn: about 10 ms."""
+"""Number of applications learned before estimates get a turn: about 10 ms."""
 _KEPT = 10_000
-"""Observations kept while the store fails; beyond that the oldest are lost."""
+"""Number of observations stored in memory while the store fails; beyond that the oldest are lost.
+"""
 
 
 class Learner:
-    """A replica's part in learning; use it from one event loop."""
+    """A replica's part in learning; use it from one event loop.
+
+    Args:
+        settings: Settings of the predictor.
+        store: Store shared by the replicas.
+        trainer: Trains models.
+        metrics: Counts learned applications and trainings.
+        store_inputs: Whether the text of inputs is stored with the history.
+        models_dir: Directory of trained models to start with; None: no such models.
+        clock: Monotonic clock (seconds).
+        calendar: Returns seconds since 1970, for records.
+    """
 
     def __init__(
         self,
@@ -60,18 +72,6 @@ class Learner:
         clock: Callable[[], Seconds] = time.monotonic,
         calendar: Callable[[], Seconds] = time.time,
     ) -> None:
-        """Prepare; nothing is read yet.
-
-        Args:
-            settings: Settings of the predictor.
-            store: Store shared by the replicas.
-            trainer: Trains models.
-            metrics: Counts learned applications and trainings.
-            store_inputs: Whether texts of inputs are kept with the history.
-            models_dir: Trained models to begin with.
-            clock: Never goes back.
-            calendar: Seconds since 1970, for records.
-        """
         self._metrics = metrics
         self._settings = settings
         self._store = store
@@ -83,29 +83,29 @@ class Learner:
             trainer, self._versions, metrics, clock, calendar, self._training_ended
         )
         self.predictor = LearningPredictor(settings)
-        """Predictor that estimates; another object after the store was read again."""
+        """Predictor that makes the estimates; replaced when the store is read again."""
         self.learns = False
-        """Whether this replica holds the lock, and knows the histories."""
+        """Whether this replica holds the lock and has loaded the histories."""
         self._unsent: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         """Finished applications that the store has not accepted yet."""
         self._revision = -1
         self._applied = ""
         self._ended: set[str] = set()
-        """Classes whose training has ended since their progress was saved."""
+        """Classes whose training has ended since their progress was last saved."""
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._ends = False
         self._trouble: str | None = None
 
     async def start(self) -> None:
-        """Read what was learned, if the store answers, and go on from there in the background."""
+        """Load what was learned, if the store answers, and continue in the background."""
         await self.tick()
         self._loop = asyncio.create_task(self._keep_ticking())
 
     async def stop(self) -> None:
-        """Learn no more, and let another replica do so at once."""
+        """Stop learning, and release the lock so that another replica can learn at once."""
         if self._loop is not None:
-            self._ends = True  # what the loop waits for may swallow the cancellation
+            self._ends = True  # an awaited call in the loop may swallow the cancellation
             self._loop.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loop
@@ -117,18 +117,18 @@ class Learner:
     # --- requests
 
     async def observe_many(self, observations: Iterable[Observation]) -> None:
-        """Accept applications that finished; the learning replica learns from them soon."""
+        """Accept finished applications; the learning replica soon learns from them."""
         self._unsent.extend(self._as_stored(observation) for observation in observations)
-        with suppress(StoreError):  # the next tick tries again, and says so
+        with suppress(StoreError):  # the next tick retries, and logs it
             await self._send_observations()
         self._news.set()
 
     async def take_history(self, observations: Iterable[Observation]) -> None:
-        """Accept a part of a user's own history, whatever else waits.
+        """Accept a part of a user's own history.
 
         Raises:
-            AdmissionError: If so much waits to be learned that some of it would be lost.
-            StoreError: If the history cannot be stored; nothing of it was accepted.
+            AdmissionError: If too many observations are waiting, so that some would be lost.
+            StoreError: If the history cannot be stored; none of it was accepted.
         """
         if await self._store.observed_count() > MOST_WAITING // 2:
             raise AdmissionError("the predictor is still learning what it was sent", 2.0)
@@ -138,20 +138,20 @@ class Learner:
     async def roll_back(
         self, application_class: str, version: int | None, *, release: bool = False
     ) -> dict[str, Any]:
-        """Let an earlier version of a class's model serve, until it is released.
+        """Make an earlier version of a class's model active, until it is released.
 
         Args:
             application_class: Class of the model.
-            version: Version to serve; None is the one before the active one, 0 the class mean.
+            version: Version to activate; None: the one before the active one; 0: the class mean.
             release: Instead, let trainings replace the active version again.
 
         Returns:
             The class's entry in the predictor's overview.
 
         Raises:
-            RequestError: If there is no such version, or it is damaged.
+            RequestError: If the version does not exist, or is damaged.
             StoreError: If the store does not answer.
-            AdmissionError: If others change the versions all the time.
+            AdmissionError: If other replicas keep changing the versions.
         """
         await self._versions.roll_back(application_class, version, release=release)
         async with self._versions.changing:
@@ -165,7 +165,7 @@ class Learner:
         return observation.to_dict()
 
     async def _send_observations(self) -> None:
-        """Send the observations that wait, in order; if the store fails, they wait on."""
+        """Send the waiting observations in order; if the store fails, they keep waiting."""
         if self._unsent:
             batch = list(self._unsent)
             self._unsent.clear()
@@ -175,10 +175,10 @@ class Learner:
                 self._unsent.extendleft(reversed(batch))
                 raise
 
-    # --- in the background
+    # --- background work
 
     async def tick(self) -> None:
-        """Do all work that is due; a store that fails is tried again with the next tick."""
+        """Do all work that is due; if the store fails, the next tick tries again."""
         try:
             await self._send_observations()
             held = await self._store.hold(self._name, _HOLD_S)
@@ -190,7 +190,7 @@ class Learner:
                 await self._learn()
             await self._follow()
         except StoreError as error:
-            # What was saved last is not known for certain: read it again.
+            # It is unknown what was saved last, so read it again.
             self._forget_place()
             if self._trouble is None:
                 log_event(logger, logging.WARNING, "predictor.store_fails", reason=str(error))
@@ -210,7 +210,7 @@ class Learner:
             try:
                 await self.tick()
             except Exception:
-                # A mistake of ours must not end learning for good; estimates go on in any case.
+                # An unexpected error must not end learning for good.
                 logger.exception("predictor.tick_failed")
                 self._forget_place()
                 await asyncio.sleep(_TICK_S)
@@ -230,7 +230,7 @@ class Learner:
             await self._versions.bring(self._models_dir, predictor)
 
     async def _follow(self) -> None:
-        """Read what another replica learned, or was told."""
+        """Load changes by another replica or a rollback."""
         revision = await self._store.revision()
         if revision == self._revision:
             return
@@ -245,9 +245,9 @@ class Learner:
     async def _restored(
         self, stored: StoredPredictions, *, with_histories: bool
     ) -> LearningPredictor:
-        """Return a predictor as stored, which learns only with its histories.
+        """Return a predictor from the store; it can learn only with its histories.
 
-        Values that cannot be read are left out; one that is to learn names them in the log.
+        Unreadable values are left out; with histories, they are also logged.
         """
         left_out = list(stored.damage)
         predictor = LearningPredictor(self._settings)
@@ -284,13 +284,13 @@ class Learner:
         return predictor
 
     async def _load_samples(self, application_class: str) -> tuple[list[Sample], int]:
-        """Return the samples that can be read, and the number of those that cannot."""
+        """Return the readable samples of a class, and the number of unreadable ones."""
         stored, unreadable = await self._store.load_samples(application_class)
 
         def readable() -> list[Sample]:
             found = []
             for values in stored:
-                with suppress(ValueError):  # of the form of another version: counted below
+                with suppress(ValueError):  # written by another version: counted below
                     found.append(Sample.from_dict(values.get("sample")))
             return found
 
@@ -298,7 +298,7 @@ class Learner:
         return samples, unreadable + len(stored) - len(samples)
 
     async def _learn(self) -> None:
-        """Learn from finished applications in the store, and save what follows from them."""
+        """Learn from finished applications in the store, and save the results."""
         while entries := await self._store.read_observed(self._applied, _AT_ONCE):
             samples: dict[str, list[Mapping[str, Any]]] = {}
             unreadable = 0
@@ -311,7 +311,8 @@ class Learner:
                 except ValueError:
                     unreadable += 1
                     continue
-                # The id of a stream's entry begins with the milliseconds at which it was added.
+                # The id of a stream's entry starts with the time in milliseconds at which it was
+                # added.
                 at = int(entry_id.partition("-")[0]) / 1000
                 record = {"at": at, "sample": observation.sample.to_dict()}
                 samples.setdefault(name, []).append(record)
@@ -326,14 +327,14 @@ class Learner:
             await self._save(self._applied, {})
 
     async def _save(self, applied: str, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
-        """Save what follows from new samples, by class, and from trainings.
+        """Save the results of new samples, by class, and of trainings.
 
         Args:
-            applied: Id of the last finished application that was learned.
+            applied: Stream id of the last learned application.
             samples: Samples since the last save.
 
         Returns:
-            Whether it was saved; if not, another replica learns.
+            Whether the results were saved; if not, another replica learns.
         """
         ended, self._ended = self._ended, set()
         stages = self.predictor.stages.to_dict()
@@ -353,7 +354,7 @@ class Learner:
             return False
         self._applied = applied
         if revision == self._revision + 1:
-            self._revision = revision  # nobody else has changed anything: nothing to follow
+            self._revision = revision  # no other replica has changed anything since
         return True
 
     def _training_ended(self, application_class: str) -> None:

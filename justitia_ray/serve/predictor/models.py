@@ -1,4 +1,4 @@
-"""Versions of models in the store, as one replica of the predictor follows and changes them."""
+"""Versions of models in the store, which each predictor replica follows and changes."""
 
 import asyncio
 import logging
@@ -20,29 +20,29 @@ _ATTEMPTS = 5
 
 
 class ModelVersions:
-    """Models in the store. A change replaces only an index that was read; models are read once."""
+    """Model versions in the store; an index is replaced only if unchanged since it was read."""
 
     def __init__(self, store: AnyPredictionStore) -> None:
         self.changing = asyncio.Lock()
-        """Held while a change is published, and from a `load` of the store until it is followed: a
-        load from before a change would undo that change."""
+        """Lock held while a change is published, and from a `load` of the store until it is
+        followed, because following an older load would undo the change."""
         self._store = store
         self._indexes: dict[str, VersionIndex] = {}
         """Indexes as last read or written, by class."""
         self._models: dict[str, tuple[str, TrainedModel]] = {}
-        """SHA-256 and model that was read last, by class."""
+        """SHA-256 and model that were read last, by class."""
         self._refused: set[tuple[str, str]] = set()
-        """Class and SHA-256 of damaged models that were logged."""
+        """(class, SHA-256) of damaged models that were logged."""
 
     async def follow(
         self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool
     ) -> None:
-        """Let a predictor serve the models whose index has changed, a new predictor all models.
+        """Make a predictor use the models whose index has changed; a new predictor, all models.
 
-        Call it under `changing`, with what was loaded under it.
+        Call it while holding `changing`, with a `load` made under it.
 
         Raises:
-            StoreError: If the store does not answer; what was not followed stays due.
+            StoreError: If the store does not answer; the remaining changes stay due.
         """
         self._indexes = {name: i for name, i in self._indexes.items() if name in stored}
         for name, index in stored.items():
@@ -51,7 +51,7 @@ class ModelVersions:
                 self._indexes[name] = index
 
     async def bring(self, path: Path, predictor: LearningPredictor) -> None:
-        """Publish the models of a directory that were not brought before."""
+        """Publish the models of a directory that were not imported before."""
         directory = ModelDirectory(path)
         try:
             for name in await asyncio.to_thread(directory.classes):
@@ -61,10 +61,10 @@ class ModelVersions:
             log_event(logger, logging.ERROR, "predictor.models_not_brought", reason=str(error))
 
     async def publish(self, application_class: str, ended: EndedTraining, data: bytes) -> None:
-        """Store the index that a training left, and its model if that takes over.
+        """Store the index after a training, and its model if that becomes active.
 
         Raises:
-            StoreError: If the versions were changed since the judgement; nothing was stored.
+            StoreError: If the versions were changed since the evaluation; nothing was stored.
         """
         new = None if ended.model is None else data
         async with self.changing:
@@ -78,7 +78,7 @@ class ModelVersions:
                 self._models[application_class] = (ended.index.versions[-1].sha256, ended.model)
 
     async def withdraw(self, names: Iterable[str], predictor: LearningPredictor) -> None:
-        """Tell the other replicas of models that a change of their class has made useless.
+        """Deactivate models in the store whose class has changed so that they became useless.
 
         Raises:
             StoreError: If the versions were changed meanwhile.
@@ -102,7 +102,7 @@ class ModelVersions:
     async def roll_back(
         self, application_class: str, version: int | None, *, release: bool
     ) -> None:
-        """Change in the store which version serves; see `Learner.roll_back`."""
+        """Change the active version in the store; see `Learner.roll_back`."""
         for _ in range(_ATTEMPTS):
             before = (await self._store.load()).models.get(application_class)
             if before is None:
@@ -141,7 +141,7 @@ class ModelVersions:
             await self._serve(name, after, predictor)
 
     async def _serve(self, name: str, index: VersionIndex, predictor: LearningPredictor) -> None:
-        """Let the active model serve, the last good one before it, or none."""
+        """Activate the index's active model, else the last valid one before it, else none."""
         for version in index.candidates():
             model = await self._model(name, version)
             if model is not None:
@@ -151,7 +151,7 @@ class ModelVersions:
         predictor.serve(name, index, None, NO_MODEL)
 
     async def _model(self, application_class: str, version: Version) -> TrainedModel | None:
-        """Return the model of a version; None, and a line in the log once, if it is damaged.
+        """Return the model of a version; None, logged once, if it is damaged.
 
         Raises:
             StoreError: If the store does not answer.
@@ -185,7 +185,7 @@ class ModelVersions:
 
 
 def _first_good(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
-    """Return the best version of a class that is whole; damaged ones are logged."""
+    """Return the best undamaged version of a class; damaged ones are logged."""
     for version, data in directory.candidates(name):
         if isinstance(data, bytes):
             return version, data

@@ -1,4 +1,4 @@
-"""Training in service: due trainings one after the other, each in a process of its own."""
+"""Train models one after the other, each in a separate process."""
 
 import asyncio
 import logging
@@ -22,27 +22,26 @@ _LAST_CHARS = 300
 
 
 class TrainingFailed(JustitiaError):
-    """A training process crashed, hung or gave no model; the message says how."""
+    """A training process crashed, hung or returned no model; the message says which."""
 
 
 class Trainer:
-    """Trains models in processes that end with their job, and with this one."""
+    """Trains models in processes, which end with their job or with this process.
+
+    Args:
+        timeout_s: Time after which a training process is killed.
+        command: Program of the process: reads a job from stdin, writes a model to stdout.
+    """
 
     def __init__(self, timeout_s: Seconds, command: Sequence[str] = COMMAND) -> None:
-        """Prepare.
-
-        Args:
-            timeout_s: Time after which a process is killed.
-            command: Program of the process: a job on stdin, a model on stdout.
-        """
         self._timeout_s = timeout_s
         self._command = (*dying_with_parent(), *command)
 
     async def train(self, job: TrainingJob) -> bytes:
-        """Return the bytes of the job's model; other tasks go on meanwhile.
+        """Return the bytes of the job's trained model; the event loop keeps running.
 
         Raises:
-            TrainingFailed: If the process gave no model.
+            TrainingFailed: If the process returned no model.
         """
         told = await asyncio.to_thread(job_to_bytes, job)
         try:
@@ -71,7 +70,16 @@ class Trainer:
 
 
 class TrainingTurns:
-    """Runs at most one training at a time; its model is published before it serves."""
+    """Runs at most one training at a time; its model is published before it is used.
+
+    Args:
+        trainer: Trains models.
+        versions: Publishes the models.
+        metrics: Counts trainings.
+        clock: Monotonic clock (seconds).
+        calendar: Returns seconds since 1970, for records.
+        on_ended: Called with the class after a training has changed its progress.
+    """
 
     def __init__(
         self,
@@ -82,16 +90,6 @@ class TrainingTurns:
         calendar: Callable[[], Seconds],
         on_ended: Callable[[str], None],
     ) -> None:
-        """Prepare.
-
-        Args:
-            trainer: Trains models.
-            versions: Publishes the models.
-            metrics: Counts trainings.
-            clock: Never goes back.
-            calendar: Seconds since 1970, for records.
-            on_ended: Called with the class whose training has ended and changed its progress.
-        """
         self._metrics = metrics
         self._trainer = trainer
         self._versions = versions
@@ -99,22 +97,22 @@ class TrainingTurns:
         self._calendar = calendar
         self._on_ended = on_ended
         self.running: asyncio.Task[None] | None = None
-        """Last training; it may have ended."""
+        """Latest training; it may have ended."""
 
     def begin_due(self, predictor: LearningPredictor) -> None:
-        """Begin the training that is due, if there is one and none runs."""
+        """Start the next due training, unless one is running."""
         if self.running is None or self.running.done():
             job = predictor.due_training(self._clock())
             if job is not None:
                 self.running = asyncio.create_task(self._train(predictor, job))
 
     def cancel(self) -> None:
-        """Cancel the training that runs."""
+        """Cancel the running training."""
         if self.running is not None:
             self.running.cancel()
 
     async def stop(self) -> None:
-        """Cancel the training that runs, and wait until it has ended."""
+        """Cancel the running training, and wait until it has ended."""
         self.cancel()
         if self.running is not None:
             with suppress(asyncio.CancelledError):
