@@ -212,9 +212,6 @@ async def json_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, 
     Data after `[DONE]` are read and dropped, so that the service sees its stream read to the end
     and does not assume that the caller disconnected.
 
-    What follows `[DONE]` is read and dropped, so that the service sees its stream taken to the end
-    and not a caller that left.
-
     Raises:
         ResponseError: If an event is an error, or not a JSON object.
         ConnectionError: If the stream ends before `[DONE]`.
@@ -294,8 +291,6 @@ class JsonCalls:
         """Post a JSON body and yield the JSON objects of the event stream.
 
         Closing the generator early cancels the call in the service.
-
-        Closing the generator early tells the service that its caller has gone.
 
         Raises:
             ResponseError: If the service answered, or ended the stream, with an error.

@@ -435,19 +435,6 @@ class JustitiaClient:
             model: Model of calls that name none; by default the client's. Without either, if
                 several models are served, every call has to name one.
 
-        Args:
-            application_class: Its class, e.g. `MRS`; its cost is predicted from the class and the
-                input, so agents that work alike should share a class.
-            input: The text that its user submitted.
-            tenant: Tenant on whose behalf it runs; by default the client's tenant.
-            weight: Its share of service relative to others, finite and positive; 1 by default.
-            application_id: A name for it of the caller's own, by default one of the service's.
-            deadline_s: How long each of its inferences may wait for its start, above 0 and at most
-                a week, unless the call says another time; None: as its tenant's node says.
-            model: The model that it begins with and that its calls ask unless they name another;
-                by default the client's. Without either, where several models are served, every call
-                has to name one.
-
         Raises:
             RequestError: If a name cannot travel in a header.
         """
@@ -491,12 +478,6 @@ class JustitiaClient:
             application_id: The application's id.
             tenant: Tenant of the application; None: the credential's.
 
-        The outlook says why it waits, who is before it, and when it starts and ends.
-
-        Args:
-            application_id: The application's id.
-            tenant: Its tenant; None: the credential's.
-
         Raises:
             ResponseError: If the service does not know the application.
             ConnectionError: If the service did not answer.
@@ -511,10 +492,6 @@ class JustitiaClient:
         Args:
             most: Maximum number of applications described per model.
             model: Return only this model's applications; None: all.
-
-        Args:
-            most: How many of each model to describe.
-            model: The only model to ask about; None: all.
 
         Raises:
             ResponseError: If the service answered with an error.

@@ -53,8 +53,6 @@ class Transport(Protocol):
 
         Cancelling the call cancels it in the service too.
 
-        Cancelling the call tells the service that its caller has gone.
-
         Raises:
             ServiceUnreachable: If nothing was sent.
             ConnectionError: If the connection broke before the answer was complete.
@@ -66,8 +64,6 @@ class Transport(Protocol):
         """Send a request and enter its answer, whatever its status.
 
         Leaving the block before the end of the chunks cancels the call in the service.
-
-        Leaving the block before the chunks have ended tells the service that its caller has gone.
 
         Raises:
             ServiceUnreachable: On entry, if nothing was sent.

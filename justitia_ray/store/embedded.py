@@ -364,8 +364,6 @@ def refuse_downgrade(executable: Path, data_dir: Path) -> None:
 
     The older server would ignore the newer log and start empty, with an epoch of 0.
 
-    The older server would not see the newer log and start empty, with an epoch of 0.
-
     Raises:
         StoreError: If the data are Redis 7's and the executable is older, or does not run.
     """

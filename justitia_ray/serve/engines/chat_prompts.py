@@ -89,9 +89,6 @@ class ChatRenderer:
         vLLM's schema accepts all of OpenAI's items, its code only those of functions and custom
         tools (openai/responses/utils.py:311).
 
-        vLLM's schema knows all of OpenAI's, its code those of functions and custom tools
-        (openai/responses/utils.py:311).
-
         Raises:
             RequestError: If there is such an item; `param` names it.
         """

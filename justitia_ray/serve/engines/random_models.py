@@ -250,10 +250,6 @@ def materialise_model(path: str, cache_dir: Path | str) -> str:
     standard library and so depends on the Python version. Several processes may build a model at
     once; all get the same complete directory.
 
-    A built model stays in `cache_dir/<name>-<python version>`: its tokenizer is trained on the
-    standard library, so another Python would build another one. Several processes may do this at
-    once; they all get the same complete directory.
-
     Args:
         path: `random:` and a built-in name, a directory, or a hub name; the last two
             are returned unchanged.

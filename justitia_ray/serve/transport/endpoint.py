@@ -26,8 +26,6 @@ async def listen(
 
     It is as exposed as Ray's own ports on the node.
 
-    It is as exposed as Ray's own ports there.
-
     Raises:
         ConfigError: If no port can be opened, or a certificate cannot be read.
     """
@@ -64,14 +62,6 @@ def dialer(
         methods: Methods of the called processes.
         waits: Whether to wait up to `transport.standstill_s` for a process that is silent while its
             machine answers, because its work would be lost with the connection.
-
-    Args:
-        section: Ports, certificates and times.
-        me: This process.
-        keyring: Keys to try.
-        methods: Methods of the processes that are called.
-        waits: Whether a process that stands still is waited for, `transport.standstill_s` long,
-            because what it runs would be lost with the connection.
 
     Raises:
         ConfigError: If a certificate cannot be read.
