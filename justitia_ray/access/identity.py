@@ -38,13 +38,14 @@ class Identity:
     """An identified caller."""
 
     tenant: str | None
-    """Tenant of its calls, unless a call names one below it; None: every call has to name one."""
+    """Tenant of the caller's calls, unless a call names one below it; None: every call names one.
+    """
     scopes: frozenset[Scope]
     credential: str
     """Public name of the credential for logs: a key's id, or a token's issuer and subject."""
     user: str | None = None
     max_weight: float = MAX_WEIGHT
-    """Largest weight that its applications may have."""
+    """Largest weight that the caller's applications may have."""
 
     def check_scope(self, scope: Scope) -> None:
         """Check that the credential includes a right.

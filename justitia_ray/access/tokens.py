@@ -50,7 +50,7 @@ class Issuer:
     audience: str
     """Value that a token's `aud` has to contain."""
     jwks_url: str | None = None
-    """Address of its keys; None: taken from its discovery document."""
+    """Address of the issuer's keys; None: taken from its discovery document."""
     jwks_ca_file: str | None = None
     """Trusted CA certificates for that address; None for those of the system."""
     algorithms: tuple[str, ...] = ("RS256", "ES256")

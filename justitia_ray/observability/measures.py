@@ -78,7 +78,7 @@ class GaugeSeries:
     """Current value; None: not set yet, and not exported."""
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export the current value."""
+        """Export the gauge's current value, if it is set."""
         if self.value is not None:
             backend.set_gauge(self.metric, self.labels, self.value)
 

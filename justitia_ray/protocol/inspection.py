@@ -43,7 +43,7 @@ class ApplicationFacts(_InspectionModel):
 
     state: str
     ingress_id: IngressId
-    """The ingress that opened it."""
+    """The ingress that opened the application."""
     finish: VirtualTime
     """Virtual finish time F in GPS; while withdrawn, excluding what the next submission adds."""
     clock: VirtualTime
@@ -88,7 +88,7 @@ class ReplicaFacts(_InspectionModel):
     """Host and port for calls, from its last pull; empty before the first pull."""
     silent_s: Seconds
     draining_s: Seconds | None = None
-    """Time since it started to drain; None if it is not draining."""
+    """Time since the replica started to drain; None if it is not draining."""
     stalled_s: Seconds | None = None
     """Time since the replica first reported that its engine makes no steps; None if it does."""
     kv_tokens: Tokens

@@ -73,9 +73,9 @@ class IngressMail:
     The ingress id stays expired: the ingress has to submit everything again under a new id.
     """
     addresses: Mapping[ReplicaId, str] = field(default_factory=dict)
-    """Addresses of the replicas in these grants."""
+    """Addresses of the replicas in the grants among the messages."""
     standings: Mapping[ClientId, tuple[LimitStanding, ...]] = field(default_factory=dict)
-    """Limits of the tenants in these grants; empty for a tenant without limits."""
+    """Limits of the tenants in the grants; empty for a tenant without limits."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications ahead of each inference submitted with this call."""
 

@@ -131,7 +131,7 @@ class _Mailbox:
         self.ended = threading.Event()
         self.question: dict[str, Any] = {}
         self.answer: tuple[Answer, float] | None = None
-        """The last answer, and when it arrived (monotonic clock, seconds)."""
+        """Last answer of the scheduler, and the time of its request (monotonic clock, seconds)."""
 
 
 class PolledAnswers:

@@ -63,7 +63,7 @@ class FrontPlan:
 
     settings: tuple[FrontSetting, ...]
     notes: tuple[str, ...]
-    """Advice about this machine, one sentence each."""
+    """Advice for the operator about this machine, one sentence each."""
 
     @property
     def environment(self) -> dict[str, str]:

@@ -59,7 +59,7 @@ class Learned:
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     learning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Only the new samples."""
+    """New samples since the last save, by application class."""
 
 
 # The predictor may write before any scheduler has become the leader.

@@ -84,9 +84,9 @@ redis.call('SET', schema, ARGV[3])
 return 'done'
 """
 )
-"""Script that replaces data by their migrated form. KEYS: schema, epoch, clock, applications. ARGV:
-own epoch, old version, new version, the clock or empty, alternating application names and records.
-"""
+"""Script that replaces stored data by their migrated form. KEYS: schema, epoch, clock,
+applications. ARGV: own epoch, old version, new version, the clock or empty, alternating application
+names and records."""
 
 # One script, so that the check of the epoch and the writes are atomic. HSET is called pair by pair,
 # because Lua's unpack() is limited.

@@ -345,7 +345,7 @@ class FakeEngine:
         self._goes_on.clear()
 
     def go_on(self) -> None:
-        """Resume the iterations after `stall`."""
+        """Resume the decode iterations that `stall` has paused."""
         self._suspended = ""
         self._goes_on.set()
 

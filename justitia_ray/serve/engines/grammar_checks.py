@@ -56,7 +56,7 @@ class _Wait:
     digest: bytes
     done: "asyncio.Future[Result]"
     number: int = 0
-    """Number of its job; 0 while it is queued."""
+    """Job number of the grammar; 0 while the grammar is queued."""
     callers: int = 0
 
 

@@ -24,7 +24,7 @@ _SEARCHED = 2_048
 _TRIED = 4
 """Number of cuts that are tried in each piece."""
 _DOUBT: Tokens = 64
-"""Upper bound of the extra tokens that a cut inside a word may cause."""
+"""Upper bound of the extra tokens counted when a text is cut inside a word."""
 _CUT = re.compile(r"(?<=\w)(?=[^\w]\w)")
 """Ends of words: a word character before, then a space or sign before the next word."""
 

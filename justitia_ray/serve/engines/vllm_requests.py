@@ -370,7 +370,7 @@ class EngineGauges:
     def __init__(self) -> None:
         self.prefills = Prefills()
         self.steps = 0
-        """Iterations so far, including those that scheduled no request."""
+        """Number of engine iterations so far, including iterations that scheduled no request."""
         self.kv_usage = 0.0
         """Share of the KV blocks that sequences hold, 0 to 1."""
         self.preemptions = 0

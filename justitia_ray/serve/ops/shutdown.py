@@ -121,7 +121,7 @@ class Chosen:
     name: str | None = None
     model: str | None = None
     configs: Mapping[str, Configs] | None = None
-    """Applications of a file, by their names in Serve."""
+    """Applications of a configuration file, by their names in Serve."""
 
     def application(self, serve_name: str, configs: Configs | None) -> bool:
         """Return whether a Serve application is selected, with all of its models."""

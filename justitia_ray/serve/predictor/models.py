@@ -28,7 +28,7 @@ class ModelVersions:
         followed, because following an older load would undo the change."""
         self._store = store
         self._indexes: dict[str, VersionIndex] = {}
-        """Indexes as last read or written, by class."""
+        """Model indexes as last read from or written to the store, by application class."""
         self._models: dict[str, tuple[str, TrainedModel]] = {}
         """SHA-256 and model that were read last, by class."""
         self._refused: set[tuple[str, str]] = set()

@@ -36,7 +36,7 @@ class StallWatch:
         self._made = 0
         self._longest_s: Seconds = 0.0
         self._longest_before_s: Seconds = 0.0
-        """Longest step in the period before `_longest_since`."""
+        """Duration of the longest step in the period before `_longest_since` (seconds)."""
         self._longest_since: Seconds = 0.0
         self._is_suspended = False
         self.silent_s: Seconds = 0.0

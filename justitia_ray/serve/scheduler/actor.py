@@ -85,7 +85,8 @@ class SchedulerService:
         """Applications ended by their owner under an earlier scheduler; the ids may have been
         opened again since."""
         self._reopening: set[ApplicationId] = set()
-        """Stopped applications that have not ended yet, and whose ids are to be opened again."""
+        """Stopped applications that have not ended yet, and whose ids callers want to open again.
+        """
         self.is_connected: Callable[[ReplicaId], bool] = lambda replica_id: False
         """Returns whether a replica has a connection here; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
@@ -691,7 +692,7 @@ class SchedulerActor:
         return SchedulerService(term)
 
     def _begin_again(self, above: Epoch) -> None:
-        """Become the leader again, with an epoch above one that the store has lost."""
+        """Start a new term with an epoch above one that callers have and the store has lost."""
         before, self._leading = self._leading, None
         self._starting = asyncio.get_running_loop().create_task(self._replace(before, above))
 

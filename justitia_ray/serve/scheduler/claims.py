@@ -54,42 +54,43 @@ class Claim:
     application_id: ApplicationId
     tenant: ClientId
     wants: dict[Unit, float]
-    """Maximum amounts that it may use, by unit."""
+    """Maximum amounts that the application or inference may use, by unit."""
     needs: Mapping[Unit, float] = field(default_factory=dict)
-    """Expected amounts, by unit."""
+    """Amounts that the application or inference is expected to use, by unit."""
     request_id: RequestId | None = None
-    """Id of the inference; None for the claim of an application."""
+    """Inference that makes the claim; None for the claim of an application."""
     holds: Mapping[Unit, float] = field(default_factory=dict)
     told: Mapping[Unit, float] = field(default_factory=dict)
-    """Usage that was reported to the accounts."""
+    """Usage under this claim that was reported to the accounts."""
     asks: bool = True
-    """Whether the next exchange requests it."""
+    """Whether the next exchange with the accounts requests this claim."""
     is_decided: bool = False
     refused: Decision | None = None
-    """The refusal of the accounts; None if it is undecided or was granted."""
+    """Refusal of the claim by the accounts; None while undecided or if granted."""
     waits: Decision | None = None
-    """Set while a quota has too little left until running inferences have ended."""
+    """Decision that the claim waits, because a quota has too little left until running inferences
+    end; None if it does not wait."""
     in_the_way: tuple[Decision, Seconds] | None = None
-    """For an application: the last refusal of one of its inferences and its time; None after one is
-    admitted."""
+    """For an application's claim: last refusal of one of its inferences, with its time; None once
+    an inference is admitted again."""
     is_deprioritised: bool = False
     may_have_run: bool = False
-    """Whether an earlier scheduler may have admitted it, and died before it reported that."""
+    """Whether an earlier scheduler may have granted the claim, and died before it reported that."""
     has_run: bool = False
-    """Whether its inference has ended already, so that it can no longer be refused."""
+    """Whether the claim's inference has ended already, so that it can no longer be refused."""
     number: int = 0
-    """Position in the order of the scheduler's claims."""
+    """Position of the claim in the order of the scheduler's claims."""
     deadline: asyncio.TimerHandle | None = None
 
     @property
     def is_untold(self) -> bool:
-        """Whether it was admitted without an answer of the accounts, which lack it."""
+        """Whether the claim was admitted while the accounts did not answer and so lack it."""
         is_let_in = self.is_decided and self.refused is None
         claims = any(self.wants.values())
         return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
-        """Return what counts as used of it if this scheduler has not admitted it."""
+        """Return what counts as used of the claim if this scheduler has not admitted it."""
         exact = (Unit.APPLICATIONS, Unit.INFERENCES)
         return {unit: 1.0 for unit in exact if self.may_have_run and unit in self.wants}
 
@@ -100,11 +101,11 @@ class Unopened:
 
     arrival: ApplicationArrived
     is_refused: bool
-    """True: it was refused; False: it waits for the accounts."""
+    """True: the application was refused; False: it waits for the accounts."""
     node: ClientId | None
-    """Node whose quota prevents it; None: unknown."""
+    """Node whose quota keeps the application from being opened; None: unknown."""
     comes_back_s: Seconds | None
-    """Time until that quota is expected to have enough; None: unknown."""
+    """Time until the quota is expected to have enough for the application; None: unknown."""
     waiting: int = 0
     """Number of inferences held back with the application."""
 

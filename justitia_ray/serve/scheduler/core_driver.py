@@ -62,7 +62,7 @@ class CoreDriver:
         self._timer: asyncio.TimerHandle | None = None
         """Timer for the core's next deadline, or for an earlier time."""
         self._timer_at: Seconds = 0.0
-        """Time for which the timer is set."""
+        """Scheduler time at which the timer fires."""
         self._has_failed = False
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
         """Called for every application that ends."""

@@ -44,7 +44,8 @@ class Outbox(Mailbox[Any]):
         self._ends: dict[ApplicationId, list[int]] = {}
         """Numbers of unread messages about the end of each application."""
         self._ended: deque[tuple[int, ApplicationId]] = deque()
-        """Numbers and applications of these messages in order, including withdrawn ones."""
+        """Number and application of each message about an end, in order, including withdrawn ones.
+        """
         self._notified: asyncio.Event | None = None
 
     def put(self, message: Any) -> None:
@@ -131,7 +132,7 @@ class Outboxes:
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}
         self.forgotten: set[IngressId] = set()
-        """Ingresses given up because of their silence; if one calls again, it is informed."""
+        """Ingresses given up because of their silence; if one calls again, the answer says so."""
         self.replicas: dict[ReplicaId, Outbox] = {}
         self._to_notify: dict[int, Outbox] = {}
         self._last_dropped = 0

@@ -714,7 +714,7 @@ class QuotaGate:
         reason: Refusal,
         decision: Decision | None,
     ) -> None:
-        """Send the ingresses refusals of these items."""
+        """Send refusals of these submissions to their ingresses."""
         limit = None if decision is None else limit_of(decision)
         wait_s = None if decision is None else decision.retry_after_s
         cancelled = {i.request_id for i, _ in items if isinstance(i, ev.InferenceCancelled)}
@@ -802,7 +802,7 @@ class QuotaGate:
             self._advance(name)
 
     async def _greet(self, accounts: Accounts) -> bool:
-        """Claim again the ends that these accounts lost, so that an exchange can end them.
+        """Claim again what ended inferences used and new accounts lack, to report the ends again.
 
         Return whether they are the accounts that were configured.
         """

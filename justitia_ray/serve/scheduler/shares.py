@@ -9,7 +9,7 @@ from justitia_ray.core.tenants import SEPARATOR, ancestors
 from justitia_ray.units import ClientId
 
 MAX_NODES = 1_000
-"""Maximum number of nodes returned, preferring those that hold and then await the most."""
+"""Maximum number of returned nodes; those with the most KV in use, then the most waiting, first."""
 
 
 def shares_view(core: SchedulerCore) -> list[dict[str, Any]]:

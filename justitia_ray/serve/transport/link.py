@@ -151,7 +151,7 @@ class SocketLink:
             self._end(number, pending)
 
     def abandon(self, first: object, error: Exception) -> None:
-        """End calls early; see `Link.abandon`. O(running calls)."""
+        """End some running calls with an error; see `Link.abandon`. O(running calls)."""
         for number, pending in self._pending.items():
             if pending.first == first and not pending.is_ended:
                 self._connection.send(Cancel(number))
