@@ -304,7 +304,7 @@ class SchedulerMetrics:
     def _waited(self, grant: Grant, state: State) -> None:
         inference = state.inferences[grant.request_id]
         if inference.attempts > 1 or inference.resubmitted:
-            return  # the inference may have run before
+            return  # a repeated inference may have run before
         self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
         series = self._series_of(application.application_class, application.tenant)

@@ -125,7 +125,7 @@ class TenantMetrics:
     def step_down(self) -> None:
         """Reset the gauges of a scheduler that is no longer the leader."""
         self._measures.gauge(m.WAITING_CLAIMS).value = 0
-        for key in self._tenant_keys:  # the new leader's values are greater
+        for key in self._tenant_keys:  # queries take the new leader's, greater value
             self._measures.gauge(m.QUOTA_LEFT_RATIO, *key).value = 0
         for key in self._node_keys:
             for metric in _NODE_GAUGES:

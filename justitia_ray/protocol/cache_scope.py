@@ -28,5 +28,5 @@ def reads_cache(body: InferenceBody) -> bool:
     fields = body.fields
     if body.pools or fields.get("prompt_logprobs") is not None:
         return False
-    # An echoed chat always computes them.
+    # An echoed chat always needs log probabilities of its prompt.
     return not fields.get("echo") or ("messages" not in fields and fields.get("logprobs") is None)

@@ -77,7 +77,7 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
         name=place.replicas,
         max_ongoing_requests=_UNBOUNDED,
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
-        health_check_period_s=2,  # for a hung engine; a dead one ends its process itself
+        health_check_period_s=2,  # finds hung engines; dead ones end their process
         logging_config=quiet,
         **_scaled(place.config),
     ).bind(values, build_engine)

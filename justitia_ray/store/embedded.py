@@ -131,7 +131,9 @@ class EmbeddedRedis:
             # The owner may be about to replace the server, so only use the one named in its lock
             # file.
             answering = self._answering_pid()
-            vouched = (self._data_dir / _OWNER_LOCK).read_bytes()  # empty while no server is up
+            vouched = (
+                self._data_dir / _OWNER_LOCK
+            ).read_bytes()  # the lock file is empty without a server
             return vouched.isdigit() and int(vouched) == answering
         os.ftruncate(self._owner, 0)
         server_lock = try_lock(self._data_dir / "server.lock")
@@ -248,7 +250,7 @@ class EmbeddedRedis:
             with self._client(_STOP_TIMEOUT_S) as client:
                 client.shutdown(save=True)
         except (RedisError, OSError) as error:
-            # It hangs or cannot save; `stop` then terminates it.
+            # The server hangs or cannot save; `stop` then terminates it.
             logger.warning("store.embedded_shutdown_refused", extra={"reason": str(error)})
 
     def _client(self, timeout_s: Seconds) -> redis.Redis:

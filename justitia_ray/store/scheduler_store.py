@@ -216,7 +216,7 @@ class SchedulerStore:
             StaleEpoch: If another scheduler became the leader while data were migrated.
         """
         keys = self._keys
-        # without the opening brace: the script inserts the epoch
+        # The leader's JSON without its opening brace: the script puts the epoch in front.
         leader = encode(keys.leader, self._leader.record(0)).partition(",")[2]
         async with self._connection.errors():
             try:

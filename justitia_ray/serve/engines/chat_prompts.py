@@ -117,7 +117,7 @@ class ChatRenderer:
         """
         if not isinstance(effort, str) or not self._options.is_known:
             return
-        if len(effort) > _LONGEST_EFFORT:  # checked when the chat is rendered
+        if len(effort) > _LONGEST_EFFORT:  # a long effort is checked with the chat
             return
         if effort not in self._efforts:
             if len(self._efforts) >= _MOST_EFFORTS:

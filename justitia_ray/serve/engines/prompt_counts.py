@@ -93,7 +93,7 @@ class PromptCounter:
         except NotRendered:
             return None
         except RequestError:
-            if body.estimated:  # the engine builds other messages from its items
+            if body.estimated:  # the engine may build other messages
                 return None
             raise
 

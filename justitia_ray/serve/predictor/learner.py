@@ -290,7 +290,7 @@ class Learner:
         def readable() -> list[Sample]:
             found = []
             for values in stored:
-                with suppress(ValueError):  # written by another version: counted below
+                with suppress(ValueError):  # a sample of another version: counted below
                     found.append(Sample.from_dict(values.get("sample")))
             return found
 

@@ -96,7 +96,7 @@ class EngineReplica:
         on_offer = None if self._crashes is None else self._crashes.take_offer
         scheduler = await get_current_scheduler(self._config)
         self._scheduler = SchedulerLink(scheduler, keyring, dial, on_offer)
-        await self._scheduler.connected()  # brings the key with which ingresses connect
+        await self._scheduler.connected()  # receives the key that ingresses use
         serve_calls: dict[str, Serve] = {
             "unary": self.unary,
             "stream": self.stream,

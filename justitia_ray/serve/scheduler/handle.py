@@ -64,7 +64,7 @@ async def get_current_scheduler(config: AppConfig) -> ActorHandle:
             await scheduler.retire.remote()
             ray.kill(scheduler, no_restart=True)
         except RayActorError:
-            # It is restarting, or was replaced meanwhile. An actor of an older release that Ray
+            # The actor is restarting, or was replaced. An actor of an older release that Ray
             # restarts dies at once and frees its name, because its class has moved since.
             await asyncio.sleep(_RETRY_S)
 

@@ -402,7 +402,7 @@ class QuotaGate:
             if not wants:
                 return None
             if self._driver.core.applications.is_counted(item):
-                return None  # it is only opened to count what may be missing of its end
+                return None  # reopened only to complete the counts of its end: needs no claim
             self._refused.forget(item.application_id)
             name = item.application_id
             return self._make(
@@ -422,7 +422,7 @@ class QuotaGate:
         known = self._claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                known.request_id = item.request_id  # its start is counted by the earlier claim
+                known.request_id = item.request_id  # the earlier claim counts its start
                 return None
             self._settle(known, self._used_of(known)[0], when_stored=True)
             wants.pop(Unit.INFERENCES, None)  # counted with the earlier run

@@ -187,7 +187,7 @@ class SocketLink:
     def _take(self, message: Message) -> None:
         pending = self._pending.get(message.id)
         if pending is None:
-            return  # the call has ended here already
+            return  # an answer to a call that has ended here
         if isinstance(message, Item):
             pending.items.append(message.value)
             pending.wake()
