@@ -46,7 +46,7 @@ class OpenStream:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def end(self) -> str:
-        """Read to the end and return the data of the last event."""
+        """Read the stream to its end and return the data of the last event."""
         await self._task
         return self.events[-1]
 

@@ -155,7 +155,7 @@ async def test_direct_port_of_an_ingress_requires_a_credential(
     async with httpx.AsyncClient(timeout=10.0) as stranger:
         for port in cluster.ingress_ports():
             url = f"http://127.0.0.1:{port}/v1/models"
-            with suppress(httpx.HTTPError):  # ports of other protocols
+            with suppress(httpx.HTTPError):  # a port with another protocol
                 headers = http.headers
                 answers = [await stranger.get(url), await stranger.get(url, headers=headers)]
                 statuses.append([answer.status_code for answer in answers])

@@ -73,7 +73,7 @@ def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
 
 
 def test_last_release_refuses_observations_of_this_release(last_release: Path) -> None:
-    """Stages had fewer fields then. The ingress gets an error and sends to the next predictor."""
+    """The last release has fewer fields of stages; the ingress retries at the next predictor."""
     sent = run_in(_THIS_RELEASE, _SEND)
 
     with pytest.raises(subprocess.CalledProcessError) as refused:

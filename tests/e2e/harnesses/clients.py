@@ -17,10 +17,10 @@ class Client:
     name: str
     """Heading of its section in `deployments/harnesses.md`."""
     package: str
-    """Name of its npm package."""
+    """Name of the client's npm package."""
     program: str
     application_class: str
-    """Class that its applications must have."""
+    """Application class that the client's calls must get."""
     begin: tuple[str, ...]
     """Arguments of a new session, before the prompt."""
     resume: tuple[str, ...]
@@ -36,15 +36,15 @@ class Client:
     leaves_agents: bool = False
     """Whether its program may exit before its sub-agents, unless it has more to do."""
     impatience: Mapping[str, str] | None = None
-    """Environment variables under which it gives up a stream after five silent seconds."""
+    """Environment variables that make the client give up a stream after five silent seconds."""
     impatient_lines: tuple[tuple[str, str], ...] = ()
-    """Lines of its files, each with the replacement that has that effect."""
+    """Lines of the client's files, each with the line that makes it give up silent streams."""
     impatient_files: Mapping[str, str] | None = None
-    """Additional files that have that effect."""
+    """Additional files that make the client give up silent streams."""
     variant: str = ""
     """Part of its section whose lines it uses; empty for the section's own."""
     asks_for: str = "MODEL"
-    """Prefix of the model names in its calls."""
+    """Prefix of the model names in the client's calls."""
 
     def command(
         self, installed: Path, model: str, prompt: str, *, resume: bool = False

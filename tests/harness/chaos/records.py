@@ -54,7 +54,7 @@ class InjectedFault:
     back_at: Seconds
     """Time at which the stopped process continued; `injected_at` for a fault that is not undone."""
     target: str = ""
-    """Name of the victim."""
+    """Name of the process that the fault hit."""
     pid: int | None = None
     """Process id of the killed or stopped process, where the journal records it."""
     epoch: Epoch = 0

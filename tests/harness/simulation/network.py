@@ -144,7 +144,7 @@ class Network:
         self._cuts[link(one, other)] = cut
 
     def cut_between(self, one: str, other: str) -> Cut | None:
-        """Return the cut of the link between two processes; None if it is whole."""
+        """Return the current cut of the link between two processes; None without one."""
         cut = self._cuts.get(link(one, other)) if self._cuts else None
         return None if cut is None or cut.until <= self._loop.time() else cut
 
@@ -253,7 +253,7 @@ class Network:
         self.at(at, _settle, answer, None, error)
 
     def later(self, delay_s: Seconds, action: Callable[[], None]) -> None:
-        """Schedule an action that belongs to no process."""
+        """Schedule an action outside every simulated process, after a delay."""
         self.at(self._loop.time() + delay_s, action)
 
     def _cancel(self, source: Process, target: Process, tasks: "list[asyncio.Task[Any]]") -> None:
@@ -270,7 +270,7 @@ class Network:
         return self._loop.time() + delay
 
     def delay(self) -> Seconds:
-        """Return the delay of a message on a whole link."""
+        """Return the delay of a message on a link that is not cut."""
         rng, conditions = self.rng, self.conditions
         delay = rng.uniform(*_FAST_S)
         if rng.random() < conditions.slow:
@@ -301,7 +301,7 @@ class Network:
         return seen
 
     def at(self, at: Seconds, action: Callable[..., Any], *args: Any) -> None:
-        """Schedule an action that belongs to no process at a given time."""
+        """Schedule an action outside every simulated process, at a given time."""
         self._loop.call_at(at, action, *args, context=self._nowhere)
 
 

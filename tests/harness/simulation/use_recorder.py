@@ -39,7 +39,7 @@ class Amount:
     unit: Unit
     amount: float
     claim: ClaimName
-    """Claim for it: the application's, or the inference's."""
+    """Name of the claim: the application's, or the inference's."""
 
 
 class FinishedInference(NamedTuple):

@@ -34,4 +34,4 @@ def held_until_killed(process_id: int, thread_id: int) -> Iterator[None]:
         yield
     finally:
         os.kill(process_id, signal.SIGKILL)
-        os.waitpid(thread_id, _WALL)  # the process cannot end otherwise
+        os.waitpid(thread_id, _WALL)  # reap the thread, or its process cannot end
