@@ -1,6 +1,4 @@
-"""Adapted deficit round robin, step by step as in VTC (OSDI 2024), App.
-
-C.2.
+"""Adapted deficit round robin, step by step as in VTC (OSDI 2024), App. C.2.
 
 Visits are made one by one. Memory is not modelled: `schedule` is called when a seat is free.
 """
@@ -9,10 +7,7 @@ from collections.abc import Mapping
 
 
 class RoundRobin:
-    """The four steps of App.
-
-    C.2 over clients that are identified by their place in the ring, from 1.
-    """
+    """The four steps of App. C.2 over clients, identified by their place in the ring, from 1."""
 
     def __init__(self, quantum: int) -> None:
         """Step 1: set the quantum Q."""

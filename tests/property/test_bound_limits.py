@@ -195,10 +195,7 @@ def _theorem_1(applications: list[Arrival], kv_tokens: int) -> Fraction:
 
 
 def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
-    """Eq.
-
-    5 fails: the application does not run all its work at once; a gap exceeds any constant.
-    """
+    """Eq. 5 fails: the application does not run all its work at once, and gaps are unbounded."""
     alone = Arrival(0, (((1, 1),), ((1, 1),)), gap=20)
     outcomes = Engine([Server(10)], options={"clock": "nominal"}).run([alone])
     in_gps = Fraction(alone.cost, 10)
@@ -207,9 +204,7 @@ def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
 
 
 def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
-    """Eq.
-
-    8 fails: the machine is not busy in [b_m, a_j], and GPS serves future work there.
+    """Eq. 8 fails: the machine is not busy in [b_m, a_j], and GPS serves future work there.
 
     Twenty applications call a tool for 200 iterations after a first small inference; the nominal
     GPS has finished them when they return. They return together, just before the last application

@@ -1,6 +1,4 @@
-"""`drr` grants in the same order as its source (VTC, OSDI 2024, App.
-
-C.2).
+"""`drr` grants in the same order as its source (VTC, OSDI 2024, App. C.2).
 
 The source makes its visits one by one; the policy computes them by keys. Whenever a replica pulls,
 both are asked for as many grants as there are free seats; memory is never short.

@@ -1,6 +1,4 @@
-"""The theorems of VTC (OSDI 2024, Sec.
-
-4.1 and App. A) on one server under `admission: peak`.
+"""The theorems of VTC (OSDI 2024, Sec. 4.1 and App. A) on one server under `admission: peak`.
 
 W is service by h = p + 2d (w_p = 1, w_q = 2), Q the clients that wait, L_input the longest prompt,
 M the KV memory, in tokens. The paper states every bound by U = max(w_p·L_input, w_q·M).
@@ -178,9 +176,7 @@ def test_weighted_counters_stay_together(
 
 
 def test_weights_of_one_to_four_are_served_one_to_four() -> None:
-    """Fig.
-
-    16: clients of weights 1 to 4 get service in these proportions.
+    """Fig. 16: clients of weights 1 to 4 get service in these proportions.
 
     By Theorem 4.4 each W_f/w_f is within E = max(D_f/w_f + D_g/w_g) of each other. So it is within
     E of their mean weighted by w, S/10, and W_f within w_f·E of its share w_f·S/10. The run is long
@@ -204,9 +200,7 @@ def test_weights_of_one_to_four_are_served_one_to_four() -> None:
 
 
 def _on_off_then_overload() -> list[Call]:
-    """Return Fig.
-
-    10: one client comes and goes below its share, then both exceed theirs.
+    """Return Fig. 10: one client comes and goes below its share, then both exceed theirs.
 
     The server handles one call per iteration (8 seats, 8 tokens each).
     """

@@ -100,9 +100,7 @@ def test_growing_client_ends_at_its_rate() -> None:
 
 
 def test_distribution_shifts_every_five_minutes() -> None:
-    """Fig.
-
-    10: ON/OFF at 30 beside a steady client, then 60 and 60, then 30 and 90.
+    """Fig. 10: ON/OFF at 30 beside a steady client, then 60 and 60, then 30 and 90.
 
     The rate of client 2 in the first phase is the artifact's, 120; the figure only says overload.
     """
