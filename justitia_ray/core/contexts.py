@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from justitia_ray.units import ApplicationId, Tokens
+from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 _MOST = 4096
 _LOOKED_AT = 16
@@ -27,6 +27,8 @@ class Context:
     """Those that lie in the cache."""
     used: int = 0
     """Rank of its last use; 0: not known, it is recalled from an earlier scheduler."""
+    idle_since: Seconds = 0.0
+    """Time at which the last lease that held it ended; 0 if it was recalled."""
     leases: int = 0
     """Leases that hold it."""
     is_live: bool = True

@@ -346,7 +346,7 @@ class Leases:
             if self._only_suspects_wait():
                 return
         ledger, placement = self._ledger, self.placement
-        queue, options = ledger.queue, ledger.options
+        queue, options, gate = ledger.queue, ledger.options, ledger.gate
         unscheduled: list[Application] = []
         held_back: list[Application] = []
         kept_off: list[Application] = []
@@ -375,6 +375,8 @@ class Leases:
                     held_back.append(application)
                     queue.unschedule(application)
                 continue
+            if gate is not None and not gate.admits(application, inference):
+                break
             others_wait = len(queue) + len(unscheduled) + len(kept_off) > 1
             cap = options.kv_share_cap if others_wait else 1.0
             if self._grant_one(application, cap, line):
@@ -513,7 +515,7 @@ class Leases:
                 self.shares.hold_more(heir, tokens)
         leases.pop(lease.lease_id)
         if lease.uncomputed_tokens or lease.context is not None:
-            leave_context(replica, inference, lease)
+            leave_context(replica, inference, lease, self._state.now)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
         inference.lease_id = None
         return lease

@@ -5,7 +5,7 @@ in the order of the queue. A `LedgerObserver` is told of each; nothing is decide
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from justitia_ray.core.actions import Lag
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
@@ -27,6 +27,9 @@ from justitia_ray.core.state import State
 from justitia_ray.core.tenants import TenantTree
 from justitia_ray.core.usage import UsageTotals
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
+
+if TYPE_CHECKING:
+    from justitia_ray.core.working_set import WorkingSet
 
 Place = tuple[Key, Key, Key]
 """The keys of a client, of its application, and of the inference: where it stands in the order."""
@@ -407,6 +410,8 @@ class Ledger:
         )
         self.counting = self.policy if isinstance(self.policy, Observer) else None
         """The policy, if it counts what happens."""
+        self.gate = self._working_set()
+        """Decides whether the first in order may start; None: wherever it fits."""
         self.observer.policy_changed(self.fair_share, self.policy)
         for application in self._state.applications.values():
             for inference in list(application.waiting):
@@ -414,6 +419,15 @@ class Ledger:
                     self.counting.submitted(application, inference)
                 application.waiting.add_inference(inference, self.policy.inference_key(inference))
         self.queue.reorder(self.policy, self.counting)
+
+    def _working_set(self) -> "WorkingSet | None":
+        """Return the working set that the policy's options ask for; None: they ask for none."""
+        counts_s = self.options.own.get("working_set_s", 0.0)
+        if not counts_s:
+            return None
+        from justitia_ray.core.working_set import WorkingSet
+
+        return WorkingSet(self._state, self.rank, counts_s)
 
     def _reopen_branched(self) -> None:
         """Make the orders anew below which a leaf became a branch."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease
-from justitia_ray.units import ReplicaId, Tokens
+from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _READ = 1e-4
 """What reading a token of a context in an iteration counts, in prompt tokens. By the hardware it is
@@ -54,7 +54,7 @@ def note_first_token(
         lease.context = contexts.begin(name, _prompt(inference))
 
 
-def leave_context(replica: KnownReplica, inference: Inference, lease: Lease) -> None:
+def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now: Seconds) -> None:
     """Leave what a lease had in its replica's cache; after it is among its leases no more."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     if lease.context is None:
@@ -63,6 +63,7 @@ def leave_context(replica: KnownReplica, inference: Inference, lease: Lease) -> 
     if not lease.uncomputed_tokens:
         own = _prompt(inference)
         left = Context(own, own + inference.output_tokens // inference.choices)
+    lease.context.idle_since = now
     room = replica.unleased_tokens
     replica.contexts.release(inference.application_id, lease.context, left, room)
 

@@ -332,8 +332,11 @@ class Outlooks:
         first = profile.first
         if first is None or first.application_id != application.application_id:
             return Reason.TURN, None
+        inference, gate = application.waiting.first, core.ledger.gate
+        if gate is not None and not gate.admits(application, inference):
+            return Reason.HEADROOM, None
         fits = any(
-            core.placement.fits(replica, application.waiting.first)
+            core.placement.fits(replica, inference)
             for replica in core.state.replicas.values()
             if replica.takes_leases
         )

@@ -64,3 +64,4 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "raise it, or accept that all that is asked takes longer than autoscaling.target_drain_s",
     ),
 )
+"""Rules of autoscaling."""

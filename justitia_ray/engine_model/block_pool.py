@@ -112,6 +112,7 @@ class BlockPool:
         self._empty = blocks
         """Number of free blocks that are not cached."""
         self._runs: dict[int, _Run] = {}
+        """Runs by the id of their first block."""
         self._lines: dict[Hashable, _Line] = {}
         self._next_id = 0
         self._born = 0

@@ -110,6 +110,7 @@ class ChangeTest(Stored):
     """Values since the last change."""
     mean: Finite = 0.0
     squares: NotNegative = 0.0
+    """Sum of squared deviations from the mean."""
     above: NotNegative = 0.0
     below: NotNegative = 0.0
     above_since: Count = 0

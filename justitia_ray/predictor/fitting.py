@@ -50,6 +50,7 @@ class NetworkTraining:
     """Number of networks, whose mean is the answer."""
     steps: int
     rate: float
+    """Learning rate."""
     decay: float
     """L2 penalty, decoupled."""
     loss: Loss
@@ -280,6 +281,7 @@ RECIPES: dict[str, Recipe] = {
     "mlp": fit_mlp,
     "paper": fit_paper,
 }
+"""Recipes by kind."""
 
 
 def _projection(rows: Floats, seed: int) -> Floats:

@@ -245,6 +245,7 @@ class Forest(Regressor):
 REGRESSORS: dict[str, type[Regressor]] = {
     kind.name: kind for kind in (Constant, Linear, NetworkRegressor, Forest)
 }
+"""Regressor classes by name."""
 
 
 def _each_row(rows: Floats, weights: Floats) -> Floats:

@@ -60,6 +60,7 @@ class Stored:
 
 
 def _complaint(error: ValidationError) -> str:
+    """Return a message about the first wrong field."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
     if first["type"] == "value_error":  # from a validator of several fields

@@ -180,6 +180,7 @@ class TrainedModel:
     regressors: tuple[Regressor, ...]
     """Functions whose weighted mean in ln(cost) is the raw answer."""
     weights: tuple[float, ...]
+    """Weight of each regressor."""
     calibration: CostCalibration
     trained_with: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that trained it."""

@@ -29,6 +29,7 @@ class Version(Stored):
     number: AtLeastOne
     """Number in the order in which versions took over; never reused."""
     sha256: Annotated[str, Field(min_length=64, max_length=64)]
+    """SHA-256 of the model's bytes, in hexadecimal."""
     size_bytes: Count
     record: dict[str, Any]
     """Record of the model's training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 
 MODEL = "assistant"
+"""Role of the model's turns."""
 _UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
 """Kinds of parts with the model's thoughts, which clients may or may not send back."""
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})

@@ -56,6 +56,7 @@ WHY_SO_MANY: Mapping[SizeReason, str] = {
     SizeReason.USABLE: "what waits and runs would not fill more replicas",
     SizeReason.PROMISE: "with fewer, open applications would start later than they were promised",
 }
+"""Sentence that explains each reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,7 @@ class _File(EngineProfile):
 
 _FILE = TypeAdapter(_File)
 _KEYS = ["name", *(key.name for key in fields(_File) if key.name != "name")]
+"""Keys of a file in their order."""
 _KINDS = {
     "": _File,
     "iteration": IterationCost,

@@ -148,6 +148,7 @@ class ServiceFacts:
     kv_tokens: Tokens
     """KV memory of the largest replica."""
     status: Mapping[str, Any]
+    """The service's `/v1/status`."""
 
 
 class LiveService:
@@ -381,6 +382,7 @@ class _Player:
 
 
 def _count_tokens(row: InferenceResult, usage: Any) -> None:
+    """Write the engine's token counts into a row."""
     try:
         row.prompt_tokens = int(usage["prompt_tokens"])
         row.output_tokens = int(usage["completion_tokens"])

@@ -105,6 +105,7 @@ class Simulation:
         ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
         self._idle = set(range(len(self._servers)))
+        """Replicas that run nothing."""
         self._looked_at: Seconds = 0.0
         """Time of the last report of all replicas."""
         self._changes = Timetable(len(self._servers))

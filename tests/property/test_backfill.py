@@ -98,6 +98,7 @@ def test_first_in_line_starts_no_later_with_backfill(
 def test_no_inference_is_passed_more_often_than_allowed(
     calls: list[Call], kv_tokens: int, limit: int
 ) -> None:
+    """With wrong predictions only the limit on passes bounds the delay."""
     _, passes, _ = _starts(calls, kv_tokens, 4, "peak", limit)
 
     assert passes <= limit

@@ -190,6 +190,7 @@ def test_stage_that_overlaps_the_next_has_had_its_share_in_gps() -> None:
 
 
 def _theorem_1(applications: list[Arrival], kv_tokens: int) -> Fraction:
+    """Return 2·c_max + C_max/M (v1, Eq. 4), in iterations."""
     largest = max(work((size,)) for a in applications for sizes in a.stages for size in sizes)
     return 2 * largest + Fraction(max(a.cost for a in applications), kv_tokens)
 

@@ -20,6 +20,7 @@ _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh
 
 @given(_STEPS)
 def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
+    """V and every tag are equal after every step, without rounding."""
     pair = Pair()
     for step in steps:
         pair.apply(step)
@@ -41,6 +42,7 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
 
 @given(_STEPS)
 def test_gps_owes_the_charged_service_that_is_not_attained(steps: list[Step]) -> None:
+    """The invariant of the served clock is that no service is lost."""
     pair = Pair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -105,6 +107,7 @@ def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: in
 
 @given(lives(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
 def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
+    """Ended applications stay in GPS until it has served them."""
     iteration_s = Fraction(1, 4)
     share = NominalShare(exact(iteration_s), VirtualClock(exact(0)))
     gps = FluidServer()

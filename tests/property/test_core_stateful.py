@@ -171,12 +171,14 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.calls.keys() - set(self.world.to_resubmit))
     @rule(data=st.data())
     def submit_twice(self, data: st.DataObject) -> None:
+        """Repeat a submission whose answer the ingress did not receive."""
         known = sorted(self.world.calls.keys() - set(self.world.to_resubmit))
         self.world.submit(data.draw(st.sampled_from(known)))
 
     @precondition(lambda self: self.world.to_resubmit)
     @rule(data=st.data())
     def submit_again(self, data: st.DataObject) -> None:
+        """Resubmit after the ingress has detected the restart."""
         self.world.submit(data.draw(st.sampled_from(self.world.to_resubmit)), resubmitted=True)
 
     @precondition(lambda self: self.world.calls)
@@ -187,6 +189,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.applications)
     @rule(data=st.data(), weight=_WEIGHTS)
     def reweigh(self, data: st.DataObject, weight: float) -> None:
+        """Change the weight of an application."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._do(ev.WeightChanged(name, weight))
 
@@ -200,6 +203,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.applications) > 1)
     @rule(data=st.data(), cancelled=st.booleans())
     def end_application(self, data: st.DataObject, cancelled: bool) -> None:
+        """Close or cancel an application."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._do(ev.ApplicationCancelled(name) if cancelled else ev.ApplicationClosed(name))
 
@@ -266,6 +270,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS)
     def forget_leases(self, slot: int) -> None:
+        """Let a replica lose its leases without noticing."""
         self._replica(slot).held.clear()
 
     @rule(slot=_SLOTS, told=st.booleans())
@@ -283,6 +288,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.lease_owner)
     @rule(data=st.data(), reason=st.sampled_from(ev.NackReason))
     def refuse(self, data: st.DataObject, reason: ev.NackReason) -> None:
+        """Nack a lease, which may have ended long ago."""
         lease_id = data.draw(st.sampled_from(sorted(self.world.lease_owner)))
         self._do(ev.LeaseNacked(lease_id, reason))
 

@@ -115,6 +115,7 @@ def test_forecast_counts_all_leases_in_any_order_of_starts(
 def test_peak_is_the_most_of_all_moments(
     leases: list[Footprint], wanted: Footprint, block: int
 ) -> None:
+    """Only the ends of leases are examined, so the peak must be at one of them."""
     replica = _replica(leases, 1, block, 1)
     forecast = replica.leases.forecast(block)
 
@@ -126,6 +127,7 @@ def test_peak_is_the_most_of_all_moments(
 def test_start_is_the_first_moment_that_fits(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
+    """With a start that is too late, backfilling would delay the first in line."""
     replica = _replica(leases, kv_tokens, block, seats)
     inference = _inference(wanted)
     forecast = replica.leases.forecast(block)

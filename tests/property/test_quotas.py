@@ -145,6 +145,7 @@ class _World:
             one.over.append(Use(claim, {**of.used}, is_over=True))
 
     def lose(self, name: str) -> None:
+        """Lose the answer to the scheduler's next exchange."""
         self.schedulers[name].loses = True
 
     def die(self, name: str) -> None:
@@ -240,6 +241,7 @@ def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) ->
 
 
 def test_part_that_is_dated_too_early_is_found() -> None:
+    """Unreported use exceeds the limit, so the check can fail."""
     world = _World()
     world.send("one", (Ask("p", "a/x", {Unit.APPLICATIONS: exact(2)}),))
     world.use("one", "p", exact(1))

@@ -123,6 +123,7 @@ _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
 def test_jumps_give_the_times_of_single_iterations(
     policy: str, applications: list[WorkloadApplication], engine: EngineProfile, replicas: int
 ) -> None:
+    """Start, first token and end of every inference are equal."""
     _assert_jumps_change_nothing(applications, engine, policy, {}, replicas)
 
 

@@ -54,6 +54,7 @@ fleets = st.builds(Fleet, st.integers(0, MOST), st.none() | st.floats(0, 1e3))
 def test_wanted_replicas_are_within_limits_and_positive_with_work(
     readings: list[Demand], own: SizingRules, fleet: Fleet
 ) -> None:
+    """Serve scales up from zero by this number alone."""
     sizer = Sizer()
     for reading in sorted(readings, key=lambda one: one.at):
         decision = sizer.size(reading, own, fleet)
@@ -69,6 +70,7 @@ def test_wanted_replicas_are_within_limits_and_positive_with_work(
 def test_more_work_never_asks_for_fewer(
     reading: Demand, own: SizingRules, fleet: Fleet, factor: float
 ) -> None:
+    """A longer queue must not remove replicas."""
     more = replace(reading, queued=reading.queued * factor)
 
     fewer = Sizer().size(reading, own, fleet)
@@ -77,6 +79,7 @@ def test_more_work_never_asks_for_fewer(
 
 @given(demands(), rules, fleets)
 def test_longer_target_never_asks_for_more(reading: Demand, own: SizingRules, fleet: Fleet) -> None:
+    """An operator who accepts longer waits needs fewer replicas."""
     patient = replace(own, target_drain_s=2 * own.target_drain_s)
 
     asked = Sizer().size(reading, own, fleet).asked

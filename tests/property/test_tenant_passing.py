@@ -130,6 +130,7 @@ def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
 def _urgent(*but: str) -> type[ForetoldVtc]:
     class Claims(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
+            """Return all applications except some."""
             return sorted(name for name in self.clock.shadows if name not in but)
 
     return Claims
@@ -164,6 +165,7 @@ def _no_budget(patch: pytest.MonkeyPatch) -> None:
 def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
+    """Without a budget the mouse waits for all elephants."""
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         outcomes, lags, _ = _run(

@@ -32,6 +32,7 @@ class TenantPair(Pair):
         self._lives: dict[str, str] = {}
 
     def named(self, name: str) -> str:
+        """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
     def arrive(self, step: Step) -> None:

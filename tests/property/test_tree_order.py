@@ -84,6 +84,7 @@ class TreeEngine(_TenantEngine):
 def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
+    """The bound is I + B in total, not per level, for any urgency."""
     replicas, applications = data.draw(servers()), data.draw(_trees())
     parts: dict[str, list[float]] = {}
     budget_in = GuardedPolicy.budget_in

@@ -66,6 +66,7 @@ _RESERVED = st.tuples(_calls(6, 9), st.integers(1, 4))
 
 
 def _paper_bound(calls: Sequence[Call], kv_tokens: int) -> int:
+    """Return U of Lemma 4.3."""
     return max(PROMPT_PRICE * max(call.prompt for call in calls), OUTPUT_PRICE * kv_tokens)
 
 

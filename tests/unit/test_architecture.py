@@ -248,7 +248,7 @@ FILES |= {path.stem: path for path in ROOT.glob("*.py") if path.stem != "__init_
 
 
 @pytest.mark.parametrize("place", RULES)
-def test_imports_obey_the_rules(place: str) -> None:
+def test_imports_are_those_of_the_rule(place: str) -> None:
     """The client must not import Redis, nor a replica the ingress: each runs separately."""
     wrong = [
         line

@@ -264,7 +264,7 @@ def test_single_model_keeps_its_names() -> None:
     assert AppConfig.parse(values) == place.config
 
 
-def test_model_of_several_uses_its_own_or_the_applications_autoscaling() -> None:
+def test_model_of_several_is_scaled_as_it_says_or_as_the_application() -> None:
     """A large model loads for minutes, a small one for seconds."""
     large = entry("large") | {"autoscaling": {"max_replicas": 4, "load_s": 200.0}}
     first, second = several(
@@ -311,7 +311,7 @@ def test_replica_of_an_entry_reports_before_its_leases_expire() -> None:
         several(entry("m"), entry("n", replica={"report_interval_s": 4}))
 
 
-def test_engine_of_an_entry_replaces_the_shared_one() -> None:
+def test_engine_of_an_entry_takes_the_place_of_the_shared_one() -> None:
     """The whole section is replaced, because options of one engine mean nothing to another."""
     shared = {"vllm_args": {"dtype": "float32"}}
     models = (entry("m"), entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
@@ -410,7 +410,7 @@ def test_wrong_settings_of_a_model_are_named_with_it(values: dict[str, Any], mes
 @pytest.mark.parametrize(
     "page", sorted({page for page, _ in TABLES.values()}), ids=lambda page: str(page.name)
 )
-def test_documented_tables_match_the_code(page: Path) -> None:
+def test_tables_of_the_documentation_are_those_of_the_code(page: Path) -> None:
     """Operators look up keys, metrics and rules in the documentation's tables."""
     text = page.read_text(encoding="utf-8")
 

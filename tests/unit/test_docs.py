@@ -78,7 +78,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_folder_map_names_the_existing_folders() -> None:
+def test_folder_map_names_the_folders_there_are() -> None:
     rows = README.split("## What is where\n\n```\n")[1].split("```")[0].splitlines()
     listed = [
         name
@@ -138,7 +138,7 @@ def test_every_example_is_listed() -> None:
     ]
 
 
-def test_documented_reasons_match_the_code() -> None:
+def test_reasons_are_those_of_the_code() -> None:
     """The list of reasons is closed, and each has the same remedy in code and documentation."""
     page = (ROOT / "deployments" / "why-and-when.md").read_text(encoding="utf-8")
     section = page.split("## Reasons\n")[1].split("\n## ")[0]

@@ -7,6 +7,7 @@ from typing import ClassVar
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Order, PolicyContext
+from justitia_ray.core.policies.options import Option, number
 from justitia_ray.core.policies.tree_order import TreeOrder
 from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.core.tenants import SEPARATOR
@@ -19,6 +20,7 @@ _APART = 0x7FF0 << 48
 class JustitiaPolicy(Order):
     """Smallest (F, arrival sequence) first; the first application is given all it can use."""
 
+    OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set_s", 0.0, number(least=0)),)
     ACCOUNTS_IN_COST: ClassVar[bool] = True
 
     def __init__(self, context: PolicyContext) -> None:

@@ -47,6 +47,7 @@ class Arm(NamedTuple):
     name: str
 
     def __str__(self) -> str:
+        """Return `group · name`."""
         return f"{self.group} · {self.name}" if self.group else self.name
 
 

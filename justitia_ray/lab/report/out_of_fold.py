@@ -30,6 +30,7 @@ from justitia_ray.sim.suites.recorded import load_runs
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 CLASSES = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
+"""Classes of the suite."""
 HALVES = 2
 MOST_SAMPLES = 100
 """Largest number of training samples of a class, as in the paper (v1, Sec. IV-B)."""

@@ -157,6 +157,7 @@ def train_s3(
 
 
 _Labelled = tuple[str, Sample]
+"""A class and a sample of it."""
 
 
 def _split(
@@ -222,6 +223,7 @@ def _fit(
 
 
 def _pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
+    """Return the word-piece ids of each text."""
     return [torch.tensor(encoded.ids) for encoded in tokenizer.encode_batch(list(texts))]
 
 

@@ -30,6 +30,7 @@ from justitia_ray.units import Seconds, Tokens
 Floats = NDArray[np.float64]
 
 TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
+"""Tile sizes of a prefill that are tried."""
 _ROUNDS = 60
 _FIELDS = (
     "base_s",

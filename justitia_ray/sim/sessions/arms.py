@@ -9,6 +9,7 @@ grants leases that fit by its ledger.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from justitia_ray.core import events as ev
@@ -140,12 +141,14 @@ _INGRESS = "simulation"
 class CoreArm:
     """The service's scheduling core, with true costs and lengths (`oracle`)."""
 
-    def __init__(self, replicas: Sequence[SessionReplica]) -> None:
+    def __init__(
+        self, replicas: Sequence[SessionReplica], options: Mapping[str, object] | None = None
+    ) -> None:
         self._replicas = {replica.name: replica for replica in replicas}
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self.core = SchedulerCore(
-            "justitia", {}, "peak", Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER)
+            "justitia", options or {}, "peak", Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER)
         )
         for replica in replicas:
             profile = replica.profile
@@ -243,6 +246,7 @@ class ArmKind:
 
 ARMS: Mapping[str, ArmKind] = {
     "justitia": ArmKind(CoreArm, "priority"),
+    "justitia-working-set": ArmKind(partial(CoreArm, options={"working_set_s": 60.0}), "priority"),
     "pinned": ArmKind(PinnedArm, "fcfs"),
     "lmetric": ArmKind(LMetricArm, "fcfs"),
 }

@@ -27,6 +27,7 @@ class SessionSettings:
     load: float
     """Total context of the concurrent sessions over the memory of all replicas."""
     seed: int = 0
+    """Seed of the order of the sessions."""
 
 
 @dataclass(slots=True)

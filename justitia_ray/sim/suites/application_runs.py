@@ -193,6 +193,7 @@ def _call(stage: Stage, rng: random.Random) -> tuple[Tokens, Tokens]:
 
 
 CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
+"""All classes that have runs."""
 
 
 def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:

@@ -221,6 +221,7 @@ class PlannedApplication:
     application_class: str
     item_id: str
     text: str
+    """Text that the user submits."""
     tenant: str
     arrived_at_s: Seconds
     """Time from the start of the load."""

@@ -34,6 +34,7 @@ _MADE: dict[str, _Maker] = {
 independent uniform times."""
 
 ARRIVALS = (*_TRACES, *_MADE)
+"""Names of all kinds of arrivals."""
 
 
 def arrival_times(
@@ -106,6 +107,7 @@ class SuiteOptions:
     """
 
     count: int | None = None
+    """Number of applications."""
     window_s: Seconds | None = None
     """Length of the arrivals in seconds; another window moves arrivals and changes nothing else."""
     seed: int = 0
@@ -120,6 +122,7 @@ class SuiteOptions:
     """Number of tenants `t0`, `t1`, …, drawn with equal probability; 1: all applications share one.
     """
     sc_samples: int | None = None
+    """Samples of a self-consistency vote."""
 
     def __post_init__(self) -> None:
         for name in ("count", "tenants", "sc_samples"):

@@ -202,6 +202,7 @@ VTC_SUITES: dict[str, Suite] = {
         [RequestClient(evenly(rate)) for rate in (24,) * 3 + (36,) * 5],
     ),
 }
+"""Suites by name."""
 
 
 _TRACE = Path("arrivals") / "lmsys_vtc_arrivals.csv"

@@ -158,7 +158,7 @@ def test_first_read_needs_a_good_file(
 
 
 @pytest.mark.parametrize("content", [ONE.secret, f"keys: [{ONE.secret}]", f"keys: *{ONE.secret}"])
-def test_error_of_the_key_file_shows_no_key(path: Path, content: str) -> None:
+def test_trouble_shows_no_key(path: Path, content: str) -> None:
     told: list[str] = []
     file = KeyFile(path, told.append)
     path.write_text(content)
@@ -225,7 +225,7 @@ def test_file_with_a_mistake_is_not_written_over(path: Path) -> None:
     assert ["keys.yaml"] == os.listdir(path.parent)
 
 
-def test_missing_directory_is_one_sentence(tmp_path: Path) -> None:
+def test_directory_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
     """A typing error in the path must not create directories."""
     with pytest.raises(ConfigError, match=r"cannot be written: No such file or directory"):
         add_key(tmp_path / "no" / "keys.yaml", lambda _: ONE)

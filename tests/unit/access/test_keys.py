@@ -108,7 +108,7 @@ def test_taken_id_makes_another_key() -> None:
         ({"expires_at": 1e15}, "a time from 1970 to 9999 is allowed"),
     ],
 )
-def test_invalid_key_is_not_created(options: dict[str, Any], said: str) -> None:
+def test_key_that_is_not_allowed_is_not_made(options: dict[str, Any], said: str) -> None:
     """A written entry must be readable, so both directions use the same checks."""
     with pytest.raises(ConfigError) as refused:
         create_key(**{"tenant": "acme", "now": NOW, **options})

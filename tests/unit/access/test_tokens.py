@@ -245,7 +245,9 @@ async def test_token_at_the_edge_is_accepted(
         ),
     ],
 )
-async def test_invalid_token_is_refused(world: World, claims: dict[str, Any], message: str) -> None:
+async def test_token_that_proves_nothing_is_refused(
+    world: World, claims: dict[str, Any], message: str
+) -> None:
     """The error gives the reason and shows nothing of the token."""
     token = world.token(**claims)
     with pytest.raises(Unauthenticated, match=message) as caught:
@@ -485,7 +487,7 @@ async def test_token_without_one_tenant_is_forbidden(
         ({"scope_claim": "access.roles"}, {"access": {"roles": ["justitia.own"]}}, {Scope.OWN}),
     ],
 )
-async def test_scopes_have_the_prefix_and_never_include_proxy(
+async def test_scopes_are_those_with_the_prefix_but_never_proxy(
     fields: dict[str, Any], claims: dict[str, Any], scopes: set[Scope]
 ) -> None:
     """Other services' scopes are ignored, and no issuer may grant the proxy scope."""
@@ -599,7 +601,7 @@ async def test_flood_of_key_ids_makes_one_fetch_in_a_while(world: World) -> None
     assert 2 == len(world.verifier._key_sets[ISSUER]._keys)
 
 
-async def test_old_key_set_is_used_while_a_new_one_is_fetched(world: World) -> None:
+async def test_old_set_serves_while_a_new_one_is_fetched(world: World) -> None:
     """No call waits for the issuer; a withdrawn key becomes invalid with the new set."""
     await world.identify()
     world.pass_time(FRESH_S)
@@ -666,7 +668,7 @@ async def test_never_reached_issuer_is_retried_every_few_seconds(world: World) -
     assert "alice" == (await world.identify()).user
 
 
-async def test_unreachable_issuer_does_not_affect_others() -> None:
+async def test_issuer_that_is_away_harms_no_other() -> None:
     """Keys, fetches and failures are separate for each issuer."""
     world = World()
     world.documents["https://two.com/keys"] = {"keys": [jwk(EC, "ec")]}

@@ -82,6 +82,7 @@ def application(
 
 
 def run(arm: Arm, played: Sequence[PlayedApplication]) -> LiveRun:
+    """Return a run under an arm."""
     return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, {"engine": 1.0}, 10.0)
 
 
@@ -236,6 +237,7 @@ class LiveService:
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
+        """Refuse: agents do not stream."""
         raise NotImplementedError
 
     async def aclose(self) -> None:

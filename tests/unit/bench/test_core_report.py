@@ -44,6 +44,7 @@ def test_growth_is_judged_against_log_n(most: float, met: bool) -> None:
 def test_memory_is_judged_full_and_after_a_window(
     inference: float, churned: float, met: bool
 ) -> None:
+    """Entries that a window leaves behind count too."""
     (judged,) = verdicts([], [memory(inference, churned), memory(9e9, 9e9, "vtc")])
 
     assert met is judged.met

@@ -41,6 +41,7 @@ SIZE = replace(QUICK, mix={"KBQAV": 6, "SC": 2, "MRS": 1}, mice_s=1.0)
 
 
 def now() -> Seconds:
+    """Return the time of the running loop."""
     return asyncio.get_running_loop().time()
 
 
@@ -86,6 +87,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(data: Path) -> tuple[LiveService, Plays]:
+    """Return a service and the results of a whole benchmark on it."""
     service = LiveService()
     return service, played(service, data)
 
@@ -103,6 +105,7 @@ def play_nothing(service: LiveService, arm: Arm) -> Seconds:
 
 @pytest.mark.slow
 def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Plays]) -> None:
+    """Arms with different inputs would differ by their loads."""
     _, plays = whole
 
     for runs in plays.runs.values():
@@ -187,6 +190,7 @@ def test_control_is_vtc_under_another_name(whole: tuple[LiveService, Plays]) -> 
 
 
 def test_elephant_arrives_before_the_mice(whole: tuple[LiveService, Plays]) -> None:
+    """The policies are compared by the elephant's delay."""
     _, plays = whole
 
     for run in plays.elephant_runs:
@@ -218,6 +222,7 @@ def test_policy_or_options_that_do_not_come_into_force_end_the_benchmark(
 
 
 def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
+    """Unfinished work would be served beside the next arm's."""
     service = LiveService()
     service.leftover = 4
 
@@ -292,6 +297,7 @@ def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
 
 @pytest.mark.parametrize("window", ["0", "-3", "nan", "inf", "soon"])
 def test_invalid_window_is_refused(window: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names the option, the value, and what is allowed."""
     with pytest.raises(SystemExit):
         bench_live.parse_arguments([f"--window-s={window}"])
 

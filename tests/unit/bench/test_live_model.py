@@ -32,6 +32,7 @@ ENGINE = replace(
 
 
 def mean_jct(result: RunResult) -> float:
+    """Return the mean completion time of the finished applications."""
     return statistics.fmean(a.jct_s for a in result.applications if a.jct_s is not None)
 
 

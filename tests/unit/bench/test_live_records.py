@@ -98,6 +98,7 @@ def test_inference_follows_ended_ones_after_its_tool_time() -> None:
 
 
 def test_only_the_stage_before_is_followed() -> None:
+    """A third stage follows the second; the first is implied."""
     rows = [inference(0, 1), inference(1.5, 2), inference(1.5, 2.5), inference(3, 4)]
     [workload] = as_workload([application(0, 0.0, rows)])
 
@@ -105,6 +106,7 @@ def test_only_the_stage_before_is_followed() -> None:
 
 
 def test_rows_are_those_of_result_files() -> None:
+    """A live run is then summarised like a simulated one."""
     failed = application(5, 0.5, [inference(1.0, 9.0)], error="broken")
     result = as_result([TWO_STAGES, failed], 0.75, 3)
 

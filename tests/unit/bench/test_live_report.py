@@ -91,6 +91,7 @@ def test_control_is_compared_with_vtc_like_any_other_arm() -> None:
 
 
 def test_control_has_no_place_in_the_order_of_the_arms() -> None:
+    """Two runs of one policy differ only by noise, and so would the order."""
     table = over_seeds(CONTROLLED)
 
     assert ["vtc", "justitia"] == order_of(table, "mean_jct_s")

@@ -34,6 +34,7 @@ def test_verdicts_name_missed_targets() -> None:
 
 
 def test_share_held_counts_every_test_once() -> None:
+    """A class of five tests counts less than one of ninety-five."""
     few = replace(trial("EV", "auto", 0, 0.2), covered=0.2, tested_on=5)
     many = replace(few, covered=1.0, tested_on=95)
 
@@ -42,6 +43,7 @@ def test_share_held_counts_every_test_once() -> None:
 
 @pytest.mark.parametrize(("covered", "met"), [(0.85, True), (0.86, False), (0.74, False)])
 def test_share_of_all_tests_is_held_to_five_points(covered: float, met: bool) -> None:
+    """A share above the range is as wrong as one below it."""
     rows = [replace(t, covered=covered) for t in trials(0.2, 0.4)]
 
     assert met is verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[4].met

@@ -49,6 +49,7 @@ class Echo:
         return Response(200, {"x-justitia-application": named}, json.dumps(answer).encode())
 
     def stream(self, *_: Any) -> StreamedResponse:
+        """Refuse: streams are not used."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -56,10 +57,12 @@ class Echo:
 
 
 def agent(second: WorkloadInference, name: str = "a") -> WorkloadApplication:
+    """Return an agent of two turns."""
     return WorkloadApplication(name, "FV", 3.0, (WorkloadInference("0", 20, 2), second))
 
 
 def played(service: Echo, *load: WorkloadApplication, has_headers: bool = False) -> PlayedChats:
+    """Play a load at three times its speed, in virtual time."""
     player = ChatPlayer(service, "m", 3.0, has_headers=has_headers, name="play")  # type: ignore[arg-type]
     return run_virtually(player.play(load))
 
@@ -103,6 +106,7 @@ def test_completion_time_counts_from_the_arrival_at_the_speed_of_the_play() -> N
 
 
 def test_headers_name_the_application_and_it_is_closed() -> None:
+    """Ids of one run differ from those of another."""
     service = Echo()
     played(service, agent(REPEATING), has_headers=True)
     *calls, (path, _, _) = service.asked
@@ -114,6 +118,7 @@ def test_headers_name_the_application_and_it_is_closed() -> None:
 
 
 def test_failed_application_is_reported_and_stops_no_other() -> None:
+    """A failed application has no completion time."""
     found = played(Echo(fails=True), agent(REPEATING), agent(REPEATING, "b"))
 
     assert () == found.completed

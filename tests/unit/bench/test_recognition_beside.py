@@ -53,6 +53,7 @@ def test_single_session_of_a_key_has_all_its_calls() -> None:
 
 
 def test_first_call_of_a_session_is_joined_wrongly_while_another_is_at_work() -> None:
+    """The text of the call repeats no other call."""
     found = judge([BUSY], FIRST, sessions=2, draws=100)
 
     assert Joins(1.0, 0.0) == found[ONLY]

@@ -44,6 +44,7 @@ def test_added_time_is_the_median_of_the_pairs() -> None:
 
 
 def test_cpu_of_a_call_leaves_the_caller_out() -> None:
+    """The client runs on the same machine, but is no cost of an arm."""
     assert 5.0 == block(0.01).cpu_ms_per_call
 
 
@@ -112,6 +113,7 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_loads_have_calls_left_between_their_first_and_their_last(quick: bool) -> None:
+    """Rates omit as many calls as there are callers, at either end."""
     loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
     few = [
         str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1

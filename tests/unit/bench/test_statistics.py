@@ -12,6 +12,7 @@ def ended(at: float, tokens: int) -> Sample:
 
 @pytest.mark.parametrize(("percent", "expected"), [(1, 1.0), (50, 50.0), (99, 99.0), (100, 100.0)])
 def test_percentile_is_the_value_of_its_rank(percent: float, expected: float) -> None:
+    """Without interpolation every printed figure was measured."""
     values = [float(value) for value in range(100, 0, -1)]
 
     assert expected == percentile(values, percent)
@@ -19,6 +20,7 @@ def test_percentile_is_the_value_of_its_rank(percent: float, expected: float) ->
 
 @pytest.mark.parametrize(("values", "percent"), [([], 50.0), ([1.0], 0.0), ([1.0], 101.0)])
 def test_percentile_of_an_empty_sample_is_an_error(values: list[float], percent: float) -> None:
+    """A measure without calls must not print a number."""
     with pytest.raises(ValueError, match="percentile"):
         percentile(values, percent)
 
@@ -31,5 +33,6 @@ def test_rate_leaves_out_filling_and_emptying() -> None:
 
 
 def test_rate_of_too_few_calls_is_an_error() -> None:
+    """A load that never saturated must not print a throughput."""
     with pytest.raises(ValueError, match="too few"):
         steady([ended(0.0, 1), ended(1.0, 1)], 2)

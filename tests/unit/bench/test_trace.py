@@ -32,6 +32,7 @@ def test_unary_call_passes_few_functions() -> None:
 
 
 def test_trace_of_an_inference_is_printed_by_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ingress, scheduler, replica and engine all take part in it."""
     assert 0 == command.main(["--stream"])
 
     printed = capsys.readouterr().out

@@ -78,7 +78,7 @@ def test_healthy_service_is_one_line_and_status_0(capsys: pytest.CaptureFixture[
     ) == (status, capsys.readouterr().out.splitlines())
 
 
-def test_failures_are_printed_with_a_remedy_and_exit_status_1(
+def test_failures_are_printed_with_a_remedy_and_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The worst finding comes first, and at most three equal ones are shown."""
@@ -94,7 +94,7 @@ def test_failures_are_printed_with_a_remedy_and_exit_status_1(
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-def test_json_has_every_finding_and_its_evidence(
+def test_json_has_every_finding_and_what_it_was_found_in(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Bug reports and alerts need every finding with its evidence."""

@@ -72,7 +72,7 @@ def test_yaml_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> N
     [("", 1, 400), (", num_replicas: 3", 1, 1_200), ("", 2, 800), (", num_replicas: auto", 1, 400)],
     ids=["one", "processes", "models", "unknown number"],
 )
-def test_number_of_callers_is_summed_over_ingresses_and_models(
+def test_callers_of_a_file_are_those_of_all_its_ingresses_and_models(
     tmp_path: Path, ingress: str, models: int, callers: int
 ) -> None:
     """All ingresses may have their callers at the same HAProxy."""
@@ -88,7 +88,9 @@ def test_file_decides_the_limit_of_connections(
     assert f"export {_MAXCONN}=656\n" in told
 
 
-def test_file_with_tls_gets_no_haproxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_asks_for_tls_gets_no_haproxy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """HAProxy would serve plaintext, so a deployment with TLS behind it is refused."""
     file = file_with(tmp_path)
     certificate = "http_options: {ssl_keyfile: key.pem, ssl_certfile: certificate.pem}"

@@ -95,7 +95,7 @@ def listed(place: list[str], capsys: pytest.CaptureFixture[str]) -> list[Json]:
     return found
 
 
-def test_key_is_valid_from_create_to_revoke(
+def test_key_lives_from_create_to_revoke(
     place: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The audit line of each change has the record before and after, without its digest."""

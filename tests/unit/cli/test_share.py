@@ -22,7 +22,7 @@ SHARES = [
 ]
 
 
-def test_tree_is_a_table_with_a_dash_for_missing_values() -> None:
+def test_tree_is_a_table_with_a_dash_for_what_is_not_there() -> None:
     """A node is listed below its parent; its quota is shown where the status has one."""
     quotas = {"acme": [{"remaining": 1_500.0, "unit": "tokens"}]}
     text = share_text({"models": {"m": {"shares": SHARES, "quotas": quotas}}})
@@ -42,7 +42,7 @@ def test_model_without_live_applications_is_reported() -> None:
     assert share_text({"models": {"m": {}}}).endswith("nothing is live")
 
 
-def test_command_requests_the_status_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_asks_the_status_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"model": "m", "ready": True, "shares": SHARES}
     with noting_service((200, answer)) as url:
         status = main(["share", "--url", url, "--json"])

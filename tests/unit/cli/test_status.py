@@ -150,7 +150,7 @@ def test_applications_stand_with_their_tags_and_lags() -> None:
     assert ["–", "–"] == row(text, "new")[4:6]
 
 
-def test_recognition_rule_is_printed_beside_the_class() -> None:
+def test_rule_that_recognised_an_application_stands_beside_its_class() -> None:
     """An application without a known rule has a dash; an older release has no such column."""
     ruled = _WAITING | {"recognized_by": "metadata"}
     unruled = _WAITING | {"application_id": "new", "recognized_by": ""}

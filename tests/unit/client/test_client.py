@@ -246,7 +246,9 @@ def test_names_that_do_not_fit_a_header_are_refused(
         client.application(input="q", **names)
 
 
-async def test_status_is_returned_unchanged(client: JustitiaClient, service: FakeService) -> None:
+async def test_status_is_what_the_service_says(
+    client: JustitiaClient, service: FakeService
+) -> None:
     """The id may contain a slash, so it is quoted in the path."""
     service.answers[CANCEL] = [(200, {}, as_json({"waiting": 2}))]
 

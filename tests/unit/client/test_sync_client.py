@@ -100,6 +100,6 @@ def test_closing_ends_the_thread_and_open_streams(service: FakeService) -> None:
     stream.close()
 
 
-def test_connect_accepts_a_url() -> None:
+def test_connect_takes_a_url() -> None:
     with SyncClient.connect("http://service", tenant="t1") as client:
         assert not client.application("SC", input="q")._inner.was_opened

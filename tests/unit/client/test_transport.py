@@ -35,7 +35,7 @@ async def request_to(base_url: str) -> httpx.Request:
         ("https://service/team/v1/", "https://service/team/v1/models"),
     ],
 )
-async def test_base_urls_are_accepted_with_and_without_v1(base_url: str, expected: str) -> None:
+async def test_base_urls_are_taken_with_and_without_v1(base_url: str, expected: str) -> None:
     assert expected == str((await request_to(base_url)).url)
 
 

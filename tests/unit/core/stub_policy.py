@@ -8,6 +8,7 @@ from justitia_ray.units import ClientId, Seconds
 
 
 def stub_context(options: PolicyOptions | None = None, *applications: Application) -> PolicyContext:
+    """Return a context for a policy without a scheduler, at time 0."""
     by_id = {application.application_id: application for application in applications}
     options = options if options is not None else PolicyOptions()
     return PolicyContext(ServedShare(), options, by_id.__getitem__, lambda: 0.0, Queue(), lambda: 0)
@@ -31,6 +32,7 @@ class StubPolicy(Policy):
         return application.tenant if self.by_tenant else application.application_id
 
     def key(self, client: ClientId, application: Application) -> Key:
+        """Return the order of the first inference, negated if reversed."""
         self.asked += 1
         submitted_at, sequence = application.waiting.first.order
         return (-submitted_at, -sequence) if self.reverse else (submitted_at, sequence)

@@ -29,6 +29,7 @@ def _fits(name: str, replica: KnownReplica, inference: Inference) -> bool:
 
 
 def _start(name: str, replica: KnownReplica, inference: Inference) -> int:
+    """Return the number of iterations until the inference fits."""
     forecast = replica.leases.forecast(replica.capacity.block_size)
     return ADMISSIONS[name].start(replica, inference, forecast, replica.leasable_tokens)
 
@@ -111,6 +112,7 @@ def test_peak_rule_waits_for_the_end_of_an_oversized_lease() -> None:
 
 @pytest.mark.parametrize("name", ADMISSIONS)
 def test_tokens_that_no_lease_explains_take_room(name: str) -> None:
+    """An aborted call holds its KV until the engine has freed it."""
     replica = _replica((10, 1, 1))
     fitting = _inference(40, 1)
 
@@ -138,6 +140,7 @@ def test_tokens_that_no_lease_explains_take_room(name: str) -> None:
 def test_expected_length_doubles_until_it_covers_the_tokens_made(
     predicted: int, at_most: int, made: int, left: int
 ) -> None:
+    """A low prediction must not admit too much again and again."""
     assert left == _inference(1, predicted, at_most=at_most).expected_remaining(made)
 
 

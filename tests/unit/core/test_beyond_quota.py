@@ -91,6 +91,7 @@ def test_new_scheduler_keeps_work_beyond_quotas_behind(options: dict[str, object
 
 
 def test_state_of_a_version_that_had_one_tree_still_loads() -> None:
+    """There it had a millionth of its weight inside its tenant."""
     driver = CoreDriver(_core())
     driver.open("t", 100, tenant="T", weight=1)
     driver.open("u", 100, tenant="U")
@@ -106,6 +107,7 @@ def test_state_of_a_version_that_had_one_tree_still_loads() -> None:
 
 
 def test_node_that_holds_its_share_is_left_out_of_both_trees() -> None:
+    """Others beyond their quota pass: T must get no more, U may."""
     tree = TenantTree({"T": TenantNode(kv_share=KvShare(most=0.1))})
     driver = CoreDriver(_core(tree=tree))
     for number in range(24):

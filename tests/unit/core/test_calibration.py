@@ -20,6 +20,7 @@ def learned(ratios: list[float], expected_s: float = 10.0) -> Calibration:
 
 
 def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_known() -> None:
+    """The first callers after a start must get plausible times."""
     for expected_s in (0.0, 0.05, 1.0, 60.0, 1e7):
         p10, p50, p90 = Calibration().quantiles(expected_s)
 
@@ -70,6 +71,7 @@ def test_lateness_is_learned_before_the_wait_is_over() -> None:
 
 
 def test_forgotten_wait_is_not_learned_from() -> None:
+    """A cancelled application has started neither early nor late."""
     calibration = Calibration()
     before = calibration.quantiles(10.0)
     said = calibration.say(10.0, 0.0)
@@ -132,6 +134,7 @@ def test_waits_that_last_on_widen_p90_and_leave_p50() -> None:
 
 
 def test_p90_is_bounded_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a load ends all waiting applications may start at once."""
     outlasted = learned([1.0] * 100)
     for _ in range(100):
         outlasted.say(10.0, 1_000.0)

@@ -153,5 +153,6 @@ def test_day_is_not_final_before_its_totals_are_saved() -> None:
 
 
 def test_damaged_usage_is_refused_by_field() -> None:
+    """An impossible total must not be added to."""
     with pytest.raises(ValueError, match="inferences is -1"):
         SchedulerCore().state.usage.restore({0: {"t": UsageTotals().record() | {"inferences": -1}}})

@@ -47,6 +47,7 @@ def test_two_leases_hold_a_context_until_the_last_ends() -> None:
 
 
 def test_short_call_of_an_application_leaves_its_long_context_as_it_is() -> None:
+    """A call for a title, for instance, continues no context."""
     known = contexts("a")
 
     assert known.hold("a", 10) is None

@@ -59,6 +59,7 @@ def test_inference_that_waits_past_its_deadline_is_refused_then() -> None:
 
 
 def test_missed_deadline_is_not_granted_by_the_pull_that_frees_memory() -> None:
+    """Deadlines are checked before grants, also at the same instant."""
     driver = busy()
     driver.open("a")
     submit(driver)
@@ -173,6 +174,7 @@ def test_age_counts_over_restarts() -> None:
 
 
 def test_inference_that_claims_a_lease_has_no_deadline() -> None:
+    """An earlier scheduler leased it in time."""
     driver = busy()
     driver.open("a")
     submit(driver, lease_id="1-7", age_s=50.0, resubmitted=True)
@@ -183,5 +185,6 @@ def test_inference_that_claims_a_lease_has_no_deadline() -> None:
 
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, math.inf, math.nan])
 def test_application_without_a_finite_deadline_above_0_is_a_mistake(deadline_s: float) -> None:
+    """A record with such a deadline could not be read again."""
     with pytest.raises(ValueError, match="deadline_s is"):
         ev.ApplicationArrived("a", "c", "t", 1.0, 1.0, "i", deadline_s=deadline_s)

@@ -63,12 +63,14 @@ def test_prompt_aborted_during_prefill_is_charged_for_the_prefilled_part(
 
 
 def test_lease_whose_payload_never_came_costs_nothing(core: CoreDriver) -> None:
+    """The replica reports that the lease never ran."""
     core.last_word(_cancelled(core, made=None))
 
     assert (0, 0) == (_usage(core).inferences, _usage(core).prompt_tokens)
 
 
 def test_lost_or_silent_replica_counts_by_its_last_report(core: CoreDriver) -> None:
+    """No further report will come."""
     _cancelled(core, made=2)
     core.handle(ev.ReplicaLost("r0"))
 
@@ -81,6 +83,7 @@ def test_lost_or_silent_replica_counts_by_its_last_report(core: CoreDriver) -> N
 
 
 def test_last_word_that_is_repeated_is_counted_once(core: CoreDriver) -> None:
+    """A replica repeats an end until it is confirmed."""
     lease_id = _cancelled(core, made=2)
     for _ in range(2):
         core.last_word(lease_id, output=3, prompt=10)

@@ -15,6 +15,7 @@ from tests.core_driver import CoreDriver, aborted, granted, refused
 
 
 def test_inference_is_granted_at_once_when_a_replica_asks(core: CoreDriver) -> None:
+    """An idle service must add no round trip."""
     core.pull("r0")
     core.open("a", 155)
     actions = core.submit("x")
@@ -26,6 +27,7 @@ def test_inference_is_granted_at_once_when_a_replica_asks(core: CoreDriver) -> N
 
 
 def test_grant_contains_the_waiting_time(core: CoreDriver) -> None:
+    """The age of an inference at an earlier scheduler counts."""
     core.open()
     core.submit("x", age_s=2.5)
     core.now += 1.5
@@ -159,6 +161,7 @@ def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
+    """The application with the smallest tag arrived last."""
     for name, cost in (("a", 1000), ("b", 500), ("c", 10)):
         core.open(name, cost)
         core.submit(f"{name}1", name)
@@ -168,6 +171,7 @@ def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
 
 
 def test_later_inference_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> None:
+    """Small inferences must not keep a large one waiting for ever."""
     core.open("a", 100_000)
     core.open("b", 1_000_000)
     core.submit("held", "a", prompt=600, output=10)
@@ -196,6 +200,7 @@ def test_application_that_exceeds_its_charge_moves_back(core: CoreDriver) -> Non
 
 
 def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
+    """Ties go to the smaller name, so that runs can be repeated."""
     core.pull("r1", kv=1000)
     core.pull("r0", kv=1000)
     core.pull("r2", kv=1200)
@@ -235,6 +240,7 @@ def test_draining_replica_gets_nothing(core: CoreDriver) -> None:
 
 
 def test_seats_bound_what_is_granted(core: CoreDriver) -> None:
+    """Two seats: the third waits although there is memory."""
     core.open()
     for name in ("x", "y", "z"):
         core.submit(name)
@@ -289,6 +295,7 @@ def test_submitting_again_changes_nothing(core: CoreDriver) -> None:
 
 
 def test_pulling_again_changes_nothing(core: CoreDriver) -> None:
+    """A pull whose answer was lost is sent again."""
     core.open()
     core.submit("x")
     core.pull()
@@ -300,6 +307,7 @@ def test_pulling_again_changes_nothing(core: CoreDriver) -> None:
 
 
 def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
+    """A wall clock may be set back; no lease may expire twice."""
     core.pull()
     core.now -= 50
     core.open()
@@ -308,6 +316,7 @@ def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
 
 
 def test_cancelled_waiting_inference_is_gone(core: CoreDriver) -> None:
+    """The place in the queue is free and the application idle."""
     core.open()
     core.submit("x")
     core.submit("y")
@@ -333,6 +342,7 @@ def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) 
 
 
 def test_backlog_is_the_memory_that_waiting_inferences_need(core: CoreDriver) -> None:
+    """Autoscaling uses it."""
     core.open()
     core.submit("x", prompt=10, output=5)
     core.submit("y", prompt=20, output=7)
@@ -371,11 +381,13 @@ def _blocked(backfill: object, *, kv: int = 100, **options: object) -> CoreDrive
 
 
 def _ask(driver: CoreDriver, name: str, prompt: int, output: int) -> list[str]:
+    """Open an application with one inference."""
     driver.open(name)
     return granted(driver.submit(name, name, prompt=prompt, output=output))
 
 
 def test_no_inference_passes_by_default() -> None:
+    """The bound is derived for strict order."""
     assert [] == _ask(_blocked(0), "tiny", 1, 1)
 
 
@@ -397,6 +409,7 @@ def test_longer_inference_may_pass_if_it_leaves_room_for_the_first() -> None:
 
 
 def test_first_in_line_is_passed_at_most_the_allowed_number_of_times() -> None:
+    """Predictions err, so only the count bounds the delay."""
     driver = _blocked(2)
 
     assert ["s1"] == _ask(driver, "s1", 2, 2)
@@ -474,6 +487,7 @@ def test_each_waiting_inference_is_checked_against_a_replica_once(
 
 
 def test_draining_replica_is_not_filled_up() -> None:
+    """Backfilling uses the same replicas."""
     driver = _blocked("unlimited")
     driver.handle(ev.PullAnswered("r0"))
 
@@ -521,6 +535,7 @@ def _submit(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> lis
 
 
 def test_alone_an_application_may_hold_everything() -> None:
+    """The cap keeps room for others, and there are none."""
     driver = _core()
 
     assert [["a1"], ["a2"], ["a3"]] == [_submit(driver, f"a{n}", 20) for n in (1, 2, 3)]

@@ -254,6 +254,7 @@ def test_reservations_in_a_tenants_part_do_not_bind_others() -> None:
 
 @pytest.mark.parametrize("wait_s", [1.0, 5.0, 30.0, 100.0])
 def test_constant_wait_fails_the_target(wait_s: Seconds) -> None:
+    """One constant wait brings all back at once, or most of them far too late."""
     played = Burst(0, **_BURSTS["thousands"], constant_s=wait_s).run()  # type: ignore[arg-type]
 
     assert played.part_at_first_retry < 0.9 or played.median_excess > 0.2
@@ -291,6 +292,7 @@ def test_past_slots_are_given_again() -> None:
 
 
 def test_more_has_to_end_where_the_tenant_has_too_much() -> None:
+    """A tenant that exceeds its part by ten waits for ten ends more."""
     waits = [_drained(10.0, 20.0).retry_after("t", 20.0, shortfall=n) for n in (1, 11)]
 
     assert waits[1] - waits[0] == pytest.approx(1.0, rel=0.2)
@@ -314,6 +316,7 @@ def test_no_slot_is_given_beyond_the_horizon() -> None:
 
 
 def test_stopped_service_is_measured_as_slower() -> None:
+    """Engines that died no longer drain the queue."""
     waits = [_drained(10.0, 20.0).retry_after("t", now) for now in (20.0, 80.0)]
 
     assert waits[1] > 3 * waits[0]

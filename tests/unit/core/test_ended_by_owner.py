@@ -36,6 +36,7 @@ def test_the_oldest_id_goes_when_there_are_too_many() -> None:
 
 
 def test_id_reported_late_is_not_stored_longer() -> None:
+    """Ingresses report to a new scheduler in any order."""
     ended = EndedByOwner(600.0)
     ended.note("late", _CLOSED, 100.0)
     ended.note("early", _CLOSED, -550.0)

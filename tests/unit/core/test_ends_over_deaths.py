@@ -90,6 +90,7 @@ def test_inference_that_was_answered_meanwhile_is_counted_once(
 
 
 def test_service_of_an_answered_inference_is_booked_once(old: CoreDriver) -> None:
+    """The old scheduler had booked a part of it."""
     new = _successor(old)
     before = _usage(new).kv_token_time
     undisturbed = CoreDriver(old.core, old.now)
@@ -135,6 +136,7 @@ def test_answered_inference_never_runs_again(old: CoreDriver) -> None:
 
 
 def test_cancelled_inference_that_still_runs_is_stopped_and_counted(old: CoreDriver) -> None:
+    """A caller may leave while there is no leader."""
     new = _successor(old)
     new.handle(_AGAIN)
     new.handle(_over("y", "1-2", Outcome.CANCELLED))
@@ -145,6 +147,7 @@ def test_cancelled_inference_that_still_runs_is_stopped_and_counted(old: CoreDri
 
 
 def test_application_is_cancelled_once_its_ends_are_counted(old: CoreDriver) -> None:
+    """The call to cancel it may arrive before its ingress reports."""
     new = _successor(old)
     new.handle(ev.ApplicationCancelled("a"))
     new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -159,6 +162,7 @@ def test_application_is_cancelled_once_its_ends_are_counted(old: CoreDriver) -> 
 
 
 def test_closed_application_waits_for_every_ingress_that_had_it(old: CoreDriver) -> None:
+    """One ingress closes an application of which another still has an inference."""
     old.handle(replace(_ARRIVAL, ingress_id="i1"))
     new = _successor(old)
     new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -179,6 +183,7 @@ def test_closed_application_waits_for_every_ingress_that_had_it(old: CoreDriver)
 
 
 def test_closed_application_waits_no_longer_than_for_a_lost_ingress(old: CoreDriver) -> None:
+    """An ingress may have died with the scheduler."""
     new = _successor(old)
     new.handle(replace(_AGAIN, ingress_id="i1"))
     new.handle(ev.ApplicationClosed("a"))
@@ -202,6 +207,7 @@ def test_application_that_was_over_is_counted_once(old: CoreDriver) -> None:
 
 
 def test_stored_ends_are_confirmed_until_they_are_read(old: CoreDriver) -> None:
+    """The record of an ended application stays until then."""
     old.pull("r0", {"1-1": 3}, {"1-2": 10})
     told = [action for action in _stored(old) if isinstance(action, EndsStored)]
     kept = old.record()["applications"]["a"]["ends"]["inferences"]

@@ -21,6 +21,7 @@ def _inference(state: InferenceState) -> Inference:
 
 @pytest.mark.parametrize(("start", "finish"), list(TRANSITIONS))
 def test_moves_of_the_table_are_made(start: InferenceState, finish: InferenceState) -> None:
+    """Every row is a transition that the core uses."""
     inference = _inference(start)
     move(inference, finish)
 
@@ -38,4 +39,5 @@ def test_other_moves_are_refused(start: InferenceState, finish: InferenceState) 
 
 
 def test_ended_state_is_final() -> None:
+    """The first final report of an inference wins."""
     assert not [pair for pair in TRANSITIONS if pair[0] is InferenceState.ENDED]

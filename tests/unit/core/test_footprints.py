@@ -26,6 +26,7 @@ def test_sums_are_of_all_leases(footprints: Footprints) -> None:
 
 
 def test_report_takes_the_place_of_the_one_before(footprints: Footprints) -> None:
+    """A lease counts once, by its last report."""
     footprints["1"] = Footprint(1, 1, 14, "a")
 
     assert (64, 15 + 28 + 30, 4, 45, 28) == _sums(footprints)

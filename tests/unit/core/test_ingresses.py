@@ -71,6 +71,7 @@ def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
 
 
 def test_others_have_every_seat_until_the_ingress_times_out(silent: CoreDriver) -> None:
+    """Callers of other ingresses must not notice the failure."""
     leased = []
     for number in range(40):
         running = list(silent.core.state.leases)
@@ -117,6 +118,7 @@ def test_submission_resumes_suspended_inferences_before_it(silent: CoreDriver) -
 
 
 def test_refusal_of_a_lease_is_a_sign_of_life(core: CoreDriver) -> None:
+    """Only its ingress has the lease's id: it lives and can take another."""
     _run_x_and_keep_y_out(core)
     core.handle(ev.PullAnswered("r0"))
     core.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
@@ -195,6 +197,7 @@ def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(silent: C
 def test_closed_application_does_not_end_before_its_suspended_inferences(
     silent: CoreDriver,
 ) -> None:
+    """The callers of suspended inferences may still be there."""
     closed = silent.handle(ev.ApplicationClosed("a"))
     for name in ("x", "y", "z"):
         closed += silent.handle(ev.InferenceCancelled(name))
@@ -206,6 +209,7 @@ def test_closed_application_does_not_end_before_its_suspended_inferences(
 
 
 def test_cancelled_application_ends_with_its_suspended_inferences(silent: CoreDriver) -> None:
+    """Each is refused once, in the order of submission."""
     actions = silent.handle(ev.ApplicationCancelled("a"))
 
     assert [(name, "application_cancelled") for name in "xyzw"] == refused(actions)
@@ -228,6 +232,7 @@ def test_application_with_something_suspended_is_not_ended_for_idleness() -> Non
 
 
 def test_policy_change_keeps_suspended_inferences_out(silent: CoreDriver) -> None:
+    """Suspended inferences stay suspended under another order."""
     silent.handle(ev.PullAnswered("r0"))
     silent.handle(ev.PolicyChanged("vtc"))
 

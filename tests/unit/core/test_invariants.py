@@ -356,12 +356,14 @@ def test_damage_breaks_its_rule(fairness: str, rule: str, damage: Damage) -> Non
 
 
 def test_every_rule_is_broken_by_a_damage() -> None:
+    """A new invariant needs a new damage in this file."""
     damages = [*DAMAGES, *TENANT_DAMAGES]
 
     assert {function.__name__ for function in ALL_RULES} == {rule for rule, _ in damages}
 
 
 def test_nominal_clock_is_checked_by_the_applicable_rules_only() -> None:
+    """The nominal clock neither settles nor withdraws."""
     driver = _busy("nominal")
     driver.account().charged += 1
     check(driver.core)

@@ -15,6 +15,7 @@ def _stored(ends: KeptEnds) -> list[EndsStored]:
 
 
 def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
+    """An end that arrives during a save is not in it."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")
@@ -30,6 +31,7 @@ def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
 
 
 def test_save_that_failed_leaves_its_ends_to_the_next() -> None:
+    """The failed save confirms none; the next one confirms both."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.take_changed()
@@ -55,6 +57,7 @@ def test_end_is_kept_until_its_ingress_has_read_its_confirmation() -> None:
 
 
 def test_new_scheduler_restores_and_confirms_counted_ends() -> None:
+    """The scheduler before it may not have told the ingresses."""
     ends, successor = KeptEnds(), KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i1"], 12.5)
@@ -83,6 +86,7 @@ def test_damaged_record_is_named(record: object, named: str) -> None:
 
 
 def test_ends_of_a_lost_ingress_are_forgotten() -> None:
+    """A lost ingress sends no ends any more."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")

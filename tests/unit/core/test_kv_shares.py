@@ -23,6 +23,7 @@ def _holding(tree: TenantTree, **held: int) -> KvShares:
 
 
 def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
+    """All tenants below a node count against it."""
     tree = _tree(acme=KvShare(most=0.5), acme__a=KvShare(most=0.2))
     shares = _holding(tree, acme__a=15, acme__b=20)
 
@@ -33,6 +34,7 @@ def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
 
 
 def test_node_without_leases_gets_one_inference_of_any_size() -> None:
+    """An inference that exceeds the share must not wait for ever."""
     assert _holding(_tree(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
 
 
@@ -97,6 +99,7 @@ def test_node_at_its_maximum_lets_others_pass(policy: str) -> None:
 
 
 def test_weight_is_multiplied_by_the_tier_and_capped_by_every_node() -> None:
+    """A tier is a factor that must not exceed an operator's limit."""
     tree = TenantTree({"acme": TenantNode(max_weight=3.0)})
     core = SchedulerCore(tenants=tree, tiers={"default": Tier(), "priority": Tier(4.0)})
     for name, tenant, weight, tier in (

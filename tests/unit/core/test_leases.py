@@ -80,6 +80,7 @@ def test_replica_that_one_ingress_cannot_reach_serves_others(leased: CoreDriver)
 
 
 def test_refusal_of_a_lease_of_a_lost_replica_is_late(leased: CoreDriver) -> None:
+    """The replica was lost in the meantime, and its leases with it."""
     leased.handle(ev.ReplicaLost("r0"))
 
     assert leased.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION)) == []
@@ -87,6 +88,7 @@ def test_refusal_of_a_lease_of_a_lost_replica_is_late(leased: CoreDriver) -> Non
 
 
 def test_lost_replica_returns_all_its_inferences(leased: CoreDriver) -> None:
+    """Inferences return once, in their order, running or not."""
     leased.pull(progress={"2": 4}, seats=2)
 
     assert leased.handle(ev.ReplicaLost("r0")) == []
@@ -109,12 +111,14 @@ def test_silent_replica_is_lost_after_its_timeout(leased: CoreDriver) -> None:
 
 
 def test_deadline_of_a_replica_that_is_gone_is_harmless(leased: CoreDriver) -> None:
+    """The deadline of a removed replica is still in the heap."""
     leased.handle(ev.ReplicaLost("r0"))
 
     assert leased.wait(10.0) == []
 
 
 def test_returning_replica_starts_without_leases(leased: CoreDriver) -> None:
+    """Reports of old leases are late: the replica must abort them."""
     leased.wait(4.0)
     leased.handle(ev.ReplicaLost("r0"))
     actions = leased.pull(progress={"1": 5, "2": 5}, seats=1)
@@ -155,6 +159,7 @@ def test_repeated_final_report_is_ignored_and_confirmed(
 
 
 def test_final_report_repeated_in_one_pull_counts_once(leased: CoreDriver) -> None:
+    """A replica may have kept it from a pull that was not answered."""
     finished = [ev.LeaseFinished("1", 0, n, Outcome.FINISHED) for n in (10, 10)]
     leased.pull(progress={"2": 1}, finished=finished)
 
@@ -227,6 +232,7 @@ def test_kv_that_leases_took_since_their_progress_is_not_leased() -> None:
 
 
 def test_failed_inference_ends_and_is_counted(leased: CoreDriver) -> None:
+    """The engine answered with an error that a retry would repeat."""
     finished = ev.LeaseFinished("1", 10, 0, Outcome.FAILED)
     leased.pull(progress={"2": 1}, finished=[finished], seats=1)
 
@@ -251,6 +257,7 @@ def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
 
 
 def test_ingress_with_heartbeats_keeps_its_inferences(leased: CoreDriver) -> None:
+    """The timeout of an ingress counts from its last message."""
     leased.now += 20.0
     leased.handle(ev.IngressHeartbeat("i0"))
     leased.wait(29.0)
@@ -273,6 +280,7 @@ def test_lost_ingress_ends_a_closed_application() -> None:
 
 
 def test_next_deadline_is_the_earliest_deadline(leased: CoreDriver) -> None:
+    """The driver sets one timer for it."""
     assert leased.core.next_deadline() == 104.0
 
     leased.handle(ev.ReplicaLost("r0"))

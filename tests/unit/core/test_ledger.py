@@ -22,6 +22,7 @@ def queued(core: CoreDriver) -> CoreDriver:
 
 
 def test_fcfs_grants_in_order_of_submission(queued: CoreDriver) -> None:
+    """The queue is sorted again, and no inference is lost."""
     assert queued.handle(ev.PolicyChanged("fcfs")) == []
     assert granted(queued.pull()) == ["a1", "b1", "a2", "b2"]
     assert queued.core.ledger.policy_name == "fcfs"
@@ -63,6 +64,7 @@ def test_admission_changes_with_the_policy(core: CoreDriver) -> None:
     ],
 )
 def test_refused_change_has_no_effect(queued: CoreDriver, event: ev.PolicyChanged) -> None:
+    """Half a change would leave a queue sorted by an old key."""
     with pytest.raises(ConfigError, match="is not one of"):
         queued.handle(event)
 
@@ -93,6 +95,7 @@ def test_expiry_before_a_refused_change_is_not_forgotten(queued: CoreDriver) -> 
 def test_nominal_clock_starts_at_the_present_v_with_the_remaining_cost(
     queued: CoreDriver,
 ) -> None:
+    """Attained service is not requested again; V stays on its axis."""
     queued.pull(seats=1)
     queued.pull(progress={"1": 1}, seats=1)  # b attained 11, charged 10, then 20
     v = queued.core.ledger.fair_share.clock.virtual_time

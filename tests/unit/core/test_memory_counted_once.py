@@ -74,6 +74,7 @@ def test_prompts_of_one_system_prompt_run_side_by_side(
 
 
 def test_cache_miss_is_added_at_the_first_token(driver: CoreDriver) -> None:
+    """No further inference is admitted then; running ones continue."""
     for number in range(3):
         driver.handle(submission(f"q{number}", SYSTEM))
     leases = granted(pull(driver))
@@ -122,6 +123,7 @@ def test_forecast_includes_a_prompt_that_outlives_its_shared_prefix() -> None:
 
 
 def test_free_kv_gauge_only_adds_to_the_shared_memory(driver: CoreDriver) -> None:
+    """Idle cached tokens count as free in the engine's gauge."""
     for number in range(2):
         driver.handle(submission(f"q{number}", SYSTEM))
     leases = granted(pull(driver))
@@ -178,6 +180,7 @@ def test_cached_tokens_of_ended_inferences_are_counted(driver: CoreDriver) -> No
 
 
 def test_computed_tokens_count_once_each_choice_has_a_token() -> None:
+    """Until each choice has a token, their cache hits are unknown."""
     inference = Inference("q", "a", "q", "i0", 80, 20, 20, 2, 0.0, 1)
     inference.output_tokens = 1
     assert 0 == inference.begun_computed_tokens

@@ -21,15 +21,18 @@ def driver() -> CoreDriver:
 
 
 def look(driver: CoreDriver, name: str = "a") -> Outlook:
+    """Return the outlook of an application now."""
     return driver.core.outlooks.ask([name])[name]
 
 
 def wait(driver: CoreDriver, name: str, cost: float = 155) -> None:
+    """Let an application wait with one inference."""
     driver.open(name, cost)
     driver.submit(f"{name}1", name)
 
 
 def test_every_reason_names_a_remedy() -> None:
+    """Every reason names a remedy; the list is closed."""
     assert {*WHAT_WOULD_HELP} == {*Reason}
     assert all(WHAT_WOULD_HELP.values())
 
@@ -130,6 +133,7 @@ def test_service_ahead_counts_later_stages_of_those_with_smaller_tags(driver: Co
 def test_closed_application_needs_only_its_waiting_inferences(
     driver: CoreDriver,
 ) -> None:
+    """The owner of a closed application submits no more."""
     wait(driver, "small", cost=1_000)
     driver.handle(ev.ApplicationClosed("small"))
     wait(driver, "a", cost=50_000)
@@ -149,6 +153,7 @@ def test_service_ahead_counts_later_stages_of_running_applications(driver: CoreD
 
 
 def test_without_replicas_the_outlook_has_no_times() -> None:
+    """No inference starts before there is a replica."""
     driver = CoreDriver()
     wait(driver, "a")
     outlook = look(driver)
@@ -168,6 +173,7 @@ def test_draining_replicas_do_not_count_as_available(driver: CoreDriver) -> None
 
 
 def test_application_without_submitted_inferences_waits_for_its_tools(driver: CoreDriver) -> None:
+    """The next step is the caller's: the service cannot help."""
     driver.open("a")
     outlook = look(driver)
 
@@ -175,6 +181,7 @@ def test_application_without_submitted_inferences_waits_for_its_tools(driver: Co
 
 
 def test_recovery_is_the_reason_while_grants_are_held(driver: CoreDriver) -> None:
+    """After a restart the queue is not the reason of the wait."""
     wait(driver, "a")
     inference = driver.inference("a1")
     driver.hand_over(SchedulerCore(lease_prefix="2-"), ["r0"])
@@ -208,6 +215,7 @@ def test_guarantee_is_the_tag_and_the_bound_at_the_present_speed(driver: CoreDri
 
 
 def test_policy_without_a_bound_gives_no_guarantee() -> None:
+    """An unproven guarantee would be worse than none."""
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("runs", 155)
     driver.submit("x", "runs")
@@ -236,6 +244,7 @@ def test_beyond_the_examined_applications_there_is_a_least_position_and_no_time(
 
 
 def test_starts_calibrate_the_quantiles(driver: CoreDriver) -> None:
+    """Each outcome calibrates the expectation given before."""
     wait(driver, "a")
     before = look(driver).expected_start_s
     driver.now += 60.0

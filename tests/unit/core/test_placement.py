@@ -13,6 +13,7 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 
 
 def _places(actions: Sequence[Action]) -> dict[str, str]:
+    """Return the replica of each request granted."""
     return {a.request_id: a.replica_id for a in actions if isinstance(a, Grant)}
 
 
@@ -25,6 +26,7 @@ def _pool(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
 
 
 def _ask(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> dict[str, str]:
+    """Open an application with one inference."""
     driver.open(name)
     return _places(driver.submit(name, name, prompt=prompt, output=output))
 
@@ -80,7 +82,7 @@ def test_next_turn_goes_where_the_last_one_was_served() -> None:
     driver.pull("r1", kv=1000)
     driver.submit("a2", "a", prompt=30, output=20)
     _serve(driver, "a2", "r1", kv=1000)
-    _ask(driver, "c", 900, 20)  # on r1, which has less free memory than r0 once `b` has ended
+    _ask(driver, "c", 900, 20)  # on r1: it has less left than r0, which `b` leaves
     _serve(driver, "b", "r0", kv=100)
 
     assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=40, output=2))
@@ -109,6 +111,7 @@ def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
 
 
 def test_replica_without_a_recent_pull_gets_no_turn() -> None:
+    """A replica may have stopped with its connection open."""
     driver = _pool()
     driver.pull("r0", connected=True)
     driver.open("a")
@@ -158,6 +161,7 @@ def test_replicas_that_are_gone_are_forgotten() -> None:
 
 @pytest.mark.parametrize("admission", ADMISSIONS)
 def test_large_one_waits_for_the_replica_that_can_hold_it(admission: str) -> None:
+    """On the small one, even alone, it would exceed the memory."""
     driver = _pool(admission, small=100, large=1000)
     driver.handle(ev.PullAnswered("large"))
 
@@ -190,6 +194,7 @@ def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
 
 
 def test_inference_too_large_for_every_replica_runs_alone_on_the_largest() -> None:
+    """An inference that waited for ever would block all later ones."""
     driver = _pool(small=100, large=1000)
     _ask(driver, "held", 900, 50)
 
@@ -253,6 +258,7 @@ def test_joining_replica_gets_waiting_inferences() -> None:
 
 
 def test_inferences_of_a_lost_replica_go_to_others_in_order() -> None:
+    """Requeued inferences are first in line, before later ones."""
     driver = _pool(r0=100)
     _ask(driver, "a", 60, 20)
     driver.pull("r1", kv=100)

@@ -57,6 +57,7 @@ def test_priority_of_neighbouring_tags_differs() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, -1e-300, float("nan")])
 def test_priority_of_no_tag_is_refused(value: float) -> None:
+    """The bits of a negative float fall as it rises."""
     with pytest.raises(ValueError, match="a tag must be >= 0"):
         rank_preserving_integer(value)
 
@@ -66,6 +67,7 @@ def _key(driver: CoreDriver, name: str) -> Key:
 
 
 def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
+    """Ties go to the application that arrived first."""
     driver = CoreDriver()
     for name, cost in (("a", 10), ("b", 10), ("c", 5)):
         driver.open(name, cost)
@@ -118,6 +120,7 @@ def test_inference_that_passed_by_the_guard_is_preempted_last(
 
 
 def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
+    """The application does not matter."""
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("a")
     driver.open("b")
@@ -142,6 +145,7 @@ def test_options_default_to_the_served_clock(policy: str) -> None:
 
 
 def test_nominal_clock_is_built_from_its_options() -> None:
+    """An integer number of seconds is accepted."""
     values = {"clock": "nominal", "nominal_iteration_s": 1}
 
     options = parse_options("justitia", values)
@@ -256,6 +260,7 @@ def test_records_of_different_kinds_of_accounts_are_distinguished() -> None:
 
 
 def test_options_of_the_same_clock_are_recognised() -> None:
+    """Only a clock that moves differently is restarted when options change."""
     served, nominal = PolicyOptions(), PolicyOptions("nominal", 0.03)
 
     assert served.same_accounts(PolicyOptions("served", 1.0))
@@ -333,6 +338,7 @@ LAB_OPTIONS = sorted(
 
 
 def test_policy_is_found_by_its_import_path() -> None:
+    """A custom order must not require a change of this package."""
     driver = PolicyDriver(POLICY, {"budget": 0.5})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1", "b2")
@@ -359,6 +365,7 @@ def test_policy_of_a_user_outlives_the_scheduler() -> None:
 
 
 def test_policy_of_a_user_forgets_applications() -> None:
+    """The example must not leak memory."""
     driver = PolicyDriver(POLICY)
     driver.arrive("a", "a1")
     driver.step()
@@ -478,6 +485,7 @@ def test_page_has_the_same_headings_for_every_policy(policy: str) -> None:
 
 
 def test_example_on_the_page_is_the_one_that_is_tested() -> None:
+    """Code on a page breaks unknown unless it runs."""
     source = (Path(__file__).parents[2] / "user_policy.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 

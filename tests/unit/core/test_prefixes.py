@@ -52,6 +52,7 @@ def test_leases_share_the_longest_that_another_has() -> None:
 
 
 def test_beginning_stays_until_its_last_lease_ends() -> None:
+    """The lease that created it may end first."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
         beginnings.join(name, (SYSTEM,))
@@ -92,6 +93,7 @@ def test_lease_that_missed_a_prefix_has_its_own_copy() -> None:
 
 
 def test_two_digests_of_one_length_on_a_path_are_a_collision() -> None:
+    """One of them counts, and no sum is wrong."""
     beginnings = Beginnings()
     other = Prefix(32, b"o" * 7)
     beginnings.join("1", (SYSTEM, CHAT))

@@ -36,6 +36,7 @@ def test_empty_queue_has_no_first() -> None:
 
 
 def test_first_is_the_application_with_the_least_key() -> None:
+    """The order of the updates does not matter."""
     queue = _queue(None, application("b", 2, 5), application("a", 3, 4), application("c", 1))
 
     assert ["c1", "b2", "a3", "a4", "b5"] == _drain(queue)
@@ -43,6 +44,7 @@ def test_first_is_the_application_with_the_least_key() -> None:
 
 
 def test_heads_are_the_first_of_each_client_in_order() -> None:
+    """Only these may come first when clients change places."""
     queue = _queue(
         StubPolicy(by_tenant=True),
         application("b", 2, tenant="t1"),
@@ -55,6 +57,7 @@ def test_heads_are_the_first_of_each_client_in_order() -> None:
 
 
 def test_application_without_waiting_inferences_is_not_returned() -> None:
+    """The heap entry is stale."""
     policy = StubPolicy()
     gone, other = application("a", 1), application("b", 2)
     queue = _queue(policy, gone, other)
@@ -117,6 +120,7 @@ def test_tenant_comes_with_the_first_of_its_applications() -> None:
 
 
 def test_parked_client_waits_until_it_is_eligible() -> None:
+    """A policy may hold a client back although there is room."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
     queue = _queue(policy, application("a", 1), application("b", 2))
@@ -154,6 +158,7 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
 
 
 def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
+    """The client still waits: a policy must not handle it as gone."""
     policy = StubPolicy()
     first, second = application("a", 1), application("b", 2)
     queue = _queue(policy, first, second)
@@ -166,6 +171,7 @@ def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
 
 
 def test_application_set_aside_leaves_its_tenant_the_others() -> None:
+    """The tenant's next application takes its place."""
     first, second = application("a", 1, tenant="t"), application("b", 2, tenant="t")
     queue = _queue(StubPolicy(by_tenant=True), first, second)
     queue.unschedule(first)
@@ -176,6 +182,7 @@ def test_application_set_aside_leaves_its_tenant_the_others() -> None:
 
 
 def test_reorder_keeps_everything_under_another_key() -> None:
+    """The policy of a running scheduler may change."""
     queue = _queue(None, application("a", 3), application("b", 2), application("c", 1))
     other = StubPolicy()
     other.reverse = True

@@ -19,6 +19,7 @@ def test_worked_example_holds(example: str) -> None:
 
 
 def test_every_file_is_in_the_table() -> None:
+    """The page must lead a reader to each file of the core."""
     policies = CORE / "policies"
     guarded = {path.stem for path in (policies / "guarded").glob("*.py")} - {"__init__"}
     names = {path.stem for path in CORE.rglob("*.py") if not path.is_relative_to(policies)}

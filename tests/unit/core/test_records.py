@@ -13,12 +13,14 @@ _NUMBER: Fields = {"n": RecordReader.number}
 
 @pytest.mark.parametrize("record", [{}, {"a": 1, "b": 2}, {"c": 1}], ids=["none", "both", "other"])
 def test_missing_and_unknown_fields_are_named(record: dict[str, Any]) -> None:
+    """An unread field would be lost with the next write."""
     wrong = ", ".join(sorted({"a"} ^ record.keys()))
     with pytest.raises(ValueError, match=f"^clock: fields missing or unknown: {wrong}$"):
         RecordReader(record, ("a",), where="clock")
 
 
 def test_optional_field_may_be_missing() -> None:
+    """Records of an earlier release lack later fields."""
     reader = RecordReader({"a": 1}, ("a",), ("b",))
 
     assert (1, None, None) == (reader.integer("a"), reader.value("b"), reader.text_or_none("b"))
@@ -26,6 +28,7 @@ def test_optional_field_may_be_missing() -> None:
 
 @pytest.mark.parametrize("record", [None, [], "a", 1])
 def test_record_that_is_no_object_is_refused(record: object) -> None:
+    """JSON of another type is damage, not an empty record."""
     with pytest.raises(ValueError, match="must be an object"):
         RecordReader(record, ())
 
@@ -49,11 +52,13 @@ def test_record_that_is_no_object_is_refused(record: object) -> None:
 def test_value_of_another_kind_is_refused(
     value: object, read: Callable[[RecordReader], object], allowed: str
 ) -> None:
+    """The message contains the field, the value and what is allowed."""
     with pytest.raises(ValueError, match=rf"^f is .*: {allowed} is allowed$"):
         read(RecordReader({"f": value}, ("f",)))
 
 
 def test_values_are_read_as_they_are() -> None:
+    """A record that is read and written again is unchanged."""
     record = {"i": 3, "n": 0.5, "t": "x", "b": False, "o": {"k": 1}, "l": [1, 2], "z": None}
     reader = RecordReader(record, record)
 

@@ -45,6 +45,7 @@ def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDri
 
 
 def test_pull_with_only_ends_is_no_report_of_running_leases(new: CoreDriver) -> None:
+    """The replica may be full, which only its next report shows."""
     _resubmit(new, "z")
 
     assert granted(new.pull("r0", None)) == []
@@ -52,6 +53,7 @@ def test_pull_with_only_ends_is_no_report_of_running_leases(new: CoreDriver) -> 
 
 
 def test_grants_are_held_back_for_three_seconds_at_most(new: CoreDriver) -> None:
+    """A replica that died with the scheduler never reports."""
     _resubmit(new, "z")
     new.pull("r9")
 
@@ -62,6 +64,7 @@ def test_grants_are_held_back_for_three_seconds_at_most(new: CoreDriver) -> None
 
 
 def test_loss_of_the_last_silent_replica_ends_the_hold(new: CoreDriver) -> None:
+    """A lost replica will not report any more."""
     _resubmit(new, "z")
     new.pull("r9")
 
@@ -115,6 +118,7 @@ def test_service_is_not_booked_twice(old: CoreDriver, new: CoreDriver, claim_fir
 
 
 def test_service_of_a_new_inference_is_booked_in_full(new: CoreDriver) -> None:
+    """Only inferences submitted before may have been booked before."""
     before = new.account().attained
     new.pull("r0")
     new.submit("fresh")
@@ -188,6 +192,7 @@ def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -
 
 
 def test_adopted_lease_holds_a_footprint_and_is_not_aborted(new: CoreDriver) -> None:
+    """The deadline of the claim has no effect on an adopted lease."""
     new.pull("r0", {"1-2": 6})
     _resubmit(new, "x", "1-2")
     replica = new.core.state.replicas["r0"]
@@ -294,6 +299,7 @@ def test_end_that_was_counted_is_not_counted_again(
 
 
 def test_end_that_was_not_saved_is_counted(old: CoreDriver) -> None:
+    """The scheduler died before it saved the replica's report."""
     new = _successor(old)
     before = new.application().inferences
     old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})

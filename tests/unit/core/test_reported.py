@@ -99,6 +99,7 @@ def test_reserved_kv_is_not_free(core: CoreDriver) -> None:
 
 
 def test_report_of_an_unknown_replica_is_the_drivers_mistake(core: CoreDriver) -> None:
+    """Only a pull reports its capacity."""
     with pytest.raises(KeyError):
         core.handle(ev.ReplicaReported("r9"))
 
@@ -146,6 +147,7 @@ def test_reserved_room_is_not_available() -> None:
 
 
 def test_inference_that_fits_now_needs_zero_iterations(core: CoreDriver) -> None:
+    """A replica whose pull is answered may still have room."""
     core.submit("x")
 
     assert 0 == core.core.iterations_until_fit("x", "r0")

@@ -6,6 +6,7 @@ from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, Served
 
 
 def test_rate_is_service_over_busy_time() -> None:
+    """Waits are a backlog divided by this rate."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5)
     rate.record(2000, 4.0, 50, 5)
@@ -15,6 +16,7 @@ def test_rate_is_service_over_busy_time() -> None:
 
 
 def test_rate_rests_while_nothing_runs() -> None:
+    """After an idle night the expected rate is that of the evening."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5)
     before = rate.kv_per_s(0)
@@ -25,6 +27,7 @@ def test_rate_rests_while_nothing_runs() -> None:
 
 
 def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
+    """An added replica shows within minutes."""
     rate, served, busy_s = ServedRate(), 0.0, 0.0
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
         for _ in range(round(lasts_s)):

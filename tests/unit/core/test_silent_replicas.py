@@ -37,6 +37,7 @@ def test_silent_replica_that_is_connected_is_not_lost(core: CoreDriver) -> None:
 
 
 def test_silent_replica_gets_no_lease_until_it_pulls(core: CoreDriver) -> None:
+    """Even if its pull is open, it would not read the grant."""
     core.open("a", 100)
     core.pull("r0", connected=True)
     _pass_time(core, 5.0)
@@ -57,6 +58,7 @@ def test_replica_whose_process_has_ended_is_lost_in_time(core: CoreDriver) -> No
 
 
 def test_replica_that_connects_anew_in_time_is_not_lost(core: CoreDriver) -> None:
+    """A lost connection is not a lost process."""
     _running_on_r0(core)
     core.handle(ev.ReplicaDisconnected("r0"))
     core.now += 3.0
@@ -82,6 +84,7 @@ def test_lease_is_not_taken_back_from_a_silent_replica(core: CoreDriver) -> None
 def test_lease_whose_payload_never_came_is_taken_back_when_the_replica_calls(
     core: CoreDriver,
 ) -> None:
+    """The replica reports the lease as armed and not running."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0", connected=True)

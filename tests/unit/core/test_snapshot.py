@@ -35,6 +35,7 @@ def _filled(**options: object) -> CoreDriver:
 
 
 def _successor(driver: CoreDriver, **options: object) -> CoreDriver:
+    """Return a core restored from another's snapshot through JSON."""
     successor = CoreDriver(driver.core, driver.now)
     successor.hand_over(SchedulerCore("justitia", options, lease_prefix="2-"))
     return successor
@@ -334,6 +335,7 @@ def test_record_that_is_no_object_is_named(damaged: Any) -> None:
     ],
 )
 def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
+    """Without V no tag is defined: the scheduler must not start."""
     with pytest.raises(StoreError, match=r"^clock: the stored record is damaged"):
         restore(SchedulerCore(), damaged, {})
 
@@ -363,6 +365,7 @@ def test_application_without_rule_and_idle_time_has_the_old_record() -> None:
 
 
 def test_place_of_an_application_outlives_the_scheduler() -> None:
+    """Prefixes of the application are still in that replica's cache."""
     driver = _filled()
     assert ["r0"] == list(_successor(driver).application("c").replicas)
 

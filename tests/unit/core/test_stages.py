@@ -292,12 +292,14 @@ def test_submission_that_expects_nothing_leaves_the_expected_stages(core: CoreDr
 
 
 def test_expected_stages_end_where_stages_do(core: CoreDriver) -> None:
+    """An external event must not fill the store."""
     _open(core, *[MAP] * (MAXIMUM_STAGES + 1))
 
     assert MAXIMUM_STAGES == len(_expected(core))
 
 
 def test_expected_stages_outlive_the_scheduler(core: CoreDriver) -> None:
+    """A new scheduler predicts like the last one."""
     _open(core, MAP, REDUCE)
     core.hand_over(SchedulerCore(lease_prefix="2-"))
 
@@ -305,6 +307,7 @@ def test_expected_stages_outlive_the_scheduler(core: CoreDriver) -> None:
 
 
 def test_records_from_before_expected_stages_are_read(core: CoreDriver) -> None:
+    """A store of an earlier release lacks this field."""
     _open(core)
     record = snapshot(core.core)["applications"]["a"]
     core.hand_over(SchedulerCore(lease_prefix="2-"))
@@ -315,6 +318,7 @@ def test_records_from_before_expected_stages_are_read(core: CoreDriver) -> None:
 
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 2, 3, 4, -5.0], "stage", [1, 2, 3, 4, "5"]])
 def test_damaged_expected_stages_are_named(core: CoreDriver, row: Any) -> None:
+    """Damage is reported by field, not by a later index error."""
     _open(core, MAP)
     damaged = json.loads(json.dumps(snapshot(core.core)))
     damaged["applications"]["a"]["expected_stages"].append(row)

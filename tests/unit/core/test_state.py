@@ -70,6 +70,7 @@ def test_shortfall_is_the_number_of_ends_before_the_next_admission() -> None:
 
 
 def test_full_quota_waits_for_whatever_ends() -> None:
+    """A full queue admits no tenant, however few places it has."""
     quota = TenantQuota(2)
     for _ in range(4):
         quota.increment("t")
@@ -79,6 +80,7 @@ def test_full_quota_waits_for_whatever_ends() -> None:
 
 
 def test_without_a_limit_everything_is_admitted() -> None:
+    """Simulators hold whole workloads."""
     quota = TenantQuota()
     for _ in range(1_000):
         quota.increment("t")
@@ -122,6 +124,7 @@ def test_freed_places_are_used_again(small: CoreDriver) -> None:
 
 
 def test_idle_applications_make_room_when_they_end_by_themselves(small: CoreDriver) -> None:
+    """An application that is never closed ends after its idle time."""
     fill(small, "t")
     ended = small.wait(601.0)
 
@@ -130,6 +133,7 @@ def test_idle_applications_make_room_when_they_end_by_themselves(small: CoreDriv
 
 
 def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(small: CoreDriver) -> None:
+    """Admitted inferences are not dropped for later ones."""
     small.open("a", tenant="t")
     for i in range(8):
         assert [] == small.submit(f"q{i}", "a")
@@ -141,6 +145,7 @@ def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(small: CoreDri
 
 
 def test_other_tenant_is_still_served_when_one_fills_the_queue(small: CoreDriver) -> None:
+    """One tenant's full part does not delay the others."""
     small.open("a", tenant="t")
     for i in range(20):
         small.submit(f"q{i}", "a")
@@ -150,6 +155,7 @@ def test_other_tenant_is_still_served_when_one_fills_the_queue(small: CoreDriver
 
 
 def test_ended_inference_makes_room_in_the_queue(small: CoreDriver) -> None:
+    """Running inferences count too: each end is subtracted once."""
     small.open("a", tenant="t")
     for i in range(8):
         small.submit(f"q{i}", "a")
@@ -187,6 +193,7 @@ def test_restored_applications_count() -> None:
 
 
 def test_due_names_are_in_order_of_time_and_then_of_insertion() -> None:
+    """Replays must see expirations in the same order."""
     deadlines = Deadlines()
     deadlines.set(2.0, DeadlineKind.REPLICA, "z")
     deadlines.set(1.0, DeadlineKind.LEASE, "b")
@@ -218,6 +225,7 @@ def test_deadline_set_for_now_during_iteration_is_due_too() -> None:
 
 
 def test_empty_heap_has_no_next() -> None:
+    """The driver then waits for events only."""
     deadlines = Deadlines()
 
     assert (deadlines.next(), list(deadlines.due(1e9))) == (None, [])

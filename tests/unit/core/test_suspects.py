@@ -32,11 +32,13 @@ class Fleet:
             self.start()
 
     def start(self) -> str:
+        """Start a replica and return its name."""
         name, self._up = f"r{self._up}", self._up + 1
         self.take(self.driver.pull(name))
         return name
 
     def take(self, actions: Sequence[Action]) -> None:
+        """Let replicas report at once the leases they were granted."""
         self.refused += refused(actions)
         for name in sorted({a.replica_id for a in actions if isinstance(a, Grant)}):
             self.report(name)
@@ -49,6 +51,7 @@ class Fleet:
         self.take(self.driver.pull(replica_id, running, ends))
 
     def submit(self, *names: str) -> None:
+        """Submit inferences, each of its own application."""
         for name in names:
             self.driver.open(name)
             self.take(self.driver.submit(name, name))
@@ -80,6 +83,7 @@ class Fleet:
         return actions
 
     def crash(self, replica_id: str) -> list[Action]:
+        """Crash the process of a replica; its loss is reported later."""
         actions = self.driver.handle(ev.ReplicaCrashed(replica_id))
         self.take(actions)
         return actions
@@ -143,6 +147,7 @@ def test_killer_is_refused_after_two_deaths_and_the_others_finish() -> None:
 
 
 def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
+    """There suspects run one after the other, until each is cleared."""
     fleet = Fleet(1)
     fleet.submit("a", "b", "poison")
     fleet.die("r0", {"a": 3.0, "b": 2.0})
@@ -482,6 +487,7 @@ def test_death_that_a_new_scheduler_hears_of_first_counts() -> None:
 
 
 def test_lease_of_a_death_may_be_claimed_after_the_others_of_it_have_ended() -> None:
+    """Ingresses reconnect to a new scheduler one after the other."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit("a", "b")
     runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("a", "b")]
@@ -530,6 +536,7 @@ def test_two_open_suspects_on_one_replica_break_an_invariant() -> None:
 
 
 def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision must cost no more while no engine has died."""
     fleet = Fleet(2)
     asked: list[str] = []
     for name in ("keep_apart", "ranked", "note_running", "forget", "resume"):
@@ -544,6 +551,7 @@ def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
+    """A hang stops an engine like a crash, only later."""
     driver = CoreDriver(_core(2, ""))
     driver.open("hanger")
     driver.submit("hanger", "hanger")
@@ -561,6 +569,7 @@ def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
 
 
 def test_engine_that_continues_clears_the_suspects_of_its_stall() -> None:
+    """One of its steps took long, which may happen elsewhere too."""
     driver = CoreDriver(_core(2, ""))
     driver.open("slow")
     driver.submit("slow", "slow")

@@ -70,6 +70,7 @@ def test_inference_too_large_for_unreserved_memory_runs_alone() -> None:
 
 
 def test_tier_holds_at_most_its_most() -> None:
+    """A tier may always run one inference, as a tenant may."""
     shares = _shares(most=0.5)
     assert not shares.tier_refuses("priority", 60, 100)
 

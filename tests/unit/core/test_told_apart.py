@@ -31,6 +31,7 @@ def test_flood_of_tenant_names_keeps_the_usage_of_others() -> None:
 
 
 def test_places_are_as_before_after_a_restart() -> None:
+    """The saved totals keep their places."""
     book = UsageBook()
     for number in range(6_000):
         book.of(f"acme/{number}", 0.0)

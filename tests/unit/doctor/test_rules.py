@@ -387,7 +387,7 @@ def test_normal_behaviour_is_not_found(harm: Harm) -> None:
         ),
     ],
 )
-def test_application_is_checked_against_its_own_idle_time(harm: Harm, rule: str, said: str) -> None:
+def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: str) -> None:
     """An application may set its own idle time, which replaces the configured one."""
     (found,) = find(seen_after(harm), seen_after(harm))
 
@@ -482,7 +482,7 @@ def moved_tag(finish: float, stored: float) -> "Patient":
         pytest.param((1_500.0, 1_400.0), (1_500.0, 1_600.0), id="moved after the second look"),
     ],
 )
-def test_unsaved_tag_is_not_reported_as_different(
+def test_tag_that_is_yet_to_be_saved_does_not_differ(
     before: tuple[float, float], after: tuple[float, float]
 ) -> None:
     """Saves lag by half a second, so a moving tag always differs."""

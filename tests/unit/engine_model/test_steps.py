@@ -107,7 +107,7 @@ def test_preempted_sequence_reuses_its_computed_blocks() -> None:
     assert 2 == step[last]
 
 
-def test_long_prompt_is_computed_in_chunks_beside_decoding_sequences() -> None:
+def test_long_prompt_is_computed_in_chunks_beside_what_decodes() -> None:
     engine = Engine(1_000, max_batched_tokens=100)
     short = engine.add(range(10), 9)
     engine.step()

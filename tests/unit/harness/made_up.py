@@ -21,6 +21,7 @@ def call(name: str, at: float = 0.0, ended_at: float | None = None, **others: An
 
 
 def run(name: str, lease: str, at: float = 0.0, **others: Any) -> EngineRun:
+    """Return a completed run of a first call, a second long."""
     fields = {"call": 1, "priority": 0, "pid": 1, "ended_at": at + 1.0, "complete": True} | others
     return EngineRun(name, lease_id=lease, began_at=at, **fields)
 

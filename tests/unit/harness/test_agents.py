@@ -27,6 +27,7 @@ def agents() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def traces(agents: ModuleType) -> list[Exchange]:
+    """Return two short runs of every client."""
     return cast("list[Exchange]", agents.short_traces())
 
 
@@ -40,6 +41,7 @@ def branches(traces: list[Exchange]) -> _Branches:
 
 
 def said_in(exchange: Exchange) -> list[object]:
+    """Return the messages or items of a call."""
     asked = json.loads(exchange.request)
     found: list[object] = asked["input"] if "input" in asked else asked["messages"]
     return found
@@ -48,6 +50,7 @@ def said_in(exchange: Exchange) -> list[object]:
 def test_every_client_has_turns_of_one_conversation_and_of_a_fork(
     agents: ModuleType, branches: _Branches
 ) -> None:
+    """Two questions and one more in the first branch, one more in the other."""
     for client in agents.CLIENTS:
         mine = {key: len(calls) for key, calls in branches.items() if key[0] == client}
         assert len(mine) == 4, client
@@ -95,6 +98,7 @@ def test_fork_begins_with_the_messages_of_the_other_branch(branches: _Branches) 
 
 
 def test_runs_are_interleaved(traces: list[Exchange]) -> None:
+    """Calls of one run have calls of other runs between them."""
     changes = sum(before.run != after.run for before, after in pairwise(traces))
     assert changes > len(traces) / 2
     assert [exchange.asked_at for exchange in traces] == sorted(e.asked_at for e in traces)
@@ -123,6 +127,7 @@ async def test_alike_runs_differ_in_ids_only(agents: ModuleType) -> None:
 
 
 async def test_same_seed_records_the_same_bytes(agents: ModuleType) -> None:
+    """Everything except the order of arrival is drawn from the seed."""
     few = ["openai_chat", "anthropic_streamed"]
     first, second, other = [
         {

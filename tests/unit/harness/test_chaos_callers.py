@@ -48,6 +48,7 @@ def joined(*events: dict[str, Any]) -> tuple[Answer, list[str]]:
 
 
 def test_unary_and_streamed_answers_are_read_alike() -> None:
+    """One comparison serves both; choices may come in any order."""
     assert Answer(("a", "b"), ("length", "stop"), 3, 2) == unary_answer(BODY)
     assert (RIGHT, []) == joined(chunk("w1 "), chunk("w2 ", "length"), USAGE)
 
@@ -62,6 +63,7 @@ def test_unary_and_streamed_answers_are_read_alike() -> None:
     ],
 )
 def test_flaw_of_a_stream_is_reported(events: tuple[dict[str, Any], ...], flaw: str) -> None:
+    """The text may be right by luck."""
     _, flaws = joined(*events)
 
     assert [True] == [told.startswith(flaw) for told in flaws]
@@ -187,6 +189,7 @@ async def test_answered_call_is_noted_with_its_answer() -> None:
 async def test_broken_call_is_made_again_under_its_next_number_and_no_other(
     script: tuple[Any, ...], endings: list[Ending], detail: str
 ) -> None:
+    """The outcome of the broken call is recorded."""
     service = FakeService(*script)
     records = await played(service, application("a"), answer_within_s=0.1)
 
@@ -196,6 +199,7 @@ async def test_broken_call_is_made_again_under_its_next_number_and_no_other(
 
 
 async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
+    """Only a stream that had begun was visible to its caller."""
     event = ANSWER | {"id": "x"}
     error = {"error": {"message": "cut", "code": "engine_error"}}
     service = FakeService(
@@ -222,6 +226,7 @@ async def test_leaving_caller_returns_with_another_call() -> None:
 
 
 async def test_stalled_caller_reads_nothing_until_it_continues() -> None:
+    """A slow reader that did read all would test nothing."""
     service = FakeService([chunk("w1 "), chunk("w2 ", "length"), USAGE, b"[DONE]"])
     records = RunRecords()
     callers = Callers(service, service, records, 5.0, again_after_s=0.0)

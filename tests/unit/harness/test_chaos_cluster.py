@@ -79,6 +79,7 @@ class Titled:
     pid: int = 7
 
     def cmdline(self) -> list[str]:
+        """Return the title, which Ray sets in place of the command line."""
         return [self.title]
 
 
@@ -95,6 +96,7 @@ class Titled:
     ],
 )
 def test_role_is_independent_of_the_present_activity(title: str, role: str) -> None:
+    """One role under two names would look like a new process."""
     assert role == role_of(Titled(title), 1)
     assert "scheduler" == role_of(Titled(title), 7)
 

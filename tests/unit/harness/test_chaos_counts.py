@@ -35,6 +35,7 @@ WORDS = "ConnectionError: the answer broke off"
 def broken(
     at: float, ended_at: float, ending: Ending = Ending.BROKEN, detail: str = WORDS
 ) -> list[Call]:
+    """Return calls of which the first failed and was repeated later."""
     failed = call("a.0", at=at, ended_at=ended_at, ending=ending, detail=detail)
     return [failed, call("a.0", at=50.0, number=2), BOTH[1]]
 
@@ -47,6 +48,7 @@ def case(
 
 
 def test_clean_run_counts_nothing() -> None:
+    """Each inference was called, run and answered once."""
     runs = run("a.0", "1-1"), run("a.1", "1-2", at=0.5)
     found = count_calls(LOAD, RunRecords(calls=BOTH, ended={"a": 2}), runs, EXPECTED)
 
@@ -146,6 +148,7 @@ def test_violations_are_counted_and_reported(
 
 
 def test_run_that_never_ended_is_in_the_journal(tmp_path: Path) -> None:
+    """The death of a replica is measured by it."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
     writer.began(2.0, "a.1#2", "3-17", 40)
@@ -210,6 +213,7 @@ def test_exchanged_grants_are_reported_unless_a_fault_explains_them() -> None:
 
 
 def test_later_call_was_not_passed() -> None:
+    """A later call with a smaller tag was not passed."""
     runs, calls = served([5])
     calls.append(call("late.0", 4.5))
     runs.append(run("late.0", "1-2", 9.0, priority=0))
@@ -248,6 +252,7 @@ def test_order_is_not_checked_while_submissions_are_delayed() -> None:
 
 
 def test_tag_that_changed_over_a_restart_is_found() -> None:
+    """The order of waiting applications must survive the scheduler."""
     found = measure_order(
         [], [], (), [TagAcrossRestart("a", 5.0, 5.0), TagAcrossRestart("b", 5.0, 6.5)]
     )

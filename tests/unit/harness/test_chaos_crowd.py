@@ -80,4 +80,5 @@ def test_unanswered_call_may_be_counted() -> None:
 
 
 def test_answered_call_that_is_missing_is_found() -> None:
+    """The death of a scheduler alone must lose no count."""
     assert 1 == len(CrowdRecord(_AT).flaws(_usage(LIMIT, LIMIT - 1), [], [], 1.0))

@@ -209,6 +209,7 @@ def test_flaws_of_a_fleet_are_found(
 
 
 def test_replicas_that_came_and_went_are_counted() -> None:
+    """A run without them would have tested nothing."""
     records = RunRecords(
         fleet=[seen(1.0, 1), seen(2.0, 3), seen(3.0, 1, a="RUNNING", b="STOPPING", c="STOPPING")],
         pids=PIDS,

@@ -11,6 +11,7 @@ from tests.harness.chaos.plan import OF_A_FIXED_FLEET, OF_A_SCALED_FLEET, FaultK
 
 
 def test_same_seed_gives_the_same_plan_and_load() -> None:
+    """A failed run must be repeatable."""
     plans = [draw_plan(seed, tuple(FaultKind), 2, 8) for seed in (7, 7, 8)]
     loads = [draw_load(seed, 200, 1_000, 33) for seed in (1, 1, 2)]
 
@@ -20,6 +21,7 @@ def test_same_seed_gives_the_same_plan_and_load() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_each_kind_strikes_alone_as_often_as_asked(times: int) -> None:
+    """A kind that was never drawn would be untested."""
     plan = draw_plan(3, tuple(FaultKind), times, pairs=5)
     alone = Counter(fault_round.kinds[0] for fault_round in plan if len(fault_round.kinds) == 1)
 
@@ -28,6 +30,7 @@ def test_each_kind_strikes_alone_as_often_as_asked(times: int) -> None:
 
 
 def test_pairs_are_different_and_can_strike_at_once() -> None:
+    """Redis cannot be stopped while it is dead."""
     pairs = [set(fault_round.kinds) for fault_round in draw_plan(3, tuple(FaultKind), 0, 40)]
 
     assert 40 == len({frozenset(pair) for pair in pairs})
@@ -37,6 +40,7 @@ def test_pairs_are_different_and_can_strike_at_once() -> None:
 
 
 def test_plan_that_cannot_be_drawn_is_refused() -> None:
+    """A shorter plan would look like a whole one."""
     with pytest.raises(ConfigError, match=r"pairs is 2: these kinds make 1 at most"):
         draw_plan(1, (FaultKind.REPLICA_KILLED, FaultKind.INGRESS_KILLED), 1, 2)
 
@@ -45,6 +49,7 @@ def test_plan_that_cannot_be_drawn_is_refused() -> None:
 
 
 def test_each_kind_is_of_a_fleet_that_is_fixed_or_of_one_that_is_scaled() -> None:
+    """A kind that neither run draws would never be tested."""
     assert {*FaultKind} == {*OF_A_FIXED_FLEET, *OF_A_SCALED_FLEET}
     assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
 
@@ -79,6 +84,7 @@ def test_load_has_the_requested_size_in_all_forms() -> None:
 
 
 def test_body_names_its_inference_and_call() -> None:
+    """The journal of the replicas has no other source for it."""
     streamed = next(inference for inference in INFERENCES if inference.stream)
     body = streamed.body(3)
 

@@ -126,6 +126,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
 def test_each_kind_is_over_when_its_records_show_it(
     seconds: float | None, hit: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
+    """A target in seconds needs a definition of the end."""
     assert pytest.approx(seconds) == recovery_s(hit, records, runs)
 
 
@@ -149,6 +150,7 @@ def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKin
 def test_work_of_a_replica_is_recovered_when_its_last_run_restarts(
     kind: FaultKind,
 ) -> None:
+    """Runs on other replicas, and ended ones, do not count."""
     runs = [
         run("ended.0", "1-1", 8.0, pid=7),
         run("other.0", "1-2", 9.0, pid=8, ended_at=11.0),
@@ -166,6 +168,7 @@ def test_work_of_a_replica_is_recovered_when_its_last_run_restarts(
 
 
 def test_window_lasts_until_the_recovery_or_its_longest_time() -> None:
+    """The order is not checked during the window."""
     over, not_over = (
         fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),
         fault(FaultKind.SCHEDULER_KILLED, 10.0),
@@ -198,6 +201,7 @@ CLEAN = ChaosResult(
 
 
 def test_document_has_the_fields_of_the_contract() -> None:
+    """Other tools read these field names."""
     found = document(CLEAN)
 
     assert (10, 0, 0, 0, 0) == tuple(

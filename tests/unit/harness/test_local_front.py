@@ -12,10 +12,12 @@ _HAPROXY_ADDS = ".1234567.tmp"
 
 
 def chosen() -> dict[str, str]:
+    """Return the environment variables of Serve that are set now."""
     return {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
 
 
 def test_two_fronts_share_no_place_and_no_port() -> None:
+    """Two groups of tests run at once; the second HAProxy would not start."""
     before = chosen()
     with local_front():
         one = chosen()

@@ -54,6 +54,7 @@ def test_late_node_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPa
 def test_too_slow_machine_raises_the_error_of_ray(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The wait is bounded, and other errors are raised at once."""
     with pytest.raises(Exception, match="timed out during startup"):
         started(monkeypatch, late=3)
     assert 2 == len(LateNode.ended)

@@ -47,6 +47,7 @@ def test_history_is_the_same_each_time() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", BROKEN)
 def test_broken_part_is_found(mistake: str) -> None:
+    """A rule that no error can violate shows nothing."""
     simulated = BROKEN[mistake].find()
 
     assert simulated is not None
@@ -102,6 +103,7 @@ def _patient(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
 
 @pytest.mark.slow
 def test_failing_history_is_made_smaller() -> None:
+    """Readers need a history without unrelated events."""
     broken = BROKEN["tags are put back wrong"]
     simulated = broken.find()
     assert simulated is not None
@@ -145,6 +147,7 @@ def test_endless_wait_is_noticed() -> None:
 
 @pytest.mark.slow
 def test_search_is_written_as_json(tmp_path: Path) -> None:
+    """Results of long searches are compared by this file."""
     file = tmp_path / "found.json"
     assert 0 == simulate_protocol.main(["--count", "2", "--jobs", "1", "--json", str(file)])
 

@@ -57,7 +57,7 @@ def test_image_runs_as_the_user_of_the_pods() -> None:
     assert uids == {int(uid) for uid in re.findall(r"useradd --uid (\d+)", TEXT)}
 
 
-def test_copied_files_exist_and_are_not_ignored() -> None:
+def test_what_is_copied_is_there_and_not_ignored() -> None:
     """.dockerignore lists the image's sources, and a missing one stops the build."""
     copied = {
         source
@@ -73,7 +73,7 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
     assert "*" in ignored
 
 
-def test_image_targets_and_tags_match_the_manifests() -> None:
+def test_targets_and_tags_are_those_of_the_manifests() -> None:
     """The commands in the Dockerfile's header build the images used by the pods."""
     made = set(re.findall(r"docker build .* --target (\w+) -t (\S+) \.", TEXT))
     wanted = {

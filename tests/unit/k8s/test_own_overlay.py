@@ -49,7 +49,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
     return rendered(tmp_path_factory.mktemp("own"), OVERLAY)
 
 
-def test_own_overlay_differs_only_as_documented(own: list[Manifest]) -> None:
+def test_own_overlay_differs_in_what_the_readme_says(own: list[Manifest]) -> None:
     """Model, registry, storage and limit change for each Ray pod; Redis keeps its image."""
     ours = [template for template in pod_templates(own) if template.component != "redis"]
     (claim,) = of_kind(own, "PersistentVolumeClaim")

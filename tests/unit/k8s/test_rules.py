@@ -172,7 +172,7 @@ def test_number_without_a_reason_is_found(tmp_path: Any) -> None:
     )
 
 
-def test_local_overlay_serves_the_same_application_as_the_base() -> None:
+def test_local_serves_what_the_base_serves() -> None:
     """Serve's configuration is one text, which an overlay can only replace as a whole."""
     base = (K8S / "base" / "serve.yaml").read_text(encoding="utf-8").splitlines()[2:]
     local = (K8S / "overlays" / "local" / "serve.yaml").read_text(encoding="utf-8").splitlines()[1:]

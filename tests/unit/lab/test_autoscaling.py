@@ -21,6 +21,7 @@ from tests.unit.sim.small_run import app, engine
 
 
 def view(now: float, running: int, target: int, requests: int = 0) -> FleetView:
+    """Return the readings of an autoscaler."""
     return FleetView(now, SchedulerCore(), running, target, requests)
 
 
@@ -41,6 +42,7 @@ def test_serves_default_is_requests_over_target_after_its_delay() -> None:
 
 
 def test_requests_are_averaged_over_serves_look_back() -> None:
+    """In thirty seconds a short burst counts by its duration."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 0.0, 600.0))
     steps = [(0.0, 1, 0), (10.0, 1, 0), (20.0, 1, 80), (30.0, 1, 0)]
 
@@ -48,6 +50,8 @@ def test_requests_are_averaged_over_serves_look_back() -> None:
 
 
 def test_bounds_are_serves() -> None:
+    """A policy may request any number."""
+
     def wants(_: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         return 99, {}
 
@@ -55,6 +59,7 @@ def test_bounds_are_serves() -> None:
 
 
 def reading(at: float, target: int, work: float) -> FleetReading:
+    """Return a reading in which all requested replicas are ready."""
     return FleetReading(at, target, target, work)
 
 
@@ -72,12 +77,14 @@ def test_reaction_is_from_too_much_work_to_the_rise() -> None:
 
 
 def test_work_that_is_served_without_a_rise_is_no_reaction() -> None:
+    """The autoscaler was right to wait."""
     readings = [reading(0.0, 1, 150), reading(10.0, 1, 90), reading(20.0, 2, 90)]
 
     assert [] == reaction_times(readings, 100)
 
 
 def test_figures_of_a_run_and_none_without_a_reaction() -> None:
+    """A fixed size has no reaction."""
     run = ScaledRun(RunResult(), 7_200.0, [reading(0.0, 2, 300), reading(1.0, 2, 100)])
 
     assert {
@@ -91,6 +98,7 @@ def test_figures_of_a_run_and_none_without_a_reaction() -> None:
 
 
 def load() -> list[WorkloadApplication]:
+    """Return a burst after a quiet time, and a late one."""
     burst = [app(f"b{i}", (50, 50), at=100.0) for i in range(12)]
     return [app("first", (50, 10)), *burst, app("late", (50, 10), at=2_000.0)]
 

@@ -26,6 +26,7 @@ def built(applications: int = 60, seed: int = 1) -> CoreLoad:
 
 
 def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
+    """Without shared nodes the tree would cost nothing."""
     load = CoreLoad(200, 1, leaves=81)
     load.build()
     tenants = {application.tenant for application in load.core.state.applications.values()}
@@ -77,6 +78,8 @@ def test_decisions_per_event_count_its_inferences() -> None:
 
 
 def test_same_seed_makes_the_same_events() -> None:
+    """Repeats and machines are compared on the same work."""
+
     def decisions(seed: int) -> dict[str, list[int]]:
         load = built(seed=seed)
         load.run(steps=4, completions=2)

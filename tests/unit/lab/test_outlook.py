@@ -10,6 +10,7 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 
 def told(at: float, started_s: float, waited_s: float = 0.0, of: str = "c") -> Told:
+    """Return a forecast and its outcome."""
     return Told("a", of, at, waited_s, True, Quantiles(1, 2, 3), started_s)
 
 
@@ -27,6 +28,7 @@ def test_score_counts_hits_between_quantiles_and_prices_misses() -> None:
 
 
 def test_last_hour_uses_no_later_outcome() -> None:
+    """A baseline must not use later outcomes."""
     tellings = [told(float(n), 100.0) for n in range(10)] + [told(50.0, 1.0)]
 
     assert {(1.0, 5.0, 30.0)} == {*by_last_hour(tellings)}

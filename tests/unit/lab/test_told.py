@@ -62,6 +62,7 @@ def test_urgent_are_in_the_order_of_their_ends_then_of_arrival() -> None:
 
 
 def test_urgent_are_live_and_wait() -> None:
+    """An ended or fully running application does not pass others."""
     told = _told(n1=1.0, n2=1.0, n3=1.0)
     told.application_ended(_application("2"), 0.0)
 
@@ -70,6 +71,7 @@ def test_urgent_are_live_and_wait() -> None:
 
 
 def _fan(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+    """Return an application of simultaneous calls."""
     inferences = tuple(WorkloadInference(str(n), 60, output) for n in range(calls))
     return WorkloadApplication(name, f"fan {calls}", at, inferences)
 

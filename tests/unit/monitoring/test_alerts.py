@@ -80,7 +80,7 @@ def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]
 
 
 @every_alert
-def test_alert_selects_only_exported_metrics(rule: dict[str, Any]) -> None:
+def test_alert_selects_only_what_is_exported(rule: dict[str, Any]) -> None:
     named = selected(rule["expr"])
     grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by\s*\(([^)]*)\)", rule["expr"]))))
 
@@ -116,7 +116,7 @@ def test_alert_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
 
 
 def test_prometheus_rule_is_the_generated_one() -> None:
-    """After a change of the alerts run `python -m deployments.monitoring.prometheus_rule`."""
+    """After a change of the alerts: `python -m deployments.monitoring.prometheus_rule`."""
     written = FILE.read_text(encoding="utf-8")
 
     assert rule_text() == written

@@ -127,7 +127,7 @@ def test_lines_are_written_many_at_once() -> None:
     assert ("e", "scheduler", "bad") == tuple(lines[0][k] for k in ("message", "logger", "error"))
 
 
-def test_warning_flushes_the_earlier_lines_at_once() -> None:
+def test_warning_is_written_at_once_after_what_came_before_it() -> None:
     """The process may be about to end, and the earlier lines explain the warning."""
     logger, stream = _batches(3600.0)
     log_event(logger, logging.INFO, "first")

@@ -27,7 +27,7 @@ def test_metric_follows_the_naming_conventions(metric: Metric) -> None:
     assert len(set(metric.labels)) == len(metric.labels)
 
 
-def test_metric_names_are_unique() -> None:
+def test_names_differ() -> None:
     """Ray merges two metrics of one name and drops the second one's labels."""
     assert len(TABLE) == len({metric.name for metric in TABLE})
 

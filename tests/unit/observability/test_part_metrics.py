@@ -9,7 +9,7 @@ from tests.unit.observability.recording_backend import ENDED, exported, measures
 
 
 def test_prediction_is_that_of_an_application_that_was_opened() -> None:
-    """The scheduler used the estimate sent with the first opening of application `a`.
+    """The scheduler used the estimate of the first opening of a.
 
     100 predicted and 50 true is an error of 100 %, reported once. b was refused, opened on its
     retry and cut short, so its true cost is unknown; c was refused; d could not be stored, and f is

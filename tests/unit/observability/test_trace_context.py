@@ -15,7 +15,7 @@ TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_header_has_the_w3c_format() -> None:
+def test_header_is_that_of_w3c() -> None:
     context = TraceContext(TRACE, SPAN, is_sampled=True)
 
     assert context == read_traceparent(HEADER)

@@ -43,14 +43,17 @@ def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") ->
 
 
 def power_model_bytes(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") -> bytes:
+    """Return the serialised form of `power_model`."""
     return model_to_bytes(power_model(factor, power, kind))
 
 
 def text_of(chars: int) -> str:
+    """Return an input of `chars` characters."""
     return ("word " * (chars // 5 + 1))[:chars]
 
 
 def features_for(chars: int) -> InputFeatures:
+    """Return the features of an input of `chars` characters."""
     return features_of(text_of(chars))
 
 

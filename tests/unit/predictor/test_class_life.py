@@ -42,6 +42,7 @@ def test_change_drops_samples_from_before_it() -> None:
 
 
 def test_samples_after_a_change_count() -> None:
+    """The count is updated by every sample that is added or dropped."""
     history = history_of(range(1, 21), bound=10)
     history.note_change(since=1)
     for cost in range(21, 41):
@@ -52,6 +53,7 @@ def test_samples_after_a_change_count() -> None:
 
 
 def test_restored_history_continues() -> None:
+    """As many samples are in use as before, if that many exist."""
     history = ClassHistory(5)
     history.restore([sample_of(1, float(cost)) for cost in range(1, 9)], valid=3)
 
@@ -86,6 +88,7 @@ def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
 
 
 def test_equal_errors_never_alarm() -> None:
+    """A class of equal applications has no spread to compare with."""
     assert first_alarm(lambda: 0.25, 500) is None
 
 
@@ -118,6 +121,7 @@ def test_one_enormous_error_is_no_change() -> None:
 
 
 def test_drift_test_restarts_after_an_alarm() -> None:
+    """The new errors become the reference."""
     test = ChangeTest()
     for _ in range(30):
         test.add_error(0.0)

@@ -14,6 +14,7 @@ from justitia_ray.predictor.observation import Sample
 
 
 def finished(cost: float, inferences: int = 1, output_tokens: int = 1) -> Sample:
+    """Return an application that ended normally."""
     return Sample(cost, inferences, output_tokens, None)
 
 
@@ -37,6 +38,7 @@ def test_unknown_class_costs_one_inference(
 
 
 def test_known_class_costs_its_mean() -> None:
+    """The mean is what charges of the class add up to."""
     predictor = ClassMeanPredictor()
     predictor.observe_cost("EV", finished(100, inferences=2, output_tokens=10))
     predictor.observe_cost("EV", finished(300, inferences=2, output_tokens=11))
@@ -60,6 +62,7 @@ def test_output_never_exceeds_max_tokens() -> None:
 
 
 def test_estimating_creates_no_class() -> None:
+    """A caller must not fill the table with estimates."""
     predictor = ClassMeanPredictor()
     predictor.estimate("EV", 10, 4)
 
@@ -116,6 +119,7 @@ def test_classes_beyond_the_bound_share_other() -> None:
 
 
 def test_restore_beyond_the_bound_keeps_the_most_observed_and_other() -> None:
+    """A lowered bound must lose the fewest observations."""
     source = ClassMeanPredictor()
     for name in ["other", "DM", "EV", "EV"]:
         source.observe_cost(name, finished(10))
@@ -141,6 +145,7 @@ def test_restore_beyond_the_bound_keeps_the_most_observed_and_other() -> None:
     ],
 )
 def test_damaged_statistics_are_refused_whole(field: str, value: object) -> None:
+    """The error names the damaged class, and the predictor's state is unchanged."""
     predictor = predictor_of([10.0, 20.0])
     before = predictor.statistics("EV")
     damaged: dict[str, Any] = {**before, field: value}
@@ -152,6 +157,7 @@ def test_damaged_statistics_are_refused_whole(field: str, value: object) -> None
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a b", "a/b", "ä", "a\n", "{x}"])
 def test_class_name_of_another_form_is_refused(name: str) -> None:
+    """Names become Redis fields and metric labels."""
     predictor = ClassMeanPredictor()
 
     with pytest.raises(RequestError) as estimating:
@@ -169,6 +175,7 @@ def test_class_name_of_another_form_is_refused(name: str) -> None:
 def test_impossible_counts_are_the_callers_error(
     input_tokens: int, max_tokens: int | None, param: str
 ) -> None:
+    """The message names the wrong field of the request."""
     with pytest.raises(RequestError) as error:
         ClassMeanPredictor().estimate("EV", input_tokens, max_tokens)
 

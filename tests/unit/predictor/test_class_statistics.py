@@ -22,6 +22,7 @@ def test_guess_is_the_geometric_mean_of_prior_and_classes() -> None:
 
 
 def test_nearer_class_weighs_more() -> None:
+    """A short input costs more like the class of short inputs."""
     known = [(form_of(50, 50, 50), 0.0), (form_of(5_000, 5_000, 5_000), 10.0)]
     short, long = (cost_among_neighbours(features_for(n), 1.0, known) for n in (60, 4_000))
 

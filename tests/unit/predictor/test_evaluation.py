@@ -27,6 +27,7 @@ def test_relative_error_is_of_the_true_cost() -> None:
 
 
 def test_coverage_counts_costs_between_p10_and_p90() -> None:
+    """Both ends are included."""
     predictions = [CostPrediction(2.0, 1.0, 3.0)] * 4
 
     assert 0.75 == coverage(predictions, [1.0, 3.0, 2.0, 3.5])

@@ -10,6 +10,7 @@ from justitia_ray.predictor.model_directory import ModelDirectory
 
 @pytest.fixture
 def directory(tmp_path: Path) -> ModelDirectory:
+    """Return the path of a directory that does not exist yet."""
     return ModelDirectory(tmp_path / "models")
 
 
@@ -26,6 +27,7 @@ def test_published_model_serves(directory: ModelDirectory) -> None:
 
 
 def test_old_models_are_deleted(directory: ModelDirectory) -> None:
+    """A directory that is trained into every night does not grow."""
     for number in range(7):
         directory.publish("EV", b"%d" % number, {})
 
@@ -44,6 +46,7 @@ def test_class_names_stay_inside_the_directory(directory: ModelDirectory, name: 
 
 
 def test_rollback_and_release(directory: ModelDirectory) -> None:
+    """One command goes back, and one releases."""
     directory.publish("EV", b"one", {})
     directory.publish("EV", b"two", {})
 
@@ -89,6 +92,7 @@ def test_damaged_model_is_refused_by_name_and_the_one_before_is_good(
 
 
 def test_damaged_index_names_the_file(directory: ModelDirectory) -> None:
+    """The serving version is not guessed."""
     directory.publish("EV", b"one", {})
     path = directory.path / "EV" / "active.json"
     path.write_bytes(path.read_bytes().replace(b"false", b"true", 1))
@@ -98,5 +102,6 @@ def test_damaged_index_names_the_file(directory: ModelDirectory) -> None:
 
 
 def test_wrong_class_name_is_refused(directory: ModelDirectory) -> None:
+    """A slash would lead outside the directory."""
     with pytest.raises(ConfigError, match=r"application_class is '\.\./x'"):
         directory.publish("../x", b"one", {})

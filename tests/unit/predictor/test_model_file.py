@@ -35,6 +35,7 @@ def file_of(kind: str) -> bytes:
 
 
 def with_body(body: bytes) -> bytes:
+    """Return a file with a valid checksum over any content."""
     return b"justitia-model 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
 
 
@@ -99,6 +100,7 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 40, 81, 200, -1])
 def test_file_cut_short_is_refused(length: int) -> None:
+    """A full disk leaves such files."""
     with pytest.raises(StoreError, match="not a model that can be used"):
         model_from_bytes(file_of("ridge")[:length], "here")
 

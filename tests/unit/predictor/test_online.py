@@ -14,12 +14,14 @@ from tests.unit.predictor.builders import features_for, power_model, power_model
 
 
 def teach(predictor: LearningPredictor, count: int, factor: float = 1.0, name: str = "EV") -> None:
+    """Finish applications whose cost is factor · (1 + chars)."""
     for i in range(count):
         chars = 20 + 7 * (i % 13)
         predictor.observe_application(name, sample_of(chars, factor * (1.0 + chars)))
 
 
 def due(predictor: LearningPredictor, now: float = 0.0) -> TrainingJob:
+    """Return the due training; fail if there is none."""
     job = predictor.due_training(now)
     assert job is not None
     return job
@@ -77,6 +79,7 @@ def test_many_are_estimated_as_each() -> None:
 
 
 def test_class_is_trained_as_soon_as_it_has_ten_samples() -> None:
+    """Seven are for training, the latest three for evaluation."""
     predictor = LearningPredictor(LearningSettings(seed=5))
     teach(predictor, 9)
     assert predictor.due_training(0.0) is None
@@ -99,6 +102,7 @@ def test_samples_without_features_train_nothing() -> None:
 
 
 def test_class_is_trained_again_when_it_has_grown() -> None:
+    """The class must have grown by a quarter, and by at least ten."""
     predictor = trained()
     teach(predictor, 9)
     assert predictor.due_training(0.0) is None
@@ -109,6 +113,7 @@ def test_class_is_trained_again_when_it_has_grown() -> None:
 
 
 def test_worse_model_does_not_take_over_and_the_outcome_is_kept() -> None:
+    """The list shows the training and its failed comparison."""
     predictor = trained()
     teach(predictor, 10)
     judgement = predictor.trained(due(predictor), power_model_bytes(factor=2.0), at=7.0)
@@ -144,6 +149,7 @@ def test_failed_training_is_repeated_at_growing_intervals() -> None:
 
 
 def test_damaged_model_is_refused() -> None:
+    """The process that trained it may have been killed."""
     predictor = LearningPredictor()
     teach(predictor, 10)
     job = due(predictor)
@@ -181,6 +187,7 @@ def test_change_drops_earlier_samples() -> None:
     ],
 )
 def test_only_real_changes_are_detected_and_soon(count: int, factor: float, changes: int) -> None:
+    """Drift is detected by the errors of the serving model."""
     predictor = trained(100)
     teach(predictor, count, factor)
 
@@ -188,6 +195,7 @@ def test_only_real_changes_are_detected_and_soon(count: int, factor: float, chan
 
 
 def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
+    """The operator may have a reason that no error shows."""
     predictor = trained()
     teach(predictor, 10)
     job = due(predictor)
@@ -204,6 +212,7 @@ def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
 
 
 def test_stages_are_learned_with_the_application() -> None:
+    """Lengths of inferences depend on their stage."""
     predictor = LearningPredictor()
     stages = (StageServed(1, 1, 100, 30, 5_000), StageServed(2, 2, 100, 8, 500))
     predictor.observe_application("EV", sample_of(10), stages)
@@ -244,6 +253,7 @@ def test_predictor_continues_from_its_saved_state() -> None:
 
 
 def test_interrupted_training_is_due_again_after_a_restart() -> None:
+    """No other process would finish it."""
     predictor = LearningPredictor()
     teach(predictor, 10)
     due(predictor)
@@ -266,6 +276,7 @@ def test_interrupted_training_is_due_again_after_a_restart() -> None:
 def test_wrong_progress_is_refused_by_name(
     progress: dict[str, object] | None, complaint: str
 ) -> None:
+    """The content of a store is validated."""
     predictor = LearningPredictor()
     teach(predictor, 1)
     whole = predictor.progress("EV") | progress if progress else progress

@@ -34,6 +34,7 @@ def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
 
 
 def expected(table: StageTable, at: int, prompt: int = 10, **more: Any) -> Expectation:
+    """Return a table's expectation for class EV."""
     found = table.expect("EV", at, prompt, more.pop("most", None), **more)
     assert found is not None
     return found
@@ -156,6 +157,7 @@ def test_no_stages_are_expected_of_an_unknown_class() -> None:
 
 
 def test_expected_stages_follow_the_observations() -> None:
+    """The cached answer is invalidated by the next observation."""
     table = known([stage(1, 10, 4, longest=4)], [stage(1, 10, 4, longest=4)])
     before = table.expected_stages("EV", 0)
     table.observe_stages("EV", [stage(4, 10, 4, longest=10)])
@@ -231,6 +233,7 @@ def test_number_of_classes_is_bounded() -> None:
 
 
 def test_number_of_stages_is_bounded() -> None:
+    """An ingress with a higher bound must not make this table grow."""
     table = known([stage(1, 10, 4)] * (MAXIMUM_STAGES + 3))
 
     assert MAXIMUM_STAGES == len(table.to_dict()["EV"])
@@ -249,6 +252,7 @@ def test_stage_without_inferences_teaches_no_length() -> None:
 
 
 def test_table_goes_through_json() -> None:
+    """The predictor keeps it in Redis and sends it to the ingresses."""
     table = known(*[[stage(n, 7 * n, 4 + n, 10 * n), stage(2, 9, n)] for n in (1, 3, 5)])
     restored = StageTable.from_dict(json.loads(json.dumps(table.to_dict())))
 

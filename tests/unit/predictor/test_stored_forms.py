@@ -62,6 +62,7 @@ def test_observation_of_release_0_2_0_is_read() -> None:
 
 
 def test_missing_text_is_not_stored() -> None:
+    """Stored objects do not mention texts unless they are kept."""
     assert "input_text" not in OBSERVED.to_dict()["sample"]
 
 

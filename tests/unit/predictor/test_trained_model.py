@@ -49,6 +49,7 @@ def test_four_of_five_new_costs_lie_between_p10_and_p90(count: int) -> None:
 
 
 def test_answers_stay_within_ten_times_the_training_costs() -> None:
+    """The limit holds for inputs unlike any in the training."""
     calibration = calibrate(np.log([50.0] * 30), np.log(np.linspace(20, 100, 30)))
     low, high = calibration.predictions(np.array([-200.0, 200.0]))
 

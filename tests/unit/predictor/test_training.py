@@ -55,6 +55,7 @@ def test_model_learns_the_cost_function(kind: str) -> None:
 
 
 def test_paper_recipe_sees_words_and_no_measures() -> None:
+    """The baseline must not have features that the paper lacks."""
     short, long = "alpha beta slow.", "alpha beta slow.\n\n" + "?" * 500
     model = trained("paper")
 
@@ -140,11 +141,14 @@ def test_samples_without_features_are_left_out() -> None:
 
 
 def test_unknown_kind_error_lists_the_known_kinds() -> None:
+    """The kind comes from a configuration."""
     with pytest.raises(ConfigError, match=r"kind must be one of auto, .*, got 'mpl'"):
         train(made_up_samples(10), kind="mpl")
 
 
 def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base installation has neither scikit-learn nor torch."""
+
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {'sklearn'!r}", name="sklearn")
 
@@ -173,6 +177,7 @@ def test_adamw_takes_the_steps_of_its_paper() -> None:
 
 
 def job_of(held_back: tuple[Sample, ...]) -> TrainingJob:
+    """Return a job whose samples cost 100 each."""
     return TrainingJob("EV", (sample_of(10, 100.0),) * 5, held_back, "first", seed=0)
 
 
@@ -197,6 +202,7 @@ def test_growth_by_a_quarter_and_ten_is_worth_a_training(
 def test_new_model_must_beat_the_one_in_service(
     rival: TrainedModel, took_over: bool, rival_error: float
 ) -> None:
+    """Both are measured on samples that neither was trained on."""
     held_back = tuple(sample_of(chars) for chars in (10, 20, 30))
     judgement = judge(job_of(held_back), power_model(factor=1.5), rival)
 
@@ -214,6 +220,7 @@ def test_first_model_must_be_as_good_as_the_class_mean() -> None:
 
 
 def test_job_goes_to_the_process_without_texts() -> None:
+    """Training uses features; texts must not reach a second process."""
     sample = replace(sample_of(12), input_text="secret words")
     job = TrainingJob("EV", (sample,), (sample,), "samples", seed=3, kind="ridge")
     told = job_to_bytes(job)

@@ -19,10 +19,12 @@ def index_of(count: int) -> VersionIndex:
 
 
 def numbers(index: VersionIndex) -> list[int]:
+    """Return the numbers of the stored versions."""
     return [version.number for version in index.versions]
 
 
 def test_new_version_serves_and_the_oldest_goes() -> None:
+    """Versions are kept for a rollback, not for ever."""
     index = index_of(KEPT_VERSIONS + 2)
 
     assert (7, [3, 4, 5, 6, 7]) == (index.active, numbers(index))
@@ -36,6 +38,7 @@ def test_version_numbers_are_never_reused() -> None:
 
 
 def test_rollback_serves_and_pins_the_previous_version() -> None:
+    """The next training must not undo an operator's rollback."""
     once = index_of(3).rolled_back()
     twice = once.rolled_back()
 
@@ -69,6 +72,7 @@ def test_imported_model_is_recognised_after_a_restart() -> None:
 
 
 def test_index_survives_json() -> None:
+    """A file and Redis contain this form."""
     index = replace(index_of(3).rolled_back(), last_training={"took_over": False})
 
     assert index == decode_index(encode_index(index))
@@ -100,5 +104,6 @@ def damaged(**changes: Any) -> bytes:
     ],
 )
 def test_damaged_index_is_refused_by_field(data: bytes, complaint: str) -> None:
+    """A flipped bit must not look like a rollback."""
     with pytest.raises(ValueError, match=complaint):
         decode_index(data)

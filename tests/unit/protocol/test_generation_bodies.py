@@ -265,7 +265,7 @@ def test_responses_fields_for_length_and_input_are_read() -> None:
     assert response().max_tokens is None
 
 
-def test_items_are_converted_to_a_conversation_as_by_the_engine() -> None:
+def test_items_become_the_conversation_that_the_engine_makes_of_them() -> None:
     """An agent's turns consist mostly of tool calls and their results."""
     body = response(
         instructions="be brief",
@@ -293,7 +293,7 @@ def test_output_is_cut_to_the_context_as_the_engine_cuts_it() -> None:
     assert 1 == output_bound(response(), 130, _CONTEXT)
 
 
-def test_blocks_are_converted_to_a_conversation_as_by_the_engine() -> None:
+def test_blocks_become_the_conversation_that_the_engine_makes_of_them() -> None:
     """Text, tool inputs and results count; an image is counted by the replica."""
     body = message(
         system=[{"type": "text", "text": "be brief"}],
@@ -329,7 +329,7 @@ def test_blocks_are_converted_to_a_conversation_as_by_the_engine() -> None:
 
 
 @pytest.mark.parametrize("content", [3, ["text"], {"text": "a"}])
-def test_malformed_content_is_a_client_error(content: Any) -> None:
+def test_content_of_another_form_is_the_callers_mistake(content: Any) -> None:
     """Malformed content must not become an internal error of the token counter."""
     with pytest.raises(RequestError, match="a list of blocks"):
         message(messages=[{"role": "user", "content": content}])

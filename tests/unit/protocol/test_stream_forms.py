@@ -147,7 +147,7 @@ def test_waiting_response_is_queued_with_its_requested_fields() -> None:
     )
 
 
-def test_half_an_event_leaves_the_stream_inside_an_event() -> None:
+def test_half_an_event_takes_nothing_in() -> None:
     form = form_of(CHAT)
     form.passed(b'data: {"id"')
 

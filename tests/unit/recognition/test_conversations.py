@@ -140,7 +140,7 @@ def test_shared_prompt_template_does_not_join_calls(same_question: bool) -> None
     assert 0 == joined
 
 
-def test_long_conversation_looks_up_its_longest_prefixes() -> None:
+def test_long_conversation_asks_for_its_longest_beginnings() -> None:
     """A lookup accepts a limited number of conversation names, so the longest are sent."""
     messages = [_QUESTION, {"role": "assistant", "content": "yes"}] * 100
     call = chat(*messages, _QUESTION)

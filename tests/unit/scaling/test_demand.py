@@ -21,7 +21,7 @@ def read(driver: CoreDriver) -> Demand:
     return read_demand(driver.core, driver.now, HOLD_S)
 
 
-def test_empty_queue_has_no_demand(driver: CoreDriver) -> None:
+def test_empty_queue_asks_for_nothing(driver: CoreDriver) -> None:
     assert Demand(at=100.0) == read(driver)
 
 

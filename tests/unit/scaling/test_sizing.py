@@ -85,7 +85,7 @@ def test_later_start_from_zero_fits_the_work() -> None:
     assert (3, SizeReason.DRAIN) == (decision.wanted, decision.reason)
 
 
-def test_replica_count_is_work_over_rate_and_target() -> None:
+def test_work_over_rate_and_target_is_the_number() -> None:
     """240 replica-seconds in 60 s need four replicas, whatever the work consists of."""
     part = RATE * 60 * 4 / 3
     decision = size(demand(1, queued=part, in_flight=part, expected_more=part))
@@ -94,7 +94,7 @@ def test_replica_count_is_work_over_rate_and_target() -> None:
     assert 240.0 == pytest.approx(decision.drain_s)
 
 
-def test_drain_time_counts_serving_replicas_after_the_first_has_loaded() -> None:
+def test_drain_time_is_of_the_replicas_that_serve_and_after_the_loading_time_of_the_first() -> None:
     """A queue without a replica first waits until one has loaded."""
     work, rules = RATE * 100, replace(RULES, load_s=30.0)
     sizer = Sizer()
@@ -130,7 +130,7 @@ def test_measured_loading_time_replaces_the_configured_one() -> None:
     assert 100.0 == size(soon_gone, RULES, Fleet(load_s=100.0)).load_s
 
 
-def test_longer_loading_time_wants_fewer_replicas() -> None:
+def test_longer_loading_time_asks_for_fewer() -> None:
     """A start must be worth its loading time, so the remaining work may take as long again."""
     backlog = demand(1, queued=RATE * 700)
     quick = size(backlog, replace(RULES, load_s=10.0))
@@ -267,7 +267,7 @@ def test_promise_within_the_target_lets_replicas_go() -> None:
     assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)
 
 
-def test_broken_promise_wants_no_additional_replicas() -> None:
+def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
     """The work, not the promise, determines how many more start."""
     sizer = Sizer()
     sizer.size(promised(0.0, 2, 200.0), RULES, Fleet())

@@ -96,7 +96,7 @@ def test_without_an_answer_the_size_stays(told: Told) -> None:
     assert 4 == policy(told)(context(4, 4))[0]
 
 
-def test_without_an_answer_serves_own_count_adds_replicas() -> None:
+def test_without_an_answer_serves_own_count_asks_for_more() -> None:
     """Seven requests at two per replica need four replicas, and three exist."""
     assert 4 == policy(Told(None))(context(3, 3, requests=7))[0]
     assert 3 == policy(Told(None))(context(3, 3, requests=1))[0]

@@ -38,7 +38,7 @@ def test_connections_fit_into_open_files_and_one_more_does_not(descriptors: int)
     assert wanted_descriptors(fitting + 1) > descriptors
 
 
-def test_haproxy_needs_two_and_a_half_open_files_per_connection() -> None:
+def test_haproxy_takes_2_and_a_half_open_files_a_connection() -> None:
     """Measured: 7,980 connections start with 20,000 open files, 7,986 need 20,002."""
     assert 7_800 < fitting_connections(20_000) < 7_980
 

@@ -275,7 +275,7 @@ async def test_replica_reports_held_leases_and_unconfirmed_ends() -> None:
     assert_shows(own, unconfirmed=("1-3",), kv_tokens=100, free_kv_tokens=60, engine=None, epoch=0)
 
 
-async def test_replica_reports_why_its_engine_failed() -> None:
+async def test_replica_says_why_its_engine_cannot_go_on() -> None:
     """The reason is only in the process that is about to exit."""
     assert "out of memory" == (await own_view(EngineError("out of memory"))).engine
 

@@ -87,7 +87,7 @@ _ARGS = {"name": "app", "model": {"name": "m", "path": "none"}}
 
 
 def test_measures_have_the_labels_and_the_bounds_of_the_configuration() -> None:
-    """One Prometheus may hold several applications, and several models of one."""
+    """One Prometheus distinguishes applications, and models of one application."""
     config = AppConfig.parse(_ARGS | {"metrics": {"max_classes": 1}})
     measures = new_measures(config, "replica", "r7")
 

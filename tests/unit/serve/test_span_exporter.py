@@ -30,7 +30,7 @@ def section(**values: Any) -> TracingSection:
     return TracingSection.parse({"endpoint": "http://127.0.0.1:1/v1/traces"} | values)
 
 
-async def test_span_arrives_unchanged() -> None:
+async def test_span_arrives_as_it_was_made() -> None:
     """The ids must not change, because they connect the spans of several processes."""
     child = TraceContext(0xFEED, 0x1, is_sampled=True)
     span = Span(

@@ -42,6 +42,7 @@ class FakeService:
     asked_status: int = 0
 
     def network(self) -> httpx.MockTransport:
+        """Return the service as an httpx transport."""
         return httpx.MockTransport(self._answer)
 
     def sent(self, path: str) -> list[tuple[float, str, Json]]:

@@ -23,6 +23,7 @@ class Steps:
         self.views: list[tuple[float, int, int]] = []
 
     def target(self, view: FleetView) -> int:
+        """Return the number of the latest instant that has passed."""
         self.views.append((view.now, view.running, view.requests))
         return [number for at, number in self._steps if at <= view.now][-1]
 
@@ -117,6 +118,7 @@ def test_from_zero_and_back(interval_s: float) -> None:
 
 
 def test_loading_replica_is_removed_first() -> None:
+    """No work is lost with it, and it costs until it is removed."""
     scaled = run([app("a", BIG)], Steps((0, 1), (10, 2), (12, 1)), initial=1)
 
     assert 50.0 + 2.0 == scaled.replica_s

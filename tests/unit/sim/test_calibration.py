@@ -113,6 +113,7 @@ def file(directory: Path, *lines: str, name: str = "run.csv", header: str = HEAD
 def test_latencies_count_from_the_arrival_and_aborted_requests_are_left_out(
     tmp_path: Path,
 ) -> None:
+    """The file contains latencies, while the measures need instants."""
     run = read_run(file(tmp_path, "7,2.0,256,128,0.5,9.25"))
 
     assert (TimedRequest("7", 2.0, 256, 128, 2.5, 11.25),) == run.requests
@@ -133,6 +134,7 @@ def test_name_of_the_file_says_the_policy(tmp_path: Path) -> None:
 
 
 def test_packed_file_columns_in_another_order_and_blank_lines_are_read(tmp_path: Path) -> None:
+    """The data are gzipped, and spreadsheets reorder columns."""
     path = tmp_path / "fcfs__a.csv.gz"
     header = ",".join(reversed(COLUMNS))
     path.write_bytes(gzip.compress(f"{header}\n\n9.25,0.5,128,256,2.0,7\n".encode()))
@@ -158,6 +160,7 @@ def test_wrong_line_is_named_with_field_value_and_what_is_allowed(
 
 
 def test_other_header_and_empty_file_are_refused(tmp_path: Path) -> None:
+    """A file of arrivals contains no times to fit a profile to."""
     arrivals = file(tmp_path, "0,1,1", name="a.csv", header="arrival_s,input_tokens,output_tokens")
     only_aborted = file(tmp_path, "7,2.0,256,128,,", name="b.csv")
     for path, said in (
@@ -188,6 +191,7 @@ def service(replicas: int = 1) -> FakeService:
 
 
 def calibration_live_measured(fake: FakeService) -> tuple[list[TimedRequest], int]:
+    """Time the requests in virtual time."""
     return run_virtually(measure_live("http://service", network=fake.network()))
 
 
@@ -221,11 +225,13 @@ def test_stages_follow_each_other_and_keep_within_memory() -> None:
 
 
 def test_two_replicas_are_refused() -> None:
+    """With two replicas it is not visible which requests ran together."""
     with pytest.raises(ConfigError, match=r"^--url must be a service with one replica, .* has 2$"):
         calibration_live_measured(service(replicas=2))
 
 
 def test_failed_request_fails_the_measurement() -> None:
+    """The fit would fill a missing request with a guess."""
     fake = service()
     fake.streams[64] = "error"
     with pytest.raises(ResponseError, match="a request to http://service failed"):
@@ -233,6 +239,7 @@ def test_failed_request_fails_the_measurement() -> None:
 
 
 def timed(client: str, arrived: float, first: float, end: float) -> TimedRequest:
+    """Return a request of 100 prompt and 50 output tokens: h = 200."""
     return TimedRequest(client, arrived, 100, 50, first, end)
 
 
@@ -320,6 +327,7 @@ def test_shipped_profile_predicts_runs_it_was_not_fitted_on(
 
 
 def test_shipped_profile_of_the_h100_follows_from_the_kept_requests() -> None:
+    """The profile can be fitted again from the stored measurements."""
     shipped = load_profile_file("h100-llama2-7b").profile
 
     fitted = calibrate([read_run(path, "fcfs") for path in _H100_RUNS], shipped, 0).profile

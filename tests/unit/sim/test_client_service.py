@@ -94,6 +94,7 @@ def test_throughput_counts_prompt_and_output() -> None:
 
 
 def test_unfinished_inference_counts_as_unserved() -> None:
+    """Only inferences with a first token and an end have times to measure."""
     application = ApplicationResult("x", "request", "t1", 1.5, 3.5, 2.0, 0, 0, None, None, "done")
     ended = InferenceResult("x", "0", 0, 1.5, None, 2.0, 3.5, 10, 20)
     refused = InferenceResult("x", "1", 0, 1.5, None, None, None, 10, 20)
@@ -115,6 +116,7 @@ def test_unfinished_inference_counts_as_unserved() -> None:
 def test_tables_of_the_paper_follow_from_its_measured_runs(
     name: str, largest: float, mean: float, tolerance: float, throughput: float
 ) -> None:
+    """The implemented measures are exactly those of the paper."""
     requests = read_run(measured_run_path(name)).requests
     differences = ClientService(requests).differences(table_instants())
 

@@ -131,4 +131,5 @@ def test_ending_call_slows_the_calls_that_continue(reports_s: float) -> None:
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
 def test_single_engine_is_not_slowed(reports_s: float) -> None:
+    """The CPU core of the idle engine is free."""
     assert [3.0, 14.0] == ends(hold_up_run((0.0, 3), (10.0, 4), reports_s=reports_s))

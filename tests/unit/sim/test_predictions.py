@@ -263,6 +263,7 @@ def test_table_without_a_cost_is_refused(costs: dict[str, float]) -> None:
 
 
 def test_models_are_for_learned_predictions_only(tmp_path: Path) -> None:
+    """Models must not be ignored silently."""
     with pytest.raises(ConfigError, match="models_dir must be given with prediction 'learned'"):
         predictions_of(RunSettings(_ENGINE, models_dir=str(tmp_path)))
 
@@ -291,6 +292,7 @@ def test_missing_package_is_reported_before_the_run(monkeypatch: pytest.MonkeyPa
 
 
 def test_class_name_that_the_service_refuses_is_refused() -> None:
+    """Class names are keys of the predictor's store."""
     strange = replace(app("a", (4, 3)), application_class="no spaces, please")
 
     with pytest.raises(ConfigError, match="application 'a': application_class is 'no spaces"):

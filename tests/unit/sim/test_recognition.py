@@ -51,12 +51,14 @@ def test_call_with_two_predecessors_opens_a_new_conversation() -> None:
 
 
 def test_forks_of_a_conversation_stay_together() -> None:
+    """Two continue the first call, and one continues the second of them."""
     forks = app("a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0))
 
     assert dict.fromkeys("0123", "0") == first_calls(forks)
 
 
 def test_turns_may_stand_in_any_order() -> None:
+    """The last turn is listed first."""
     turns = app("a", (9, 1, ("2",), 0.0), (1, 1), (4, 1, ("1",), 0.0))
 
     assert dict.fromkeys("012", "1") == first_calls(turns)

@@ -108,6 +108,7 @@ def test_speed_of_a_run_is_separated_from_its_load() -> None:
 
 
 def test_run_without_decoding_is_refused() -> None:
+    """Requests of one token contain no time between tokens."""
     with pytest.raises(ConfigError, match=r"^short: has no request that took time to decode$"):
         fit_iterations([run_of([TimedRequest("c", 0.0, 5, 1, 1.0, 1.0)], "short")])
 

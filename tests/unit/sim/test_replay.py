@@ -183,6 +183,7 @@ def test_application_that_is_refused_sends_nothing(service: FakeService) -> None
 
 
 def test_inference_that_takes_too_long_has_failed(service: FakeService) -> None:
+    """One lost answer must not block the results for ever."""
     service.streams = {2: "silent"}
     done = played(service, application(one("x", 2), one("y", 8)), timeout_s=6.0)
 
@@ -193,6 +194,7 @@ def test_inference_that_takes_too_long_has_failed(service: FakeService) -> None:
 
 
 def test_lag_and_final_tag_come_from_the_service(service: FakeService) -> None:
+    """The scheduler measures both in service, also in a live run."""
     lag = {"kv_token_time": 9, "seconds": 1.5, "bound_kv_token_time": 20, "bound_s": 3.0}
     service.known = {"virtual_finish_time": 8.25, "gps_lag": lag}
     done = played(service, application(one("x")))
@@ -220,6 +222,7 @@ def test_totals_of_a_scheduler_that_was_started_again_are_not_used(service: Fake
 
 
 def test_replay_reports_each_end_and_other_use_of_the_service(service: FakeService) -> None:
+    """Other users of the service change the measurements."""
     progress: list[LoadProgress] = []
     warnings: list[str] = []
     service.status["applications"] = 3
@@ -232,6 +235,7 @@ def test_replay_reports_each_end_and_other_use_of_the_service(service: FakeServi
 
 
 def test_service_that_is_not_ready_gets_no_further_request(service: FakeService) -> None:
+    """The error contains the service's reason."""
     service.ready = (503, {"status": "degraded", "reason": "no replica pulls"})
 
     with pytest.raises(ConnectionError, match=r"^http://service is not ready: no replica pulls$"):
@@ -240,6 +244,7 @@ def test_service_that_is_not_ready_gets_no_further_request(service: FakeService)
 
 
 def test_other_server_is_recognised_as_foreign(service: FakeService) -> None:
+    """A wrong port often belongs to another server."""
     service.ready = (404, {})
     with pytest.raises(ConnectionError, match="not ready: /readyz answered with status 404"):
         played(service, application(one("x")))

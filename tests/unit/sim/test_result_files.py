@@ -24,6 +24,7 @@ ABOUT = {"seed": 3, "configuration": {"replicas": 2}}
 
 
 def files(directory: Path) -> list[str]:
+    """Return every file below a directory, including hidden ones."""
     return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
 
 
@@ -35,6 +36,7 @@ def a_run() -> RunResult:
 
 
 def test_directory_holds_the_files_of_the_contract(tmp_path: Path) -> None:
+    """Other tools expect these names; no temporary file is left."""
     write_results(tmp_path / "new" / "out", {"justitia": a_run(), "vtc": a_run()}, ABOUT)
 
     assert [
@@ -111,6 +113,7 @@ def test_failure_leaves_no_half_written_file(tmp_path: Path) -> None:
 
 
 def test_directory_in_the_way_of_a_file_is_found_before_any_is_moved(tmp_path: Path) -> None:
+    """New results must not be mixed with old ones."""
     (tmp_path / "summary.json").mkdir()
 
     with pytest.raises(ConfigError, match=r"summary\.json is a directory"):
@@ -120,6 +123,7 @@ def test_directory_in_the_way_of_a_file_is_found_before_any_is_moved(tmp_path: P
 
 @pytest.mark.parametrize("below", ["file", "file/out"])
 def test_out_that_is_a_file_is_refused_in_one_sentence(tmp_path: Path, below: str) -> None:
+    """The error comes before the simulation."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ConfigError, match=r"--out .*: must be a directory, but .*file is a file"):
@@ -130,6 +134,7 @@ def test_out_that_is_a_file_is_refused_in_one_sentence(tmp_path: Path, below: st
 
 @pytest.mark.parametrize("check", [check_writable, lambda out: write_results(out, {}, {})])
 def test_directory_that_cannot_be_written_is_refused(check: Any) -> None:
+    """Even root cannot create a directory in /proc."""
     with pytest.raises(ConfigError, match="--out /proc/results: cannot be written: "):
         check(Path("/proc/results"))
 
@@ -209,6 +214,7 @@ def test_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
 def test_without_matplotlib_one_line_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The results are written; only the figures are missing."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     note = draw_figures(tmp_path, {"fcfs": FCFS})
 

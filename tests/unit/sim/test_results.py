@@ -66,6 +66,7 @@ def test_throughput_counts_the_output_of_inferences_that_finished() -> None:
 
 
 def test_run_without_finished_applications_has_no_figures() -> None:
+    """A mean over no applications is None: zero would rank best."""
     figures = summarise({"fcfs": run_of({"a": (0.0, None)}, makespan_s=0.0)})["fcfs"]
 
     assert {"preemptions": 0} == {k: v for k, v in figures.items() if v is not None}

@@ -147,6 +147,7 @@ def test_gps_is_idle_while_no_inference_runs_even_with_late_reports() -> None:
 
 
 def test_empty_workload_has_a_result() -> None:
+    """A filter may leave no application."""
     result = simulate([], RunSettings(engine(10)))
 
     assert (0.0, None, []) == (result.makespan_s, result.kv_utilization, result.applications)

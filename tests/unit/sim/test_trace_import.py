@@ -142,6 +142,7 @@ def test_wrong_quotes_and_options_are_named(tmp_path: Path) -> None:
 
 
 def test_spreadsheet_s_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    """Excel writes a byte order mark."""
     assert 1 == len(of_csv(tmp_path, "\N{ZERO WIDTH NO-BREAK SPACE}" + HEADER, "1,2,3")[0])
 
 
@@ -301,11 +302,13 @@ def test_wrong_span_is_named(tmp_path: Path, line: Any, complaint: str) -> None:
 
 
 def test_parents_in_a_circle_end(tmp_path: Path) -> None:
+    """A broken exporter must not block the import."""
     a, b = span("a", 0, 1, parent="b"), span("b", 0, 1, parent="a")
 
     assert [2] == [len(x.inferences) for x in of_lines(tmp_path, a, b)[0]]
 
 
 def test_lines_that_hold_no_inference_are_not_a_workload(tmp_path: Path) -> None:
+    """Metrics and logs are JSON lines too."""
     with pytest.raises(ConfigError, match=r"at least one request.*gen_ai\.operation\.name chat"):
         of_lines(tmp_path, {"resourceMetrics": []})

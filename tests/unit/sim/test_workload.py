@@ -103,6 +103,7 @@ def test_optional_fields_have_defaults(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["w.jsonl", "w.jsonl.gz"])
 def test_written_workload_is_read_back(tmp_path: Path, name: str) -> None:
+    """The order is kept at any arrival times, gzipped or not."""
     other = WorkloadApplication(
         "a2", "CC", 0.1 + 0.2, (WorkloadInference("x", 5, 6),), input="\ud800"
     )
@@ -182,10 +183,12 @@ def test_written_workload_is_read_back(tmp_path: Path, name: str) -> None:
 def test_mistake_is_named_with_line_field_value_and_what_is_allowed(
     tmp_path: Path, line: Any, complaint: str
 ) -> None:
+    """Blank lines count in the line number."""
     assert error_of(tmp_path, APPLICATION, "", line).startswith(f"3: {complaint}")
 
 
 def test_second_application_of_one_id_names_the_first(tmp_path: Path) -> None:
+    """Results are joined by the id."""
     complaint = error_of(tmp_path, APPLICATION, without("weight"))
 
     first = f"{tmp_path / 'w.jsonl'}:1"
@@ -194,6 +197,7 @@ def test_second_application_of_one_id_names_the_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
 def test_empty_file_is_reported_as_empty(tmp_path: Path, content: bytes) -> None:
+    """A simulation of an empty file would succeed."""
     (tmp_path / "w.jsonl").write_bytes(content)
 
     with pytest.raises(ConfigError, match="must hold at least one application, is empty"):

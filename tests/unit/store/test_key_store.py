@@ -16,7 +16,7 @@ RECORD = record_to_json(NEW.record)
 ID = NEW.record.key_id
 
 
-async def test_added_key_is_loaded_and_stored_only_as_its_hash() -> None:
+async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
     store = FakeKeyStore()
 
     assert await store.add(RECORD)

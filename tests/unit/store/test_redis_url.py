@@ -38,9 +38,7 @@ from justitia_ray.store.redis_url import Setup, read_redis_url
         ),
     ],
 )
-def test_every_form_of_the_url_is_parsed(
-    url: str, expected: tuple[object, ...], address: str
-) -> None:
+def test_forms(url: str, expected: tuple[object, ...], address: str) -> None:
     """A part that is not parsed would be silently ignored by the client."""
     read = read_redis_url(url)
 

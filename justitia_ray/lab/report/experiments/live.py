@@ -51,6 +51,7 @@ class Recorded:
 
 
 _Runs: TypeAlias = Mapping[int, Mapping[str, Recorded]]
+"""Recorded runs by seed and arm."""
 
 
 def live_experiments(directory: Path) -> tuple[Experiment, ...]:

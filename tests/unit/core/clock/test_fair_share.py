@@ -125,6 +125,7 @@ def test_weight_change_keeps_the_debt_of_one_served_ahead_of_gps() -> None:
 
 
 def test_time_and_capacity_move_nothing() -> None:
+    """Only delivered service moves the served clock."""
     share = _share(a=(10, 1))
     share.set_rate(1000, 1.0)
     share.advance(50.0)
@@ -190,6 +191,7 @@ def test_time_before_the_first_replica_is_not_served() -> None:
 
 
 def _unsettled() -> UnsettledShare:
+    """Return accounts without settling, in fractions."""
     return UnsettledShare(VirtualClock(exact(0)))
 
 
@@ -302,6 +304,7 @@ def test_outdated_estimate_is_ignored(core: CoreDriver, told: dict[str, Any]) ->
 
 
 def test_accounts_in_another_unit_are_not_raised() -> None:
+    """The remaining cost is given in KV token-time."""
     core = CoreDriver(SchedulerCore("justitia", {"cost": "compute"}))
     core.open("a", 300)
     before = core.account("a").charged
@@ -312,6 +315,7 @@ def test_accounts_in_another_unit_are_not_raised() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
 def test_raised_charge_outlives_the_scheduler(options: dict[str, object]) -> None:
+    """A giant must not precede a mouse again after a restart."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     driver.open("a", 300)
     driver.core.take_changed()

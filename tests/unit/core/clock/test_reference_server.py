@@ -44,6 +44,7 @@ def test_sums_are_those_of_a_sorted_list() -> None:
 
 
 def test_equal_tags_are_in_order_of_arrival() -> None:
+    """Equal tags are in the order of arrival sequence."""
     sums = PrefixSums()
     for sequence in (3, 1, 2):
         sums.put((5.0, sequence, "x"), sequence)
@@ -53,6 +54,7 @@ def test_equal_tags_are_in_order_of_arrival() -> None:
 
 
 def test_sum_over_an_empty_server_is_zero() -> None:
+    """A tenant may be owed no work."""
     sums = PrefixSums()
 
     assert (0, 0, None) == (sums.total, sums.up_to(_place(1)), sums.first())

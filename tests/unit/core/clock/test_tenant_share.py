@@ -54,6 +54,7 @@ def test_keys_of_two_tenants_by_hand() -> None:
 
 
 def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> None:
+    """Opening more applications must not give a tenant more service."""
     many = {f"m{n}": ("many", 10, 1) for n in range(10)}
     share = _share(one=("one", 100, 1), **many)
 
@@ -116,6 +117,7 @@ def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
 
 
 def test_reused_id_takes_over_its_debt_in_another_tenant_too() -> None:
+    """A caller must not lose its debt by naming another tenant."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5, and 5 of x are still owed
     share.settle("x")
@@ -144,6 +146,7 @@ def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
 
 
 def test_reused_id_without_debt_starts_afresh() -> None:
+    """V has passed the debt, and its tenant had no event since."""
     share = _share(x=("T", 10, 1), z=("U", 30, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
@@ -249,6 +252,7 @@ def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
 
 
 def test_forgotten_tenant_leaves_no_state() -> None:
+    """Tenants without work and without debt must take no memory."""
     share = _share(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
@@ -293,6 +297,7 @@ def test_state_of_a_tenant_is_carried_by_one_record(field: str) -> None:
 
 
 def test_record_of_a_tenant_that_no_record_carries_is_an_error() -> None:
+    """A tenant cannot be restored without its V."""
     share = TenantShare()
     share.arrive("x", 10, 1, 1, "T")
     share.arrive("y", 10, 1, 2, "T")

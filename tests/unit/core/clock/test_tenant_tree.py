@@ -116,6 +116,7 @@ def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
 
 
 def test_forgotten_branch_leaves_no_state() -> None:
+    """Tenants without work and without debt must take no memory."""
     share = _share(_tree(), a=("T/x/a", 10), b=("T/b", 10), u=("U", 10))
     for name in "ab":
         share.deliver([(name, exact(10))])

@@ -80,6 +80,7 @@ def test_released_session_stays_until_gps_is_done_with_it() -> None:
 
 
 def test_released_session_that_is_not_active_is_forgotten_at_once() -> None:
+    """An inactive session never departs, which would remove it."""
     clock = _clock(("a", 4, 1))
     clock.serve(exact(4))
     clock.release("a")
@@ -111,6 +112,7 @@ def test_charge_of_a_released_session_takes_over_its_debt() -> None:
 
 
 def test_debt_stays_when_a_weight_changes() -> None:
+    """With an unchanged tag the debt would change with the weight."""
     clock = _clock(("a", 4, 1), ("b", 9, 1))
     clock.serve(exact(2))  # V = 1, a is owed 3
     clock.reweigh("a", exact(3))
@@ -181,12 +183,14 @@ def test_empty_set_has_weight_zero_despite_rounding() -> None:
 
 
 def test_charge_of_zero_makes_no_session_active() -> None:
+    """A session is active while F > V, not at F = V."""
     clock = _clock(("a", 0, 1))
 
     assert (0, False) == (clock.active_weight, clock.session("a").active)
 
 
 def test_reopened_session_takes_over_less_than_a_unit() -> None:
+    """The debt of GPS may be a fraction of a token·iteration."""
     clock = _clock(("a", 4, 1), ("b", 100, 1))
     clock.serve(exact(15, 2))
     clock.release("a")

@@ -40,11 +40,13 @@ class PolicyDriver(CoreDriver):
 
     @property
     def vtc(self) -> VtcPolicy:
+        """The active policy, which must keep a counter per client."""
         policy = self.core.ledger.policy
         assert isinstance(policy, VtcPolicy)
         return policy
 
     def counter(self, client: ClientId) -> KvTokenTime:
+        """Return the counter of a client; 0 for an unknown client."""
         return self.vtc.counters.level(client)
 
     def arrive(
@@ -100,6 +102,7 @@ class PolicyDriver(CoreDriver):
         self.handle(ev.ApplicationClosed(application_id))
 
     def state(self) -> dict[str, Any]:
+        """Return the policy's stored state as read back from the store."""
         stored: dict[str, Any] = json.loads(json.dumps(clock_record(self.core)["counted"]))
         return stored
 

@@ -26,25 +26,30 @@ class Meter(MlfqPolicy):
         self.last = amount
 
     def admitted(self, inference: Inference) -> KvTokenTime:
+        """Return the charge of a grant."""
         self.dispatched(self.a, inference)
         return self.last
 
     def delivered(self, delivery: Delivery) -> KvTokenTime:
+        """Return the charge of a report."""
         self.served([delivery])
         return self.last
 
     def finished(self, inference: Inference) -> KvTokenTime:
+        """Return the charge of an end."""
         self.ended(self.a, inference)
         return self.last
 
 
 @pytest.fixture
 def meter() -> Meter:
+    """Return a meter of p + 2d."""
     return Meter()
 
 
 @pytest.fixture
 def a1() -> Inference:
+    """Return an inference of 10 prompt tokens."""
     made = inference("a1", 1)
     made.prompt_tokens = 10
     return made
@@ -58,6 +63,7 @@ def report(before: Tokens, after: Tokens, *, prompt: Tokens = 10, booked: float 
 def test_prompt_is_charged_on_admission_and_tokens_as_they_come(
     meter: Meter, a1: Inference
 ) -> None:
+    """VTC charges this way; no charge is left for the end."""
     assert 10 == meter.admitted(a1)
     assert 2 * 3 == meter.delivered(report(0, 3))
     assert 2 * 4 == meter.delivered(report(3, 7))
@@ -66,6 +72,7 @@ def test_prompt_is_charged_on_admission_and_tokens_as_they_come(
 
 
 def test_second_grant_is_free(meter: Meter, a1: Inference) -> None:
+    """A client does not pay for a replica that died."""
     meter.admitted(a1)
     meter.delivered(report(0, 5))
     a1.output_tokens = 5
@@ -198,6 +205,7 @@ def test_recomputed_tokens_are_not_service(running: CoreDriver) -> None:
 
 
 def test_progress_that_goes_back_is_ignored(running: CoreDriver) -> None:
+    """Reports may be repeated; service never falls."""
     running.pull(progress={"1": 6})
     running.pull(progress={"1": 2})
 
@@ -254,6 +262,7 @@ def test_choices_are_metered_evenly(core: CoreDriver) -> None:
 
 
 def test_outcome_does_not_change_the_received_service(running: CoreDriver) -> None:
+    """A failed inference used the machine all the same."""
     running.pull(finished=[ev.LeaseFinished("1", 10, 4, Outcome.FAILED)])
 
     assert kv_token_time(10, 4) == running.account().attained

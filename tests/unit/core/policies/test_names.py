@@ -125,10 +125,12 @@ def _imported(policy: str) -> set[str]:
 
 
 def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
+    """An option that is off must cost nothing, not even its import."""
     guarded, lab = "justitia_ray.core.policies.guarded", "justitia_ray.lab"
+    working_set = "justitia_ray.core.working_set"
     off, on = _imported("justitia"), _imported("justitia-guarded")
 
-    assert set() == {name for name in off if name.startswith((guarded, lab))}
+    assert set() == {name for name in off if name.startswith((guarded, lab, working_set))}
     assert f"{guarded}.shadow" in on
     assert set() == {name for name in on if name.startswith(lab)}
 

@@ -17,6 +17,7 @@ def test_applications_are_not_interleaved() -> None:
 
 
 def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None:
+    """The first application has no inference that could run."""
     driver = PolicyDriver("app-fcfs")
     driver.arrive("a", "a1")
     driver.arrive("b", "b1", "b2")

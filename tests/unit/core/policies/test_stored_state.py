@@ -13,6 +13,7 @@ _COUNTER = {"value": 0, "first_seen": 1, "weight": 1, "opened": 1}
 
 
 def _clients(last_left: str | None = None, **damage: Any) -> dict[str, Any]:
+    """Return VTC's state, with the client entry of a damaged."""
     counters = {"a": _COUNTER | damage}
     return {"counters": counters, "last_left": last_left, "level_left": 0}
 
@@ -48,6 +49,7 @@ def _counted(policy: str, unit: str) -> dict[str, Any]:
 def test_state_of_tenants_stays_and_that_of_ended_applications_is_dropped(
     policy: str, of_application: dict[str, Any], of_tenant: dict[str, Any]
 ) -> None:
+    """Tenants stay with their counts, because they come back."""
     assert of_application == _counted(policy, "application")
     assert of_tenant == _counted(policy, "tenant")
 

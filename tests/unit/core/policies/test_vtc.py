@@ -152,6 +152,7 @@ def test_changed_weight_counts_from_then_on() -> None:
 
 
 def test_counters_stay_exact_whole_numbers() -> None:
+    """The bounds of the paper are tested without a tolerance."""
     driver = PolicyDriver("vtc")
     driver.open("a", weight=exact(1))
     driver.pull(seats=1)
@@ -215,6 +216,7 @@ def test_tenants_are_compared_by_all_that_they_run() -> None:
 
 
 def test_counter_of_a_tenant_outlives_its_applications() -> None:
+    """A tenant cannot lose its debt by closing an application."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x")
     driver.pull(seats=1)

@@ -190,6 +190,7 @@ def test_prediction_of_several_sequences_scales_that_of_one() -> None:
 
 
 def test_inference_without_output_is_not_in_the_history() -> None:
+    """One cancelled before its first token has no output length."""
     driver = two_clients("vtc-predict")
     for name in ("a1", "a2"):
         driver.submit(name, "a")
@@ -200,6 +201,7 @@ def test_inference_without_output_is_not_in_the_history() -> None:
 
 
 def test_history_of_a_tenant_outlives_its_applications() -> None:
+    """The application here has the same name as its tenant."""
     driver = PolicyDriver("vtc-predict", {"unit": "tenant"})
     driver.open("a", tenant="a")
     driver.pull(seats=1)
@@ -275,16 +277,19 @@ def test_noise_is_even_over_half_to_one_and_a_half() -> None:
     ("length", "allowed"), [(0, {0}), (1, {1}), (3, {2, 3, 4}), (4, {*range(2, 7)})]
 )
 def test_noise_reaches_every_whole_length_in_range(length: Tokens, allowed: set[Tokens]) -> None:
+    """Both ends are included; predictions are whole numbers."""
     assert allowed == set(_draws(1, length, 200))
 
 
 def test_noise_hangs_on_the_seed_and_the_inference_alone() -> None:
+    """A run can be repeated, and another seed is another run."""
     assert _draws(5, 1000, 20) == _draws(5, 1000, 20)
     assert _draws(5, 1000, 20) != _draws(6, 1000, 20)
     assert 1 < len(set(_draws(5, 1000, 20)))
 
 
 def test_noise_differs_between_applications_whose_inferences_are_numbered_alike() -> None:
+    """Inference ids are unique only within their application."""
     driver = two_clients("vtc-noisy")
     drawn = {
         driver.vtc.predicted_tokens(

@@ -225,6 +225,7 @@ def test_counts_of_other_clients_or_costs_are_not_taken_over() -> None:
 
 @pytest.mark.parametrize("name", ["clients", "bills", "waiting"])
 def test_record_that_lacks_a_part_is_refused(name: str) -> None:
+    """An empty part would mean that no service was counted."""
     record = two_of_a().record()
     del record["clock"]["counted"]["counted"][name]
 

@@ -13,6 +13,7 @@ LENGTHS = {"cost": "tests.unit.lab.policies.test_attained_service:output_tokens"
 
 
 def output_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> Tokens:
+    """Return h(p, d) = d."""
     return output_tokens
 
 
@@ -51,6 +52,7 @@ def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
 
 
 def test_level_moves_as_soon_as_service_is_reported() -> None:
+    """A long inference must not keep its client's others in front."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -73,6 +75,7 @@ def test_no_client_is_promoted() -> None:
 
 
 def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
+    """One client must not fill all seats of a pull with long prompts."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -100,6 +103,7 @@ def test_attained_service_is_per_tenant() -> None:
 
 
 def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
+    """Levels stay for running, requeued and ended inferences."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1", "b2")
@@ -129,6 +133,7 @@ def test_service_counted_as_booked_after_a_restart_is_charged_at_the_end() -> No
 
 
 def test_service_under_another_policy_is_not_charged() -> None:
+    """Counts are dropped with the old policy, for all clients alike."""
     driver = PolicyDriver("fcfs")
     driver.arrive("a", "a1", "a2", "a3")
     driver.step(seats=3)
@@ -183,6 +188,7 @@ def test_priority_is_fixed_at_submission() -> None:
 
 
 def test_running_call_does_not_count_before_its_end() -> None:
+    """A program of one long call must not move back at once."""
     driver = PolicyDriver("plas")
     driver.arrive("a", "a1")
     driver.arrive("b", "b1")

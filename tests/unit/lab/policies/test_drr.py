@@ -54,6 +54,7 @@ def passed_by() -> tuple[DrrPolicy, Application, Application]:
 def test_client_passed_by_keeps_its_turn_and_gains_no_quantum(
     passed_by: tuple[DrrPolicy, Application, Application],
 ) -> None:
+    """Credit for each round would let it hold the machine later."""
     policy, a, b = passed_by
     assert policy.key("a", a) == (0, a.sequence) < policy.key("b", b) == (4, b.sequence)
     policy.dispatched(a, a.waiting.first)
@@ -83,6 +84,7 @@ def test_client_passed_by_keeps_its_turn_while_its_balance_lasts(
 
 
 def test_client_just_passed_by_keeps_its_turn() -> None:
+    """One pass has the same effect as several."""
     policy, a, _ = _passed_by(times=1)
     policy.served([Delivery("a", "a0", 10, 0, 2, 1)])
 

@@ -24,6 +24,7 @@ def test_excess_waits_for_the_next_window() -> None:
 
 
 def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
+    """No arrival can start by itself, but the window may have ended."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
     driver.pull(seats=9)  # the replica continues to pull
@@ -35,6 +36,7 @@ def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
 
 
 def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
+    """A client that has used up its window delays no other."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("b")
     driver.arrive("a", "a1", "a2", "a3")
@@ -73,6 +75,7 @@ def test_requeued_inference_counts_once_in_its_window() -> None:
 
 
 def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
+    """The inference was counted in the window of its first grant."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=2)
@@ -82,6 +85,7 @@ def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
 
 
 def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -> None:
+    """A place of an earlier window is no place in this one."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)
@@ -94,6 +98,7 @@ def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -
 
 
 def test_ended_inference_has_used_its_place() -> None:
+    """The limit is on grants, not on concurrency."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
     driver.step(seats=9)
@@ -103,6 +108,7 @@ def test_ended_inference_has_used_its_place() -> None:
 
 
 def test_restart_keeps_counts_and_counted_inferences() -> None:
+    """A new scheduler must not give every client a new window."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3", "a4")
     driver.arrive("b", "b1", "b2", "b3")

@@ -32,6 +32,7 @@ def test_same_seeds_give_the_same_files_and_nothing_unfinished(tmp_path: Path) -
 
 
 def test_directory_that_cannot_be_written_is_refused_before_the_runs(tmp_path: Path) -> None:
+    """The error must not come after a quarter of an hour of runs."""
     (tmp_path / "out").write_text("mine")
     told: list[RunProgress] = []
 
@@ -61,6 +62,7 @@ def _bad_charts(scale: Scale, found: Found) -> list[Chart]:
 def test_mistake_in_an_experiment_fails_it_alone(
     tmp_path: Path, broken: dict[str, Any], why: str
 ) -> None:
+    """One missing profile must not cost the hour of the other experiments."""
     first = replace(small.experiment("first"), **broken)
     sections = build_report([first, small.experiment()], small.SCALE, tmp_path, workers=1)
 

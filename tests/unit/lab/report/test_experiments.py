@@ -36,6 +36,7 @@ def _arms(experiment: Experiment, scale: Scale = _FULL, seed: int = 101) -> dict
 
 
 def test_names_are_unique() -> None:
+    """A name is an anchor on the page and the key of result lines."""
     names = [experiment.name for experiment in EXPERIMENTS]
 
     assert len(names) == len(set(names))
@@ -54,6 +55,7 @@ def test_published_numbers_have_a_matching_arm() -> None:
 
 @each_experiment
 def test_comparisons_and_targets_name_existing_arms(experiment: Experiment) -> None:
+    """A comparison with a missing arm would show an empty column."""
     names = {arm.name for arm in _arms(experiment)}
     for comparison in experiment.comparisons:
         assert experiment.metric(comparison.metric)
@@ -88,6 +90,7 @@ def test_arms_that_are_compared_run_on_the_same_draws(experiment: Experiment) ->
 
 @each_experiment
 def test_seeds_draw_other_loads(experiment: Experiment) -> None:
+    """Five seeds of one draw would make an interval of width zero."""
     if not experiment.is_drawn:
         assert (101,) == experiment.seeds(_FULL)
         return
@@ -98,6 +101,7 @@ def test_seeds_draw_other_loads(experiment: Experiment) -> None:
 
 
 def test_quick_report_is_much_smaller() -> None:
+    """A quick report takes a minute and a half on two cores."""
     runs = {}
     for scale in (_FULL, _QUICK):
         tasks = {t for e in EXPERIMENTS for s in e.seeds(scale) for t in e.arms(scale, s).values()}

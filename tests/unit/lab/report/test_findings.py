@@ -100,6 +100,7 @@ def test_a_failed_run_fails_its_section_in_one_line() -> None:
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
+    """NaN in a JSON line stops every strict reader."""
     log = ResultLog()
     log.append_line(ResultLine("e", "a", "m", float("nan")))
     log.append_line(ResultLine("e", "a", "m", [(1.0, float("inf"))], statistic="series"))

@@ -87,12 +87,14 @@ def recorded(directory: Path, error: float = 0.05, control: str | None = None) -
 
 
 def page_of(directory: Path, out: Path) -> str:
+    """Return the page of a report that contains only the live runs."""
     sections = build_report(live_experiments(directory), SCALE, out, workers=1)
     assert [] == [section.failure for section in sections if section.failure]
     return (out / "report.html").read_text(encoding="utf-8")
 
 
 def test_page_shows_recorded_runs_without_running_any(tmp_path: Path) -> None:
+    """The seeds are those of the recording, not those of the report."""
     page = page_of(recorded(tmp_path), tmp_path / "out")
 
     lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
@@ -111,6 +113,7 @@ def test_page_shows_recorded_runs_without_running_any(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: Path) -> None:
+    """A reader must not have to search for a miss."""
     page = page_of(recorded(tmp_path, error=-0.2), tmp_path / "out")
 
     targets = page[page.index("<h2>Targets") : page.index("<nav>")]
@@ -150,6 +153,7 @@ def test_control_stands_in_the_table_and_is_no_target(tmp_path: Path) -> None:
 
 
 def test_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    """A wrong directory gives an error message and no traceback."""
     with pytest.raises(ConfigError, match=r"live\.json: cannot be read"):
         live_experiments(tmp_path)
     (tmp_path / "live.json").write_text('{"arms": []}', encoding="utf-8")

@@ -47,6 +47,7 @@ def test_application_alone_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
+    """An application that ends earlier than under VTC has no regret."""
     outcomes = {
         Arm("1x", "alone"): _ended(a=1.0, b=2.0),
         Arm("1x", "vtc"): _ended(a=4.0, b=10.0),

@@ -64,6 +64,7 @@ def test_failure_and_losses_are_at_the_top(report: Path) -> None:
 
 
 def test_text_is_escaped(report: Path) -> None:
+    """A title with a bracket must not become markup."""
     text = _page(report)
 
     assert "The small &lt;experiment&gt;" in text
@@ -72,6 +73,7 @@ def test_text_is_escaped(report: Path) -> None:
 
 
 def test_lost_comparisons_are_listed_first(tmp_path: Path) -> None:
+    """A reader must not have to search thirty tables for them."""
     lost = replace(
         small.experiment(),
         measure=lambda outcomes: {

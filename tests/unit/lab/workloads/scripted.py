@@ -38,6 +38,7 @@ async def run_freely(
     max_prompt_words: int = 3000,
     agent: Workload | None = None,
 ) -> AgentResult:
+    """Run an agent on real answers, without a plan."""
     plan = LengthPlan(steered=False, gap_scale=0.0, max_prompt_words=max_prompt_words)
     return await (agent or WORKLOADS[name])(app, text, plan.draw(name, "x", 0))
 

@@ -77,6 +77,7 @@ async def test_drawn_plans_fit_their_agents(name: str) -> None:
 
 
 async def test_sc_votes_among_five_attempts() -> None:
+    """Two of the attempts agree, in different forms; one gives no number."""
     answers = ["Answer: 7", "so 2\nAnswer: 1,200", "I cannot say", "answer: $1200.0", "Answer: 8"]
     app = Scripted(in_turn(*answers))
 
@@ -113,12 +114,14 @@ async def test_kbqav_verifies_each_claim_of_a_real_answer() -> None:
 
 
 async def test_kbqav_without_a_list_verifies_the_whole() -> None:
+    """An answer in another form must not make an empty application."""
     result = await run_freely("KBQAV", Scripted("no list"), "text")
 
     assert result.answer == "0 of 1 claims hold"
 
 
 def test_lists_are_read_in_any_mark() -> None:
+    """Models do not keep to hyphens."""
     assert list_items("Sure:\n- a\n * b\n3) c\n4. d\n-\nend") == ["a", "b", "c", "d"]
 
 
@@ -133,6 +136,7 @@ def test_lists_are_read_in_any_mark() -> None:
     ],
 )
 def test_the_last_verdict_counts(verdict: str, held: bool) -> None:
+    """A model may weigh both before it decides."""
     assert is_true(verdict) is held
 
 

@@ -46,6 +46,7 @@ def test_tasks_are_understood(task: str, goal: Goal) -> None:
 
 
 def test_text_without_a_game_is_refused() -> None:
+    """The message quotes the text."""
     with pytest.raises(RequestError, match=r"task must be to put, .*, got 'dance'"):
         Household(f"{ROOM}Your task is to: dance")
     with pytest.raises(RequestError, match="must name receptacles"):
@@ -53,6 +54,7 @@ def test_text_without_a_game_is_refused() -> None:
 
 
 def test_a_task_takes_its_steps_in_order() -> None:
+    """An egg that was put down before it was heated is no hot egg."""
     game = Household(HEAT)
     [place] = game.where("egg")
 
@@ -73,6 +75,7 @@ def test_a_task_takes_its_steps_in_order() -> None:
 
 
 def test_closed_receptacle_hides_and_accepts_nothing() -> None:
+    """The agent must have a reason to open receptacles."""
     game = Household(HEAT)
 
     assert "You arrive at drawer 1. The drawer 1 is closed." == game.act("go to drawer 1")
@@ -82,6 +85,7 @@ def test_closed_receptacle_hides_and_accepts_nothing() -> None:
 
 @pytest.mark.parametrize("command", ["dance", "", "go to moon 1", "use lamp 1", "take a from b"])
 def test_invalid_command_has_no_effect(command: str) -> None:
+    """A model may write any text."""
     assert NOTHING == Household(HEAT).act(command)
 
 
@@ -238,6 +242,7 @@ def installed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.mark.usefixtures("installed")
 async def test_agent_plays_alfworld_where_it_is_installed() -> None:
+    """In our own household the mug and the words would be different."""
     app = Scripted({react_household.INSTRUCTION: in_turn(*COMMANDS)})
 
     result = await run_freely("ALFWI", app, OPENING)
@@ -248,6 +253,7 @@ async def test_agent_plays_alfworld_where_it_is_installed() -> None:
 
 @pytest.mark.usefixtures("installed")
 async def test_agent_plays_our_household_without_a_matching_alfworld_game() -> None:
+    """Generated openings have no other game."""
     app = Scripted({react_household.INSTRUCTION: "go to shelf 1"})
 
     result = await run_freely("ALFWI", app, OPENING.replace("desk", "shelf"))

@@ -68,6 +68,7 @@ def test_a_late_sender_is_no_excuse() -> None:
 def test_a_failure_is_recorded_and_stops_no_other(
     text: str, application_id: str | None, error: str
 ) -> None:
+    """One application must not cost an hour of load."""
     service = LiveService()
     service.refuses, service.fails = "refused", "KBQAV"
 

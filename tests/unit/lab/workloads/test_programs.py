@@ -51,6 +51,7 @@ async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None
 
 
 async def test_cc_survives_solutions_that_do_not_run() -> None:
+    """The agent survives a syntax error and an endless exit."""
     app = Scripted(
         {
             factool_code.TEST_CASES: "double(1)",
@@ -243,6 +244,7 @@ async def test_pe_executes_its_plan_as_a_graph() -> None:
 
 
 async def test_pe_reports_missing_models() -> None:
+    """Without its models it must not invent results."""
     app = Scripted(
         {
             plan_execute.PLAN: json.dumps(PLAN[1:2]),

@@ -66,6 +66,7 @@ async def test_processor_time_is_limited_by_itself() -> None:
 
 @pytest.mark.slow
 async def test_the_event_loop_goes_on_meanwhile() -> None:
+    """One agent's program must not delay the other agents of the process."""
     running = asyncio.create_task(run_python("import time; time.sleep(60)", QUICK))
     turns = 0
     while not running.done():
@@ -76,6 +77,7 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
 
 
 async def test_a_flood_of_output_is_cut_and_ends_the_program() -> None:
+    """Output is kept in our memory and sent to a model."""
     run = await run_python("while True: print('x' * 1000)", SandboxLimits(output_bytes=5000))
 
     assert ("flooded", 5000) == (run.outcome, len(run.output))
@@ -96,6 +98,7 @@ async def test_files_are_limited_and_the_directory_is_empty_and_goes() -> None:
 
 
 async def test_the_environment_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment may contain keys of services."""
     monkeypatch.setenv("SERVICE_KEY", "not-for-models")
     run = await run_python("import os; print(sorted(os.environ))")
 
@@ -141,6 +144,7 @@ def shared_file() -> Iterator[Path]:
 
 @pytest.mark.slow
 async def test_child_processes_of_a_program_end_with_it(shared_file: Path) -> None:
+    """Some leave their process group and so escape a group signal."""
     program = (
         "import os, time\n"
         "if os.fork() == 0:\n"
@@ -164,6 +168,7 @@ async def test_child_processes_of_a_program_end_with_it(shared_file: Path) -> No
 async def test_a_cancelled_caller_takes_its_program_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An application that is cancelled leaves no process."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = processes()
     running = asyncio.create_task(run_python("import time; time.sleep(60)"))

@@ -104,6 +104,7 @@ def test_examples_fill_a_planned_prompt_and_fit_a_free_one() -> None:
 
 
 async def test_a_search_finds_the_passage_that_shares_most_words() -> None:
+    """Without a match the agent is told so."""
     search = PassageSearch(
         ["Cats: they purr.", "Paris: the capital of France.", "Dogs: they bark."]
     )

@@ -26,7 +26,7 @@ def test_out_of_memory_kill_is_the_engines_own_failure() -> None:
     assert not ended_by_itself(-signal.SIGTERM, out_of_memory=True)
 
 
-def test_kernel_kills_are_counted_for_the_container_or_else_the_machine(tmp_path: Path) -> None:
+def test_kernels_kills_are_those_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:
     of_container, of_machine = tmp_path / "memory.events", tmp_path / "vmstat"
     counters = (of_container, of_machine)
     assert 0 == count_oom_kills(counters)

@@ -43,7 +43,7 @@ def test_generic_tokenizer_is_loaded_without_torch(tmp_path: Path) -> None:
     ("engine", "service", "exports"),
     [(True, True, True), (False, True, False), (True, False, False)],
 )
-async def test_engine_metrics_are_exported_if_both_settings_enable_them(
+async def test_engine_exports_its_metrics_where_both_settings_say_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: bool, service: bool, exports: bool
 ) -> None:
     made: dict[str, Any] = {}

@@ -180,7 +180,7 @@ def test_pieces_have_as_many_tokens_as_the_whole(tokenizer: Any, seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("characters", [2_000, 12_000])
-def test_pieces_have_the_ids_and_cuts_of_the_whole_text(
+def test_ids_and_cuts_of_pieces_are_those_of_the_whole(
     tokenizer: Any, characters: int, seed: int
 ) -> None:
     """A cut is the number of tokens that end at or before it."""
@@ -240,14 +240,14 @@ def test_monotonous_text_is_never_counted_for_more_than_it_is(tokenizer: Any, pa
         assert found == whole or (most is not None and most < found <= whole)
 
 
-def test_short_text_needs_one_step(tokenizer: Any) -> None:
+def test_short_text_takes_one_step(tokenizer: Any) -> None:
     found = _run(PieceCounter(tokenizer).count("a few words", 5, special=True))
 
     assert (len(tokenizer("a few words").input_ids), 1) == found
 
 
 @pytest.mark.parametrize("characters", [10, 20_000])
-def test_pair_is_counted_with_the_tokenizers_special_tokens(characters: int) -> None:
+def test_pair_is_counted_with_what_the_tokenizer_puts_around_both(characters: int) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=_bert())
     first, second = _text(random.Random(1), characters), _text(random.Random(2), 20_000)
     whole = len(tokenizer(first, second).input_ids)

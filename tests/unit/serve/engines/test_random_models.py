@@ -45,7 +45,7 @@ def test_model_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.name for path in tmp_path.iterdir()] == [f"tiny-llama-{version}"]
 
 
-def test_loser_of_a_race_uses_the_winners_model(
+def test_loser_of_a_race_takes_the_winners_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two replicas of a node may start at once, and neither may read half a model."""

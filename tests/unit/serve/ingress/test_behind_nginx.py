@@ -67,7 +67,7 @@ async def nginx_before(url: str, folder: Path) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_each_chunk_arrives_before_the_next_is_sent(path: str, tmp_path: Path) -> None:
+async def test_each_chunk_passes_before_the_next_is_there(path: str, tmp_path: Path) -> None:
     gateway, source = StandInGateway(), Source()
     gateway.source = source
     async with (

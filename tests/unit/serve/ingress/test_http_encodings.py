@@ -90,7 +90,9 @@ def body_of(path: str) -> bytes:
 
 @pytest.mark.parametrize("coding", _ENCODED)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, _APPLICATIONS])
-async def test_encoded_body_is_decoded(http: httpx.AsyncClient, path: str, coding: str) -> None:
+async def test_encoded_body_is_read_as_it_was(
+    http: httpx.AsyncClient, path: str, coding: str
+) -> None:
     name, encode = _ENCODED[coding]
     answer = await http.post(
         path, content=encode(body_of(path)), headers={"content-encoding": name}
@@ -205,7 +207,7 @@ async def test_decoding_stops_at_the_size_limit(bomb: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-async def test_number_of_empty_members_is_bounded(coding: str) -> None:
+async def test_members_that_hold_nothing_are_bounded(coding: str) -> None:
     """Each empty member costs as much time to start as decoding 10 kB."""
     name, encode = _ENCODED[coding]
     upload = Upload(encode(b"") * 2_000, 2**16)

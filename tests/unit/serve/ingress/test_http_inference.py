@@ -225,7 +225,7 @@ async def test_stream_that_fails_in_the_middle_has_one_head_and_fails_for_serve(
         ("Comment", {}, b": "),
     ],
 )
-async def test_caller_and_operator_choose_the_kind_of_keepalive(
+async def test_caller_and_operator_choose_the_form_of_a_sign_of_life(
     gateway: StandInGateway, asked: str | None, configured: dict[str, str], first: bytes
 ) -> None:
     source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())

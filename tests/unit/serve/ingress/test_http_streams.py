@@ -134,7 +134,7 @@ def test_stream_is_never_silent_for_longer_than_the_interval(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_without_keepalives_gets_none(path: str) -> None:
+def test_stream_that_asks_for_nothing_gets_nothing(path: str) -> None:
     wire = Wire()
     send(wire, slowly(path), path, 2.0, Keepalive.NONE)
 
@@ -181,7 +181,7 @@ class SilentWait(PlainWait):
 
 
 @pytest.mark.parametrize("interval_s", [0.5, 2.0, 15.0])
-def test_silent_scheduler_delays_no_keepalive(interval_s: Seconds) -> None:
+def test_scheduler_that_does_not_answer_delays_no_sign_of_life(interval_s: Seconds) -> None:
     wire, wait = Wire(), SilentWait()
     send(wire, [(40.0, HEAD), (0.0, STREAMS[CHAT][-1])], interval_s=interval_s, wait=wait)
 

@@ -29,7 +29,7 @@ def _read(kind: type[BaseModel], raw: bytes) -> dict[str, Any] | str:
         return str(error)
 
 
-def test_large_body_is_read_unchanged() -> None:
+def test_large_body_is_read_as_it_is() -> None:
     text = 'a\n\u4e2d"' * (_MIB // 4)
     body = {"application_class": "c", "weight": 2.0, "input": text, "deadline_s": None}
     expected = ApplicationBody.model_validate(body).model_dump()

@@ -98,7 +98,7 @@ def parameters(described: dict[str, Any]) -> set[tuple[str, str, bool]]:
     }
 
 
-def test_documented_paths_and_queries_match_the_routes(app: HttpApp) -> None:
+def test_paths_and_queries_are_those_that_the_routes_read(app: HttpApp) -> None:
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     read = get_openapi(title="read", version="0", routes=routes)["paths"]
     paths = app.openapi()["paths"]
@@ -110,7 +110,7 @@ def test_documented_paths_and_queries_match_the_routes(app: HttpApp) -> None:
             assert parameters(of_route) == told, (path, method)
 
 
-def test_documented_headers_are_the_ones_read_and_sent(app: HttpApp) -> None:
+def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> None:
     paths = app.openapi()["paths"]
     read = (
         *(endpoints.APPLICATION_HEADER, endpoints.CLASS_HEADER, endpoints.DEADLINE_HEADER),
@@ -142,7 +142,7 @@ def test_documented_headers_are_the_ones_read_and_sent(app: HttpApp) -> None:
         ("/v1/predictor/{application_class}/rollback", RollbackBody, False),
     ],
 )
-def test_documented_body_matches_its_model(
+def test_body_is_that_of_its_model(
     app: HttpApp, path: str, model: type[BaseModel], is_needed: bool
 ) -> None:
     told = app.openapi()["paths"][path]["post"]["requestBody"]
@@ -168,7 +168,7 @@ def statuses(path: str, described: dict[str, Any]) -> set[str]:
     return found | {"502"} if is_engine else found
 
 
-def test_documented_errors_of_an_operation_are_the_possible_ones(app: HttpApp) -> None:
+def test_errors_of_an_operation_are_those_that_its_call_may_have(app: HttpApp) -> None:
     for path, of_path in app.openapi()["paths"].items():
         for method, told in of_path.items():
             own = {status for status, answer in told["responses"].items() if "$ref" in answer}

@@ -48,7 +48,7 @@ async def call(
         ("POST", "/v1/predictor/samples", b'{"samples": [{}]}', ("take_history", [{}])),
     ],
 )
-async def test_each_path_calls_the_predictor(
+async def test_each_path_asks_the_predictor(
     method: str, path: str, content: bytes, asked: tuple[Any, ...]
 ) -> None:
     """A body without a content type is parsed as JSON here, too."""

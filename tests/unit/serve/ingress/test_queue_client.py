@@ -237,7 +237,7 @@ async def test_inference_that_has_ended_is_not_cancelled(rig: Rig) -> None:
     assert [opened(), inference(), ApplicationClosed("a")] == await rig.taken(3)
 
 
-async def test_refused_inference_gives_its_caller_the_reason(rig: Rig) -> None:
+async def test_refused_inference_tells_its_caller_why(rig: Rig) -> None:
     """Without a refusal the inference would wait forever."""
     ticket = rig.client.submit_inference(inference())
     rig.scheduler.post(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))

@@ -162,7 +162,7 @@ async def test_other_address_is_dialled_at_once() -> None:
 
 
 @virtually
-async def test_addresses_of_former_replicas_are_forgotten() -> None:
+async def test_addresses_of_replicas_that_came_and_went_are_forgotten() -> None:
     """An ingress runs for months and remembers only the latest addresses."""
     rig = Rig()
     for number in range(5_000):

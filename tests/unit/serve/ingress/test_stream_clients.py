@@ -148,7 +148,7 @@ async def test_completion_of_chunks_is_read_whole(desk: Desk) -> None:
 
 @pytest.mark.parametrize("kind", ["chunk", "none"])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_client_that_parses_each_line_as_json_reads_the_stream(
+async def test_client_that_takes_each_line_for_json_reads_the_stream(
     desk: Desk, path: str, kind: str
 ) -> None:
     head = {"x-justitia-keepalive": kind}

@@ -140,7 +140,7 @@ def _play(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_ends_are_sent_at_once_and_progress_at_intervals() -> None:
-    """The pull that reports an end lists no other leases.
+    """One pull follows each end.
 
     Listing 255 other leases in it would cost a hundred times as much.
     """

@@ -67,7 +67,7 @@ def test_stall_ends_with_a_step_and_not_with_the_work() -> None:
     assert not engine.is_stalled()
 
 
-def test_lasting_stall_requests_a_replacement() -> None:
+def test_stall_that_lasts_asks_for_a_replacement() -> None:
     """The time counts from the detection of the stall, with or without work."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)

@@ -91,7 +91,7 @@ class Services:
         service = self.service(**scheduler)
         await service.term.begin()
         if not service.term.has_settings.is_set():
-            await service.configure({})  # configure as an ingress does when it connects
+            await service.configure({})  # an ingress sends the settings
         return service
 
     async def serving(self) -> SchedulerService:

@@ -26,7 +26,7 @@ def test_possibly_cached_prompt_is_reserved_in_full() -> None:
     assert {Unit.TOKENS: 1_020, Unit.COMPUTED_TOKENS: 1_020} == needs
 
 
-def test_cached_tokens_do_not_count_as_computed() -> None:
+def test_computed_tokens_are_used_without_what_was_cached() -> None:
     inference = Inference("q", "a", "q", "i", 1_000, 20, 50, 1, 0.0, 1)
     assert 0 == used_by(inference)[Unit.COMPUTED_TOKENS]
 

@@ -81,7 +81,7 @@ async def test_next_inference_of_an_ended_application_is_refused(
     assert await service.application("a") is None
 
 
-async def test_refusal_has_the_reason_of_the_last_end(service: SchedulerService) -> None:
+async def test_reason_is_that_of_the_last_end(service: SchedulerService) -> None:
     """An application that is closed with outstanding inferences may then be cancelled."""
     await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
     await end(service, "close")

@@ -147,7 +147,7 @@ async def test_call_begun_just_before_the_return_does_not_wait_for_ray_either() 
 
 
 @virtually
-async def test_open_connection_makes_no_actor_call() -> None:
+async def test_open_connection_asks_the_actor_nothing() -> None:
     """Answers, errors and refusals arrive over the connection."""
     rig = Rig(Actor(0.0))
     for _ in range(10):

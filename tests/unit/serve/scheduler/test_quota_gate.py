@@ -280,7 +280,7 @@ async def test_unreachable_accounts_refuse_after_a_bounded_wait(
     await eventually(lambda: accounts.remaining() == (4 if refused else 3), "it is given back")
 
 
-async def test_exhausted_deprioritising_quota_removes_the_weight(
+async def test_exhausted_quota_that_deprioritises_takes_the_weight(
     services: Services, accounts: Accounts
 ) -> None:
     """Nothing is refused, and the weight returns when another application releases its claim."""
@@ -314,9 +314,7 @@ async def test_inferences_are_counted_by_their_names(
     assert 0 == accounts.remaining()
 
 
-async def test_standings_equal_those_of_the_accounts(
-    services: Services, accounts: Accounts
-) -> None:
+async def test_standings_are_those_of_the_accounts(services: Services, accounts: Accounts) -> None:
     """The headers cover all models, and only the tenant nodes of the caller."""
     service = await _serving(services, accounts, "applications", 5)
     await service.open_application(opened("a"))

@@ -248,7 +248,7 @@ async def test_repeated_end_does_not_count_as_a_late_report(service: SchedulerSe
     assert (0, 0, 1) == (status["in_flight"], status["late_reports"], status["grants"])
 
 
-async def test_returning_replica_is_sent_its_leases(services: Services) -> None:
+async def test_replica_that_comes_back_is_sent_its_leases(services: Services) -> None:
     """The outbox was dropped while the replica was silent; new numbers must not look confirmed."""
     service = await services.start(replica_timeout_s=0.05)
     await service.pull(pull(1))

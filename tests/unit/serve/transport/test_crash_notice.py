@@ -40,7 +40,7 @@ def body_of(peer: Peer, target: str = NAME, key: Key = KEY) -> bytes:
     return crash_notice(Offer("127.0.0.1:1", target, key), peer).partition(b"\r\n\r\n")[2]
 
 
-async def test_notice_names_the_crashed_process(port: Listener, crashed: list[Peer]) -> None:
+async def test_notice_says_who_has_crashed(port: Listener, crashed: list[Peer]) -> None:
     assert 204 == await status_of(port, body_of(_REPLICA))
     assert [_REPLICA] == crashed
 
@@ -85,6 +85,6 @@ async def test_notice_that_is_compressed_is_refused_unread(
     assert not crashed
 
 
-async def test_process_without_crash_notices_answers_404() -> None:
+async def test_process_that_takes_no_notices_does_not_know_their_path() -> None:
     async with listening(Served()) as port:
         assert 404 == await status_of(port, body_of(_REPLICA))

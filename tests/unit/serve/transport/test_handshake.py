@@ -78,7 +78,7 @@ async def test_previous_key_is_accepted_and_an_older_one_is_not() -> None:
     assert f"replica-1 does not know key '{KEY.key_id}'" == str(caller) == str(listener)
 
 
-def test_keyring_keeps_two_keys_and_ignores_repeated_offers() -> None:
+def test_ring_keeps_two_keys_and_takes_no_offer_twice() -> None:
     """A scheduler's key offer is repeated after each lost connection."""
     old, current = Key.new(), Key.new()
     ring = keyring(KEY, old, current, current)

@@ -52,7 +52,7 @@ async def link(served: Served) -> AsyncIterator[SocketLink]:
 # --- calls and streams
 
 
-async def test_concurrent_calls_get_their_own_answers(link: SocketLink) -> None:
+async def test_calls_at_once_are_answered_each_with_its_own(link: SocketLink) -> None:
     """One connection carries concurrent calls and returns each its own answer."""
     calls = (link.call("echo", number) for number in range(500))
 
@@ -122,7 +122,7 @@ async def test_call_that_is_cancelled_before_it_is_sent_is_not_made(
     assert ["echo"] == served.begun
 
 
-async def test_call_cancelled_in_the_turn_of_its_sending_never_starts(
+async def test_call_that_is_cancelled_in_the_turn_of_its_sending_ends_there(
     link: SocketLink, served: Served
 ) -> None:
     """Call and cancel arrive in one frame, so the task never starts."""

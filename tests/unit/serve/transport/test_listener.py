@@ -215,7 +215,7 @@ def calls(*messages: Any) -> FakeSocket:
     return fake
 
 
-def test_memory_of_streams_is_bounded_while_the_peer_reads_nothing(
+def test_memory_of_streams_is_bounded_while_the_peer_takes_nothing(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred streams of large items go to an ingress that does not read."""

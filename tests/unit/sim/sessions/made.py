@@ -35,10 +35,12 @@ def turn(prompt: int, output: int, reused: int = 0, gap_s: float | None = 1.0) -
 
 
 def line(name: str, *turns: dict[str, Any], tools: int = 320) -> dict[str, Any]:
+    """Return a session in the format of the trace."""
     return {"session": name, "tool_tokens": tools, "system_tokens": 0, "turns": list(turns)}
 
 
 def read(directory: Path, *lines: dict[str, Any], longest_gap_s: float = 600.0) -> list[Session]:
+    """Write sessions to a file and read them from it."""
     path = directory / "sessions.jsonl"
     write_lines(path, *lines)
     return read_sessions(path, longest_gap_s)

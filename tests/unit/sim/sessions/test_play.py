@@ -53,6 +53,7 @@ def play(arm: str, sessions: list, load: float, seed: int = 7) -> SessionResult:
 
 
 def share(result: SessionResult) -> float:
+    """Return the share of the prompt tokens that was cached."""
     return result.cached_tokens / result.prompt_tokens
 
 
@@ -101,11 +102,13 @@ def test_core_keeps_contexts_where_they_lie_and_shares_the_work(tmp_path: Path) 
 
 
 def mean_s(result: SessionResult) -> float:
+    """Return the mean completion time without gaps, in seconds."""
     return sum(row.served_s for row in result.sessions) / len(result.sessions)
 
 
 def test_arm_that_is_not_known_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"arm is 'sticky'; allowed: justitia, pinned, lmetric"):
+    allowed = ", ".join(("justitia", "justitia-working-set", "pinned", "lmetric"))
+    with pytest.raises(ConfigError, match=f"arm is 'sticky'; allowed: {allowed}"):
         play("sticky", read(tmp_path, growing("a")), load=1.0)
 
 

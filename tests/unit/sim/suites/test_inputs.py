@@ -73,6 +73,7 @@ def test_inputs_are_read_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
+    """The message names file, line, field, value and what is allowed."""
     _write(tmp_path, '{"id": "1", "input": "a"}', line)
 
     with pytest.raises(ConfigError, match=said):
@@ -80,6 +81,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
 
 
 def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
+    """The usual cause is a wrong data directory."""
     with pytest.raises(ConfigError, match=r"apps/SC\.jsonl: cannot be read"):
         load_inputs(tmp_path, "SC")
     _write(tmp_path)
@@ -90,6 +92,7 @@ def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_machine_has_texts_for_every_class(name: str) -> None:
+    """The demo and the tests run without the data directory."""
     inputs = load_inputs(None, name)
 
     assert inputs == load_inputs(None, name)

@@ -85,6 +85,7 @@ def test_bounds_hold_for_every_length() -> None:
 
 
 def test_the_same_seed_draws_the_same_in_any_order() -> None:
+    """Two policies must be compared on one load, whatever else was drawn before."""
     forwards = [LengthPlan(seed=3).draw("MRS", "x", number) for number in range(5)]
     plan = LengthPlan(seed=3)
     backwards = [plan.draw("MRS", "x", number) for number in reversed(range(5))]

@@ -58,6 +58,7 @@ def test_the_mix_is_kept(data_dir: Path) -> None:
 
 
 def test_given_arrivals_and_tenants_change_no_other_draw(data_dir: Path) -> None:
+    """In a comparison only the arrivals or the tenants may differ."""
     drawn = _load(data_dir, count=3)
     given = _load(data_dir, count=3, arrivals=[0.0, 0.5, 9.0])
 

@@ -132,6 +132,7 @@ def test_tenants_share_the_load() -> None:
 
 
 def test_own_mix_is_dealt() -> None:
+    """Of every four applications three are KBQAV and one MRS."""
     applications = built(count=8, mix="KBQAV=3, MRS=1, PE=0")
 
     for deck in (applications[:4], applications[4:]):
@@ -158,6 +159,7 @@ def test_class_without_runs_is_refused(tmp_path: Path) -> None:
     "meta", [None, {}, {"recorded_cot_chars": {}}, {"recorded_cot_chars": {"m": 0}}]
 )
 def test_question_without_recorded_answers_is_refused(tmp_path: Path, meta: Any) -> None:
+    """The samples of such a question would have no length."""
     write_lines(tmp_path / "apps" / "SC.jsonl", {"id": "SC-0", "input": "x", "meta": meta})
 
     with pytest.raises(ConfigError, match=r"SC\.jsonl:1: meta\.recorded_cot_chars must be"):

@@ -117,6 +117,7 @@ def test_predecessor_of_a_predecessor_is_implied(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_subtasks_are_named(tmp_path: Path, subtasks: list[Any], complaint: str) -> None:
+    """A subtask that needs itself or a later one would never run."""
     with pytest.raises(ConfigError, match=rf"XY\.jsonl:1: stages\[1\]\.{complaint}"):
         dag(tmp_path, PLANNED, {"name": "s", "subtasks": subtasks})
 

@@ -133,6 +133,7 @@ def test_each_request_is_an_application_of_its_client() -> None:
 
 
 def test_seeds_shift_the_clients_against_each_other() -> None:
+    """Five seeds must not give the same run five times."""
     one, other = (build_suite("three-clients", SuiteOptions(seed=seed)) for seed in (1, 2))
 
     assert instants(one, "client1") != instants(other, "client1")

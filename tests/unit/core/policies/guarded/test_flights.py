@@ -29,6 +29,7 @@ def test_cohort_holds_its_memory_while_gathering_and_runs_for_its_mean_length() 
 
 
 def test_empty_cohort_never_runs() -> None:
+    """No inference started while it gathered, or all ended at once."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 0)
@@ -49,6 +50,7 @@ def test_earliest_end_is_passed_first() -> None:
 
 
 def test_new_scheduler_restores_running_and_gathering_cohorts() -> None:
+    """The state passes through JSON, as in a store."""
     before, after = Flights(), Flights()
     for since in (0.0, 20.0):
         before.open(since, 0.5)

@@ -43,6 +43,7 @@ def _paced(kv_per_s: float = 100, iteration_s: float = 0.1, kv_tokens: float = 0
 
 
 def test_single_inference_ends_its_duration_after_its_start() -> None:
+    """VTC starts the first inference of an application at once."""
     foretold = _paced()
     foretold.arrived(_application("1", ONE), 7.0)
 
@@ -103,6 +104,7 @@ def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
 
 
 def test_application_without_predicted_stages_has_its_submitted_ones() -> None:
+    """Without predicted stages only its first call is known."""
     foretold, application = _paced(), _application("1")
     foretold.arrived(application, 0.0)
 
@@ -200,6 +202,7 @@ def test_no_deadline_is_known_before_any_service() -> None:
 
 
 def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
+    """Stages that will never be submitted must not slow the others."""
     foretold, application = _paced(), _application("1", FOUR)
     foretold.arrived(application, 0.0)
     foretold.arrived(_application("2", FOUR), 0.0)
@@ -335,6 +338,7 @@ def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     ],
 )
 def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> None:
+    """Every field is checked before any state is restored."""
     before, application = _paced(), _application("1", ONE)
     before.arrived(application, 0.0)
     kept = before.application_state("1")
@@ -408,6 +412,7 @@ def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
 
 
 def test_unseen_lease_gives_no_iteration_time() -> None:
+    """The start of a lease of an earlier scheduler is unknown."""
     pace = Pace()
     pace.begin("x", 0.0)
 

@@ -58,6 +58,7 @@ def test_tenant_pays_for_passing_inside_it() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_without_a_guard_urgency_allows_no_passing() -> None:
+    """The keys are those of the accounts."""
     driver = _loaded({"fairness": "tenant"})
 
     assert ["x"] * 20 + ["v"] * 25 + ["y"] * 21 == _applications(granted(driver.pull(kv=20 * 66)))

@@ -234,6 +234,7 @@ def test_search_is_repeated_where_another_may_be_first(
 
 
 def test_application_after_those_set_aside_needs_no_search(searches: list[Search]) -> None:
+    """The first is found again when some of those set aside return."""
     slack = _mouse_that_passes(searches)
     put(slack, "rat", One(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
     put(slack, "cat", One(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
@@ -341,6 +342,7 @@ def test_mouse_passes_within_the_slack_of_earlier_applications(left: int, first:
 
 
 def test_no_application_passes_an_overdue_one() -> None:
+    """GPS had finished it: all of its remaining work is late."""
     slack = Slack()
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
     put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
@@ -352,6 +354,7 @@ def test_no_application_passes_an_overdue_one() -> None:
 
 
 def test_no_application_passes_one_that_was_overdue_before_the_first_search() -> None:
+    """After a change of policy its lateness is unknown."""
     slack = Slack(virtual_time=10, served=1000)
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
     put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))

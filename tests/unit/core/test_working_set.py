@@ -1,0 +1,122 @@
+"""The option `working_set_s`: idle contexts of earlier applications count as used memory."""
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Grant
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.scheduler import SchedulerCore
+from tests.core_driver import PATIENT, CoreDriver
+
+KV = 10_000
+COUNTS_S = 60.0
+
+
+def pull(driver: CoreDriver, name: str = "r0", *, caches: bool = True) -> list[Action]:
+    capacity = ReplicaCapacity(KV, caches_prefixes=caches)
+    return driver.handle(ev.ReplicaPulled(name, capacity, KV))
+
+
+def a_core(working_set_s: float = COUNTS_S, *, caches: bool = True) -> CoreDriver:
+    """Return a core with one replica, on which `runs` keeps 1,000 tokens for good.
+
+    The context of `first`, 6,000 tokens, is idle. Order: runs, first, second, third.
+    """
+    options = {"working_set_s": working_set_s}
+    driver = CoreDriver(SchedulerCore("justitia", options, "peak", PATIENT))
+    pull(driver, caches=caches)
+    for cost, name in enumerate(("runs", "first", "second", "third"), start=1):
+        driver.open(name, 1e9 * cost)
+    driver.submit("runs1", "runs", prompt=990)
+    driver.submit("first1", "first", prompt=5990)
+    end(driver, "first1", 5990)
+    return driver
+
+
+def end(driver: CoreDriver, request: str, prompt: int) -> list[Action]:
+    ended = ev.LeaseFinished(driver.lease_of(request), prompt, 10, Outcome.FINISHED)
+    return driver.handle(ev.ReplicaReported("r0", (), (ended,), asks=True))
+
+
+def report(driver: CoreDriver) -> list[Action]:
+    return driver.handle(ev.ReplicaReported("r0", asks=True))
+
+
+def granted(actions: list[Action]) -> list[str]:
+    return [action.request_id for action in actions if isinstance(action, Grant)]
+
+
+def test_start_that_would_displace_the_context_of_an_earlier_application_waits() -> None:
+    driver = a_core()
+
+    assert [] == granted(driver.submit("second1", "second", prompt=3000))
+    assert [] == granted(report(driver))
+
+
+def test_start_that_fits_beside_the_contexts_does_not_wait() -> None:
+    driver = a_core()
+
+    assert ["second1"] == granted(driver.submit("second1", "second", prompt=1500))
+
+
+def test_context_of_a_later_application_delays_nothing() -> None:
+    driver = a_core()
+    driver.submit("second1", "second", prompt=1900)
+    end(driver, "second1", 1900)
+
+    assert ["first2"] == granted(driver.submit("first2", "first", prompt=7900))
+
+
+def test_next_turn_of_the_application_itself_counts_its_context_once() -> None:
+    driver = a_core()
+
+    assert ["first2"] == granted(driver.submit("first2", "first", prompt=7900))
+
+
+def test_later_application_does_not_pass_the_one_that_waits() -> None:
+    """Otherwise small calls that keep coming could delay it for ever."""
+    driver = a_core()
+    driver.submit("second1", "second", prompt=3000)
+
+    assert [] == granted(driver.submit("third1", "third", prompt=10))
+
+
+def test_idle_context_counts_for_a_limited_time() -> None:
+    driver = a_core()
+    driver.submit("second1", "second", prompt=3000)
+    driver.now += COUNTS_S - 1.0
+    assert [] == granted(report(driver))
+    driver.now += 1.0
+
+    assert ["second1"] == granted(report(driver))
+
+
+def test_end_of_the_earlier_application_frees_its_place_at_once() -> None:
+    driver = a_core()
+    driver.submit("second1", "second", prompt=3000)
+
+    assert ["second1"] == granted(driver.handle(ev.ApplicationClosed("first")))
+
+
+def test_first_in_order_starts_wherever_nothing_runs() -> None:
+    driver = a_core()
+    driver.submit("second1", "second", prompt=3000)
+
+    assert ["second1"] == granted(end(driver, "runs1", 990))
+
+
+@pytest.mark.parametrize(("working_set_s", "caches"), [(0.0, True), (COUNTS_S, False)])
+def test_contexts_count_nowhere_without_the_option_or_without_a_cache(
+    working_set_s: float, caches: bool
+) -> None:
+    driver = a_core(working_set_s, caches=caches)
+
+    assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
+
+
+def test_change_of_policy_changes_the_working_set() -> None:
+    driver = a_core()
+    driver.submit("second1", "second", prompt=3000)
+    changed = driver.handle(ev.PolicyChanged("justitia", {}))
+
+    assert ["second1"] == granted(changed)
