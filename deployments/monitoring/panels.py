@@ -94,7 +94,8 @@ _FIGURES = (
         106,
         "Bound violations",
         "Applications, in the time on the screen, that lagged farther behind ideal fair sharing"
-        " than the order promises. It stays at 0; anything else is a defect to report.",
+        " than the order promises. It stays at 0; anything else is a defect to report. Measured"
+        " with `scheduler.lag_meter: true` alone.",
         (Query(rise(m.BOUND_VIOLATIONS_TOTAL, window=RANGE), "violations"),),
         decimals=0,
         thresholds={0.01: "red"},
@@ -256,7 +257,8 @@ _FAIRNESS = (
         "Promised and broken",
         "Applications that ended in the window, those of them for which the order promised a"
         " greatest lag, and those that lagged more: these stay at 0. Only the policy `justitia`"
-        " promises one, and not to applications that were served before a change of policy.",
+        " promises one, and not to applications that were served before a change of policy. Bounds"
+        " are measured with `scheduler.lag_meter: true` alone.",
         (
             Query(rise(m.APPLICATION_OUTCOMES_TOTAL), "ended"),
             Query(rise(m.BOUNDED_APPLICATIONS_TOTAL), "with a bound"),

@@ -73,8 +73,11 @@ class Placement:
 
     def has_seat(self) -> bool:
         """Return whether any replica that asks for work has a seat left; an empty one has."""
-        for replica in self.asking():
-            if not replica.leases or replica.leases.sequences < replica.capacity.max_num_seqs:
+        for replica in self._state.asking.values():
+            leases = replica.leases
+            if replica.takes_leases and (
+                not leases or leases.sequences < replica.capacity.max_num_seqs
+            ):
                 return True
         return False
 
@@ -114,7 +117,11 @@ class Placement:
             line: The inferences before it in order that wait for memory.
         """
         asked = (inference.request_id, inference.prompt_tokens)
-        may_fit = [replica for replica in self.asking() if not self._refuses(replica, asked)]
+        may_fit = [
+            replica
+            for replica in self._state.asking.values()
+            if replica.takes_leases and not self._refuses(replica, asked)
+        ]
         holder = None if len(line) else self._holder_between_pulls(application)
         if holder is not None:
             may_fit.append(holder)
@@ -480,6 +487,7 @@ class Leases:
         if application.first_dispatched_at is None:
             application.first_dispatched_at = state.now
             state.changed[application.application_id] = None
+        application.last_start = (ledger.history.served, state.now)
         ledger.queue.touch(application)
         ledger.dispatched(application, inference)
         state.actions.append(
@@ -570,6 +578,8 @@ class Leases:
         inference.lease_id = lease_id
         inference.attempts += 1
         lease = Lease(lease_id, inference.request_id, replica.replica_id, state.now, priority)
+        if not state.leases:
+            self._ledger.history.rise_from(state.now)
         state.leases[lease_id] = lease
         application = state.applications[inference.application_id]
         inference.found_tokens = None

@@ -8,6 +8,7 @@ from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.footprints import Extension, Footprint, Footprints
 from justitia_ray.core.prefixes import Prefix
 from justitia_ray.core.queue import WaitingLine
+from justitia_ray.core.service_history import Start
 from justitia_ray.core.stages import ExpectedStage, StageSums
 from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT, beyond
 from justitia_ray.cost import CostFunction, choices_cost
@@ -278,6 +279,8 @@ class Application:
     output_tokens: Tokens = 0
     """Output of ended inferences."""
     first_dispatched_at: Seconds | None = None
+    last_start: Start | None = None
+    """Service so far and instant at its last lease by this scheduler."""
     failed: int = 0
     kv_token_time: KvTokenTime = 0
     """Service received."""

@@ -1,7 +1,8 @@
 """The ledger: accounts, policy and queue in step with all that happens to applications.
 
 Every verb books one fact once: in the accounts that the clock moves, in what the policy counts, and
-in the order of the queue. A `LedgerObserver` is told of each; nothing is decided by what it says.
+in the order of the queue. A `LedgerObserver`, if there is one, hears each; nothing is decided by
+what it says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from justitia_ray.core.policies import (
 )
 from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.queue import Key, Queue, WaitingLine
+from justitia_ray.core.service_history import Late, ServiceHistory, Start
 from justitia_ray.core.state import State
 from justitia_ray.core.tenants import TenantTree
 from justitia_ray.core.usage import UsageTotals
@@ -55,7 +57,10 @@ class _Alone(Application):
 
 
 class LedgerObserver(Protocol):
-    """Told of the events of a ledger, in order; the core knows nothing else of who observes it."""
+    """Hears the events of a ledger, in order; the core knows nothing else of what observes it.
+
+    More than eight methods, for it has one for each verb of the ledger.
+    """
 
     def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
         """Note the accounts and the policy in force from now on; the first ones, too."""
@@ -110,7 +115,7 @@ class Ledger:
         state: State,
         policy: str,
         options: Mapping[str, object],
-        observer: LedgerObserver,
+        observer: LedgerObserver | None = None,
     ) -> None:
         """Start with no accounts and an empty queue.
 
@@ -122,6 +127,9 @@ class Ledger:
         self.queue = Queue()
         self.policy_name, options = in_force(policy, options)
         self.options = parse_options(self.policy_name, options)
+        self.history = ServiceHistory()
+        """When V reached which level."""
+        self.history.begin(0)
         self.fair_share = _fair_share(self.options, state.tenants)
         self._start_policy()
 
@@ -135,7 +143,8 @@ class Ledger:
             charge: The charge in place of its predicted KV token-time; of no effect on accounts in
                 another unit.
         """
-        self.observer.arriving(application)
+        if self.observer is not None:
+            self.observer.arriving(application)
         cost = application.predicted_kv_token_time if charge is None else charge
         if self.options.accounts_cost != "kv_token_time":
             cost = application.predicted_cost or 0
@@ -150,15 +159,19 @@ class Ledger:
 
     def withdraw(self, application_id: ApplicationId) -> None:
         """Refund the rest of an idle application's charge (rule 4)."""
-        self.observer.losing_credit(application_id)
+        if self.observer is not None:
+            self.observer.losing_credit(application_id)
         self.fair_share.withdraw(application_id)
-        self.observer.withdrawn(application_id)
+        self._note_service(0)
+        if self.observer is not None:
+            self.observer.withdrawn(application_id)
         self._state.changed[application_id] = None
 
     def resume(self, application_id: ApplicationId) -> None:
         """Charge a withdrawn application again (rule 5)."""
         resumed = self.fair_share.resume(application_id)
-        self.observer.resumed(application_id, was_withdrawn=resumed)
+        if self.observer is not None:
+            self.observer.resumed(application_id, was_withdrawn=resumed)
         if resumed:
             self._state.changed[application_id] = None
 
@@ -171,7 +184,8 @@ class Ledger:
             return
         if self.fair_share.expect(application_id, remaining):
             self._state.counters.expected += 1
-            self.observer.raised(application_id)
+            if self.observer is not None:
+                self.observer.raised(application_id)
             self._retag([application_id])
 
     def weight_of(self, application: Application) -> float:
@@ -183,9 +197,12 @@ class Ledger:
     def reweigh(self, application: Application) -> None:
         """Give an account the weight of its application now."""
         name = application.application_id
-        self.observer.losing_credit(name)
+        if self.observer is not None:
+            self.observer.losing_credit(name)
         self.fair_share.reweigh(name, self.weight_of(application))
-        self.observer.reweighed(name, application.share_weight)
+        self._note_service(0)
+        if self.observer is not None:
+            self.observer.reweighed(name, application.share_weight)
         self._retag([name])
 
     def deprioritise(self, application: Application, *, is_so: bool) -> None:
@@ -196,13 +213,16 @@ class Ledger:
         """
         name, counting, state = application.application_id, self.counting, self._state
         changes_client = self.fair_share.sets_apart and self.policy.by_leaf
-        self.observer.losing_credit(name)
+        if self.observer is not None:
+            self.observer.losing_credit(name)
         self.queue.remove(application)
         if changes_client and counting is not None:
             counting.application_ended(application)
         application.is_deprioritised = is_so
         self.fair_share.move(name, application.leaf, self.weight_of(application))
-        self.observer.reweighed(name, application.share_weight)
+        self._note_service(0)
+        if self.observer is not None:
+            self.observer.reweighed(name, application.share_weight)
         if changes_client and counting is not None:
             for inference in application.waiting.values():
                 counting.submitted(application, inference)
@@ -215,15 +235,22 @@ class Ledger:
 
     def settle(self, application_id: ApplicationId) -> tuple[VirtualTime, Lag | None]:
         """Close the account of an application (rule 3); return its final tag and its lag."""
-        self.observer.losing_credit(application_id)
+        if self.observer is not None:
+            self.observer.losing_credit(application_id)
         final_tag = self.fair_share.settle(application_id)
-        return final_tag, self.observer.settled(application_id, final_tag)
+        self._note_service(0)
+        if self.observer is not None:
+            return final_tag, self.observer.settled(application_id, final_tag)
+        application = self._state.applications[application_id]
+        late = self.late(application, application.last_start, final_tag)
+        return final_tag, None if late is None else Lag(late.work, late.seconds, None, None)
 
     # --- inferences
 
     def enqueue(self, application: Application, inference: Inference) -> None:
         """Let an inference wait in the queue."""
-        self.observer.enqueuing(application, inference)
+        if self.observer is not None:
+            self.observer.enqueuing(application, inference)
         self._join(application, inference)
 
     def leave(self, application: Application, inference: Inference) -> None:
@@ -238,31 +265,33 @@ class Ledger:
 
     def readmit(self, application: Application, inferences: Iterable[Inference]) -> None:
         """Let suspended inferences of one application wait."""
-        self.observer.readmitting(application.application_id)
+        if self.observer is not None:
+            self.observer.readmitting(application.application_id)
         for inference in inferences:
             self._join(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
         """Book that an inference was leased. Call after it has left the queue."""
-        passing = self.queue.passes_some
-        self.observer.dispatched(
-            application,
-            inference,
-            passing=passing,
-            nothing_waits=not passing and not len(self.queue),
-        )
+        if self.observer is not None:
+            passing = self.queue.passes_some
+            nothing_waits = not passing and not len(self.queue)
+            self.observer.dispatched(
+                application, inference, passing=passing, nothing_waits=nothing_waits
+            )
         if self.counting is not None:
             self._rekey(self.counting.dispatched(application, inference))
 
     def adopted(self, application: Application, inference: Inference) -> None:
         """Book that an inference holds a lease of an earlier scheduler."""
-        self.observer.adopted(inference)
+        if self.observer is not None:
+            self.observer.adopted(inference)
         if self.counting is not None:
             self.counting.adopted(application, inference)
 
     def inference_ended(self, application: Application, inference: Inference) -> None:
         """Book that an inference reached its end."""
-        self.observer.leave_flight(inference)
+        if self.observer is not None:
+            self.observer.leave_flight(inference)
         if self.counting is not None:
             self._rekey(self.counting.ended(application, inference))
 
@@ -276,6 +305,7 @@ class Ledger:
         state, booked = self._state, []
         usage: dict[ClientId, UsageTotals] = {}
         services: list[tuple[ClientId, KvTokenTime]] = []
+        served: KvTokenTime = 0
         for delivery in deliveries:
             application = state.applications[delivery.application_id]
             tenant = application.tenant
@@ -292,15 +322,60 @@ class Ledger:
             if delivery.amount > 0:
                 state.changed[delivery.application_id] = None
                 booked.append(delivery)
+                served += delivery.amount
         state.counters.count_services(services)
         if not booked:
             return
         recharged = self.fair_share.deliver(self._charges(booked))
         state.counters.outran += len(recharged)
-        self.observer.served(booked, recharged)
+        self._note_service(served)
+        if self.observer is not None:
+            self.observer.served(booked, recharged)
         self._retag(recharged)
         if self.counting is not None:
             self._rekey(self.counting.served(booked))
+
+    # --- lateness against GPS
+
+    def late(self, application: Application, start: Start | None, tag: VirtualTime) -> Late | None:
+        """Return how late a start of an application was, by these accounts; None: not known.
+
+        They tell it if V moves by the service that was delivered, in its unit, and of what has
+        quota: the rest has another clock where shares are by tenant.
+        """
+        options = self.options
+        if start is None or options.clock != "served" or options.accounts_cost != "kv_token_time":
+            return None
+        if self.fair_share.sets_apart and application.is_deprioritised:
+            return None
+        return self.history.late(start, tag, self._state.now)
+
+    @property
+    def promises_by_tag(self) -> bool:
+        """Whether the order bounds how late applications start (`core/README.md`, The bound)."""
+        policy, options = self.policy, self.options
+        return (
+            policy.BY_TAG
+            and not policy.lets_pass
+            and options.backfill is not None
+            and (options.clock, options.fairness) == ("served", "application")
+            and options.accounts_cost == "kv_token_time"
+        )
+
+    def start_clock(self, virtual_time: VirtualTime) -> None:
+        """Begin at V of an earlier scheduler; when it reached the levels below is not known."""
+        self.fair_share.clock = VirtualClock(virtual_time)
+        self.history.start_over()
+        self.history.begin(virtual_time)
+
+    def _note_service(self, amount: KvTokenTime) -> None:
+        """Note V in the history, after service or a refund."""
+        history, share = self.history, self.fair_share
+        history.note_service(amount, share.clock.virtual_time, self._state.now)
+        if history.is_long(len(share.accounts)):
+            accounts = share.accounts.items()
+            # The tag of what is withdrawn is of a submission to come.
+            history.thin(share.tag(name) for name, account in accounts if not account.withdrawn)
 
     # --- the order
 
@@ -332,7 +407,8 @@ class Ledger:
 
     def refresh(self) -> None:
         """Sort tenants anew whose applications' tags a charge to one of them has moved."""
-        self._rekey(self.fair_share.take_rekeyed())
+        if tenants := self.fair_share.take_rekeyed():
+            self._rekey(tenants)
 
     def reorder(self) -> None:
         """Sort anew all that waits."""
@@ -412,7 +488,8 @@ class Ledger:
         """The policy, if it counts what happens."""
         self.gate = self._working_set()
         """Decides whether the first in order may start; None: wherever it fits."""
-        self.observer.policy_changed(self.fair_share, self.policy)
+        if self.observer is not None:
+            self.observer.policy_changed(self.fair_share, self.policy)
         for application in self._state.applications.values():
             for inference in list(application.waiting):
                 if self.counting is not None:

@@ -582,7 +582,8 @@ class Inferences:
         state.leaving[lease_id] = Departure(inference, lease.replica_id, outcome)
         state.leaving_requests[inference.request_id] = lease_id
         application.leaving[lease_id] = None
-        self._ledger.observer.leave_flight(inference)
+        if self._ledger.observer is not None:
+            self._ledger.observer.leave_flight(inference)
         due = state.now + state.timeouts.replica_s
         state.deadlines.set(due, DeadlineKind.DEPARTURE, lease_id)
 

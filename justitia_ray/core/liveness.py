@@ -89,7 +89,8 @@ class Ingresses:
         """Suspend an inference of a suspect ingress. Call when it is not in the queue."""
         application.suspended[inference.request_id] = inference
         self.suspended += 1
-        self._ledger.observer.leave_flight(inference)
+        if self._ledger.observer is not None:
+            self._ledger.observer.leave_flight(inference)
 
     def remove_suspended(self, application: Application, inference: Inference) -> bool:
         """Suspend an inference no longer; return whether it was suspended."""

@@ -152,7 +152,7 @@ class Outlooks:
     def observe(self, actions: Sequence[Action]) -> None:
         """Learn from what an event led to: grants, ends, and the service so far."""
         core = self._core
-        history = core.lag_meter.history
+        history = core.ledger.history
         if self._rate.is_due(history.busy_s):
             replicas = core.state.replicas.values()
             held = sum(replica.context_tokens for replica in replicas)
@@ -261,6 +261,10 @@ class Outlooks:
             return until_tag * clock.active_weight + lag.bound_kv_token_time
         return max(0, lag.bound_kv_token_time - lag.kv_token_time)
 
+    def seconds_for(self, work: KvTokenTime) -> Seconds:
+        """Return how long the replicas take for an amount of service, at the rate of late."""
+        return work / self._rate.kv_per_s(self._core.state.kv_tokens())
+
     # --- inside
 
     @property
@@ -362,7 +366,7 @@ class Outlooks:
         of late was another mix, and may have left more of the other free than this work does.
         """
         rate, replicas = self._rate, self._core.state.replicas.values()
-        memory_s = demand.kv_token_time / self._kv_per_s()
+        memory_s = self.seconds_for(demand.kv_token_time)
         seats = sum(one.capacity.max_num_seqs for one in replicas)
         of_memory = rate.held_tokens / max(1, self._core.state.kv_tokens())
         of_seats = rate.sequences / max(1, seats)
@@ -400,17 +404,14 @@ class Outlooks:
             return None
         runs = [state.inferences[name] for name in application.in_flight]
         longest = max(-(-one.expected_remaining(one.output_tokens) // one.choices) for one in runs)
-        left_s = expected_of(application) / self._kv_per_s()
+        left_s = self.seconds_for(expected_of(application))
         expected_s = max(longest * self._rate.iteration_s, left_s)
         return self._say(self._said_of_ends, self.ends, application.application_id, expected_s)
 
     def _guaranteed_by_s(self, application: Application) -> Seconds | None:
         """Return when V has reached F, at the present speed, and the bound has been served."""
         work = self.guaranteed_work(application)
-        return None if work is None else work / self._kv_per_s()
-
-    def _kv_per_s(self) -> float:
-        return self._rate.kv_per_s(self._core.state.kv_tokens())
+        return None if work is None else self.seconds_for(work)
 
     def _say(
         self,

@@ -23,7 +23,7 @@ from justitia_ray.core.entities import (
     Outcome,
 )
 from justitia_ray.core.kv_shares import KvShares
-from justitia_ray.core.lag.meter import LagMeter
+from justitia_ray.core.lags import CurrentLags, Lags, Meter
 from justitia_ray.core.ledger import Ledger, Place
 from justitia_ray.core.lifecycle import Applications, Inferences
 from justitia_ray.core.liveness import Ingresses, Recovery
@@ -64,6 +64,7 @@ class SchedulerCore:
         tenants: TenantTree | None = None,
         tiers: Mapping[str, Tier] = TIERS,
         deaths_allowed: int = 2,
+        meter: Callable[[State], Meter] | None = None,
     ) -> None:
         """Start with an empty queue.
 
@@ -77,6 +78,8 @@ class SchedulerCore:
             tenants: The tree of tenants; nobody is described by default.
             tiers: Service tiers by name.
             deaths_allowed: Deaths of engines that one inference may be to blame for (`suspects`).
+            meter: Measures the lag of every application, and the bound on it (`lag.meter`); None:
+                lags are computed when they are asked.
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -92,8 +95,8 @@ class SchedulerCore:
             tenants=TenantTree() if tenants is None else tenants,
             tiers=tiers,
         )
-        self.lag_meter = LagMeter(self.state)
-        self.ledger = Ledger(self.state, policy, policy_options or {}, self.lag_meter)
+        measured = None if meter is None else meter(self.state)
+        self.ledger = Ledger(self.state, policy, policy_options or {}, measured)
         self.recovery = Recovery()
         self.applications = Applications(self.state, self.ledger)
         self.ingresses = Ingresses(self.state, self.ledger)
@@ -117,6 +120,9 @@ class SchedulerCore:
             self.suspects,
         )
         self.outlooks = Outlooks(self)
+        self.lags: Lags = measured or CurrentLags(
+            self.state, self.ledger, self.outlooks.seconds_for
+        )
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.ApplicationArrived: self._application_arrived,
             ev.ApplicationClosed: self.applications.close,
@@ -234,7 +240,7 @@ class SchedulerCore:
         Raises:
             KeyError: If no such application is live.
         """
-        return self.lag_meter.lag(self.state.applications[application_id])
+        return self.lags.lag(self.state.applications[application_id])
 
     def place(self, request_id: RequestId) -> Place:
         """Return where an inference stands in the order: as if it waited, if it runs.

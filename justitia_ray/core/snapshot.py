@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from justitia_ray.core.clock.fair_share import Account
-from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, ApplicationState
 from justitia_ray.core.policies import Durable
 from justitia_ray.core.policies.names import policy_path
@@ -164,7 +163,7 @@ def restore(
         fields = read_fields(clock, _CLOCK_FIELDS)
     except ValueError as error:
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
-    core.ledger.fair_share.clock = VirtualClock(fields["virtual_time"])
+    core.ledger.start_clock(fields["virtual_time"])
     core.state.sequence = fields["sequence"]
     # It orders grants in the engine, where leases of before still run.
     core.state.grants = fields["grants"]

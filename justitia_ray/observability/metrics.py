@@ -245,11 +245,13 @@ GREATEST_GPS_LAG_SECONDS = Metric(
 )
 BOUNDED_APPLICATIONS_TOTAL = Metric(
     "justitia_bounded_applications_total",
-    "Applications that ended, and for which the order promised a greatest lag.",
+    "Applications that ended, and for which the order promised a greatest lag; 0 without"
+    " `scheduler.lag_meter`.",
 )
 BOUND_VIOLATIONS_TOTAL = Metric(
     "justitia_bound_violations_total",
-    "Those of them that lagged farther behind GPS than was promised: a defect.",
+    "Those of them that lagged farther behind GPS than was promised: a defect. 0 without"
+    " `scheduler.lag_meter`.",
 )
 SERVED_KV_TOKEN_TIME_TOTAL = Metric(
     "justitia_served_kv_token_time_total",

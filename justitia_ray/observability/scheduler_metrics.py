@@ -125,13 +125,13 @@ class LiveLag:
 
 def _greatest_lag_s(core: SchedulerCore) -> Seconds:
     """Return the lag of the waiting application that GPS finished first, in seconds."""
-    meter, first = core.lag_meter, core.ledger.queue.first()
+    lags, first = core.lags, core.ledger.queue.first()
     candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
     if first is not None:
         candidates.append(first)
-    tags = ((meter.tag(a.application_id), a.sequence, a) for a in candidates if a.waiting)
-    # The history does not reach back to tags from before this scheduler became leader.
-    late = min((known for known in tags if meter.history.knows(known[0])), default=None)
+    tags = ((lags.tag(a.application_id), a.sequence, a) for a in candidates if a.waiting)
+    # Below the history nothing is known: late before this scheduler became leader.
+    late = min((known for known in tags if lags.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
 

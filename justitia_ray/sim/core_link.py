@@ -7,6 +7,7 @@ from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Grant
 from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
+from justitia_ray.core.lag.meter import LagMeter
 from justitia_ray.core.policies import policy_path
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.sim.kv_memory import SimulatedSequence
@@ -82,6 +83,7 @@ class CoreLink:
             settings.policy_options,
             settings.engine.admission,
             Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
+            meter=LagMeter,
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}
         self._to_finish: dict[ApplicationId, int] = {}
@@ -181,7 +183,7 @@ class CoreLink:
             del self._to_submit[name]
             self.handle(ev.ApplicationClosed(name), now)
             if self._recognition.is_told:
-                self._tags[name] = self.core.lag_meter.tag(name)
+                self._tags[name] = self.core.lags.tag(name)
 
     def report(
         self, server: Server, finished: list[SimulatedSequence], now: Seconds, *, whole: bool
@@ -271,7 +273,7 @@ class CoreLink:
 
     @property
     def _virtual_time(self) -> VirtualTime:
-        return self.core.lag_meter.virtual_time
+        return self.core.lags.virtual_time
 
     def _sequence(self, grant: Grant, server: Server, now: Seconds) -> SimulatedSequence:
         application, inference, due_at = self._requests.pop(grant.request_id)

@@ -19,6 +19,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.invariants import check
+from justitia_ray.core.lag.meter import LagMeter
 from justitia_ray.cost import kv_token_time
 from tests.core_driver import PATIENT
 from tests.exact import exact
@@ -125,8 +126,9 @@ class Engine:
         options: Mapping[str, object] | None = None,
         *,
         tell_truth: bool = False,
+        meter: type[LagMeter] | None = LagMeter,
     ) -> None:
-        self.core = SchedulerCore(policy, options, timeouts=PATIENT)
+        self.core = SchedulerCore(policy, options, timeouts=PATIENT, meter=meter)
         self._servers = servers
         self._tell_truth = tell_truth
         self._running: list[dict[str, _Running]] = [{} for _ in servers]

@@ -1,1 +1,1 @@
-"""The lag of applications against GPS: an observer of the ledger, which the core does not know."""
+"""The lag of every application against GPS, measured: an observer of the ledger, off by default."""

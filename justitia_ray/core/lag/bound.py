@@ -1,4 +1,4 @@
-"""The bound on how far behind GPS an application may start, and the history of V.
+"""The bound on how far behind GPS an application may start.
 
 Strict order, served clock, and what departs from them, each at its measured size. Let t0 be the
 last start, before an application's own, of anything with a larger tag. Nothing of a smaller tag
@@ -15,16 +15,12 @@ order. An application whose last work was submitted when GPS was done with it ad
 each t0, and its *path*: service while nothing of it waited. `core/README.md` has the derivation.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
 from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.queue import Key
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
-
-_THIN_ABOVE = 64
+from justitia_ray.units import ApplicationId, KvTokenTime
 
 
 @dataclass(slots=True)
@@ -109,88 +105,3 @@ def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvToken
         return 0
     owed = fair_share.clock.owed(application_id)
     return max(0, account.charged - account.attained - owed)
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """A report, or a refund, in which V rose."""
-
-    served_before: KvTokenTime
-    since: Seconds
-    """When S began to rise from there."""
-    amount: KvTokenTime
-    """Service of the report; 0 if it was a refund that moved V."""
-
-
-class ServiceHistory:
-    """When V reached which level, in served work S and in time: one entry a report, thinned.
-
-    S is all service reported so far. Between two reports V is not known, so an instant is taken at
-    the start of its report: what is measured from it errs by no more than that report's service,
-    upwards, be it of all that a replica runs or of ends alone. Adding is O(1), finding O(log N) in
-    the number kept.
-    """
-
-    def __init__(self) -> None:
-        self.served: KvTokenTime = 0
-        """S now."""
-        self.busy_s: Seconds = 0.0
-        """Time for which anything was in flight."""
-        self._began: VirtualTime | None = None
-        self._since: Seconds = 0.0
-        self._reached: list[VirtualTime] = []
-        self._levels: list[Level] = []
-
-    def __len__(self) -> int:
-        """Return the number of levels kept."""
-        return len(self._levels)
-
-    def begin(self, virtual_time: VirtualTime) -> None:
-        """Set V at the first event; the levels that it reached before are not known."""
-        if self._began is None:
-            self._began = virtual_time
-
-    def start_over(self) -> None:
-        """Forget the levels of V, which is that of another clock from now on."""
-        self._began = None
-        self._reached.clear()
-        self._levels.clear()
-
-    def rise_from(self, now: Seconds) -> None:
-        """Note the instant from which S rises again: something runs after nothing did."""
-        self._since = now
-
-    def note_service(self, amount: KvTokenTime, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record service, and V after it."""
-        assert self._began is not None
-        if virtual_time > (self._reached[-1] if self._reached else self._began):
-            since = self._since if amount else now
-            self._reached.append(virtual_time)
-            self._levels.append(Level(self.served, since, amount))
-        if amount:
-            self.served += amount
-            self.busy_s += now - self._since
-            self._since = now
-
-    def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached the tag when the history began."""
-        return self._began is not None and tag > self._began
-
-    def reached(self, tag: VirtualTime) -> Level | None:
-        """Return the level at which V reached a tag, or None if it has not."""
-        index = bisect_left(self._reached, tag)
-        return self._levels[index] if index < len(self._levels) else None
-
-    def is_long(self, applications: int) -> bool:
-        """Return whether it holds many more levels than so many applications can need."""
-        return len(self._levels) > _THIN_ABOVE + 4 * applications
-
-    def thin(self, tags: Iterable[VirtualTime]) -> None:
-        """Keep the levels at which V reached these tags, and the last.
-
-        A tag that V has not reached, or that changes, ends at V or above: it needs no level of now.
-        """
-        kept = {bisect_left(self._reached, tag) for tag in tags} | {len(self._levels) - 1}
-        indices = sorted(index for index in kept if index < len(self._levels))
-        self._reached = [self._reached[index] for index in indices]
-        self._levels = [self._levels[index] for index in indices]

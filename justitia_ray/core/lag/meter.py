@@ -3,8 +3,9 @@
 The lag of an application is S(e) − S(f̄): S all served work, e its last start, f̄ when V reaches its
 final tag. V is that of `LagAccounts`: the scheduler's own accounts, or a shadow of them.
 
-`LagMeter` is the ledger's observer, and changes nothing that the scheduler does. Nothing of it is
-stored: after a restart an application whose tag V had reached before has no lag that is known.
+`LagMeter` observes the ledger where that is asked for, and changes nothing that the scheduler does.
+Nothing of it is stored: after a restart an application whose tag V had reached before has no lag
+that is known. Without it lags are computed when they are asked (`core.lags`).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +15,12 @@ from justitia_ray.core.actions import Lag
 from justitia_ray.core.clock.fair_share import MINIMUM_CHARGE, ServedShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.lag.bound import Claim, DelayBound, ServiceHistory, uncovered
+from justitia_ray.core.lag.bound import Claim, DelayBound, uncovered
+from justitia_ray.core.lags import most_left
 from justitia_ray.core.policies import Delivery, Order, PolicyOptions
-from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.queue import Key
+from justitia_ray.core.service_history import ServiceHistory, Start
 from justitia_ray.core.state import State
-from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, VirtualTime
 
 
@@ -158,7 +159,7 @@ class _Standing:
     busy_s: Seconds
     due_from: KvTokenTime
     """S when it was last charged anew: its final tag is reached later."""
-    last_start: tuple[KvTokenTime, Seconds] | None = None
+    last_start: Start | None = None
     in_flight: KvTokenTime = 0
     claim: Claim = field(default_factory=Claim)
 
@@ -173,7 +174,7 @@ class LagMeter:
         self._bound = DelayBound()
         self._standings: dict[ApplicationId, _Standing] = {}
         self._in_flight: dict[RequestId, KvTokenTime] = {}
-        self._by_tag: JustitiaPolicy | None = None
+        self._by_tag: Order | None = None
         """The policy, if the promise applies to its order."""
         self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
         """Returns the slack that the last start asked for, if the policy lets others lack some."""
@@ -192,6 +193,10 @@ class LagMeter:
             KeyError: If no such application is live.
         """
         return self._accounts.tag(application_id)
+
+    def knows(self, tag: VirtualTime) -> bool:
+        """Return whether V had not reached the tag when the meter began."""
+        return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
         """Return the lag of a live application: as if it started now, if any of it waits."""
@@ -213,7 +218,7 @@ class LagMeter:
         """Follow other accounts and another order; starts under the last one say nothing more."""
         self._accounts.follow(fair_share, policy.options)
         self._by_tag = None
-        if isinstance(policy, JustitiaPolicy) and policy.options.backfill is not None:
+        if policy.BY_TAG and policy.options.backfill is not None:
             self._by_tag = policy
             self._wants_slack = getattr(policy, "wanted_slack", None)
         self._bound.forget(nothing_known=bool(self._state.applications))
@@ -356,7 +361,7 @@ class LagMeter:
     # --- inside
 
     @property
-    def _promising(self) -> JustitiaPolicy | None:
+    def _promising(self) -> Order | None:
         return self._by_tag if self._accounts.are_own else None
 
     def _stand(self, application_id: ApplicationId) -> _Standing:
@@ -389,7 +394,7 @@ class LagMeter:
         return self._weigh(standing, inference)
 
     def _weigh(self, standing: _Standing, inference: Inference) -> KvTokenTime:
-        work = _remaining(inference)
+        work = most_left(inference)
         change = work - self._in_flight[inference.request_id]
         self._in_flight[inference.request_id] = work
         standing.in_flight += change
@@ -399,35 +404,21 @@ class LagMeter:
     def _lag(
         self,
         standing: _Standing,
-        start: tuple[KvTokenTime, Seconds],
+        start: Start,
         claim: Claim,
         tag: VirtualTime,
     ) -> Lag | None:
         history = self.history
-        if not history.knows(tag):
+        late = history.late(start, tag, self._state.now)
+        if late is None:
             return None
-        level = history.reached(tag)
-        served, since = history.served, self._state.now
-        if level is not None:
-            served, since = level.served_before, level.since
-        work = start[0] - served
-        seconds = start[1] - since if work else 0.0
+        work, seconds, report = late
         bound = None if self._promising is None else claim.bound
         if bound is None:
             return Lag(work, seconds, None, None)
-        bound += 0 if level is None else level.amount
+        bound += report
         bound_s = None
         if history.served > standing.served:
             pace = (history.busy_s - standing.busy_s) / (history.served - standing.served)
             bound_s = max(0, seconds) + (bound - max(0, work)) * pace
         return Lag(work, seconds, bound, bound_s)
-
-
-def _remaining(inference: Inference) -> KvTokenTime:
-    """Return the most service that an inference can still receive."""
-    longest = inference.true_output_tokens
-    if longest is None:
-        longest = inference.max_output_tokens
-    longest = max(longest, inference.output_tokens)
-    whole = choices_kv_token_time(inference.prompt_tokens, longest, inference.choices)
-    return max(0, whole - inference.attained)

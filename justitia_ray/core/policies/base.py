@@ -82,6 +82,8 @@ class Order(ABC):
     """Other policies whose stored state it takes over."""
     INVARIANTS: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
     """Rules of its own for a core's state, of the form of those in `core.invariants`."""
+    BY_TAG: ClassVar[bool] = False
+    """Whether applications go by their tags, so that the bound on their lag holds."""
     holds_back: ClassVar[bool] = False
     """Whether `eligible_at` may be after now."""
     by_leaf: bool = False

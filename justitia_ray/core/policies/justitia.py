@@ -22,6 +22,7 @@ class JustitiaPolicy(Order):
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set_s", 0.0, number(least=0)),)
     ACCOUNTS_IN_COST: ClassVar[bool] = True
+    BY_TAG: ClassVar[bool] = True
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)

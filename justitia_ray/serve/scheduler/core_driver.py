@@ -11,9 +11,10 @@ from justitia_ray.config import SchedulerSection, SchedulingConfig
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Refuse
+from justitia_ray.core.lags import Meter
 from justitia_ray.core.policies import policy_path
 from justitia_ray.core.snapshot import latest_instant, restore, saved_instant
-from justitia_ray.core.state import SchedulerLimits
+from justitia_ray.core.state import SchedulerLimits, State
 from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import application_ended, log_event
 from justitia_ray.observability.scheduler_metrics import DecisionMeter, SchedulerMetrics
@@ -101,6 +102,7 @@ class CoreDriver:
             tenants=settings.tenant_tree,
             tiers=settings.service_tiers,
             deaths_allowed=section.engine_deaths_allowed,
+            meter=_lag_meter() if section.lag_meter else None,
         )
         core.applications.cap_anew()
         try:
@@ -245,3 +247,10 @@ class CoreDriver:
     def _deadline_passed(self) -> None:
         self._timer = None
         self.apply(ev.DeadlinePassed())
+
+
+def _lag_meter() -> Callable[[State], Meter]:
+    """Return what makes the meter of lags; its module is not imported before that is asked for."""
+    from justitia_ray.core.lag.meter import LagMeter
+
+    return LagMeter

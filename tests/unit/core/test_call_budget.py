@@ -1,8 +1,7 @@
 """Cost of a decision in calls of the package's functions, which is equal on every machine.
 
-A lower figure is recorded here and must not rise again. The lag meter has 38 of the calls of a
-submission and 102 of those of a report; without it they are 175 and 194. The targets are 170 and
-260.
+A submission that is granted may take 170, a report of 15 leases 260. The report takes 195, and is
+held near that.
 """
 
 import sys
@@ -68,7 +67,7 @@ class Load:
         return self.core.handle(event, self.now)
 
 
-@pytest.mark.parametrize(("policy", "most"), [("justitia", 213), ("fcfs", 198)])
+@pytest.mark.parametrize(("policy", "most"), [("justitia", 170), ("fcfs", 165)])
 def test_submission_that_is_granted_takes_no_more_calls(policy: str, most: int) -> None:
     load = Load(policy)
 
@@ -76,7 +75,7 @@ def test_submission_that_is_granted_takes_no_more_calls(policy: str, most: int) 
     assert "next" in {lease.request_id for lease in load.core.state.leases.values()}
 
 
-@pytest.mark.parametrize(("policy", "most"), [("justitia", 296), ("fcfs", 296)])
+@pytest.mark.parametrize(("policy", "most"), [("justitia", 200), ("fcfs", 200)])
 def test_report_of_fifteen_leases_takes_no_more_calls(policy: str, most: int) -> None:
     load = Load(policy)
     made = dict.fromkeys(load.leases, 8)

@@ -7,6 +7,7 @@ import pytest
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action
+from justitia_ray.core.lag.meter import LagMeter
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
@@ -32,18 +33,30 @@ def silent(core: CoreDriver) -> CoreDriver:
 
     All are of application a, which comes first; b is of i1. The leases have just expired.
     """
-    core.open("a", 100)
-    core.open("b", 500, ingress_id="i1")
-    for name in ("x", "y", "z", "w"):
-        core.submit(name)
-    core.now += 0.1
-    core.pull(seats=2)
-    core.now += 0.1
-    for name in ("p", "q", "r"):
-        core.submit(name, "b", ingress_id="i1")
-    _round(core, 3.0)
-    _round(core, 2.0)
+    _fall_silent(core)
     return core
+
+
+@pytest.fixture
+def measured() -> CoreDriver:
+    """Return a core in the state of `silent` that measures lags."""
+    driver = CoreDriver(SchedulerCore(meter=LagMeter))
+    _fall_silent(driver)
+    return driver
+
+
+def _fall_silent(driver: CoreDriver) -> None:
+    driver.open("a", 100)
+    driver.open("b", 500, ingress_id="i1")
+    for name in ("x", "y", "z", "w"):
+        driver.submit(name)
+    driver.now += 0.1
+    driver.pull(seats=2)
+    driver.now += 0.1
+    for name in ("p", "q", "r"):
+        driver.submit(name, "b", ingress_id="i1")
+    _round(driver, 3.0)
+    _round(driver, 2.0)
 
 
 def _run_x_and_keep_y_out(driver: CoreDriver) -> None:
@@ -272,11 +285,11 @@ def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDri
     assert (["y"], ["z", "x"]) == (granted(actions), _suspended(core))
 
 
-def test_suspended_application_has_no_bound(silent: CoreDriver) -> None:
+def test_suspended_application_has_no_bound(measured: CoreDriver) -> None:
     """The order did not make it late; its lag is reported all the same."""
-    before = silent.core.lag("b")
-    silent.handle(ev.IngressHeartbeat("i0"))
-    late, other = silent.core.lag("a"), silent.core.lag("b")
+    before = measured.core.lag("b")
+    measured.handle(ev.IngressHeartbeat("i0"))
+    late, other = measured.core.lag("a"), measured.core.lag("b")
 
     assert late is not None
     assert late.bound_kv_token_time is None
@@ -286,16 +299,19 @@ def test_suspended_application_has_no_bound(silent: CoreDriver) -> None:
     assert other.bound_kv_token_time is not None
 
 
-def test_bound_of_others_counts_service_of_gps_ahead_of_real_service(silent: CoreDriver) -> None:
+def test_bound_of_others_counts_service_of_gps_ahead_of_real_service(
+    measured: CoreDriver,
+) -> None:
     """Suspended work is not in flight; resumed, it needs more than GPS still owes it."""
-    lag = silent.core.lag_meter
+    lag = measured.core.lags
+    assert isinstance(lag, LagMeter)
     in_flight = lag._bound.in_flight
-    silent.handle(ev.PullAnswered("r0"))
-    silent.pull(progress={"3": 5, "4": 5}, seats=2)
-    silent.handle(ev.PullAnswered("r0"))
+    measured.handle(ev.PullAnswered("r0"))
+    measured.pull(progress={"3": 5, "4": 5}, seats=2)
+    measured.handle(ev.PullAnswered("r0"))
     before = lag._bound.exceptions
-    owed = silent.core.ledger.fair_share.clock.owed("a")
-    silent.handle(ev.IngressHeartbeat("i0"))
+    owed = measured.core.ledger.fair_share.clock.owed("a")
+    measured.handle(ev.IngressHeartbeat("i0"))
 
     assert 2 * (10 * 10 + 55) == in_flight
     assert 0 < 100 - owed == lag._bound.exceptions - before

@@ -65,7 +65,7 @@ def test_closed_application_that_is_idle_ends_at_once(core: CoreDriver) -> None:
         output_tokens=10,
         prompt_tokens=10,
         settlements=0,
-        lag=Lag(0, 0.0, 155, 2.0),
+        lag=Lag(0, 0.0, None, None),
         stages=(StageServed(1, 1, 10, 10, 155, 10, 0.0),),
     )
 

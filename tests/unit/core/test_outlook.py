@@ -201,7 +201,10 @@ def test_reason_that_holds_an_application_back_precedes_its_turn(driver: CoreDri
 
 
 def test_guarantee_is_the_tag_and_the_bound_at_the_present_speed(driver: CoreDriver) -> None:
-    """V has to rise by F − V, which costs that times all active weight; then I is served."""
+    """V has to rise by F − V, which costs that times all active weight; then the bound is served.
+
+    The bound is 0: nothing of a larger tag runs, and GPS owes what has smaller ones all of it.
+    """
     wait(driver, "a", cost=310)
     core = driver.core
     lag, clock = core.lag("a"), core.ledger.fair_share.clock
@@ -209,8 +212,8 @@ def test_guarantee_is_the_tag_and_the_bound_at_the_present_speed(driver: CoreDri
     assert lag.bound_kv_token_time is not None
     work = (core.tag("a") - clock.virtual_time) * clock.active_weight + lag.bound_kv_token_time
 
-    assert 155 == lag.bound_kv_token_time  # the largest possible remaining service of x
-    expected = work / core.outlooks._kv_per_s()
+    assert 0 == lag.bound_kv_token_time
+    expected = core.outlooks.seconds_for(work)
     assert look(driver).guaranteed_by_s == pytest.approx(expected)
 
 

@@ -5,6 +5,7 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
+from justitia_ray.core.lag.meter import LagMeter
 from tests.core_driver import PATIENT, CoreDriver, ended, granted
 
 
@@ -155,9 +156,9 @@ def test_inference_that_fits_now_needs_zero_iterations(core: CoreDriver) -> None
 
 def test_lag_meter_uses_v_and_tags_of_its_own_clock() -> None:
     """The accounts have 1,000, the truth is 155: the ends under GPS use the truth."""
-    core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
+    core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT, meter=LagMeter))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))
-    meter = core.core.lag_meter
+    meter = core.core.lags
 
     assert (0, 155, 1000) == (meter.virtual_time, meter.tag("a"), core.core.tag("a"))
     core.submit("x")

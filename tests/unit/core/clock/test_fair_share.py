@@ -9,6 +9,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Outcome
+from justitia_ray.core.lag.meter import LagMeter
 from tests.core_driver import CoreDriver, granted
 from tests.exact import exact
 
@@ -232,11 +233,13 @@ def test_without_settling_gaps_change_nothing_and_weights_scale_the_debt() -> No
 
 def test_lag_is_measured_against_settled_accounts() -> None:
     """Applications of both clocks must be compared with the same GPS."""
-    core = CoreDriver(SchedulerCore("justitia", {"clock": "unsettled"}))
+    core = CoreDriver(SchedulerCore("justitia", {"clock": "unsettled"}, meter=LagMeter))
     core.open("a", 1)
     core.submit("x", "a", prompt=10, output=3)
+    meter = core.core.lags
 
-    assert core.core.ledger.fair_share.clock is not core.core.lag_meter._accounts.share.clock
+    assert isinstance(meter, LagMeter)
+    assert core.core.ledger.fair_share.clock is not meter._accounts.share.clock
 
 
 def _at_second_stage(core: CoreDriver, cost: float = 300) -> None:

@@ -9,9 +9,9 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Lag
 from justitia_ray.core.invariants import check
-from justitia_ray.core.lag.bound import Claim, DelayBound, Level, ServiceHistory
+from justitia_ray.core.lag.bound import Claim, DelayBound
+from justitia_ray.core.lag.meter import LagMeter
 from tests.core_driver import PATIENT, CoreDriver
-from tests.exact import exact
 
 _GIANT = 931
 """39 of prompt and 19 of output: 39·19 + 19·20/2. The first token is 40, the second 41, …"""
@@ -22,7 +22,7 @@ _MOUSE = 2
 @pytest.fixture
 def core() -> Iterator[CoreDriver]:
     """Yield a driver whose replicas may be silent for long."""
-    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT, meter=LagMeter))
     yield driver
     check(driver.core)
 
@@ -237,7 +237,9 @@ def test_truth_parts_the_yardstick_from_the_accounts(core: CoreDriver) -> None:
 
 def test_gap_is_withdrawn_from_the_yardstick_too() -> None:
     """An application with true costs known has its tool gaps like any other."""
-    driver = CoreDriver(SchedulerCore("fcfs", {"clock": "nominal"}, timeouts=PATIENT))
+    driver = CoreDriver(
+        SchedulerCore("fcfs", {"clock": "nominal"}, timeouts=PATIENT, meter=LagMeter)
+    )
     driver.open("a", 310)
     driver.submit("x", "a")
     driver.pull()
@@ -254,7 +256,7 @@ def test_gap_is_withdrawn_from_the_yardstick_too() -> None:
 
 def _restarted(driver: CoreDriver, options: dict[str, Any]) -> CoreDriver:
     second = CoreDriver(driver.core, driver.now)
-    core = SchedulerCore("justitia", options, timeouts=PATIENT, lease_prefix="2-")
+    core = SchedulerCore("justitia", options, timeouts=PATIENT, lease_prefix="2-", meter=LagMeter)
     second.hand_over(core, ["r0"])
     return second
 
@@ -262,7 +264,7 @@ def _restarted(driver: CoreDriver, options: dict[str, Any]) -> CoreDriver:
 @pytest.mark.parametrize("options", [{}, {"clock": "nominal"}])
 def test_restart_forgets_when_v_reached_a_tag(options: dict[str, Any]) -> None:
     """An application that was late already has no lag that is known; the others have."""
-    driver = CoreDriver(SchedulerCore("justitia", options, timeouts=PATIENT))
+    driver = CoreDriver(SchedulerCore("justitia", options, timeouts=PATIENT, meter=LagMeter))
     _giant_runs(driver)
     driver.now += 9
     _pull(driver, progress={"1": 10})
@@ -342,68 +344,3 @@ def test_exceptions_since_that_start_are_added() -> None:
     _start(bound, claim, 5, work=20)
 
     assert claim.bound == 10 + 5
-
-
-def _history(reports: int) -> ServiceHistory:
-    history = ServiceHistory()
-    history.begin(exact(0))
-    history.rise_from(0.0)
-    for number in range(1, reports + 1):
-        history.note_service(exact(10), exact(number), float(number))
-    return history
-
-
-def test_history_tells_when_v_reached_a_level() -> None:
-    """At the start of its report: that is as much as a report can be told apart."""
-    history = _history(3)
-
-    assert history.reached(exact(2)) == Level(10, 1.0, 10)
-    assert history.reached(exact(3, 2)) == Level(10, 1.0, 10)
-    assert history.reached(exact(4)) is None
-    assert (history.knows(exact(0)), history.knows(exact(1))) == (False, True)
-    assert (history.served, history.busy_s) == (30, 3.0)
-
-
-def test_refund_moves_v_and_no_service() -> None:
-    """An instant, not a report: S and the clock on the wall stay where they are."""
-    history = _history(1)
-    history.note_service(0, exact(7), 4.0)
-    history.note_service(0, exact(7), 5.0)
-
-    assert history.reached(exact(5)) == Level(10, 4.0, 0)
-    assert (history.served, history.busy_s) == (10, 1.0)
-
-
-def test_idle_time_is_not_between_two_levels() -> None:
-    """After a night without work S rises from the first start on, not from the last report."""
-    history = _history(1)
-    history.rise_from(50_000.0)
-    history.note_service(exact(10), exact(2), 50_001.0)
-
-    assert history.reached(exact(2)) == Level(10, 50_000.0, 10)
-    assert history.busy_s == 2.0
-
-
-def test_thinned_history_answers_as_before() -> None:
-    """It keeps what live applications can ask for: their tags behind V, and all from V on."""
-    thinned, whole = _history(200), _history(200)
-    assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
-    thinned.thin([exact(3, 2), exact(77), exact(900)])
-    for history in (thinned, whole):
-        history.note_service(exact(10), exact(201), 201.0)
-
-    for tag in (exact(3, 2), exact(77), exact(401, 2), exact(201), exact(300)):
-        assert whole.reached(tag) == thinned.reached(tag)
-    assert not thinned.is_long(0)
-
-
-def test_history_of_a_long_run_stays_short(core: CoreDriver) -> None:
-    """What an application needs does not grow with the reports that it lives through."""
-    core.open("endless", 10**6)
-    core.submit("e", "endless", prompt=1, output=1400)
-    core.pull(kv=1500)
-    for made in range(1, 400):
-        core.pull(progress={"1": made}, kv=1500)
-    measured = core.core.lag_meter
-
-    assert len(measured.history) <= 64 + 4 + 1

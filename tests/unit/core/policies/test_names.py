@@ -102,22 +102,34 @@ def test_interface_of_a_policy_has_at_most_eight_methods(interface: type) -> Non
 
 
 _IMPORTED = """
-import sys
+import asyncio, sys
 import justitia_ray.serve.scheduler.actor
-from justitia_ray.core import SchedulerCore, events as ev
+from justitia_ray.config import SchedulerSection
+from justitia_ray.core import events as ev
 from justitia_ray.core.entities import ReplicaCapacity
-core = SchedulerCore({policy!r})
-core.handle(ev.ApplicationArrived("a", "class", "tenant", 1, 100, "i0"), 1.0)
-core.handle(ev.InferenceSubmitted("x", "a", "x", "i0", 10, 10, 10), 1.0)
-core.handle(ev.ReplicaPulled("r", ReplicaCapacity(100, 1, 4), 100), 1.0)
-assert core.state.leases
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.core_driver import CoreDriver
+from justitia_ray.serve.scheduler.outboxes import Outboxes
+from justitia_ray.store.scheduler_store import StoredState
+async def main():
+    section = SchedulerSection(lag_meter={lag_meter})
+    driver = CoreDriver(section, SteadyClock(), Outboxes(), "m")
+    driver.begin(StoredState(None, {{}}, {{"policy": {policy!r}}}, {{}}), 1)
+    driver.apply(ev.ApplicationArrived("a", "class", "tenant", 1, 100, "i0"))
+    driver.apply(ev.InferenceSubmitted("x", "a", "x", "i0", 10, 10, 10))
+    driver.apply(ev.InferenceSubmitted("y", "a", "y", "i0", 10, 10, 10))
+    driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(30, 1, 4), 30))
+    assert len(driver.core.state.leases) == 1
+    assert driver.core.lag("a") is not None
+    driver.apply(ev.ApplicationCancelled("a"))
+asyncio.run(main())
 print(*(name for name in sys.modules if name.startswith("justitia_ray")))
 """
 
 
-def _imported(policy: str) -> set[str]:
+def _imported(policy: str, *, lag_meter: bool = False) -> set[str]:
     """Return the modules imported by a process whose scheduler has granted a lease."""
-    source = _IMPORTED.format(policy=policy)
+    source = _IMPORTED.format(policy=policy, lag_meter=lag_meter)
     done: Any = subprocess.run(
         [sys.executable, "-c", source], check=True, capture_output=True, text=True
     )
@@ -126,12 +138,12 @@ def _imported(policy: str) -> set[str]:
 
 def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
     """An option that is off must cost nothing, not even its import."""
-    guarded, lab = "justitia_ray.core.policies.guarded", "justitia_ray.lab"
-    working_set = "justitia_ray.core.working_set"
-    off, on = _imported("justitia"), _imported("justitia-guarded")
+    guarded, lag = "justitia_ray.core.policies.guarded", "justitia_ray.core.lag."
+    lab, working_set = "justitia_ray.lab", "justitia_ray.core.working_set"
+    off, on = _imported("justitia"), _imported("justitia-guarded", lag_meter=True)
 
-    assert set() == {name for name in off if name.startswith((guarded, lab, working_set))}
-    assert f"{guarded}.shadow" in on
+    assert set() == {name for name in off if name.startswith((guarded, lag, lab, working_set))}
+    assert {f"{guarded}.shadow", f"{lag}meter"} <= on
     assert set() == {name for name in on if name.startswith(lab)}
 
 

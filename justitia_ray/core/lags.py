@@ -1,0 +1,160 @@
+"""How late applications are against GPS, and by when they have started, computed when it is asked.
+
+Nothing is kept for it by event but the history of V and the last start of each application. The
+promise is that of the order from now on: let S be served until V reaches F, and nothing of a larger
+tag start before the application has started. Then it lags by no more than
+
+    work in flight of larger tags + Σ over tags ≤ F of (chg − att − w·max(0, F − V)),
+
+and, if V has passed F already, by what has been served since. `core/README.md` has the premises.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Protocol
+
+from justitia_ray.core.actions import Lag
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.ledger import Ledger, LedgerObserver
+from justitia_ray.core.queue import Key
+from justitia_ray.core.state import State
+from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
+
+_ALWAYS_ANEW = 100
+"""Live applications up to which nothing of a walk is kept: it takes less than 0.2 ms."""
+_KEPT_S: Seconds = 2.0
+_KEPT_S_EACH: Seconds = 1e-3
+"""Age of a walk, at most, and for each live application: one takes 2 µs."""
+
+
+class Lags(Protocol):
+    """Lags and promises of live applications, measured or computed when they are asked."""
+
+    @property
+    def virtual_time(self) -> VirtualTime:
+        """V of the clock that lags are told against."""
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F of a live application on that clock.
+
+        Raises:
+            KeyError: If no such application is live.
+        """
+
+    def knows(self, tag: VirtualTime) -> bool:
+        """Return whether it is known when V reached a tag, or V has not."""
+
+    def lag(self, application: Application) -> Lag | None:
+        """Return the lag of a live application: as if it started now, if any of it waits."""
+
+
+class Meter(LedgerObserver, Lags, Protocol):
+    """Measures lags from the events of the ledger."""
+
+
+class CurrentLags:
+    """Lags of one core, by its own accounts."""
+
+    def __init__(
+        self, state: State, ledger: Ledger, seconds_for: Callable[[KvTokenTime], Seconds]
+    ) -> None:
+        """Start with nothing computed.
+
+        Args:
+            state: The entities.
+            ledger: Accounts, and the history of V.
+            seconds_for: Returns how long the replicas take for an amount of service, of late.
+        """
+        self._state = state
+        self._ledger = ledger
+        self._seconds_for = seconds_for
+        self._walk: _Walk | None = None
+
+    @property
+    def virtual_time(self) -> VirtualTime:
+        """V of the scheduler's clock."""
+        return self._ledger.fair_share.clock.virtual_time
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F of a live application.
+
+        Raises:
+            KeyError: If no such application is live.
+        """
+        return self._ledger.fair_share.tag(application_id)
+
+    def knows(self, tag: VirtualTime) -> bool:
+        """Return whether V had not reached the tag when this scheduler began."""
+        return self._ledger.history.knows(tag)
+
+    def lag(self, application: Application) -> Lag | None:
+        """Return the lag of a live application: as if it started now, if any of it waits.
+
+        Only what waits has a bound. O(log N), and a walk over all live applications for a bound;
+        of more than a hundred of them a walk is kept for a while.
+        """
+        history, tag = self._ledger.history, self.tag(application.application_id)
+        start = application.last_start
+        if application.waiting:
+            start = (history.served, self._state.now)
+        late = self._ledger.late(application, start, tag)
+        if late is None:
+            return None
+        if not application.waiting or not self._ledger.promises_by_tag:
+            return Lag(late.work, late.seconds, None, None)
+        walk = self._walked()
+        passed = max(0, late.work - (history.served - walk.served))
+        bound = max(0, passed + walk.rest((tag, application.sequence)))
+        left_s = self._seconds_for(bound - max(0, late.work))
+        return Lag(late.work, late.seconds, bound, max(0.0, late.seconds) + left_s)
+
+    def _walked(self) -> "_Walk":
+        walk, live = self._walk, len(self._state.applications)
+        kept_s = min(_KEPT_S, live * _KEPT_S_EACH)
+        if walk is None or live <= _ALWAYS_ANEW or self._state.now - walk.made_at > kept_s:
+            walk = self._walk = _Walk(self._state, self._ledger)
+        return walk
+
+
+class _Walk:
+    """Sums over what GPS knows, in the order of tags, as of one instant."""
+
+    def __init__(self, state: State, ledger: Ledger) -> None:
+        share, clock = ledger.fair_share, ledger.fair_share.clock
+        self.made_at, self.served = state.now, ledger.history.served
+        flight: dict[ApplicationId, KvTokenTime] = {}
+        for lease in state.leases.values():
+            inference = state.inferences[lease.request_id]
+            name = inference.application_id
+            flight[name] = flight.get(name, 0) + most_left(inference)
+        rows: list[tuple[Key, KvTokenTime, KvTokenTime]] = []
+        for name, session in clock.sessions().items():
+            account, flying = share.accounts.get(name), flight.get(name, 0)
+            tag: VirtualTime = session.finish
+            own: KvTokenTime = 0
+            if account is not None:  # else it has ended, and GPS still owes it
+                tag = share.tag(name)
+                own = 0 if account.withdrawn else account.charged - account.attained
+            uncovered = max(own, flying) - clock.owed(name)
+            rows.append(((tag, session.sequence), uncovered, flying))
+        rows.sort()
+        self._keys = [key for key, _, _ in rows]
+        self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
+        self._flying = [0, *accumulate(flying for _, _, flying in rows)]
+
+    def rest(self, key: Key) -> KvTokenTime:
+        """Return the most by which the last start of an application may come after V reaches F."""
+        place = bisect_right(self._keys, key)
+        return self._flying[-1] - self._flying[place] + self._uncovered[place]
+
+
+def most_left(inference: Inference) -> KvTokenTime:
+    """Return the most service that an inference can still receive."""
+    longest = inference.true_output_tokens
+    if longest is None:
+        longest = inference.max_output_tokens
+    longest = max(longest, inference.output_tokens)
+    whole = choices_kv_token_time(inference.prompt_tokens, longest, inference.choices)
+    return max(0, whole - inference.attained)

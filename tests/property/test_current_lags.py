@@ -1,0 +1,63 @@
+"""The promise from now on: whenever it is asked, no application starts later than is told."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from justitia_ray.core import events as ev
+from justitia_ray.units import KvTokenTime, Seconds
+from tests.property.engine import Arrival, Engine, Outcomes, Server
+from tests.property.profiles import examples
+from tests.property.workloads import arrivals, servers
+
+
+class _AskedEngine(Engine):
+    """Asks for the lag of every application that waits after every event, without a meter."""
+
+    def __init__(self, replicas: Sequence[Server], policy: str = "justitia") -> None:
+        super().__init__(replicas, policy, meter=None)
+        self.least: dict[str, Fraction] = {}
+        """The least bound that was told of each application."""
+        self.greatest: dict[str, Fraction] = {}
+
+    def _handle(self, event: ev.Event) -> None:
+        super()._handle(event)
+        for name, application in self.core.state.applications.items():
+            lag = self.core.lag(name)
+            if application.waiting and lag is not None and lag.bound_kv_token_time is not None:
+                bound = Fraction(lag.bound_kv_token_time)
+                self.least[name] = min(bound, self.least.get(name, bound))
+                self.greatest[name] = max(bound, self.greatest.get(name, bound))
+
+
+@examples(60)
+@given(arrivals(weighted=True), st.one_of(servers(), servers(lagging=True)))
+def test_no_application_starts_later_than_it_was_ever_told(
+    applications: list[Arrival], replicas: list[Server]
+) -> None:
+    """Nor is more told than the bound of the order: the work in flight, and one report."""
+    engine = _AskedEngine(replicas)
+    outcomes = engine.run(applications)
+
+    assume(engine.least)  # else nothing had to wait
+    for name, bound in engine.least.items():
+        assert outcomes.lag[name] <= bound + outcomes.report, name
+    assert max(engine.greatest.values()) <= outcomes.in_flight + outcomes.report
+
+
+@examples(30)
+@given(arrivals(weighted=True), servers(lagging=True))
+def test_ended_application_is_as_late_without_a_meter(
+    applications: list[Arrival], replicas: list[Server]
+) -> None:
+    measured = Engine(replicas).run(applications)
+    computed = Engine(replicas, meter=None).run(applications)
+
+    assert _lags(measured) == _lags(computed)
+
+
+def _lags(outcomes: Outcomes) -> dict[str, tuple[KvTokenTime, Seconds]]:
+    lags = ((name, ended.lag) for name, ended in outcomes.ended.items())
+    return {name: (lag.kv_token_time, lag.seconds) for name, lag in lags if lag is not None}

@@ -1,0 +1,150 @@
+"""Lags and promises as they are computed when somebody asks, by hand; nothing measures them."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import EndApplication, Lag
+from tests.core_driver import PATIENT, CoreDriver
+
+
+def _beside_a_giant(policy: str = "justitia", options: dict[str, Any] | None = None) -> CoreDriver:
+    """Return a core on which a giant of 931 has had 40 when a mouse of 2 comes and does not fit.
+
+    The giant: 39 of prompt and 19 of output. Its first token is 40, the second 41, and so on.
+    """
+    driver = CoreDriver(SchedulerCore(policy, options, timeouts=PATIENT))
+    driver.open("giant", 931)
+    driver.submit("g", "giant", prompt=39, output=19)
+    _pull(driver)
+    driver.now += 1
+    _pull(driver, progress={"1": 1})
+    driver.open("mouse", 2)
+    driver.submit("m", "mouse", prompt=1, output=1)
+    return driver
+
+
+def _pull(driver: CoreDriver, **reports: Any) -> list[Any]:
+    return driver.pull(kv=58, seats=1, **reports)
+
+
+def test_waiting_application_starts_when_what_runs_has_ended_at_the_latest() -> None:
+    """V is 40, and the mouse's tag 42: GPS owes it all that it asks. 931 − 40 of the giant run.
+
+    After 405 more V has passed the tag; 486 of the giant are left, and 2 of the mouse itself.
+    """
+    core = _beside_a_giant()
+    before = core.core.lag("mouse")
+    core.now += 9
+    _pull(core, progress={"1": 10})
+    after = core.core.lag("mouse")
+
+    assert before is not None
+    assert (0, 0.0, 891) == (before.kv_token_time, before.seconds, before.bound_kv_token_time)
+    assert after is not None
+    assert (405, 9.0) == (after.kv_token_time, after.seconds)
+    assert 405 + 486 + 2 == after.bound_kv_token_time
+    per_s = core.core.outlooks.seconds_for(1)
+    assert after.bound_s == pytest.approx(9.0 + (486 + 2) * per_s)
+
+
+def test_running_application_is_as_late_as_its_last_start_was_and_is_promised_nothing() -> None:
+    core = _beside_a_giant()
+
+    assert Lag(-40, -1.0, None, None) == core.core.lag("giant")
+
+
+def test_application_that_ends_tells_how_late_it_started() -> None:
+    """At S = 931, 18 s after S = 40; V passed its tag, 42, in the report that began then."""
+    core = _beside_a_giant()
+    core.handle(ev.ApplicationClosed("mouse"))
+    for made, ended in ((10, {}), (19, {"1": 19})):
+        core.now += 9
+        _pull(core, progress={} if ended else {"1": made}, finished=ended)
+    core.now += 1
+    (end,) = _pull(core, finished={"2": 1})
+
+    assert isinstance(end, EndApplication)
+    assert Lag(891, 18.0, None, None) == end.lag
+
+
+def test_never_started_application_has_no_lag() -> None:
+    core = CoreDriver(SchedulerCore())
+    core.open("a", 100)
+
+    assert core.core.lag("a") is None
+    with pytest.raises(KeyError):
+        core.core.lag("b")
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("fcfs", {}),
+        ("justitia", {"fairness": "tenant"}),
+        ("justitia", {"backfill": "unlimited"}),
+        ("justitia-guarded", {}),
+    ],
+)
+def test_order_that_bounds_nothing_tells_the_lag_alone(
+    policy: str, options: dict[str, Any]
+) -> None:
+    lag = _beside_a_giant(policy, options).core.lag("mouse")
+
+    assert lag is not None
+    assert (None, None) == (lag.bound_kv_token_time, lag.bound_s)
+
+
+@pytest.mark.parametrize(
+    "options", [{"clock": "nominal"}, {"clock": "unsettled"}, {"cost": "compute"}]
+)
+def test_accounts_that_are_no_yardstick_tell_no_lag(options: dict[str, Any]) -> None:
+    """V moves at another rate than the service, or in another unit."""
+    assert _beside_a_giant("justitia", options).core.lag("mouse") is None
+
+
+def test_no_lag_is_known_beyond_a_quota_where_that_has_a_clock_of_its_own() -> None:
+    core = _beside_a_giant("justitia", {"fairness": "tenant"})
+    core.handle(ev.ApplicationDeprioritised("mouse", is_deprioritised=True))
+
+    assert core.core.lag("mouse") is None
+
+
+def test_new_scheduler_does_not_know_when_v_reached_a_tag_before_it_began() -> None:
+    core = _beside_a_giant()
+    core.now += 9
+    _pull(core, progress={"1": 10})
+    core.hand_over(SchedulerCore(timeouts=PATIENT, lease_prefix="2-"))
+    core.submit("m", "mouse", prompt=1, output=1, resubmitted=True)
+    core.open("new", 5)
+    core.submit("n", "new", prompt=1, output=1)
+
+    assert core.core.lag("mouse") is None
+    assert core.core.lag("new") is not None
+
+
+def test_walk_over_many_applications_is_kept_for_a_while() -> None:
+    """Of 150 for 0.15 s. What it tells still holds, and what came since has its place in it."""
+    core = _beside_a_giant()
+    for number in range(150):
+        core.open(f"a{number}", 1000)
+        core.submit(f"r{number}", f"a{number}", prompt=1, output=1)
+    first = core.core.lag("mouse")
+    core.now += 0.1
+    _pull(core, progress={"1": 10})
+    kept = core.core.lag("mouse")
+    core.open("later", 2)
+    core.submit("l", "later", prompt=1, output=1)
+    later = core.core.lag("later")
+    core.wait(0.1)
+    anew = core.core.lag("mouse")
+
+    assert first is not None
+    assert kept is not None
+    assert (891, 891) == (first.bound_kv_token_time, kept.bound_kv_token_time)
+    assert later is not None
+    assert 891 == later.bound_kv_token_time
+    assert anew is not None
+    assert anew.kv_token_time + 486 + 2 == anew.bound_kv_token_time

@@ -1,0 +1,80 @@
+"""The history of V: when it reached which level, of as many levels as can be asked for."""
+
+from justitia_ray.core.service_history import Late, Level, ServiceHistory
+from tests.core_driver import CoreDriver
+from tests.exact import exact
+
+
+def _history(reports: int) -> ServiceHistory:
+    history = ServiceHistory()
+    history.begin(exact(0))
+    history.rise_from(0.0)
+    for number in range(1, reports + 1):
+        history.note_service(exact(10), exact(number), float(number))
+    return history
+
+
+def test_history_tells_when_v_reached_a_level() -> None:
+    """At the start of its report: that is as much as a report can be told apart."""
+    history = _history(3)
+
+    assert history.reached(exact(2)) == Level(10, 1.0, 10)
+    assert history.reached(exact(3, 2)) == Level(10, 1.0, 10)
+    assert history.reached(exact(4)) is None
+    assert (history.knows(exact(0)), history.knows(exact(1))) == (False, True)
+    assert (history.served, history.busy_s) == (30, 3.0)
+
+
+def test_refund_moves_v_and_no_service() -> None:
+    """An instant, not a report: S and the clock on the wall stay where they are."""
+    history = _history(1)
+    history.note_service(0, exact(7), 4.0)
+    history.note_service(0, exact(7), 5.0)
+
+    assert history.reached(exact(5)) == Level(10, 4.0, 0)
+    assert (history.served, history.busy_s) == (10, 1.0)
+
+
+def test_idle_time_is_not_between_two_levels() -> None:
+    """After a night without work S rises from the first start on, not from the last report."""
+    history = _history(1)
+    history.rise_from(50_000.0)
+    history.note_service(exact(10), exact(2), 50_001.0)
+
+    assert history.reached(exact(2)) == Level(10, 50_000.0, 10)
+    assert history.busy_s == 2.0
+
+
+def test_thinned_history_answers_as_before() -> None:
+    """It keeps what live applications can ask for: their tags behind V, and all from V on."""
+    thinned, whole = _history(200), _history(200)
+    assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
+    thinned.thin([exact(3, 2), exact(77), exact(900)])
+    for history in (thinned, whole):
+        history.note_service(exact(10), exact(201), 201.0)
+
+    for tag in (exact(3, 2), exact(77), exact(401, 2), exact(201), exact(300)):
+        assert whole.reached(tag) == thinned.reached(tag)
+    assert not thinned.is_long(0)
+
+
+def test_start_is_late_by_the_service_since_v_reached_the_tag() -> None:
+    """At the start of its report, of 10; a start before that was early."""
+    history = _history(3)
+
+    assert history.late((30, 3.0), exact(2), 3.0) == Late(20, 2.0, 10)
+    assert history.late((0, 0.0), exact(2), 3.0) == Late(-10, -1.0, 10)
+    assert history.late((30, 3.0), exact(4), 3.0) == Late(0, 0.0, 0)
+    assert history.late((20, 2.0), exact(4), 3.0) == Late(-10, -1.0, 0)
+    assert history.late((30, 3.0), exact(0), 3.0) is None
+
+
+def test_history_of_a_long_run_stays_short(core: CoreDriver) -> None:
+    """What an application needs does not grow with the reports that it lives through."""
+    core.open("endless", 10**6)
+    core.submit("e", "endless", prompt=1, output=1400)
+    core.pull(kv=1500)
+    for made in range(1, 400):
+        core.pull(progress={"1": made}, kv=1500)
+
+    assert len(core.core.ledger.history) <= 64 + 4 + 1
