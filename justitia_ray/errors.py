@@ -194,7 +194,7 @@ class DeadlineMissed(AdmissionError):
 
 
 class ApplicationIsEnding(AdmissionError):
-    """It is not known yet whether the application has ended; its id can be reused then."""
+    """Whether the application has ended is not known yet; its id can be reused once it has."""
 
 
 class NotStored(AdmissionError):

@@ -142,7 +142,7 @@ class EndApplication:
     recognized_by: str = ""
     """Name of the rule by which its ingress recognised it; empty if that is not known."""
     cached_tokens: Tokens = 0
-    """Those of the prompt tokens that were in an engine's prefix cache."""
+    """Prompt tokens that were in an engine's prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)

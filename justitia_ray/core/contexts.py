@@ -14,7 +14,7 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 _MOST = 4096
 _LOOKED_AT = 16
-"""Of the contexts used first the shortest of so many goes where there are too many."""
+"""Number of contexts, used least recently, of which the shortest is dropped above `_MOST`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class Context:
     prompt_tokens: Tokens
     """Prompt of the inference that left it: one with a longer prompt goes on from it."""
     tokens: Tokens
-    """Those that lie in the cache."""
+    """Tokens of the context that are in the replica's prefix cache."""
     used: int = 0
     """Rank of its last use; 0: not known, it is recalled from an earlier scheduler."""
     idle_since: Seconds = 0.0

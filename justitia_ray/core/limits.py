@@ -22,7 +22,7 @@ class LimitStanding:
     period_s: Seconds | None = None
     """Period of the limit; None: it has none."""
     wanted: float | None = None
-    """What a refused call needs of it; None: not known, or nothing was refused."""
+    """Amount that a refused call needs; None if it is unknown or nothing was refused."""
 
     @property
     def is_too_small(self) -> bool:

@@ -15,7 +15,7 @@ from justitia_ray.core.entities import Application, Inference, KnownReplica, Lea
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _READ = 1e-4
-"""What reading a token of a context in an iteration counts, in prompt tokens. By the hardware it is
+"""Weight of reading one context token in an iteration, in prompt tokens. By the hardware it is
 1e-3 (the KV of a token over the memory's bandwidth, by 2 operations a parameter over their rate) as
 long as both run. With half of that, sessions leave their contexts more often than it is worth: the
 mean on the recorded sessions at 0.9 times the memory is 6 % higher; with this, the same as with 0.
@@ -76,7 +76,7 @@ def end_contexts(replicas: Mapping[ReplicaId, KnownReplica], application: Applic
 
 
 def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) -> None:
-    """Take the contexts of applications to lie where they ran last: after a restart, say.
+    """Assume, after a restart, that the context of an application is where it ran last.
 
     How long they are is not known: their prompts have been as long in the mean.
     """

@@ -26,7 +26,7 @@ class Prefix(NamedTuple):
     """A beginning of a prompt. Sorts by its length."""
 
     tokens: Tokens
-    """Its length, in whole blocks of the engine."""
+    """Length in tokens: whole blocks of the engine."""
     digest: bytes
     """Digest of all its tokens and of what else tells blocks apart in the engine's cache."""
 
@@ -63,11 +63,11 @@ class Beginning:
     leases: dict[LeaseId, None] = field(default_factory=dict)
     """The leases that have it, in the order in which they came."""
     missed: dict[LeaseId, None] = field(default_factory=dict)
-    """Those of them that did not find all of it in the cache: each made a copy of its own."""
+    """Leases that did not find all of the prefix in the cache: each has its own copy."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """Its tokens after its parent's."""
+        """Tokens of this prefix beyond its parent's."""
         parent = self.parent
         return self.prefix.tokens - (parent.prefix.tokens if parent is not None else 0)
 

@@ -95,7 +95,7 @@ class Suspects:
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """The inferences that ran in each death."""
         self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
-        """Those of the members that have not come to their ends."""
+        """Members that have not ended."""
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
         """The inferences that were blamed last; for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}

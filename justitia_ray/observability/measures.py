@@ -42,7 +42,7 @@ class MetricsBackend(Protocol):
 
 @dataclass(slots=True)
 class CounterSeries:
-    """One labelled series of a counter."""
+    """Labelled series of a counter."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -70,7 +70,7 @@ class CounterSeries:
 
 @dataclass(slots=True)
 class GaugeSeries:
-    """One labelled series of a gauge."""
+    """Labelled series of a gauge."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -85,7 +85,7 @@ class GaugeSeries:
 
 @dataclass(slots=True)
 class HistogramSeries:
-    """One labelled series of a histogram."""
+    """Labelled series of a histogram."""
 
     metric: Metric
     labels: Mapping[str, str]

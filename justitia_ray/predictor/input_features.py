@@ -63,7 +63,7 @@ class InputFeatures(Stored):
     measures: Annotated[
         tuple[Count, ...], Field(min_length=len(MEASURES), max_length=len(MEASURES))
     ]
-    """One count for each of MEASURES."""
+    """Counts, one for each of MEASURES."""
 
     @model_validator(mode="after")
     def _check_terms(self) -> Self:

@@ -1,4 +1,4 @@
-"""Which tenants share cached prompts in the engines, and which requests can use the cache."""
+"""Isolation of tenants in the engines' prefix cache, and the requests that can use it."""
 
 from typing import Literal
 

@@ -70,7 +70,7 @@ class ScaledRun:
     replica_s: Seconds = 0.0
     """Seconds of all replicas together, from start to end of each."""
     readings: list[FleetReading] = field(default_factory=list)
-    """One reading per decision."""
+    """Readings, one per decision."""
 
 
 class AutoscaledSimulation(Simulation):

@@ -35,7 +35,7 @@ class StoredKeys:
     records: dict[str, JsonObject]
     """Records by key id, sorted by id."""
     damage: list[str]
-    """One message for each entry that could not be read and was left out."""
+    """Messages, one for each entry that could not be read and was left out."""
 
 
 class KeyStore:

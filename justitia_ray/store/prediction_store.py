@@ -47,7 +47,7 @@ class StoredPredictions:
     learning: dict[str, JsonObject]
     models: dict[str, VersionIndex]
     damage: list[str]
-    """One message for each stored value that could not be read and was left out."""
+    """Messages, one for each stored value that could not be read and was left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class PredictionStore:
         return found
 
     async def hold(self, learner: str, for_s: Seconds) -> bool:
-        """Take or extend the learner's lock; return whether `learner` holds it."""
+        """Acquire or extend the learner's lock; return whether `learner` holds it."""
         milliseconds = max(1, round(1000 * for_s))
         async with self._connection.errors():
             key = self._keys.prediction_learner

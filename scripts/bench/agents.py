@@ -22,7 +22,7 @@ _BLOCK: Tokens = 64
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One inference of a session."""
+    """Inference of a session."""
 
     gap_s: Seconds
     """Time between the previous answer (or the session's arrival) and this call, in seconds."""

@@ -50,7 +50,7 @@ class StepGrid:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One measurement."""
+    """Measured iteration times of one setting."""
 
     kind: str
     """`prefill` (nothing cached), `extend` (the context cached), `cached` (all of it cached, but

@@ -82,7 +82,7 @@ def calibration(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApp
 
 @dataclass(frozen=True, slots=True)
 class ElephantLoad:
-    """One large application, and small ones that arrive at equal intervals."""
+    """A large application, and small ones that arrive at equal intervals."""
 
     applications: list[PlannedApplication]
     """Applications; the large one is first."""

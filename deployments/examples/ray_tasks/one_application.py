@@ -1,4 +1,4 @@
-"""One application of many Ray tasks: each summarises a part under the application's id.
+"""Ray tasks as a single application: each summarises a part under the application's id.
 
 Tasks on any node of the cluster reach the service over a Serve handle, without HTTP.
 """

@@ -65,7 +65,7 @@ class Failed:
 
 
 class Task(Protocol):
-    """One arm on one seed: hashable, so that experiments share runs, and picklable."""
+    """An arm on one seed: hashable, so that experiments share runs, and picklable."""
 
     def run(self) -> Any:
         """Run the task and return its outcome."""
@@ -111,7 +111,7 @@ class ReportMetric:
     is_share: bool = False
     """Whether the value is shown in percent."""
     better: str | None = "low"
-    """Which values are better: `low`, `high`, or None for neither."""
+    """Direction of better values: `low`, `high`, or None for neither."""
     is_timing: bool = False
 
 

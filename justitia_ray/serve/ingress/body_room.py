@@ -29,7 +29,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _READ_BYTES = 24 * 2**20
 """Bytes of bodies that are parsed and counted at once; a longer one has its turn alone."""
 _FREE_FACTOR = 4
-"""One tenant may hold at most so many times what is left free, as in the scheduler's queue."""
+"""Most that a tenant may hold, as a multiple of the free room: the same as in the queue."""
 
 _Waiting = tuple[int, asyncio.Future[None]]
 """Bytes of a body, and the future that grants its turn."""
@@ -130,7 +130,7 @@ class BodyRoom:
 
 
 class HeldBody:
-    """One body in the room, while it comes, waits and is read."""
+    """Request body that counts against the room while it arrives, waits and is parsed."""
 
     __slots__ = ("_held_bytes", "_reading", "_room", "_tenant")
 

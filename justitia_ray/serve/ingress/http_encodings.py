@@ -20,7 +20,7 @@ _MOST_MEMBERS = 1_024
 """Most members of gzip or frames of zstd in a body. An empty one has 20 bytes, makes nothing, and
 takes as long to begin as 10 kB to decode; bgzip makes one of each 64 KiB."""
 _ZSTD_PIECE_BYTES = 512
-"""What a decoder of zstd is given at once, for it has no bound on what it makes: 4 bytes may be a
+"""Bytes given to the zstd decoder at once, because it has no bound on its output: 4 bytes may be a
 block of 128 KiB, so these 16 MiB."""
 
 

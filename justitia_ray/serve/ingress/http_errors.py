@@ -24,7 +24,7 @@ from justitia_ray.protocol.rate_limits import limit_headers
 logger = logging.getLogger("ray.serve")
 
 UNFORESEEN = JustitiaError("the service failed to answer; its log says why")
-"""What callers are told of an error that nobody foresaw."""
+"""Error that a caller gets for an exception that no handler expects."""
 
 
 def error_response(

@@ -17,7 +17,7 @@ from justitia_ray.serve.ingress.waiting_streams import KEEPALIVE, PlainWait, Wai
 from justitia_ray.units import Seconds
 
 _STREAM_HEAD = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""What proxies are to know of a stream: nginx buffers answers unless it is told."""
+"""Headers of a stream for proxies: nginx buffers a response without them."""
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 _SLACK_S: Seconds = 0.001
 """Silence by which a timer may be early."""

@@ -29,7 +29,7 @@ _SCALAR_BYTES = 4_096
 _MOST_CONTAINERS = 200_000
 """Objects and lists within one list, those in texts too: 16 MiB of empty ones take 0.4 GB."""
 _LONGEST_ESCAPE_BYTES = 12
-"""Of a character: that of a pair of surrogates."""
+"""Length in bytes of a JSON escape for one character: a pair of surrogates."""
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _LATER_BYTES, _FIRST_OF_MANY_BYTES = 0x80, 0xC0
 """In UTF-8: least value of a byte that goes on with a character, and of one that begins one."""

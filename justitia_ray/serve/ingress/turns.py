@@ -82,7 +82,7 @@ class Turns(Generic[T]):
         return node
 
     def take(self, place: Place[T]) -> None:
-        """Take a call out of the line, for its turn."""
+        """Remove a call from the line, for its turn."""
         for node, parent in place.up():
             parent.now = max(parent.now, node.tag)
         self._step_out(place)

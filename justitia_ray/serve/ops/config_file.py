@@ -43,7 +43,7 @@ class CheckedFile:
 
     applications: tuple[CheckedApplication, ...]
     errors: tuple[str, ...]
-    """One message for each mistake: key, what is wrong or allowed, value."""
+    """Messages, one for each mistake: key, what is wrong or allowed, value."""
 
 
 def check_file(path: Path) -> CheckedFile:

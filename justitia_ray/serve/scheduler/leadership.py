@@ -41,7 +41,7 @@ _ADVICE = (
 
 
 class Term:
-    """One term of a scheduler as leader: serves calls only between becoming the leader and its end.
+    """Term of a scheduler as leader: serves calls only between becoming the leader and its end.
 
     Args:
         config: The application's arguments.
@@ -75,7 +75,7 @@ class Term:
         """Set once the scheduling settings are known: stored by the last leader, or received since.
         """
         self.lost: str | None = None
-        """Which scheduler leads instead, and advice; None while this one leads."""
+        """Name of the scheduler that leads instead, and advice; None while this one leads."""
         self.succeeded = False
         """Whether the new leader is another process of this same actor, started in its place."""
         self.clock = clock = clock or SteadyClock()
