@@ -1,21 +1,21 @@
-"""Granting: which replica an inference goes to, who may pass one that fits nowhere, and leases.
+"""Granting: selects replicas for inferences, decides which may overtake, and keeps the leases.
 
-Replicas are matched by memory, then by locality (`locality`: where the prompt's computing delays
-least, by the contexts that lie in prefix caches), then by free KV. Locality decides between
-replicas that have the memory only: nobody waits for a certain replica, and nobody is passed for
-one. What an application submits at once before anything of it is finished spreads over the
+Replicas are matched by memory, then by locality (`locality`: where computing the prompt delays
+least, given the contexts in prefix caches), then by free KV. Locality decides only between replicas
+that have the memory: no inference waits for a certain replica, and none is overtaken because of
+one. Inferences that an application submits at once, before any of them is finished, spread over the
 replicas.
 
 An inference *avoids* the replicas that its ingress could not reach: it is neither leased to them
 nor in line for them, and others start there, those of its application first. Every two seconds the
-avoided ones are tried again if no other could hold it.
+inference may use the avoided replicas again if no other replica could hold it.
 
-Suspects of the death of an engine avoid replicas, too (`suspects`).
+Inferences suspected of killing an engine avoid replicas, too (`suspects`).
 
-An inference that waits for memory is *in line* for every replica that could hold it if it were
-empty. A later one may start on a replica for which nobody is in line (the replica is too small for
-all who wait), for it takes nothing that they could use. Where somebody is in line, only `backfill`
-lets it pass.
+An inference that waits for memory is *in line* for every replica that could hold it if the replica
+were empty. A later inference may start on a replica for which no inference is in line (the replica
+is too small for all that wait), for it uses no memory that they could use. On a replica with
+inferences in line only `backfill` allows a later one to overtake.
 """
 
 import heapq
@@ -46,7 +46,7 @@ _MAXIMUM_UNSCHEDULED = 16
 
 
 class Placement:
-    """Finds a replica with enough memory for an inference."""
+    """Selects a replica with enough memory for an inference."""
 
     def __init__(self, state: State, admission: Admission, suspects: Suspects) -> None:
         self._state = state
@@ -61,18 +61,18 @@ class Placement:
         Args:
             replica: The replica.
             inference: The inference.
-            kv_tokens: KV that leases may use, if it is not what the replica last reported.
+            kv_tokens: KV that leases may use; None: as the replica last reported.
         """
         if kv_tokens is None:
             kv_tokens = replica.leasable_tokens
         return self._has_memory(replica, inference, kv_tokens) and self.can_hold(replica, inference)
 
     def fits_anywhere(self, inference: Inference) -> bool:
-        """Return whether any replica that asks for work has the memory and the seats for it now."""
+        """Return whether any replica that pulls for work has the memory and the seats now."""
         return any(self.fits(replica, inference) for replica in self.asking())
 
     def has_seat(self) -> bool:
-        """Return whether any replica that asks for work has a seat left; an empty one has."""
+        """Return whether any replica that pulls for work has a free seat; an empty one has."""
         for replica in self._state.asking.values():
             leases = replica.leases
             if replica.takes_leases and (
@@ -82,10 +82,10 @@ class Placement:
         return False
 
     def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
-        """Return whether an inference could run to its end on a replica that it has alone.
+        """Return whether an inference could run to its end on this replica if it ran there alone.
 
-        An inference that exceeds every replica goes to the largest: otherwise it would wait for
-        ever, and everything behind it too. On a replica that it avoids it could not.
+        An inference too large for every replica is given the largest: otherwise it would wait for
+        ever, and block all inferences behind it. False for a replica that the inference avoids.
         """
         if replica.replica_id in inference.avoided:
             return False
@@ -105,10 +105,10 @@ class Placement:
         share_cap: float,
         line: "Line",
     ) -> tuple[KnownReplica, Sequence[Inference]] | None:
-        """Return where to lease an inference, and who is passed there; None if it must wait.
+        """Return an inference's replica and the inferences overtaken there; None: it must wait.
 
-        On a replica for which others are in line it may start if by the predictions that does not
-        delay the first of them there, and none of them has been passed as often as is allowed.
+        On a replica with others in line it may start if the predictions say that this does not
+        delay the first of them, and none of them has been overtaken as often as `backfill` allows.
 
         Args:
             application: The application of the inference.
@@ -138,7 +138,7 @@ class Placement:
             ):
                 continue
             if not self._has_memory(replica, inference, replica.leasable_tokens):
-                if len(line):  # else no look is at more than one, or this one is the first of many
+                if len(line):  # with an empty line this refusal would hardly be looked up again
                     self._refuse(replica, asked)
             elif (
                 self.can_hold(replica, inference)
@@ -151,8 +151,9 @@ class Placement:
     def _holder_between_pulls(self, application: Application) -> KnownReplica | None:
         """Return the replica that holds the application's context, if it is about to pull.
 
-        The turn would lose its context to another replica for some milliseconds. A grant that the
-        next pull brings is lost with the replica as one under way is.
+        Otherwise the turn would lose its context by starting on another replica some milliseconds
+        earlier. If the replica dies before it pulls, the grant is lost like any grant to a lost
+        replica.
         """
         if application.in_flight or not application.replicas:
             return None
@@ -162,7 +163,7 @@ class Placement:
         return replica if self._state.now < replica.pulls_again_by else None
 
     def is_capped(self, inference: Inference, share_cap: float) -> bool:
-        """Return whether it is the cap alone that keeps an inference from every replica."""
+        """Return whether only the cap keeps an inference from every replica."""
         if share_cap >= 1:
             return False
         fitting = [replica for replica in self.asking() if self.fits(replica, inference)]
@@ -171,9 +172,9 @@ class Placement:
         )
 
     def _delays(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
-        """Return whether `first` would start there later if `later` started now.
+        """Return whether `first` would start later on this replica if `later` started now.
 
-        By the predicted lengths, at a token an iteration for each sequence, and if nothing else is
+        Based on the predicted lengths, at one token per iteration and sequence, if nothing else is
         admitted.
         """
         block, kv_tokens = replica.capacity.block_size, replica.leasable_tokens
@@ -184,60 +185,55 @@ class Placement:
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
 
     def _has_memory(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether a replica has so much KV for an inference beside what it runs."""
+        """Return whether a replica has `kv_tokens` enough for an inference besides its leases."""
         return not replica.leases or self.admission.fits(replica, inference, kv_tokens)
 
     def _refuses(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> bool:
-        """Return whether a replica, as it is now, was found to have no memory for an inference."""
+        """Return whether a replica, unchanged since, was found to lack memory for an inference."""
         state, refused = replica.refusals
         return asked in refused and state == self._state_of(replica)
 
     def _refuse(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> None:
-        """Note that a replica has no memory for an inference while it is as it is now."""
+        """Record that a replica has no memory for an inference until the replica changes."""
         state = self._state_of(replica)
         if replica.refusals.state != state:
             replica.refusals = Refusals(state, set())
         replica.refusals.inferences.add(asked)
 
     def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
-        """Return what says for whom a replica has memory: all of it, and by which rule."""
+        """Return the key of a replica's refusals: lease version, free KV, capacity, admission rule."""
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
 
     def asking_ids(self) -> set[ReplicaId]:
-        """Return the replicas that ask for work and may be given some."""
+        """Return the ids of the replicas that pull for work and may be given leases."""
         return {replica.replica_id for replica in self.asking()}
 
     def asking(self) -> list[KnownReplica]:
-        """Return the replicas that ask for work and may be given some."""
+        """Return the replicas that pull for work and may be given leases."""
         return [r for r in self._state.asking.values() if r.takes_leases]
 
 
 class Line:
     """The inferences that wait for memory, in order, at each replica that could hold them.
 
-    Whoever joins is asked about once at each replica, however many look at the line after that.
+    Each inference is checked once against each replica, when it joins, however often the line is
+    read.
     """
 
     def __init__(self, placement: Placement, backfill: int | None) -> None:
-        """Begin empty.
-
-        Args:
-            placement: Says which replicas ask for work, and what each could hold.
-            backfill: How often an inference may be passed; None is no limit.
-        """
         self._placement = placement
         self._backfill = backfill
         self._inferences: list[Inference] = []
         self._at: dict[ReplicaId, list[Inference]] = {}
         self._most_passes: dict[ReplicaId, int] = {}
-        """How often one of those in line for each replica has been passed, at the most."""
+        """Highest number of times that any inference in line for a replica has been overtaken."""
 
     def __len__(self) -> int:
         return len(self._inferences)
 
     def join(self, inference: Inference) -> None:
-        """Put an inference at the end. O(replicas)."""
+        """Add an inference at the end. O(replicas)."""
         self._inferences.append(inference)
         for replica in self._placement.asking():
             if self._placement.can_hold(replica, inference):
@@ -246,7 +242,7 @@ class Line:
                 self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
 
     def followed_by(self, inferences: Collection[Inference]) -> "Line":
-        """Return a line of these and of more behind them; itself if there are none."""
+        """Return a line with more inferences behind these; the same line if there are none."""
         if not inferences:
             return self
         longer = Line(self._placement, self._backfill)
@@ -255,38 +251,38 @@ class Line:
         return longer
 
     def at(self, replica: KnownReplica) -> Sequence[Inference]:
-        """Return those that are in line for a replica."""
+        """Return the inferences that are in line for a replica."""
         return self._at.get(replica.replica_id, ())
 
     def lets_pass(self, replica: KnownReplica) -> bool:
-        """Return whether all in line for a replica may be passed once more."""
+        """Return whether every inference in line for a replica may be overtaken once more."""
         return (
             self._backfill is None or self._most_passes.get(replica.replica_id, -1) < self._backfill
         )
 
     def pass_by(self, inferences: Iterable[Inference]) -> None:
-        """Count that some have been passed once more, of these or behind them. O(line)."""
+        """Count one more overtaking for each of these inferences. O(line)."""
         for inference in inferences:
             inference.passes += 1
         for name, at in self._at.items():
             self._most_passes[name] = max(inference.passes for inference in at)
 
     def is_open(self) -> bool:
-        """Return whether any replica may be given to an inference behind these."""
+        """Return whether any replica may be given to an inference behind this line."""
         return any(map(self.lets_pass, self._placement.asking()))
 
 
 class _Candidates:
-    """Applications in order, to be granted, but those of tiers that are left out."""
+    """Applications in order, to be granted, without those of tiers at their share."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._left_out: dict[str, None] = {}
         self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
-        """Applications of other tiers, by their places; made when the first tier is left out."""
+        """Applications of other tiers, by place; filled when the first tier is left out."""
 
     def next(self) -> Application | None:
-        """Return the first that may be granted, None if there is none."""
+        """Return the first application that may be granted, or None."""
         if not self._left_out:
             return self._ledger.queue.claim_first()
         queue = self._ledger.queue
@@ -294,17 +290,17 @@ class _Candidates:
             place, name, application = self._others[0]
             if name not in queue:
                 heapq.heappop(self._others)
-            elif place != (now := queue.place(application)):  # moved by a grant
+            elif place != (now := queue.place(application)):  # a grant has moved it
                 heapq.heapreplace(self._others, (now, name, application))
             else:
                 return application
         return None
 
     def leave_out(self, tier: str) -> None:
-        """Leave out a tier from now on.
+        """Exclude a tier until the end of this dispatch.
 
-        Those of the others are then taken by their keys. Nobody passes anybody among them, for who
-        may pass is said by orders of all tiers.
+        Applications of the other tiers are then taken by their keys, without overtaking, because
+        the policy's rules of overtaking cover all tiers together.
         """
         self._left_out[tier] = None
         queue = self._ledger.queue
@@ -315,13 +311,13 @@ class _Candidates:
         heapq.heapify(self._others)
 
     def hide_first(self) -> None:
-        """Leave out the application that `next` returned; its node is hidden from the queue."""
+        """Exclude the application that `next` returned; its node is hidden from the queue."""
         if self._left_out:
             heapq.heappop(self._others)
 
 
 class Leases:
-    """Grants leases to the first in order, and takes them back; at most one for each inference."""
+    """Grants leases in order, and releases them; each inference has at most one."""
 
     def __init__(
         self, state: State, ledger: Ledger, admission: Admission, suspects: Suspects
@@ -333,18 +329,18 @@ class Leases:
         self.shares = KvShares(state.tenants, state.tiers)
         """Shares of the KV memory by node of the tree of tenants, and by tier."""
         self._blocked: tuple[Inference, int] | None = None
-        """The first in order that fitted nowhere and let nobody pass, and `State.headroom_changes`
-        then. Every replica that asked could hold it, so that the loss of another changes nothing
-        for it.
+        """First inference in order that fitted nowhere and that no other may overtake, with the
+        value of `State.headroom_changes` at that time. Every replica that pulled could hold it, so
+        the loss of another replica changes nothing for it.
         """
 
     def grant_all(self) -> None:
-        """Grant while the first in order fits somewhere, and to whom it lets pass if it does not.
+        """Grant leases in order while the first inference fits, or others may overtake it.
 
-        An inference at its application's share of the KV lets everybody pass, and a node of the
-        tree of tenants at its share is left out, with all below it, until the next time; so is a
-        tier. One that waits for memory lets pass as `Placement.find` says. An application that may
-        run on no replica now is left out: however many there are, others are looked at.
+        All others may overtake an inference at its application's share of the KV. A node of the
+        tree of tenants at its share, with everything below it, is left out until the next call; so
+        is a tier. `Placement.find` decides which inferences may overtake one that waits for memory.
+        An application that may run on no replica now is left out, without a limit on their number.
         """
         if not self._state.asking:
             return
@@ -374,7 +370,7 @@ class Leases:
                 queue.unschedule(application)
                 continue
             if self._is_blocked(inference):
-                break  # a walk over all replicas would find nothing new
+                break  # searching the replicas again would find nothing new
             if self.shares.limits_nodes and (node := self._over_share(application, inference)):
                 if queue.hide(node, application):
                     candidates.hide_first()
@@ -401,23 +397,23 @@ class Leases:
         for application in (*unscheduled, *held_back, *kept_off):
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
-            self.grant_all()  # all others have started, so it is capped no more
+            self.grant_all()  # all others have started, so the cap does not apply
 
     def _only_suspects_wait(self) -> bool:
-        """Return whether all that waits keeps off every replica that asks. O(suspects)."""
+        """Return whether every waiting inference avoids every replica that pulls. O(suspects)."""
         state, queue = self._state, self._ledger.queue
         waiting = {inference.application_id for inference in self._suspects.waiting()}
-        names = [name for name in waiting if name in queue]  # others are suspended
+        names = [name for name in waiting if name in queue]  # the other applications are suspended
         if len(queue) > len(names):
             return False
         asking = self.placement.asking_ids()
         return all(_avoids(state.applications[name], asking) for name in names)
 
     def stays_blocked(self, submitted: Inference) -> bool:
-        """Return whether a submission stays behind the first in order, which fitted nowhere.
+        """Return whether a new submission stays behind the first in order, which fitted nowhere.
 
-        Nothing has come free since that was found. Whether somebody else comes before the first by
-        now is not asked: the look with the next report finds it.
+        True only if no memory has become free since. Whether another application now comes before
+        the first is not checked: the dispatch after the next report does.
         """
         applications = self._state.applications
         name = None if self._blocked is None else self._blocked[0].application_id
@@ -428,22 +424,22 @@ class Leases:
         return own is first or not self._ledger.queue.may_precede(own, first)
 
     def _is_blocked(self, inference: Inference) -> bool:
-        """Return whether one was first and fitted nowhere, and nothing has come free since."""
+        """Return whether this inference was first and fitted nowhere, with nothing freed since."""
         return self._blocked == (inference, self._state.headroom_changes)
 
     def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
-        """Return the node of the tree that must not be given an inference now, if there is one."""
+        """Return the node of the tree of tenants whose share forbids this inference, or None."""
         tokens = self._most_tokens(inference)
         kv_tokens = self._state.kv_tokens()
         return self.shares.refuses(application.tenant, tokens, kv_tokens, application.tier)
 
     def tier_refuses(self, application: Application, inference: Inference) -> bool:
-        """Return whether the tier of an application must not be given an inference now."""
+        """Return whether the share of an application's tier forbids this inference now."""
         tokens = self._most_tokens(inference)
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
     def _most_tokens(self, inference: Inference) -> Tokens:
-        """Return the KV that an inference adds at its fullest to a replica that has least of it."""
+        """Return the most KV that an inference may add, over the replicas that pull."""
         most = inference.expected_footprint().full_tokens
         if not inference.shares:
             return most
@@ -453,7 +449,7 @@ class Leases:
     def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
         """Grant the first of an application's inferences that can start; return whether one can.
 
-        One that is not the first can start only where those before it avoid the replica.
+        A later inference can start only where those before it avoid the replica.
 
         Args:
             application: The first in order.
@@ -511,7 +507,7 @@ class Leases:
         self._ledger.adopted(application, inference)
 
     def release(self, inference: Inference) -> Lease:
-        """Unbind an inference that holds a lease, and return the lease."""
+        """Remove the lease of an inference, and return it."""
         assert inference.lease_id is not None
         self._state.headroom_changes += 1
         lease = self._state.leases.pop(inference.lease_id)
@@ -529,13 +525,14 @@ class Leases:
         return lease
 
     def abort(self, lease: Lease) -> None:
-        """Tell the replica to stop what runs under a lease."""
+        """Send the replica the command to stop the sequences of a lease."""
         self._state.actions.append(Abort(lease.replica_id, lease.lease_id))
 
     def expire(self, lease_id: LeaseId) -> Inference | None:
-        """Abort a lease whose payload never came; return its inference, or None if it came.
+        """Abort a lease whose payload never arrived; return its inference, or None if it arrived.
 
-        A replica that is connected and silent may have the payload: it is asked again later.
+        A replica that is connected and silent may have the payload: the lease is checked again
+        later.
         """
         lease = self._state.leases.get(lease_id)
         if lease is None or lease.state is not LeaseState.GRANTED:
@@ -549,12 +546,12 @@ class Leases:
         return self._state.inferences[lease.request_id]
 
     def avoid(self, inference: Inference, replica_id: ReplicaId) -> None:
-        """Keep an inference off a replica that its ingress could not reach."""
+        """Exclude a replica that the ingress of an inference could not reach."""
         inference.miss(inference.unreached | {replica_id})
         self._retry_connections_later(inference)
 
     def retry_connections(self, request_id: RequestId) -> None:
-        """Let an inference avoid nothing any more, unless another replica could hold it."""
+        """Allow an inference to use all replicas again, unless another replica could hold it."""
         state = self._state
         inference = state.inferences.get(request_id)
         if inference is None:
@@ -572,7 +569,7 @@ class Leases:
     def _bind(
         self, inference: Inference, replica: KnownReplica, lease_id: LeaseId, priority: int
     ) -> None:
-        """Bind a waiting inference to a replica."""
+        """Create the lease of a waiting inference on a replica."""
         state = self._state
         move(inference, InferenceState.LEASED)
         inference.lease_id = lease_id
@@ -603,7 +600,7 @@ class Leases:
 
 
 def _avoids(application: Application, replicas: set[ReplicaId]) -> bool:
-    """Return whether all that waits of an application avoids all of some replicas."""
+    """Return whether every waiting inference of an application avoids all of some replicas."""
     return all(replicas <= inference.avoided for inference in application.waiting.values())
 
 
@@ -612,10 +609,10 @@ def _size(replica: KnownReplica) -> tuple[Tokens, int]:
 
 
 def _is_within_share(replica: KnownReplica, inference: Inference, share_cap: float) -> bool:
-    """Return whether the application stays under its share of a replica with the inference.
+    """Return whether the application stays within its share of a replica with this inference.
 
-    Counted are prompts and expected outputs. An application that holds nothing of the replica may
-    always have one inference on it.
+    Prompts and expected outputs count. An application without leases on the replica may always have
+    one inference there.
     """
     if share_cap >= 1:
         return True

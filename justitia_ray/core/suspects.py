@@ -1,23 +1,26 @@
-"""Suspects: inferences that ran on an engine as it died by itself, one of which may have killed it.
+"""Suspects: inferences that ran on an engine when it died; one of them may have killed it.
 
-An engine that hangs counts as one that has died, until it makes steps again. So does the engine of
-a replica whose own process crashes.
+An engine that hangs counts as dead until it makes steps again. So does the engine of a replica
+whose own process crashes.
 
-After a death nothing tells the one that is to blame from those beside it, until another engine dies
-under it alone. So an open suspect waits for an engine on which no other open suspect runs, until it
-has ended or has run for longer than it had run when its engine died: it is cleared of that death
-then. One that was open in two deaths also keeps off the engines of those that were with it in both.
+After one death the guilty inference cannot be told from those that ran beside it, until another
+engine dies under it alone. So an open suspect waits for an engine on which no other open suspect
+runs, until it has ended or has run for longer than it had run when its engine died: then it is
+cleared of that death. A suspect open in two deaths also avoids the engines of those that were with
+it in both.
 
-An inference is *convicted* if it was open in as many deaths as allowed and none other ran in all of
-them. One death more is asked for where its last run was less than half as long as those before:
-something else may have killed that engine. A death of which it had been cleared counts a quarter.
-The others are cleared of the deaths of a convicted inference.
+An inference is *convicted* if it was open in as many deaths as allowed and no other inference ran
+in all of them. One more death is required if its last run was less than half as long as its earlier
+ones: something else may have killed that engine. A death of which it had been cleared counts a
+quarter. The others are cleared of the deaths of a convicted inference.
 
-A caller that has lost its ingress asks again, and its call has another id then. So one death more
-is asked for, too, where a call of the last death came since a like one of each earlier has gone.
+A caller that has lost its ingress sends its call again, with another id. So one more death is also
+required if an inference of the last death was submitted after a similar one of each earlier death
+had disappeared.
 
-Suspects are leased where least runs, and others rather where no open suspect is. A suspect that may
-run nowhere now is passed by all others, and keeps its place in the order.
+Suspects are leased to the replica with the fewest leases, and other inferences preferably where no
+open suspect runs. All others overtake a suspect that may run nowhere now; it keeps its place in the
+order.
 """
 
 from collections import deque
@@ -31,73 +34,69 @@ from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.units import LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 _MARGIN_S: Seconds = 0.5
-"""Added to the time that clears a suspect: starts and deaths are seen a report later."""
+"""Added to the time that clears a suspect: the scheduler receives starts and deaths one report
+late.
+"""
 _PAUSE_S: Seconds = 1.0
-"""Wait of a suspect before its next lease: engines that die by calls of one burst are dead then."""
+"""Delay before a suspect's next lease; engines killed by other calls of the same burst are dead by
+its end.
+"""
 _CLEARED_COUNTS = 0.25
 _MOST_CONVICTED = 20
 _MOST_DEATHS = 1_000
-"""Deaths remembered; the oldest are forgotten first."""
+"""Maximum number of deaths remembered; the oldest are removed first."""
 _ABSENT: RequestId = ""
-"""Deadline of what the ingresses have not submitted again."""
+"""Name of the deadline after which suspects that no ingress has submitted again are removed."""
 RENAMED = "+"
-"""Appended to the id of an inference that its ingress submits anew under another one."""
+"""Suffix that an ingress adds to the id of an inference to submit it under another id."""
 
 CallName: TypeAlias = str
-"""Id of an inference under which it was submitted first."""
+"""Id under which an inference was first submitted."""
 FailureId: TypeAlias = str
 _Shape: TypeAlias = tuple[str, Tokens, int]
-"""Tenant, longest output and number of sequences: what a call has in common with itself when it
-comes again."""
+"""Tenant, longest output and number of sequences: equal for a call and its repetition."""
 
 
 def call_name(request_id: RequestId) -> CallName:
-    """Return the name of a call, the same for each id under which it is submitted anew."""
+    """Return the name of a call, the same for each id under which it is resubmitted."""
     return request_id.rstrip(RENAMED)
 
 
 @dataclass(slots=True)
 class Suspicion:
-    """Deaths of engines that an inference ran on."""
+    """Deaths of engines on which an inference ran."""
 
     inference: Inference | None = None
-    """None: its ingress has not submitted it to this scheduler yet."""
+    """The inference; None until its ingress submits it to this scheduler."""
     ran_s: dict[FailureId, Seconds] = field(default_factory=dict)
-    """How long it had run in each death, in order."""
+    """How long the inference had run at each death (seconds), in order."""
     cleared: set[FailureId] = field(default_factory=set)
     waits_until: Seconds = 0.0
     watched: LeaseId | None = None
-    """The lease under which it runs now, and was seen to."""
+    """The lease under which the inference runs now, once its payload has reached a replica."""
     cleared_at: Seconds = 0.0
-    """When it is cleared if it runs on under that lease."""
+    """Time at which the suspect is cleared if it still runs under that lease."""
 
     @property
     def open(self) -> list[FailureId]:
-        """Deaths of which it was not cleared."""
+        """Deaths of which the inference has not been cleared."""
         return [name for name in self.ran_s if name not in self.cleared]
 
 
 class Suspects:
-    """Knows the suspects, keeps them apart, and finds the one that is to blame."""
+    """Keeps suspects on separate engines, and finds the inference that kills engines."""
 
     def __init__(self, state: State, deaths_allowed: int) -> None:
-        """Suspect nothing.
-
-        Args:
-            state: State of the core.
-            deaths_allowed: Deaths in which an inference has to be open, and none other each time,
-                to be convicted; 0: nothing is suspected.
-        """
         self.deaths_allowed = deaths_allowed
         self._state = state
         self.known: dict[CallName, Suspicion] = {}
-        """Suspects by name. Empty, they cost a decision nothing but a look here."""
+        """Suspects by name; while it is empty, a dispatch pays only for this check."""
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """The inferences that ran in each death."""
         self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
-        """Members that have not ended."""
+        """Shapes of the inferences of each death that have not finished."""
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
-        """The inferences that were blamed last; for reading."""
+        """The inferences convicted last; for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
         """Leases of an earlier scheduler that ran in a death, until their ingresses claim them."""
 
@@ -115,9 +114,11 @@ class Suspects:
     def note_death(
         self, failure_id: FailureId, ran: Iterable[tuple[Inference, Seconds]]
     ) -> Inference | None:
-        """Suspect what ran on an engine that has died by itself; return the one to blame.
+        """Suspect the inferences that ran on an engine that died by itself; return the convicted
+        one.
 
-        Call it while they hold the leases under which they ran. Repeating it is harmless.
+        Call it while the inferences still hold the leases under which they ran. It may be repeated.
+        None: the death convicts no inference.
         """
         new = [
             (inference, ran_s)
@@ -148,15 +149,19 @@ class Suspects:
         return guilty[0]
 
     def await_claim(self, failure_id: FailureId, lease_id: LeaseId, ran_s: Seconds) -> None:
-        """Note a lease that ran in a death, and whose inference is not known yet."""
+        """Record a lease that ran in a death and whose inference no ingress has submitted yet."""
         if self.deaths_allowed:
             self._unclaimed[lease_id] = failure_id, ran_s
             members = self._members.get(failure_id, frozenset())
-            self._members[failure_id] = members | {lease_id}  # in place of the name
+            self._members[failure_id] = members | {
+                lease_id
+            }  # the lease id stands for the unknown name
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
-        """Suspect the inference of such a lease, if it is one; return the one to blame."""
+        """Suspect the inference of a lease from `await_claim`; return it if it is convicted, else
+        None.
+        """
         failure_id, ran_s = self._unclaimed.pop(lease_id, (None, 0.0))
         if failure_id is None:
             return None
@@ -165,19 +170,19 @@ class Suspects:
         return self.note_death(failure_id, [(inference, ran_s)])
 
     def withdraw(self, failure_id: FailureId) -> None:
-        """Clear all of a failure that was none: the engine has gone on."""
+        """Clear all suspects of a failure after which the engine has gone on."""
         self._forget_death(failure_id)
 
     # --- lives of suspects
 
     def resume(self, inference: Inference) -> None:
-        """Note that an inference was submitted: under another id, or to a new scheduler."""
+        """Record that a suspect was submitted again: under another id, or to a new scheduler."""
         suspicion = self.known.get(call_name(inference.request_id))
         if suspicion is not None:
             suspicion.inference = inference
 
     def note_running(self, inference: Inference) -> None:
-        """Watch a suspect from when its payload has reached a replica."""
+        """Start the time that clears a suspect, when its payload has reached a replica."""
         suspicion = self._suspicion(inference)
         if names := suspicion.open:
             suspicion.watched = inference.lease_id
@@ -186,7 +191,10 @@ class Suspects:
             self._set_deadline(suspicion.cleared_at, inference)
 
     def expire(self, request_id: RequestId) -> None:
-        """Clear a suspect that has run for long enough; forget those whose ingresses are gone."""
+        """Clear a suspect that has run for long enough.
+
+        With the name `_ABSENT`: remove the suspects that no ingress has submitted again.
+        """
         if request_id == _ABSENT:
             self._unclaimed.clear()
             for name, absent in list(self.known.items()):
@@ -202,7 +210,7 @@ class Suspects:
             suspicion.cleared.update(suspicion.ran_s)
 
     def forget(self, inference: Inference, *, is_finished: bool) -> None:
-        """Forget a suspect that has ended; one that has not finished may come again."""
+        """Remove a suspect that has ended; its call may be repeated unless it has finished."""
         name = call_name(inference.request_id)
         suspicion = self.known.get(name)
         if suspicion is not None and suspicion.inference is inference:
@@ -215,7 +223,7 @@ class Suspects:
     # --- where they may run
 
     def keep_apart(self) -> None:
-        """Say for each suspect that waits which replicas it keeps off now. O(suspects²) at most."""
+        """Set for each waiting suspect the replicas that it avoids now. O(suspects²) at most."""
         watched = self._replicas_of(s for s in self.known.values() if s.open)
         for name, suspicion in self.known.items():
             inference = suspicion.inference
@@ -235,7 +243,7 @@ class Suspects:
             inference.keep_off(kept_off)
 
     def waiting(self) -> Iterator[Inference]:
-        """Yield the suspects that wait, in no order."""
+        """Yield the waiting suspects, in no order."""
         for suspicion in self.known.values():
             inference = suspicion.inference
             if inference is not None and inference.lease_id is None:
@@ -244,7 +252,7 @@ class Suspects:
     def ranked(
         self, replicas: Sequence[KnownReplica], inference: Inference
     ) -> Sequence[KnownReplica]:
-        """Return replicas by how little harm an inference may do or take there, then as given."""
+        """Return the replicas with the least expected harm first, then in the given order."""
         if self._suspicion(inference).open:
             return sorted(replicas, key=lambda replica: len(replica.leases))
         watched = self._replicas_of(s for s in self.known.values() if s.open)
@@ -253,7 +261,7 @@ class Suspects:
     # --- saving
 
     def record(self) -> Record:
-        """Return all that is known, as JSON has it; empty if nothing is."""
+        """Return the suspects and their deaths as JSON; empty if there are none."""
         if not self.known:
             return {}
         return {
@@ -265,10 +273,10 @@ class Suspects:
         }
 
     def restore(self, record: Record) -> None:
-        """Put back what an earlier scheduler knew, before anything is submitted.
+        """Restore the suspects of an earlier scheduler, before any inference is submitted.
 
         Raises:
-            ValueError: If a field is missing or holds something else than it should.
+            ValueError: If a field is missing or has a wrong type.
         """
         if not record or not self.deaths_allowed:
             return
@@ -310,7 +318,7 @@ class Suspects:
     def _has_gone(
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
-        """Return whether a call like a newcomer ran in a death, and had gone before that came."""
+        """Return whether a call of this shape ran in a death and disappeared before this one came."""
         shape = self._shape(newcomer)
         for name, known_shape in self._shapes.get(failure_id, {}).items():
             if known_shape != shape or name in excepted:
@@ -320,7 +328,7 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # its ingress has not been heard of since
+                return True  # its ingress has sent nothing since
         return False
 
     def _shape(self, inference: Inference) -> _Shape:
@@ -341,7 +349,7 @@ class Suspects:
         )
 
     def _forget_death(self, failure_id: FailureId) -> None:
-        """Clear all of a death for good."""
+        """Clear all suspects of a death for good."""
         self._members.pop(failure_id, None)
         self._shapes.pop(failure_id, None)
         for name, suspicion in list(self.known.items()):
@@ -353,7 +361,7 @@ class Suspects:
                     suspicion.inference.keep_off(frozenset())
 
     def _drop_deaths(self, failure_ids: Iterable[FailureId]) -> None:
-        """Drop those of some deaths in which no suspect ran, and no lease that may be claimed."""
+        """Remove those deaths in which no suspect ran and no lease that may still be claimed."""
         unclaimed = {failure_id for failure_id, _ in self._unclaimed.values()}
         for failure_id in list(failure_ids):
             if failure_id not in unclaimed and not any(

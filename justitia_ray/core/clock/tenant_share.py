@@ -1,39 +1,42 @@
-"""Fairness between tenants at every level of their tree, and between the applications of each.
+"""Fair sharing between tenants at every level of their tree, and between their applications.
 
-A tenant is a path, `acme/search/alice`. At the root the served clock shares between the nodes at
-the top by weight φ: F_T = max(F_T, V) + C/φ_T. A node with children shares what it is given in the
-same way among them (`branch`), and a leaf among its applications (`tenant`): GPS driven by its
-share φ_T·dV gives each its tag F_x, and a reference server spends that share on one application at
-a time, in order of F_x. An application's key is the root's V at which the reference server finishes
-it, so a tenant that splits its work into many applications moves all but the last forward at its
-own cost: the last is finished when the root has served all. A tenant that splits itself into nodes
-below its own does the same: nothing changes for who is not below it.
+A tenant is a path, `acme/search/alice`. At the root the served clock shares service between the top
+nodes by weight φ: F_T = max(F_T, V) + C/φ_T. A node with children shares its service in the same
+way among them (`branch`), and a leaf among its applications (`tenant`): GPS driven by its share
+φ_T·dV gives each application its tag F_x, and a reference server spends that share on one
+application at a time, in order of F_x. An application's key is the root's V at which the reference
+server finishes it. If a tenant splits its work into many applications, all but the last finish
+earlier, at the cost of the same tenant: the last is finished when the root has served all. The same
+holds for a tenant that splits itself into child nodes: keys outside its subtree do not change.
 
-The rules are those of `fair_share`, applied at all levels: what a node had given too much goes to
-others of the same node first, and beyond it only if all of them are served.
+The rules are those of `fair_share`, applied at all levels: service that a node has given to one
+child in excess goes to the other children of that node first, and beyond the node only if all of
+them are served.
 
-The weight of a leaf is that which the tree gives it. If it gives none, it is that of the leaf's
-applications, which should agree; if they do not, the one named last counts, by an arrival or by a
-change of weight. A node with children has that of `TenantTree.weights`, or 1, and never more than
-its applications may ask for. Inside a leaf each application has its own.
+The weight of a leaf is the one that the tree gives it. If the tree gives none, the leaf has the
+weight of its applications, which should agree; if they do not, the last one set counts, by an
+arrival or by a change of weight. A node with children has the weight in `TenantTree.weights`, or 1,
+and never more than its applications may request. Inside a leaf each application has its own weight.
 
-What runs beyond a quota has a tree of its own, below the node `BEYOND`, and a clock of its own
-above that: V there moves by the service of what is below it, and V of the root by all other. So
-nothing in the one tree has any bearing on a key in the other, and whoever orders them puts the
-second behind the first. An application goes from one to the other by `move`.
+Applications beyond a quota have a tree of their own, below the node `BEYOND`, and a clock of their
+own above that node: V there moves by the service of that tree, and V of the root by all other
+service. So nothing in one tree changes a key in the other, and the policy orders the second tree
+behind the first. `move` moves an application from one tree to the other.
 
-A tenant that has applications, and tenants below it too, is a branch: its own applications are in a
-leaf `/.` among its children. It becomes one when the first arrives below it: what is owed stays.
+A tenant that has both applications and child tenants is a branch: its own applications are in a
+leaf `/.` among its children. A leaf becomes a branch when the first application arrives below it;
+its debt is kept.
 
-Invariant, for every leaf T, at its last look (V then of its parent): φ·(F_T − V) =
-Σ w_x·(F_x − V_T) over what is active inside = Σ remaining reference work. For every branch N, at
-its last look: φ·(F_N − V) = Σ φ_c·(F_c − V_N) over its active children. At the root
-Σ φ·(F_T − V) = Σ (chg − att).
+Invariant, for every leaf T, at its last update (with V of its parent at that time): φ·(F_T − V) = Σ
+w_x·(F_x − V_T) over the active applications inside = Σ remaining reference work. For every branch
+N, at its last update: φ·(F_N − V) = Σ φ_c·(F_c − V_N) over its active children. At the root Σ
+φ·(F_T − V) = Σ (chg − att).
 
-Durable: an application's record has its tag, its remaining work and when it was finished. What is
-the leaf's alone is carried by the record of one of its applications, and passes to another when
-that one goes: it is then saved with what changed, however many tenants there are. What is a
-branch's is in the record of the clock, which is saved each time.
+Durable state: an application's record has its tag, its remaining work and the time at which it was
+finished. The state of a leaf is saved in the record of one of its applications, the carrier, and
+passes to another application when the carrier is removed; so it is saved only when it changes,
+however many tenants there are. The state of a branch is in the record of the clock, which is saved
+each time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -73,15 +76,17 @@ _CARRIED_FIELDS: Fields = {
     "virtual_time": RecordReader.number,
 }
 _REPAIRED_ABOVE = 1e-6
-"""Relative error of what a branch is owed above which it is taken from its children instead."""
+"""Relative difference between a branch's debt and the sum of its children's above which
+`end_restore` replaces it by that sum.
+"""
 
 
 class TenantShare(ServedShare):
     """Accounts under the served clock between tenants. `clock` is the root's.
 
-    A verb costs O(log N), N the applications of one tenant, plus as much for each application that
-    a reference server has finished since the last verb on the tenants beside it, and O(n log n) for
-    each branch above it, n the children that are active there.
+    A method costs O(log N), N the applications of one tenant, plus O(log N) for each application
+    that a reference server has finished since the last call for its sibling tenants, and O(n log n)
+    for each branch above it, n its active children.
     """
 
     sets_apart = True
@@ -90,7 +95,7 @@ class TenantShare(ServedShare):
         super().__init__(clock)
         self.tree = TenantTree() if tree is None else tree
         self.beyond = VirtualClock()
-        """The clock of what runs beyond a quota; its one session is `BEYOND`."""
+        """Clock of the applications beyond a quota; its one session is `BEYOND`."""
         self._tenants: dict[ClientId, Tenant] = {}
         self._branches: dict[ClientId, Branch] = {}
         self._tenant_of: dict[ApplicationId, ClientId] = {}
@@ -98,45 +103,46 @@ class TenantShare(ServedShare):
         self._branched: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Keys that were asked for since the last look or change."""
+        """Cache of keys; cleared by each change."""
         self._looked_at: dict[ClientId, Tenant] = {}
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
-        """Tag and sequence of branches that are being put back."""
+        """Tag and sequence of the branches that are being restored."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
-        """Where is written who moves, of tenants that somebody watches."""
+        """For each watched tenant, the set in which changed applications are recorded."""
 
     # --- who reads along
 
     def watch_tenant(self, name: ClientId) -> dict[ApplicationId, None]:
-        """Return where whoever moves inside a tenant is written; the reader empties it.
+        """Return the set in which applications of a tenant are recorded when their keys change.
 
-        All that have a record are there at first. There is one reader: a new one replaces it.
+        The set contains all applications of the tenant at first; the reader empties it. Each tenant
+        has one reader: a new one replaces it.
         """
         tenant = self._tenants.get(name)
         moved = self._watched[name] = dict.fromkeys(() if tenant is None else tenant.members)
         return moved
 
     def unwatch_tenant(self, name: ClientId) -> None:
-        """Write down no more who moves inside a tenant."""
+        """Stop recording key changes inside a tenant."""
         self._watched.pop(name, None)
 
     def unwatch(self) -> None:
-        """Write down no more who moves, inside tenants neither."""
+        """Stop recording all key changes, also those inside tenants."""
         super().unwatch()
         self._watched.clear()
 
     def take_rekeyed(self) -> list[ClientId]:
-        """Return the nodes at the top below which tags changed since the last call."""
+        """Return the top nodes below which tags changed since the last call."""
         rekeyed, self._rekeyed = self._rekeyed, {}
         return list(rekeyed)
 
     def take_branched(self) -> list[ClientId]:
-        """Return the nodes at the top below which a leaf became a branch since the last call."""
+        """Return the top nodes below which a leaf became a branch since the last call."""
         branched, self._branched = self._branched, {}
         return list(branched)
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications that either server served, or is done with."""
+        """Return the applications whose records changed or were dropped since the last call."""
         for clock in (self.clock, self.beyond):
             for name in clock.take_forgotten():
                 if name not in clock:
@@ -158,10 +164,10 @@ class TenantShare(ServedShare):
         sequence: int,
         tenant: str = "",
     ) -> None:
-        """Charge max(2, Ĉ) (rule 6).
+        """Open an account and charge it max(2, Ĉ) (rule 6).
 
-        An id that is used again takes over what is still owed to the ended application that had it,
-        unless that is owed in the other tree.
+        If the id belonged to an ended application that is still owed service, the new account takes
+        over this debt, unless it is in the other tree.
         """
         debt = self._take_over(application_id, tenant)
         charge = max(MINIMUM_CHARGE, cost)
@@ -172,7 +178,7 @@ class TenantShare(ServedShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book one report's service (rules 1 and 2), each part under its own clock."""
+        """Book the service of one report (rules 1 and 2), each part under its own clock."""
         if BEYOND not in self.beyond:
             return super().deliver(deliveries)
         with_quota: list[tuple[ApplicationId, KvTokenTime]] = []
@@ -184,11 +190,11 @@ class TenantShare(ServedShare):
         return recharged + (self._deliver(without, self.beyond) if without else [])
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another leaf: what is left of its charge is charged there.
+        """Move an account to another leaf, and charge the unserved part of its charge there.
 
-        What either server of the old leaf still owes it was received before GPS gave it. That stays
-        where it was received, owed to an ended application: else its old tenant would have it for
-        nothing, and who moves would pay twice.
+        Service that the servers of the old leaf still owe to the application was received before
+        GPS gave it. This debt stays in the old leaf, owed to an ended application: otherwise the
+        old tenant would get it for nothing, and the moved application would pay twice.
         """
         account = self.accounts[application_id]
         if self._tenant_of[application_id] == leaf:
@@ -206,9 +212,10 @@ class TenantShare(ServedShare):
             self.withdraw(application_id)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Book so much work of an application at the place of one of its tenant that it passed.
+        """Move work of an application to the place of one of its tenant that it has overtaken.
 
-        No tag inside, nothing that a server owes in all, and no other tenant's key changes.
+        Only the places in the reference server change: tags inside the tenant, the total debt of
+        each server, and keys of other tenants stay.
         """
         tenant = self._look(source)
         tenant.transfer(source, target, amount)
@@ -216,7 +223,7 @@ class TenantShare(ServedShare):
         self._note(tenant)
 
     def grow(self, tree: TenantTree) -> None:
-        """Use the weights of another tree; what is owed stays."""
+        """Use the weights of another tree; debts are kept."""
         before, self.tree = self.tree, tree
         for branch in list(self._branches.values()):
             self._weigh(branch, self._branch_weight(branch.path))
@@ -231,7 +238,7 @@ class TenantShare(ServedShare):
     def tag(self, application_id: ApplicationId) -> VirtualTime:
         """Return the root's V at which the reference server finishes the application.
 
-        Of a withdrawn application: as a submission now would make it (rule 5).
+        For a withdrawn application: the tag that a submission now would give it (rule 5).
         """
         tag = self._tags.get(application_id)
         if tag is not None:
@@ -243,19 +250,19 @@ class TenantShare(ServedShare):
         return tag
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F_x; of a withdrawn application, F_x as a submission now would make it."""
+        """Return F_x; for a withdrawn application, the F_x that a submission now would give it."""
         if not self.accounts[application_id].withdrawn:
             tenant = self._tenants[self._tenant_of[application_id]]
             return tenant.gps.session(application_id).finish
         return self._after_resuming(application_id)[0]
 
     def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
-        """Return V of a branch above an application at which that is finished; None: the root."""
+        """Return V of a branch (None: of the root) at which an application below it is finished."""
         tenant = self._tenants[self._tenant_of[application_id]]
         return self._key(tenant, application_id, branch)
 
     def top_time(self, tenant: ClientId) -> VirtualTime:
-        """Return V of the clock above all: that in which a tenant's keys are."""
+        """Return V of the tenant's topmost clock, in which the tenant's keys are."""
         return self._clock_of(_top(self._tenants[tenant])).virtual_time
 
     def key_above(
@@ -274,7 +281,7 @@ class TenantShare(ServedShare):
         return tenant.above[application_id][tenant.up.index(branch)]
 
     def part_of(self, tenant: ClientId, amount: KvTokenTime) -> KvTokenTime:
-        """Return the part of an amount that a tenant is given now: φ/Φ of it at each level."""
+        """Return the part of an amount that a tenant receives now: φ/Φ of it at each level."""
         node: Node = self._tenants[tenant]
         for one in (node, *node.up):
             clock = self._clock_of(one)
@@ -283,7 +290,7 @@ class TenantShare(ServedShare):
         return amount
 
     def fair_part(self, node: Node) -> float | None:
-        """Return the part of all service that a node is given now; None if it is owed nothing."""
+        """Return the fraction of all service that a node receives now; None if nothing is owed."""
         part = 1.0
         for one in (node, *node.up):
             if self._is_idle(one):
@@ -294,23 +301,23 @@ class TenantShare(ServedShare):
     # --- the tree
 
     def tenant(self, name: ClientId) -> Tenant | None:
-        """Return a tenant, for reading; None if it is not known."""
+        """Return a tenant, for reading; None if it is unknown."""
         return self._tenants.get(name)
 
     def branch(self, path: ClientId) -> Branch | None:
-        """Return a node with children, for reading; None if it is none."""
+        """Return a node with children, for reading; None if the path is unknown or a leaf."""
         return self._branches.get(path)
 
     def branches(self) -> dict[ClientId, Branch]:
-        """Return the nodes with children that the clocks above have not forgotten."""
+        """Return the branches, by path, that the clocks above have not forgotten."""
         return {path: one for path, one in self._branches.items() if self._is_kept(one)}
 
     def tenants(self) -> dict[ClientId, Tenant]:
-        """Return the tenants that the clocks above have not forgotten, for reading."""
+        """Return the tenants, by path, that the clocks above have not forgotten, for reading."""
         return {name: tenant for name, tenant in self._tenants.items() if self._is_kept(tenant)}
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the sessions inside the tenants."""
+        """Return the sessions of the applications inside all tenants."""
         return {
             application_id: session
             for tenant in self.tenants().values()
@@ -320,7 +327,10 @@ class TenantShare(ServedShare):
     # --- the durable state
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
-        """Return the tag and what the reference server knows; a carrier's has its tenant's too."""
+        """Return the tag and remaining reference work of an application.
+
+        The record of a carrier also has the state of its tenant.
+        """
         name = self._tenant_of.get(application_id)
         if name is None or not self._is_kept(self._tenants[name]):
             return None
@@ -378,7 +388,7 @@ class TenantShare(ServedShare):
         return bool(clock_state) or not any(SEPARATOR in tenant for tenant in tenants)
 
     def restore_clock_state(self, state: Mapping[str, Any]) -> None:
-        """Put back the branches; their sessions come with `end_restore`."""
+        """Restore the branches; `end_restore` adds their sessions."""
         if BEYOND in state:
             reader = RecordReader(state[BEYOND], ("above",), None, where=BEYOND)
             self.beyond = VirtualClock(reader.number("above"))
@@ -398,7 +408,7 @@ class TenantShare(ServedShare):
                 parent.children[path] = branch
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Put back the tenant that the record carries, if it carries one."""
+        """Restore the tenant whose state this record carries, if it carries one."""
         if "carries" not in record:
             return
         reader = RecordReader(record, ("tenant", "carries"), None)
@@ -410,7 +420,7 @@ class TenantShare(ServedShare):
         tenant.carry(application_id)
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
-        """Put back an application of a tenant that was put back before."""
+        """Restore an application of a tenant that has been restored."""
         fields = read_fields(record, _MEMBER_FIELDS)
         del fields["tenant"]
         name = _leaf_of(record)
@@ -426,10 +436,10 @@ class TenantShare(ServedShare):
                 branch.live += 1
 
     def end_restore(self) -> None:
-        """Put the sessions of the branches back, once those of all below them are there.
+        """Restore the sessions of the branches, after everything below them.
 
-        A scheduler that died between two parts of a save may have left a branch that is owed
-        something else than its children: it is then owed what they are.
+        If a scheduler died between two parts of a save, a branch may be owed a different amount
+        than its children together; it then gets the sum of its children's debts.
         """
         for path in sorted(self._branches, key=lambda path: -path.count(SEPARATOR)):
             branch = self._branches[path]
@@ -470,7 +480,7 @@ class TenantShare(ServedShare):
         self._note(tenant)
 
     def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an application inside its tenant, and its tenant's."""
+        """Change the weight of an application inside its tenant, and the weight of the tenant."""
         tenant = self._look(application_id)
         tenant.reweigh(application_id, weight)
         self._freeze(tenant)
@@ -491,7 +501,7 @@ class TenantShare(ServedShare):
         return final
 
     def _join(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
-        """Let a live application be of a leaf; it is charged there next."""
+        """Add a live application to a leaf; the caller charges it there next."""
         leaf = self._leaf(path, weight)
         self._weigh(leaf, self._leaf_weight(leaf, weight), notes=False)
         leaf.live.add(application_id)
@@ -500,16 +510,18 @@ class TenantShare(ServedShare):
         self._tenant_of[application_id] = path
 
     def _leave_behind(self, application_id: ApplicationId, tenant: Tenant) -> None:
-        """Let what a leaf still owes to an ended application be owed to a name of nobody's."""
+        """Rename a leaf's debt to an ended application, so that no new application takes it over."""
         if application_id in tenant:
-            names = (f"{application_id}|{number}" for number in count())  # no caller can give it
+            names = (
+                f"{application_id}|{number}" for number in count()
+            )  # callers cannot use such an id
             ended = next(name for name in names if name not in self._tenant_of)
             self._tenant_of[ended] = tenant.path
             tenant.rename(application_id, ended)
             self._note(tenant)
 
     def _take_over(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
-        """Refund what is owed to an ended application of this id; return how much it was."""
+        """Refund the debt to an ended application with this id; return its amount."""
         if application_id not in self._tenant_of:
             return 0
         tenant = self._look(application_id)
@@ -524,7 +536,7 @@ class TenantShare(ServedShare):
         return debt
 
     def _weigh(self, node: Node, weight: float, *, notes: bool = True) -> None:
-        """Change the weight of a node; what is owed stays.
+        """Change the weight of a node; debts are kept.
 
         Args:
             node: The node.
@@ -547,8 +559,8 @@ class TenantShare(ServedShare):
             self._note_path(node)
 
     def _leaf_weight(self, leaf: Tenant, asked: float) -> float:
-        """Return the weight of a leaf by the tree; `asked` if that gives none."""
-        if leaf.name != leaf.path:  # a branch's own applications
+        """Return the weight that the tree gives a leaf; `asked` if it gives none."""
+        if leaf.name != leaf.path:  # the leaf of a branch's own applications
             return asked
         weight = self.tree.node(described_by(leaf.path)).weight
         return asked if weight is None else weight
@@ -561,7 +573,7 @@ class TenantShare(ServedShare):
     def _key(
         self, tenant: Tenant, application_id: ApplicationId, branch: Branch | None = None
     ) -> VirtualTime:
-        """Return V of the root, or of a branch above, at which an application is finished."""
+        """Return V of the root, or of a branch above the application, at which it is finished."""
         finished = tenant.server.finished(application_id)
         if finished is not None:
             level = len(tenant.up) if branch is None else tenant.up.index(branch)
@@ -574,7 +586,7 @@ class TenantShare(ServedShare):
         return at
 
     def _after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag inside the tenant and the key that rule 5 would give; changes nothing."""
+        """Return the tag inside the tenant and the key that rule 5 would give, without a change."""
         account = self.accounts[application_id]
         tenant, amount = (
             self._tenants[self._tenant_of[application_id]],
@@ -598,14 +610,14 @@ class TenantShare(ServedShare):
         return tag, finish
 
     def _freeze(self, tenant: Tenant) -> None:
-        """Tell applications that the last change has finished when that was, at all levels."""
+        """Store the final keys of applications that the last change has finished, at all levels."""
         for _, application_id, at in tenant.take_finished():
             for branch in tenant.up:
                 at = branch.to_parent(at)
                 tenant.above[application_id].append(at)
 
     def _complete(self, finished: list[Finished], branch: Branch | None) -> None:
-        """Freeze the keys above a branch of applications that were just finished below it."""
+        """Store the final keys, above a branch, of applications just finished below it."""
         if branch is not None:
             for tenant, application_id, _ in finished:
                 tenant.above[application_id] += [one.since for one in (branch, *branch.up)]
@@ -613,7 +625,7 @@ class TenantShare(ServedShare):
     # --- the tree
 
     def _leaf(self, path: ClientId, weight: float) -> Tenant:
-        """Return the leaf of a tenant; one that arrives anew is owed nothing."""
+        """Return the leaf of a tenant; add it if it is new, owed nothing."""
         if path not in self._tenants:
             self._add(path, None, weight)
         return self._tenants[path]
@@ -625,7 +637,7 @@ class TenantShare(ServedShare):
         weight: float,
         inner_time: VirtualTime = 0,
     ) -> Tenant:
-        """Add a leaf, among its own children if it is a branch."""
+        """Add a leaf; if its path is a branch, among the branch's own children."""
         is_own = path in self._branches
         parent = self._branches.get(path)
         if not is_own and SEPARATOR in path:
@@ -640,7 +652,7 @@ class TenantShare(ServedShare):
         return tenant
 
     def _branch(self, path: ClientId, *, looks: bool) -> Branch | None:
-        """Return the branch of a path; a leaf becomes one. None: the root.
+        """Return the branch of a path, made from the leaf there if necessary; None: the root.
 
         Args:
             path: The path; empty for the root.
@@ -655,7 +667,7 @@ class TenantShare(ServedShare):
         return parent
 
     def _grow_branch(self, path: ClientId, parent: Branch | None, *, looks: bool) -> Branch:
-        """Add a branch; what a leaf that is in its place is owed, its own leaf is owed now."""
+        """Add a branch; the debt to a leaf with its path moves to the branch's own leaf."""
         if looks and parent is not None:
             self._look_at(parent)
         leaf = self._tenants.get(path)
@@ -691,12 +703,12 @@ class TenantShare(ServedShare):
         return branch
 
     def _asked(self, leaf: Tenant) -> float:
-        """Return the weight that the last live application of a tenant asked for."""
+        """Return the weight that the newest live application of a tenant requested."""
         last = max(leaf.live, key=lambda name: self.accounts[name].sequence)
         return self.accounts[last].weight
 
     def _drop(self, node: Node | None) -> None:
-        """Forget a node that the clock above has forgotten, and all below it."""
+        """Remove a node that the clock above has forgotten, and all nodes below it."""
         if node is None:
             return
         if node.parent is not None:
@@ -713,13 +725,13 @@ class TenantShare(ServedShare):
             self._changed[application_id] = None
 
     def _look(self, application_id: ApplicationId) -> Tenant:
-        """Bring the tenant of an application, and all nodes above it, to the root's V."""
+        """Update the tenant of an application, and all nodes above it, to the root's V."""
         tenant = self._tenants[self._tenant_of[application_id]]
         self._look_at(tenant)
         return tenant
 
     def _look_at(self, node: Node) -> None:
-        """Bring a node, and all above it, to the root's V."""
+        """Update a node, and all nodes above it, to the root's V."""
         self._tags.clear()
         clock = self._clock_of(_top(node))
         for branch in reversed(node.up):
@@ -732,11 +744,16 @@ class TenantShare(ServedShare):
             self._complete(finished, node.parent)
 
     def _clock_of(self, node: Node) -> VirtualClock:
-        """Return the clock that has the session of a node."""
+        """Return the clock that contains a node's session."""
         return self._clock_below(node.parent, node.path)
 
     def _clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
-        """Return the clock among the children of a node, of which this is the path of one."""
+        """Return the clock that contains the sessions of a parent's children.
+
+        Args:
+            parent: The parent; None: the root.
+            path: Path of the child; `BEYOND` has a clock of its own.
+        """
         if parent is not None:
             return parent.clock
         return self.beyond if path == BEYOND else self.clock
@@ -746,11 +763,11 @@ class TenantShare(ServedShare):
         return not self._clock_of(node).is_active(node.name)
 
     def _is_kept(self, node: Node) -> bool:
-        """Return whether the clocks above know the node."""
+        """Return whether the clocks above have sessions of the node and of all its parents."""
         return all(one.name in self._clock_of(one) for one in (node, *node.up))
 
     def _note(self, tenant: Tenant) -> None:
-        """Note whose keys and whose records changed."""
+        """Record the applications whose keys and records changed."""
         self._note_path(tenant)
         if self._looked_at:
             looked_at = list(self._looked_at.values())
@@ -760,7 +777,7 @@ class TenantShare(ServedShare):
         self._note_members(tenant)
 
     def _note_path(self, node: Node) -> None:
-        """Note that the keys below a node changed, and so those of all nodes above it."""
+        """Record that the keys below a node changed, and so those of all nodes above it."""
         self._tags.clear()
         while node.parent is not None:
             node.parent.place(node)
@@ -778,28 +795,28 @@ class TenantShare(ServedShare):
 
 
 def own_leaf(path: ClientId) -> ClientId:
-    """Return the name of the leaf of a branch's own applications; no tenant can have it."""
+    """Return the name of the leaf of a branch's own applications; no tenant can have this name."""
     return f"{path}{SEPARATOR}."
 
 
 def _leaf_of(record: Record) -> ClientId:
-    """Return the leaf of a member's record."""
+    """Return the path of the leaf to which an application's record belongs."""
     tenant = RecordReader(record, ("tenant",), None).text("tenant")
     return beyond(tenant) if "beyond" in record else tenant
 
 
 def _top(node: Node) -> Node:
-    """Return the node at the top that a node is below, or is."""
+    """Return the top node above a node, or the node itself if it is at the top."""
     return node.up[-1] if node.up else node
 
 
 def _owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
-    """Return whether a clock will still owe a node something when its V is `now`."""
+    """Return whether a clock will still owe a node service when its V is `now`."""
     return node.name in clock and clock.session(node.name).finish > now
 
 
 def _share(clock: VirtualClock, branch: Branch, now: VirtualTime) -> KvTokenTime:
-    """Return what a branch will have been given since its last look when V above is `now`."""
+    """Return the service that a branch received since its last update, when V above it is `now`."""
     if not _owes(clock, branch, now):
         return float("inf")
     return branch.weight * (now - branch.since)
@@ -812,7 +829,7 @@ def _until(
     child: Node,
     amount: KvTokenTime,
 ) -> KvTokenTime:
-    """Return the service after which V, `now` then, reaches a level if a child is charged more."""
+    """Return the service after which V rises from `now` to `level` if a child is charged more."""
     tags = {name: (s.finish, s.weight) for name, s in clock.sessions().items() if s.active}
     owed: KvTokenTime = 0
     if child.name in clock:
