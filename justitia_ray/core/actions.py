@@ -28,36 +28,39 @@ class Refusal(StrEnum):
     APPLICATION_CANCELLED = "application_cancelled"
     APPLICATION_EXPIRED = "application_expired"
     APPLICATION_ENDING = "application_ending"
-    """The application is over, but for what ingresses of an earlier scheduler may have to tell:
-    later its id may be opened again."""
+    """The application is over, but ingresses may still resubmit inferences from an earlier
+    scheduler. The id may be opened again later.
+    """
     QUEUE_FULL = "queue_full"
-    """The quota of waiting inferences is used up, in all or of its tenant: later it may run."""
+    """The quota of waiting inferences is used up, in all or for its tenant; a later attempt may
+    succeed.
+    """
     TOO_MANY_APPLICATIONS = "too_many_applications"
-    """The quota of open applications is used up: later its application may be opened."""
+    """The quota of open applications is used up; a later attempt may succeed."""
     NOT_STORED = "not_stored"
-    """The store did not answer in time: later its application may be opened."""
+    """The store did not answer in time; a later attempt to open the application may succeed."""
     SUPERSEDED = "superseded"
-    """Another scheduler leads, which this ingress cannot reach."""
+    """Another scheduler is the leader, and this ingress cannot reach it."""
     QUOTA_EXHAUSTED = "quota_exhausted"
-    """A quota of its tenant, or of a node above, has nothing left in its period."""
+    """A quota of its tenant, or of a node above, is exhausted for its period."""
     CAP_REACHED = "cap_reached"
-    """The application has used up what one application may use: it takes no more inferences."""
+    """The application has reached its cap, and takes no more inferences."""
     DEADLINE = "deadline"
     """The inference cannot make its deadline, or has missed it."""
     ENGINE_KILLER = "engine_killer"
-    """Engines died under the inference, and under no other each time: it is not run again."""
+    """Engines died under the inference, each time without another suspect; it is not run again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Lease the inference to the replica, and tell its ingress and the replica."""
+    """Grant the lease to the inference: notify its ingress and the replica."""
 
     request_id: RequestId
     ingress_id: IngressId
     lease_id: LeaseId
     replica_id: ReplicaId
     priority: int
-    """Priority for the engine: lower is served first."""
+    """Priority in the engine; a lower number is served first."""
     kv_need_tokens: Tokens
     """The most KV that the inference is expected to hold."""
     waited_s: Seconds
@@ -65,7 +68,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Tell the replica that the lease holds no more; what runs under it is stopped."""
+    """Revoke the lease at its replica, which stops its sequences."""
 
     replica_id: ReplicaId
     lease_id: LeaseId
@@ -73,49 +76,51 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tell the ingress that the inference will not run."""
+    """Notify the ingress that the inference will not run."""
 
     request_id: RequestId
     ingress_id: IngressId
     reason: Refusal
     limit: LimitStanding | None = None
-    """The limit that binds, if it is one."""
+    """The exhausted limit, if one is the reason."""
     retry_after_s: Seconds | None = None
-    """When the scope that refuses is expected to take one more; None: not known, or never."""
+    """Time until the refusing limit is expected to have a free place; None: unknown, or never."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseApplication:
-    """Tell the ingress that the application was not opened."""
+    """Notify the ingress that the application was not opened."""
 
     application_id: ApplicationId
     ingress_id: IngressId
     reason: Refusal = Refusal.TOO_MANY_APPLICATIONS
     limit: LimitStanding | None = None
-    """The limit that binds, if it is one."""
+    """The exhausted limit, if one is the reason."""
     retry_after_s: Seconds | None = None
-    """When the scope that refuses is expected to take one more; None: not known, or never."""
+    """Time until the refusing limit is expected to have a free place; None: unknown, or never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Lag: how far behind GPS an application was started last, and might have been."""
+    """Lag: how far behind GPS the last start of an application was, with the bound on it."""
 
     kv_token_time: KvTokenTime
-    """S(e) − S(f̄), token·iterations. If V has not reached its tag: S(e) − S(now), and it is less
-    than that in the end."""
+    """S(e) − S(f̄), token·iterations. While V has not reached the tag: S(e) − S(now), an upper
+    limit.
+    """
     seconds: Seconds
-    """The time between those two levels of S."""
+    """Time between these two levels of S."""
     bound_kv_token_time: KvTokenTime | None
-    """The bound that the order promises (`lag.bound`), and one report; None if there is none."""
+    """Bound that the order guarantees (`lag.bound`), plus one report; None: no bound."""
     bound_s: Seconds | None
-    """The time in which that much is served: measured as far as the lag goes, and beyond it at the
-    rate since the application arrived. None if there is no bound, or no service yet."""
+    """Time in which that amount is served: measured up to the lag, and beyond it at the mean rate
+    since the application arrived. None: no bound, or no service yet.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EndApplication:
-    """The application is over: log it, count it, tell the ingress that opened it."""
+    """End the application: log it, count it, notify the ingress that opened it."""
 
     application_id: ApplicationId
     application_class: str
@@ -124,7 +129,7 @@ class EndApplication:
     outcome: Outcome
     predicted_kv_token_time: KvTokenTime
     kv_token_time: KvTokenTime
-    """Service that it really took."""
+    """Service that it received."""
     virtual_finish_time: VirtualTime
     arrived_at: Seconds
     first_dispatched_at: Seconds | None
@@ -136,18 +141,18 @@ class EndApplication:
     prompt_tokens: Tokens = 0
     """Prompt tokens of its inferences that had begun."""
     lag: Lag | None = None
-    """None if nothing of it was started, or it was late before this scheduler became leader."""
+    """Lag; None if it had no start, or was already late before this scheduler became leader."""
     stages: tuple[StageServed, ...] = ()
-    """Sums of each stage; none if this scheduler has not seen all of them."""
+    """Sums of each stage; empty if this scheduler has not seen all of them."""
     recognized_by: str = ""
-    """Name of the rule by which its ingress recognised it; empty if that is not known."""
+    """Name of the rule by which its ingress recognised it; empty if unknown."""
     cached_tokens: Tokens = 0
     """Prompt tokens that were in an engine's prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetApplication:
-    """Tell another ingress that has the application open, too, that it is over."""
+    """Notify another ingress that also has the application open that it is over."""
 
     application_id: ApplicationId
     ingress_id: IngressId
@@ -155,7 +160,7 @@ class ForgetApplication:
 
 @dataclass(frozen=True, slots=True)
 class EndsStored:
-    """Tell an ingress that ends are counted and stored: it need not keep them any more."""
+    """Notify an ingress that ends are counted and stored, so that it can drop them."""
 
     ingress_id: IngressId
     request_ids: tuple[RequestId, ...] = ()

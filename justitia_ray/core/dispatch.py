@@ -201,7 +201,7 @@ class Placement:
         replica.refusals.inferences.add(asked)
 
     def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
-        """Return the key of a replica's refusals: lease version, free KV, capacity, admission rule."""
+        """Return the key of a replica's refusals: lease version, free KV, capacity, rule."""
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
 

@@ -1,24 +1,22 @@
-"""The drain of a limit: how fast it takes more, and when each caller it refuses is to come back.
+"""Rate at which a limit frees places, and a retry time for each caller that it refuses.
 
-Callers that are all told the same come back together, and all but the first few are refused again.
-So each of them gets a slot of its own: the time by which as many places are expected to have come
-free as callers were told to come before it, and one more. A tenant that is beyond its own share of
-a limit waits for its own departures; where the whole limit is used up, the places that come free go
-to the tenants that wait for them in turn, so that nobody is told to wait longer because another
-tenant asks again and again.
+Callers that all receive the same retry time return together, and all but the first few are refused
+again. So each gets a slot of its own: the time by which one more place is expected to be free than
+callers have earlier slots. A tenant beyond its own share of a limit waits for departures of its
+own; if the whole limit is used up, free places go to the waiting tenants in turn, so that no tenant
+waits longer because another one retries again and again.
 
-From its slot on, until its caller should have come, a place is kept free of those who come for the
-first time: else they would take the places of callers who waited as they were told. A caller says
-by itself whether it comes again; who says so falsely takes a place of its own tenant's, and who
-says nothing may have any place that is free.
+From its slot until the caller should have returned, a place is reserved for it: new callers would
+take the places of callers that waited as instructed. A caller states whether it retries; a false
+statement takes a place of its own tenant, and a caller that states nothing may have any free place.
 
-Slots alone, without places that are kept, tell as good a time: a median of 0.06 to 0.14 of the
-wait that was needed lies between the two, as with places (0.07 to 0.10). But while others come for
-the first time, 48 to 65 % of the callers get in at their first retry, with places 93 to 100 % (the
-bursts of `tests/unit/core/test_drain.py`, two seeds each). The shortfall over the rate, the same
-for all, lets in 0 to 32 %.
+Slots without reserved places estimate the time equally well: the median caller waits 0.06 to 0.14
+of the needed wait too long or too short, with reserved places 0.07 to 0.10. But while new callers
+arrive, 48 to 65 % of the callers are admitted at their first retry, with reserved places 93 to 100
+% (the bursts of `tests/unit/core/test_drain.py`, two seeds each). The shortfall divided by the
+rate, the same for all, admits 0 to 32 %.
 
-Nothing here is stored: a new scheduler begins with the default rate, until it has seen departures.
+Nothing here is stored: a new scheduler starts with the default rate, until it has seen departures.
 """
 
 import heapq
@@ -29,44 +27,49 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, Seconds
 
 HORIZON_S: Seconds = 120.0
-"""Longest time until a slot. Beyond it no slot is handed out: OpenAI's client would give up."""
+"""Longest time until a slot. Beyond it no slot is assigned: OpenAI's client would give up."""
 DEFAULT_RATE = 1.0
-"""Departures a second that are expected before any was seen: weighs as much as one departure, and
-less with each that is seen."""
+"""Departures per second that are assumed at first; counts as one departure, and less with each that
+is observed.
+"""
 _MEMORY_S: Seconds = 30.0
-"""Time constant with which departures are forgotten, while something is there to depart."""
+"""Time constant of the decay of observed departures, while anything can depart."""
 _LEAST_SEEN = 32.0
-"""Departures that are not forgotten however long they took: with fewer the rate is off by more than
-a fifth one time in four. As many are kept at the first refusal: a rate seen under less load is a
-guess only."""
+"""Number of departures that never decay: with fewer, the rate is wrong by more than a fifth one
+time in four. At the first refusal older ones are reduced to this number, because a rate observed
+under less load is only a guess.
+"""
 _USUAL_GAPS = 4.0
-"""Mean gaps between departures that may pass without one, before the rate is taken to fall."""
+"""Mean gaps between departures that may pass without one, before the estimated rate falls."""
 _SPREAD = 0.3
-"""Standard deviations of a Poisson count by which a slot is late: departures are not even."""
+"""Standard deviations of a Poisson count added to a slot: departures are uneven."""
 _SPREAD_AGAIN = 1.5
-"""Standard deviations by which the slot of a caller that found no place when it came back is late:
-clients try twice, and nine times in ten a place comes free by then."""
+"""Standard deviations added to the slot of a caller whose retry found no place: clients try twice,
+and nine times in ten a place is free by then.
+"""
 _SPARE = 1.04
-"""Factor of a slot's time, so that those whom the jitter brings early find a place."""
+"""Factor on a slot's time, so that callers that the jitter brings early find a place."""
 _LATE_PART = 0.1
-"""Part of its wait by which a caller may come after its slot: answers spread callers by as much."""
+"""Fraction of its wait by which a caller may return after its slot: answers spread callers by as
+much.
+"""
 _LATE_S: Seconds = 1.0
-"""Time by which it may come later than that."""
+"""Additional time by which a caller may return late."""
 _MAXIMUM_TENANTS = 1_024
 _MAXIMUM_SLOTS = 16_384
-"""Maximum slots of a tenant that are not due: at 130 a second they reach to the horizon."""
+"""Maximum slots of a tenant that are not due: at 130 per second they reach the horizon."""
 _OTHER = "\0other"
-"""The tenant of departures and slots once the table is full: no tenant has such a name."""
+"""Tenant of departures and slots once the table is full; no tenant can have this name."""
 
 
 class Departures:
-    """The rate of departures while there is something to depart."""
+    """Rate of departures while anything can depart."""
 
     def __init__(self) -> None:
         self._count = 0.0
         self._exposure_s = 0.0
         self._since: Seconds | None = None
-        """The last departure after which something was left; None: nothing is known to be there."""
+        """Last departure that left something; None: nothing is known to be left."""
 
     def depart(self, now: Seconds, left: int) -> None:
         """Count a departure; `left` are still there."""
@@ -78,13 +81,13 @@ class Departures:
         self._since = now if left > 0 else None
 
     def discount(self) -> None:
-        """Let what was seen so far weigh no more than the least that is kept."""
+        """Reduce the weight of past departures to that of the minimum kept."""
         if self._count > _LEAST_SEEN:
             self._exposure_s *= _LEAST_SEEN / self._count
             self._count = _LEAST_SEEN
 
     def rate(self, now: Seconds) -> float:
-        """Return departures a second, above zero; a long time since the last one counts."""
+        """Return departures per second, above 0; a long time since the last one lowers the rate."""
         default = 1 / (1 + self._count)
         count, exposure_s = self._count + default, self._exposure_s + default / DEFAULT_RATE
         silent_s = 0.0 if self._since is None else now - self._since
@@ -92,25 +95,25 @@ class Departures:
 
 
 class Places(NamedTuple):
-    """Places that are kept free for callers who come again, as one tenant's calls see them."""
+    """Places reserved for returning callers, as they affect one tenant's calls."""
 
     own: int = 0
-    """For the tenant's own callers whose slots are due."""
+    """Reserved for the tenant's own callers whose slots are due."""
     others: int = 0
-    """For those of other tenants who wait for places of the whole limit, and are due."""
+    """Reserved places of the whole limit for due callers of other tenants."""
     own_later: int = 0
-    """For its own callers whose slots are not due yet."""
+    """Number of the tenant's own callers whose slots are not due yet."""
 
 
 class _Slot(NamedTuple):
     due_at: Seconds
     until: Seconds
-    """Until when a place is kept for it once it is due."""
+    """Time until which a place is reserved once the slot is due."""
     is_whole: bool
 
 
 class _Tenant:
-    """A tenant's departures, its slots that are not due, and the places kept for those that are."""
+    """A tenant's departures, its slots that are not due, and the places reserved for due ones."""
 
     def __init__(self, name: ClientId) -> None:
         self.name = name
@@ -118,11 +121,11 @@ class _Tenant:
         self.departures = Departures()
         self.slots: list[_Slot] = []
         self.kept: list[tuple[Seconds, bool]] = []
-        """Until when each place is kept, and whether it is one of the whole limit."""
+        """Expiry of each reserved place, and whether it is one of the whole limit."""
         self.kept_of_whole = 0
 
     def advance(self, now: Seconds) -> None:
-        """Keep places for slots that are due, and no more for those who have not come."""
+        """Reserve places for slots that are due; release those of callers that did not return."""
         while self.slots and self.slots[0].due_at <= now:
             slot = heapq.heappop(self.slots)
             heapq.heappush(self.kept, (slot.until, slot.is_whole))
@@ -131,12 +134,12 @@ class _Tenant:
             self.give_up_one()
 
     def give_up_one(self) -> None:
-        """Keep the place no longer whose time is up first."""
+        """Release the reserved place that expires first."""
         self.kept_of_whole -= heapq.heappop(self.kept)[1]
 
 
 class Drain:
-    """Departures of one limit, in all and by the top node of the tenant's path."""
+    """Departures of one limit, in total and by the top node of the tenant's path."""
 
     def __init__(self) -> None:
         self._present = 0
@@ -145,17 +148,17 @@ class Drain:
         self._sharing_until: dict[ClientId, Seconds] = {}
         """Last slot of each tenant that waits for places of the whole limit."""
         self._changes: list[tuple[Seconds, ClientId]] = []
-        """Instants at which a tenant's slots become due, and its places are kept no longer."""
+        """Times at which a tenant's slots become due, or its reservations expire."""
         self._kept_of_whole = 0
-        """Places of the whole limit that are kept, of all tenants."""
+        """Reserved places of the whole limit, of all tenants."""
 
     def arrive(self, tenant: ClientId) -> None:
-        """Count one more that is there."""
+        """Count an arrival."""
         self._present += 1
         self._of(tenant).present += 1
 
     def depart(self, tenant: ClientId, now: Seconds) -> None:
-        """Count one less, which left now."""
+        """Count a departure."""
         known = self._of(tenant)
         self._present -= 1
         known.present -= 1
@@ -171,16 +174,16 @@ class Drain:
         is_whole: bool = False,
         is_again: bool = False,
     ) -> Seconds:
-        """Hand out the next slot of a tenant that is refused; return the time until then.
+        """Assign the next slot to a refused caller of a tenant; return the time until it.
 
         Args:
             tenant: Path of the tenant.
-            now: Instant.
-            shortfall: Departures after which it would be taken, if nobody else came; 0 and less
-                where places are free, which those are to have who were refused before.
-            is_whole: The whole limit is used up: the departures of all tenants count, in equal
-                parts for each tenant that waits for them. Otherwise the tenant's own.
-            is_again: The caller was refused before.
+            now: The time.
+            shortfall: Departures after which the call would be admitted if no other arrived; 0 or
+                less if places are free but reserved for callers refused earlier.
+            is_whole: Whether the whole limit is used up: then departures of all tenants count, in
+                equal parts for each waiting tenant; otherwise the tenant's own.
+            is_again: Whether the caller was refused before.
         """
         self._advance(now)
         known = self._of(tenant)
@@ -190,7 +193,7 @@ class Drain:
         if not outstanding:
             departures.discount()
         if shortfall < 0:
-            shortfall = -(-shortfall // 3)  # the rest is for those who come early
+            shortfall = -(-shortfall // 3)  # the remainder is for callers that return early
         ahead = max(1, outstanding + shortfall)
         rate = departures.rate(now)
         if is_whole:
@@ -209,10 +212,10 @@ class Drain:
         return wait_s
 
     def come_back(self, tenant: ClientId, now: Seconds, *, is_sure: bool = True) -> bool:
-        """Note a caller of a tenant that comes again; return whether one was expected.
+        """Record a returning caller of a tenant; return whether one was expected.
 
-        A place that is kept for its tenant is kept no longer. It may have come before its slot, if
-        it is sure that it comes again.
+        A place reserved for its tenant is released. It may return before its slot if `is_sure` that
+        it retries.
         """
         if not self._changes:
             return False
@@ -229,7 +232,7 @@ class Drain:
         return True
 
     def kept(self, tenant: ClientId, now: Seconds) -> Places:
-        """Return the places that are kept from a tenant's callers who come for the first time."""
+        """Return the places reserved against a tenant's new callers."""
         if not self._changes:
             return Places()
         self._advance(now)
@@ -245,13 +248,13 @@ class Drain:
             self._kept_of_whole += known.kept_of_whole - before
 
     def _sharing(self, name: ClientId, now: Seconds) -> int:
-        """Return how many tenants wait for places of the whole limit, with this one."""
+        """Return the number of tenants, with this one, that wait for places of the whole limit."""
         for other in [other for other, until in self._sharing_until.items() if until <= now]:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
 
     def _of(self, tenant: ClientId) -> _Tenant:
-        """Return what a tenant is counted under: its top node, or that of all once it is full."""
+        """Return a tenant's entry: its top node's, or the shared one if the table is full."""
         top = tenant.partition(SEPARATOR)[0]
         known = self._tenants.get(top)
         if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:

@@ -1,4 +1,7 @@
-"""Events: the facts that the scheduler is told. Sizes are in tokens, times in seconds."""
+"""Events: the facts that the driver reports to the scheduler.
+
+Sizes are in tokens, times in seconds.
+"""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +28,7 @@ from justitia_ray.units import (
 
 @dataclass(frozen=True, slots=True)
 class ApplicationArrived:
-    """An application was opened. Repeating it is harmless.
+    """An application was opened. The event may be repeated.
 
     Raises:
         ValueError: If the idle time is not above 0: no record with it could be read again.
@@ -38,34 +41,38 @@ class ApplicationArrived:
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
     predicted_cost: float | None = None
-    """In the unit of the policy's cost function, if that is not KV token-time. Not known: the
-    application is charged the least, and by rule 1 of `fair_share` as it is served."""
+    """Predicted cost in the unit of the policy's cost function, if that is not KV token-time. None:
+    the application is charged the minimum, and more by rule 1 of `fair_share` as it is served.
+    """
     true_kv_token_time: KvTokenTime | None = None
-    """Known in simulators and replays only: its lag is measured with it."""
+    """True service, available in simulators and replays only; the lag is measured with it."""
     charge_kv_token_time: KvTokenTime | None = None
-    """Charge of its account, if that is not the prediction (rule 6 of `fair_share`)."""
+    """Amount charged to the account instead of the prediction (rule 6 of `fair_share`)."""
     resubmitted: bool = False
-    """Whether it was open before, as its ingress knows: no quota rejects it."""
+    """Whether the ingress had it open under an earlier scheduler; then no quota rejects it."""
     recognized_by: str = ""
-    """Name of the rule by which its ingress recognised it; empty if that is not known."""
+    """Name of the rule by which the ingress recognised the application; empty if unknown."""
     idle_s: Seconds | None = None
-    """How long it may be idle before it ends, if not `Timeouts.application_s`; above 0."""
+    """How long the application may be idle before it ends; None: `Timeouts.application_s`. Above 0.
+    """
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Stages that it is expected to have, from the first; none if nothing is known of them."""
+    """Expected stages of the application, from the first; empty if unknown."""
     deadline_s: Seconds | None = None
-    """Limit on the wait of each of its inferences that has none of its own; above 0."""
+    """Limit on the wait of each inference that has no deadline itself (seconds, above 0)."""
     tier: str = DEFAULT_TIER
     """Service tier: the weight is multiplied by its factor."""
     is_retry: bool | None = None
-    """Whether its caller has asked before, and was refused; None: it does not say."""
+    """Whether the caller repeats a request that was refused; None: the caller does not state it."""
     keeps_ends: bool = False
-    """Whether its ingress keeps ends until it hears that they are stored (`EndsStored`)."""
+    """Whether the ingress keeps ends until it receives `EndsStored` for them."""
     is_counted: bool = False
-    """Whether its ingress has heard that it is over, counted and stored: it is opened for what
-    waits of it again, because answers were lost."""
+    """Whether the ingress has confirmation that the application is over, counted and stored. It is
+    then opened again because answers were lost and some of its inferences still wait.
+    """
     reopens: bool = False
-    """Whether its owner has opened it by a call of its own: also under the id of an application
-    that was cancelled or closed lately."""
+    """Whether the owner opened it by an explicit call; this is allowed even under the id of an
+    application that was recently cancelled or closed.
+    """
 
     def __post_init__(self) -> None:
         for name in ("idle_s", "deadline_s"):
@@ -76,23 +83,23 @@ class ApplicationArrived:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationClosed:
-    """The owner of an application submits no more; what waits or runs goes on to its end."""
+    """The owner of an application submits no more; its inferences go on to their ends."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCancelled:
-    """The owner of an application wants nothing of it any more."""
+    """The owner of an application has cancelled it: its inferences are stopped."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReopened:
-    """The owner of an application opens its id once more.
+    """The owner of an application opens its id again.
 
-    One that was stopped ends now, if nothing more may come of it; one that was closed goes on.
+    A stopped application ends now if no more reports on it can come; a closed one continues.
     """
 
     application_id: ApplicationId
@@ -100,7 +107,7 @@ class ApplicationReopened:
 
 @dataclass(frozen=True, slots=True)
 class WeightChanged:
-    """The weight of an application is another from now on."""
+    """The weight of an application changes from now on."""
 
     application_id: ApplicationId
     weight: float
@@ -108,7 +115,7 @@ class WeightChanged:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationDeprioritised:
-    """A quota that deprioritises has nothing left for an application, or has something again."""
+    """A deprioritising quota of an application is exhausted, or has capacity again."""
 
     application_id: ApplicationId
     is_deprioritised: bool
@@ -116,7 +123,7 @@ class ApplicationDeprioritised:
 
 @dataclass(frozen=True, slots=True)
 class InferenceSubmitted:
-    """An inference wants to run. Repeating it is harmless."""
+    """An inference was submitted. The event may be repeated."""
 
     request_id: RequestId
     application_id: ApplicationId
@@ -131,41 +138,46 @@ class InferenceSubmitted:
     age_s: Seconds = 0.0
     """Time since it was first submitted."""
     lease_id: LeaseId | None = None
-    """The lease it holds from an earlier scheduler."""
+    """Lease of an earlier scheduler that the inference holds."""
     true_output_tokens: Tokens | None = None
-    """Known in simulators and replays only: for policies that are told the truth."""
+    """True output length, available in simulators and replays only, for policies that need it."""
     stage: int | None = None
-    """The stage of its application (`stages`), as its ingress sees it. An ingress hears of an
-    end before the scheduler does, but may not have all inferences of the application."""
+    """Stage of its application (`stages`), as its ingress counts it. The ingress learns of an end
+    before the scheduler does, but may not see all inferences of the application.
+    """
     remaining_kv_token_time: KvTokenTime | None = None
     """Service that its application is now expected to need from this stage on, if known."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Stages that its application is now expected to have, from this one on; none if nothing is
-    expected but what was before."""
+    """Expected stages of its application from this one on; empty if the expectation has not
+    changed.
+    """
     deadline_s: Seconds | None = None
-    """Limit on its wait, from its first submission to its first lease; None: its application's,
-    inf: none. One that is said to hold a lease has none any more."""
+    """Limit on its wait from first submission to first lease (seconds); None: the application's
+    limit, inf: no limit. It does not apply to an inference that claims a lease.
+    """
     is_retry: bool | None = None
-    """Whether its caller has sent it before, and was refused; None: it does not say."""
+    """Whether the caller repeats a request that was refused; None: the caller does not state it."""
     is_counted: bool | None = None
-    """Whether its ingress has heard that its end is counted and stored; None: its ingress keeps
-    no ends."""
+    """Whether its ingress has confirmation that its end is counted and stored; None: the ingress
+    keeps no ends.
+    """
     outcome: Outcome | None = None
-    """How it has ended, as its ingress saw it: it is not to run again, but to be counted, unless
-    it is. None: it has not ended."""
+    """How the inference ended for its ingress, under an earlier scheduler. It is then not run
+    again, only counted if it has not been. None: it has not ended.
+    """
     reserve_output_tokens: Tokens | None = None
-    """Output that its tenant's quotas reserve for it; None: all that it may make."""
+    """Output that its tenant's quotas reserve for it; None: its maximum."""
     least_output_tokens: Tokens = 0
-    """Output that it makes for certain."""
+    """Output that it certainly produces."""
     prefixes: bytes = b""
-    """Beginnings that its prompt may have in common with others (`prefixes.pack_prefixes`)."""
+    """Beginnings that its prompt may share with other prompts (`prefixes.pack_prefixes`)."""
     copies: int = 1
-    """Choices of each prompt, if the engine holds what they have in common once."""
+    """Number of choices of each prompt, if the engine stores their common part once."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceCancelled:
-    """The caller of an inference is gone."""
+    """The caller of an inference has disconnected or cancelled it."""
 
     request_id: RequestId
 
@@ -174,34 +186,37 @@ class NackReason(StrEnum):
     """Why an ingress could not use a lease."""
 
     LEASE = "lease"
-    """The replica does not hold the lease, or its engine died under it."""
+    """The replica does not hold the lease, or its engine died during the call."""
     CONNECTION = "connection"
-    """The ingress cannot reach the replica. Others may: it is leased to as before."""
+    """The ingress cannot reach the replica. Other ingresses may, so the replica gets leases as
+    before.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseNacked:
-    """The ingress could not use a lease: its inference waits again."""
+    """The ingress could not use a lease; its inference waits again."""
 
     lease_id: LeaseId
     reason: NackReason
 
 
 class LeaseProgress(NamedTuple):
-    """The tokens of a lease so far, over all its sequences.
+    """Tokens of a lease so far, summed over its sequences.
 
     A tuple, because every pull carries one for each lease and a data class pickles slowly.
     """
 
     lease_id: LeaseId
     prompt_tokens: Tokens
-    """Prompt tokens as the engine counts them; 0 while it does not know."""
+    """Prompt tokens as the engine counts them; 0 while unknown."""
     output_tokens: Tokens
     running: bool
-    """Whether its payload has reached the replica."""
+    """Whether the payload has reached the replica."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens that all its sequences found in the engine's cache; None until the first token
-    of each."""
+    """Prompt tokens that its sequences found in the engine's cache; None until each has its first
+    token.
+    """
 
 
 class LeaseFinished(NamedTuple):
@@ -209,28 +224,31 @@ class LeaseFinished(NamedTuple):
 
     lease_id: LeaseId
     prompt_tokens: Tokens
-    """Of what was cut short: those of sequences that had their first token, and what is estimated
-    to have been read of the others."""
+    """Prompt tokens. If the lease was cut short: those of sequences that had their first token, and
+    an estimate of what was read of the others.
+    """
     output_tokens: Tokens
     outcome: Outcome | None
-    """None: the engine died under it, and the inference waits again."""
+    """How the inference ended; None: the engine died under it, and it waits again."""
     booked: bool = False
-    """An earlier scheduler has confirmed it: its service is in the accounts that it has left."""
+    """Whether an earlier scheduler has confirmed this end: its service is in the restored accounts.
+    """
     cached_tokens: Tokens | None = None
-    """Prompt tokens that its sequences found in the engine's cache; None: none had a token."""
+    """Prompt tokens that its sequences found in the engine's cache; None: no sequence had a token.
+    """
 
 
 class LeaseRun(NamedTuple):
-    """A lease that ran on an engine as it failed."""
+    """A lease that was running on an engine when it failed."""
 
     lease_id: LeaseId
     ran_s: Seconds
-    """Time since its payload had reached the engine."""
+    """Time since the payload reached the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFailed:
-    """The engine of a replica failed while it ran these leases, which go on elsewhere.
+    """The engine of a replica failed; its leases are requeued.
 
     The replica is granted nothing more. With the cause `crash` the inferences are suspects.
     Repeating it is harmless.
@@ -238,15 +256,15 @@ class EngineFailed:
 
     replica_id: ReplicaId
     failure_id: str
-    """Names this failure: the replica's id, if its engine fails only once."""
+    """Name of this failure: the replica's id, if its engine can fail only once."""
     cause: FailureCause
     ran: tuple[LeaseRun, ...]
-    """The leases that had reached the engine and had not ended."""
+    """Leases that had reached the engine and had not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCrashed:
-    """The process of a replica has met with a fault of its own, such as SIGSEGV, and ends.
+    """The process of a replica crashed by itself, for instance with SIGSEGV.
 
     All that is leased to it is suspect, as with an engine that has died by itself.
     """
@@ -256,34 +274,39 @@ class ReplicaCrashed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPulled:
-    """A replica asks for work: heartbeat, metering and completions in one."""
+    """A replica pulls for work: heartbeat, metering and completions in one event."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
-    """KV that is free by its own gauge."""
+    """Free KV by the engine's gauge."""
     progress: tuple[LeaseProgress, ...] | None = ()
-    """Progress of every lease that it holds: one that ran and is not named is lost. None says
-    nothing of them: all go on as they were."""
+    """Progress of every lease that it holds; a running lease that is missing is lost. None: the
+    pull says nothing about them, and all continue.
+    """
     finished: tuple[LeaseFinished, ...] = ()
-    """Ends of leases, each reported again until the answer to such a pull has arrived."""
+    """Ends of leases, each repeated until the answer to a pull that contained it has arrived."""
     draining: bool = False
     """Whether it takes no new lease."""
     stalled: bool = False
-    """Whether its engine is alive and makes no steps: its leases go on elsewhere."""
+    """Whether its engine is alive but makes no steps; its leases are requeued."""
     hangs: bool = False
-    """Whether it is stalled and none of the engine's processes is suspended by a signal: what runs
-    on it may have done that."""
+    """Whether it is stalled although no engine process is suspended by a signal: one of its
+    inferences may be the cause.
+    """
     connected: bool = False
-    """Whether its silence is no sign of its end: that is told by `ReplicaDisconnected`."""
+    """Whether it has a connection, so that its silence does not mean that it is lost;
+    `ReplicaDisconnected` reports the end of the connection.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReported:
-    """A known replica reports progress; leases that are not named go on as they were.
+    """A known replica reports progress; leases that it does not name continue.
 
-    For drivers that lose no messages, such as a simulator: a pull asks, has withdrawn what is idle
-    (rule 4), and is checked against what the core knows of leases and of ends told before.
+    For drivers that lose no messages, such as a simulator. A pull, in contrast, asks for work,
+    withdraws idle applications (rule 4), and is checked against the leases and ends that the core
+    has recorded.
     """
 
     replica_id: ReplicaId
@@ -292,66 +315,67 @@ class ReplicaReported:
     asks: bool = False
     """Whether it takes work until the next `PullAnswered`."""
     most_prompt_tokens: Tokens | None = None
-    """Prompt tokens that it takes at once; None is no limit."""
+    """Most prompt tokens that it accepts at once; None: no limit."""
     withdraws: bool = False
     """Whether idle applications are withdrawn: they submit nothing more at this instant."""
     reserved_kv_tokens: Tokens = 0
-    """KV that is neither a lease's nor free."""
+    """KV that is neither free nor held by leases."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullAnswered:
-    """The answer to a replica's pull is on its way; it gets no more grants until it pulls again."""
+    """The answer to a replica's pull was sent: no more grants until it pulls again."""
 
     replica_id: ReplicaId
     pulls_again: bool = False
-    """Whether it does so as soon as it has the answer: an application whose context it holds is
-    granted to it meanwhile."""
+    """Whether it pulls again as soon as it has the answer. Until then it may be granted inferences
+    of applications whose contexts it holds.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLost:
-    """A replica is known to be dead."""
+    """A replica is dead."""
 
     replica_id: ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDisconnected:
-    """The last connection of a replica is lost: it is lost if it does not call in time."""
+    """The last connection of a replica closed; the replica is lost if it does not pull in time."""
 
     replica_id: ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class IngressHeartbeat:
-    """An ingress called."""
+    """An ingress sent a heartbeat."""
 
     ingress_id: IngressId
 
 
 @dataclass(frozen=True, slots=True)
 class Resubmitted:
-    """An ingress has submitted again all that it has of earlier schedulers."""
+    """An ingress has resubmitted everything that it had from earlier schedulers."""
 
     ingress_id: IngressId
 
 
 @dataclass(frozen=True, slots=True)
 class StateStored:
-    """All is stored that had changed when `SchedulerCore.take_changed` was called last."""
+    """The changes that the last `SchedulerCore.take_changed` returned are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndsAcknowledged:
-    """An ingress has read that ends are stored."""
+    """An ingress has confirmed an `EndsStored`."""
 
     told: EndsStored
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """The operator chose another policy; the queue stays."""
+    """The operator selected another policy; the queue is kept."""
 
     policy: str
     options: tuple[tuple[str, object], ...] = ()
@@ -360,7 +384,7 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class TenantsChanged:
-    """The operator described other tenants or tiers; what is owed stays."""
+    """The operator changed the tenants or tiers; debts are kept."""
 
     tenants: TenantTree
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
@@ -368,7 +392,7 @@ class TenantsChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """Time went by and nothing else happened."""
+    """A deadline was reached without another event."""
 
 
 Event: TypeAlias = (

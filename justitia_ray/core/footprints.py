@@ -1,7 +1,7 @@
-"""KV memory of one replica's leases: now, and as time goes by if nothing else is admitted.
+"""KV memory of one replica's leases: now, and until their ends if nothing else is admitted.
 
-All sequences gain a token an iteration until their lease ends, so KV rises between the ends of
-leases and falls at each: it peaks just before an end, and only those moments are looked at
+Every sequence gains one token per iteration until its lease ends, so KV rises between the ends of
+leases and falls at each. It peaks just before an end, and only these times are evaluated
 (LightLLM's rule; S-LoRA's, in the VTC artifact).
 """
 
@@ -14,48 +14,49 @@ from justitia_ray.core.prefixes import Beginning, Beginnings, Prefix
 from justitia_ray.units import ApplicationId, LeaseId, Tokens
 
 Extension = tuple[tuple[Tokens, Tokens], ...]
-"""Ends, the soonest first, and the KV that does not come free there because one more lease has it,
-too."""
+"""Pairs (end in iterations, KV tokens), earliest first: shared KV that is not freed at that end
+because one more lease uses it.
+"""
 
 
 class Footprint(NamedTuple):
-    """KV memory of one lease on its replica, now and to come; a tuple, as every report makes one.
+    """KV memory of one lease on its replica, now and until its end.
 
-    All sequences of a lease are taken as of equal length, and gain a token an iteration. Sorts by
-    its end.
+    A tuple, because every report creates one. All sequences of a lease are assumed to be equally
+    long, and gain one token per iteration. Sorts by its end.
     """
 
     iterations: Tokens
-    """Iterations to its end."""
+    """Iterations until its end."""
     choices: int
-    """Sequences that run under the lease: the tokens that it gains in an iteration."""
+    """Number of its sequences: the tokens that it gains per iteration."""
     context_tokens: Tokens
-    """Prompt and generated tokens of all its sequences, without what their last blocks waste."""
+    """Prompt and generated tokens of all its sequences, without the unused parts of last blocks."""
     application_id: ApplicationId
 
     @property
     def full_tokens(self) -> Tokens:
-        """The most KV that it will hold, without what the last blocks waste."""
+        """Most KV that the lease will hold, without the unused parts of last blocks."""
         return self.context_tokens + self.choices * self.iterations
 
     def less(self, shared: Tokens) -> "Footprint":
-        """Return it without what others hold of it; an engine may count less than was named."""
+        """Return the footprint without `shared` tokens, or without context if that is smaller."""
         return Footprint(self[0], self[1], max(0, self[2] - shared), self[3])
 
 
 class Forecast:
-    """The ends of leases in order, and the KV held just before each. Immutable.
+    """Ends of a replica's leases in order, and the KV held just before each. Immutable.
 
-    `sequences` and `contexts` have an entry for each lease, soonest end first, and a 0 for the time
-    after the last.
+    `sequences` and `contexts` have an entry for each lease, earliest end first, and a 0 for the
+    time after the last.
     """
 
     def __init__(self, leases: Sequence[Footprint], block_size: Tokens) -> None:
-        """Look ahead to the end of every lease. O(n).
+        """Compute the KV held at the end of every lease. O(n).
 
         Args:
             leases: The leases that the replica runs, sorted.
-            block_size: Each sequence may waste all of its last block but one token.
+            block_size: Each sequence may leave all of its last block but one token unused.
         """
         self.leases = tuple(leases)
         self.block_size = block_size
@@ -63,9 +64,9 @@ class Forecast:
         self.ends = [lease[0] for lease in leases]
         """Iterations to the end of each lease."""
         self.sequences = list(accumulate([lease[1] for lease in reversed(leases)], initial=0))
-        """Sequences that run until each end or longer."""
+        """Number of sequences that run until each end or longer."""
         self.contexts = list(accumulate([lease[2] for lease in reversed(leases)], initial=0))
-        """KV that those hold now, without waste."""
+        """KV that these sequences hold now, without unused parts of last blocks."""
         self.sequences.reverse()
         self.contexts.reverse()
         columns = zip(self.contexts, self.sequences, self.ends, strict=False)
@@ -76,17 +77,18 @@ class Forecast:
         self._most_until: dict[int, list[Tokens]] = {}
 
     def whole_blocks(self, lease: Footprint) -> Tokens:
-        """Return the KV that a lease holds at its start."""
+        """Return the KV that a lease holds at its start, with an unused part of each last block."""
         return lease.context_tokens + lease.choices * (self.block_size - 1)
 
     def peak_with(self, lease: Footprint, extension: Extension = ()) -> Tokens:
-        """Return the most KV that is held at any moment if one more starts now.
+        """Return the peak KV if one more lease starts now.
 
-        O(log n); O(n) if it outlasts those that share a beginning with it.
+        O(log n); O(n) if it outlasts leases that share a beginning with it.
 
         Args:
-            lease: What the lease holds of its own.
-            extension: Beginnings that it keeps beyond their present ends, which are before its end.
+            lease: The KV of the lease alone.
+            extension: Shared beginnings that it keeps beyond their present ends, which are before
+                its end.
         """
         if extension:
             return self._peak_beyond(lease, extension)
@@ -118,7 +120,7 @@ class Forecast:
         return max(most, beside + held + choices * end)
 
     def _most_until_with(self, choices: int) -> list[Tokens]:
-        """Return the most held up to each end if so many more sequences grow from 0 tokens."""
+        """Return the peak KV up to each end if `choices` more sequences grow from 0 tokens."""
         if choices not in self._most_until:
             self._most_until[choices] = _running_max(
                 [held + choices * end for held, end in zip(self.held, self.ends, strict=True)]
@@ -127,7 +129,7 @@ class Forecast:
 
 
 def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
-    """Return the maximum of 0 and the first n values, for each n. Faster than `accumulate`."""
+    """Return the running maxima of 0 and the values. Faster than `accumulate`."""
     most = 0
     maxima = [0]
     for value in values:
@@ -138,12 +140,11 @@ def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
 
 
 class Footprints(MutableMapping[LeaseId, Footprint]):
-    """Footprints by lease, with their sums. Setting and deleting one is cheap: every report does.
+    """Footprints by lease, with their sums. Setting and deleting are cheap: every report does it.
 
-    The order of their ends is kept over grants and ends of leases, and lost with each report.
-
-    A lease whose beginnings are named (`join`) is set as if it were alone, and has what it holds of
-    its own: what it shares is counted beside the leases.
+    The order of ends is kept over grants and ends of leases, and dropped with each report. A lease
+    whose beginnings are named (`join`) is set as if it were alone and stores its unshared part;
+    shared beginnings are counted separately.
     """
 
     def __init__(self) -> None:
@@ -152,20 +153,22 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
         self._former: Forecast | None = None
-        """Forecast of a part of these leases, all as they are now: others have come since."""
+        """Forecast of a subset of these leases, all unchanged; others were added since."""
         self.context_tokens: Tokens = 0
-        """KV held now, without what the last blocks waste."""
+        """KV held now, without unused parts of last blocks."""
         self.full_tokens: Tokens = 0
-        """KV held if all were at their fullest at once."""
+        """KV held if all leases were at their largest at once."""
         self.sequences = 0
         self.changes = 0
-        """How often any of them was set or deleted."""
+        """Number of times that a footprint was set or deleted."""
         self.beginnings: Beginnings | None = None
         """Beginnings of the prompts; None until the first is named."""
         self._contexts: dict[LeaseId, Tokens] = {}
-        """Contexts of the leases with named beginnings, as if each were alone."""
+        """Context tokens of the leases with named beginnings, as if each lease were alone."""
         self._counted: dict[Beginning, tuple[Tokens, ApplicationId]] = {}
-        """Shared beginnings, as they are in the sums."""
+        """Shared beginnings with their KV tokens and the application charged, as they are in the
+        sums.
+        """
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:
         return self._by_lease[lease_id]
@@ -187,7 +190,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             return
         self._ends = self._forecast = self._former = None
         if before.full_tokens == footprint.full_tokens:
-            # It has grown as expected, as nearly always: all other sums stay.
+            # The lease has grown as expected, the usual case: all other sums stay.
             self.context_tokens += footprint.context_tokens - before.context_tokens
         else:
             self._count(before, -1)
@@ -214,7 +217,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return self._held_by.get(application_id, 0)
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> None:
-        """Name the beginnings of a lease's prompt, at least one; then set its footprint."""
+        """Store a lease's beginnings, at least one; the caller then sets its footprint."""
         if self.beginnings is None:
             self.beginnings = Beginnings()
         self._contexts[lease_id] = 0
@@ -222,14 +225,14 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._recount(self.beginnings.path(lease_id))
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Count what a lease did not find in the engine's cache: it holds a copy of that."""
+        """Add the tokens that a lease did not find in the engine's cache and so stores itself."""
         if self.beginnings is not None and self.beginnings.note_found(lease_id, tokens):
             self.changes += 1
             self._forecast = self._former = None
             self._recount(self.beginnings.path(lease_id))
 
     def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
-        """Return the length of the longest of these beginnings that a lease has."""
+        """Return the length of the longest of these beginnings that a lease has; 0 if none."""
         longest = None if self.beginnings is None else self.beginnings.longest(prefixes)
         return 0 if longest is None else longest.prefix.tokens
 
@@ -243,7 +246,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return tuple(found)
 
     def heirs(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
-        """Return which leases go on with shared beginnings that count for one, and their KV."""
+        """Return the leases that inherit this lease's shared beginnings, with the KV tokens."""
         nodes = [] if self.beginnings is None else self.beginnings.path(lease_id)
         found = []
         for node in nodes:
@@ -253,7 +256,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return found
 
     def forecast(self, block_size: Tokens) -> Forecast:
-        """Return the forecast of these leases; computed once after each change."""
+        """Return the forecast of these leases; cached until the next change."""
         if self._forecast is None or self._forecast.block_size != block_size:
             if self._ends is None:
                 self._ends = sorted(self._by_lease.values())
@@ -268,10 +271,10 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         block_size: Tokens,
         extension: Extension = (),
     ) -> bool:
-        """Return whether these and one more will at any moment hold more than so much KV.
+        """Return whether these leases and one more would ever hold more than `kv_tokens`.
 
-        O(log n) where a part of them would already, of which there was a forecast; else as
-        `forecast`. `extension` is that of `Forecast.peak_with`.
+        O(log n) if a cached forecast of a subset of the leases already exceeds it; otherwise the
+        cost of `forecast`. `extension` is that of `Forecast.peak_with`.
         """
         former = self._former
         if (
@@ -291,9 +294,9 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if extension:
             end, _, _, owner = lease
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
-            # And what is counted of them already, until it ends: last of what ends there.
+            # Subtract what the forecast already counts of them, which sorts last at its end.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
-            # What ends last runs: a beginning ends with a lease, and stands before it.
+            # A shared beginning ends with a lease, and sorts before it, so that a lease is last.
             leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
         return Forecast(leases, block_size)
 
@@ -304,7 +307,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._recount(path)
 
     def _follow(self, changed: Iterable[LeaseId]) -> None:
-        """Count leases anew that share something else than before."""
+        """Recount the leases whose shared part has changed."""
         for lease_id in changed:
             before = self._by_lease.get(lease_id)
             if before is not None:
@@ -316,7 +319,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 self._ends = None
 
     def _recount(self, beginnings: Iterable[Beginning]) -> None:
-        """Count beginnings anew whose leases have changed."""
+        """Recount the beginnings whose leases have changed."""
         counted = self._counted
         for node in beginnings:
             if node in counted:

@@ -1,9 +1,9 @@
-"""Kept ends: what is counted, until its ingress knows that it is stored.
+"""Ends that are counted, kept until their ingresses confirm that they are stored.
 
-An ingress keeps each end that it sees until the scheduler says that the end is stored
-(`EndsStored`), and submits what it still keeps to the next scheduler, which may have inherited the
-count or not. Therefore the record of an application names the ends that are counted with it, and
-stays for as long as an ingress may bring one of them, also when the application is over.
+An ingress keeps each end until the scheduler sends `EndsStored` for it, and submits those that it
+still keeps to the next scheduler, whose restored counts may or may not include them. So the record
+of an application lists the ends that are counted with it, and is kept as long as an ingress may
+submit one of them, even after the application is over.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,11 +14,12 @@ from justitia_ray.core.records import Record, RecordReader
 from justitia_ray.units import ApplicationId, IngressId, KvTokenTime, RequestId
 
 _MOST = 100_000
-"""Kept ends; the oldest go first. They pile up only while the store is away, and ingresses give
-theirs up after a minute."""
+"""Maximum number of kept ends; the oldest are dropped first. They accumulate only while the store
+is unavailable, and ingresses drop theirs after a minute.
+"""
 
 _Key = tuple[IngressId, ApplicationId, RequestId | None]
-"""An end and the ingress that keeps it; of the application itself, if no inference is named."""
+"""An end and the ingress that keeps it; the application's own end if the inference is None."""
 
 
 @dataclass(slots=True)
@@ -27,10 +28,13 @@ class _Ends:
 
     inferences: dict[RequestId, IngressId] = field(default_factory=dict)
     openers: dict[IngressId, None] = field(default_factory=dict)
-    """Ingresses that may open the application again, not knowing that it is over."""
+    """Ingresses that may open the application again because they have no confirmation that it is
+    over.
+    """
     unfinished: KvTokenTime = 0
-    """Service that was booked for inferences of the application that is over which have not ended:
-    its ingresses did not speak for them."""
+    """Service booked for unfinished inferences of the ended application: inferences of other
+    ingresses.
+    """
 
 
 class KeptEnds:
@@ -40,21 +44,20 @@ class KeptEnds:
         self._of: dict[ApplicationId, _Ends] = {}
         self._application_of: dict[RequestId, ApplicationId] = {}
         self._kept: dict[_Key, None] = {}
-        """All, oldest first."""
+        """All kept ends, oldest first."""
         self._new: dict[_Key, None] = {}
         self._taken: dict[_Key, None] = {}
-        """Ends that were taken to be saved, and are not known to be."""
+        """Ends that were taken for a save that is not confirmed yet."""
         self._changed: dict[ApplicationId, None] = {}
         self._inherited: set[ApplicationId] = set()
 
     def __len__(self) -> int:
-        """Return the number of kept ends."""
         return len(self._kept)
 
     def add_inference(
         self, application_id: ApplicationId, request_id: RequestId, ingress_id: IngressId
     ) -> None:
-        """Note an inference that is counted as ended."""
+        """Keep the end of an inference that is counted."""
         self._ends(application_id).inferences[request_id] = ingress_id
         self._application_of[request_id] = application_id
         self._add((ingress_id, application_id, request_id))
@@ -65,12 +68,12 @@ class KeptEnds:
         openers: Iterable[IngressId],
         unfinished: KvTokenTime = 0,
     ) -> None:
-        """Note an application that is over, for each ingress that has it open.
+        """Keep the end of an application, for each ingress that has it open.
 
         Args:
             application_id: The application.
-            openers: These ingresses.
-            unfinished: Service booked for inferences of it that have not ended here.
+            openers: The ingresses that have it open.
+            unfinished: Service booked for its inferences that have not ended in this scheduler.
         """
         for ingress_id in openers:
             ends = self._ends(application_id)
@@ -79,19 +82,19 @@ class KeptEnds:
             self._add((ingress_id, application_id, None))
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
-        """Return whether the end of an inference is counted, as far as that is kept."""
+        """Return whether the end of an inference is counted, as far as the kept ends tell."""
         ends = self._of.get(application_id)
         return ends is not None and request_id in ends.inferences
 
     def is_inherited(self, application_id: ApplicationId) -> bool:
-        """Return whether an application is over, and was under an earlier scheduler."""
+        """Return whether an application ended under an earlier scheduler."""
         return application_id in self._inherited
 
     def reopen(self, application_id: ApplicationId) -> tuple[list[IngressId], KvTokenTime]:
-        """Note that an application is live again.
+        """Make an ended application live again.
 
-        Return the ingresses that may open it, too, and the service that was booked for inferences
-        which had not ended.
+        Return the ingresses that may also open it, and the service booked for its unfinished
+        inferences.
         """
         ends = self._of.get(application_id, _Ends())
         openers, unfinished = list(ends.openers), ends.unfinished
@@ -102,14 +105,14 @@ class KeptEnds:
     # --- saving
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications whose kept ends changed since the last call: they are saved."""
+        """Return the applications whose kept ends changed since the last call, to be saved."""
         self._taken |= self._new
         self._new = {}
         changed, self._changed = list(self._changed), {}
         return changed
 
     def take_stored(self) -> list[EndsStored]:
-        """Return the ends that are stored, as what was taken last is, by the ingresses to tell."""
+        """Return the ends of the last save, now stored, by the ingress to notify."""
         told: dict[IngressId, tuple[list[RequestId], list[ApplicationId]]] = {}
         for ingress_id, application_id, request_id in self._taken:
             request_ids, application_ids = told.setdefault(ingress_id, ([], []))
@@ -121,7 +124,7 @@ class KeptEnds:
         return [EndsStored(name, tuple(of[0]), tuple(of[1])) for name, of in told.items()]
 
     def acknowledge(self, told: EndsStored) -> None:
-        """Forget ends of which their ingress knows now that they are stored."""
+        """Drop ends that their ingress has confirmed."""
         for request_id in told.request_ids:
             application_id = self._application_of.get(request_id)
             if application_id is not None:
@@ -130,16 +133,16 @@ class KeptEnds:
             self._drop((told.ingress_id, application_id, None))
 
     def forget_ingress(self, ingress_id: IngressId) -> None:
-        """Forget what an ingress keeps that is lost. O(n)."""
+        """Drop the kept ends of a lost ingress. O(n)."""
         for key in [key for key in self._kept if key[0] == ingress_id]:
             self._drop(key)
 
     def names(self) -> Iterator[ApplicationId]:
-        """Yield the applications of which ends are kept."""
+        """Yield the applications with kept ends."""
         return iter(self._of)
 
     def record(self, application_id: ApplicationId) -> Record | None:
-        """Return the kept ends of an application as JSON has them; None if there are none."""
+        """Return the kept ends of an application as JSON; None if there are none."""
         ends = self._of.get(application_id)
         if ends is None:
             return None
@@ -150,10 +153,10 @@ class KeptEnds:
         }
 
     def restore(self, application_id: ApplicationId, record: object) -> set[IngressId]:
-        """Put recorded ends back, which are to be told; return their ingresses.
+        """Restore recorded ends; return the ingresses to notify.
 
         Raises:
-            ValueError: If a field is missing or holds something else than it should.
+            ValueError: If a field is missing or has a wrong type.
         """
         reader = RecordReader(record, ("inferences", "openers", "unfinished"), None)
         inferences = reader.table("inferences", RecordReader.text)

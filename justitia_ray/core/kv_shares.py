@@ -1,14 +1,14 @@
 """Shares of the KV memory of all replicas of the model, by node of the tree of tenants and by tier.
 
-A node holds what the leases below it are expected to hold at their fullest. At most `most` of all
-is given to it, but for one inference if it holds nothing. Of a node's guaranteed share, the part
-that it does not lend is kept free from all that is not below it while the node holds less; what it
-lends is anybody's. What runs is never stopped for it.
+A node holds the expected largest KV of the leases below it. It is given at most `most` of the
+total, except that a node that holds nothing may always have one inference. The part of its
+guaranteed share that a node does not lend is reserved for it while it holds less; others may use
+the part that it lends. Running inferences are never stopped for a share.
 
-Tiers have the same shares, each of all tenants together, and both hold: an inference leaves free
-what other nodes keep, unless it is within its own node's share, and besides what other tiers keep,
-unless it is within its own tier's. One of a tier may be given to any tenant, and one of a tenant to
-any tier; so what is kept for a node does not count as kept for a tier.
+Tiers have the same shares, each over all tenants together, and both apply: an inference must leave
+free what other nodes reserve, unless it is within its own node's share, and in addition what other
+tiers reserve, unless it is within its own tier's. A tier's memory may go to any tenant, and a
+tenant's to any tier; so memory reserved for a node does not count as reserved for a tier.
 """
 
 from collections.abc import Mapping
@@ -28,15 +28,9 @@ _NOTHING = KvShare()
 
 
 class KvShares:
-    """KV memory held by each node and each tier, and those that may be given more."""
+    """Accounts of the KV memory by node and by tier; decides which of them may be given more."""
 
     def __init__(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
-        """Begin with nothing held.
-
-        Args:
-            tree: The tree in force.
-            tiers: The tiers in force.
-        """
         self._tree = tree
         self._leases: dict[LeaseId, tuple[ClientId, Tokens, str]] = {}
         self._of_tiers: dict[str, KvShare] = {}
@@ -45,7 +39,7 @@ class KvShares:
         self._held: dict[ClientId, Tokens] = {}
         """KV by node; the root is the empty path."""
         self._keepers: dict[ClientId, dict[ClientId, None]] = {}
-        """Children of each node that keep something, or below which somebody does."""
+        """Children of each node that reserve memory, or have descendants that do."""
         self.describe(tree, tiers)
 
     @property
@@ -59,7 +53,7 @@ class KvShares:
         return bool(self._of_tiers)
 
     def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
-        """Use the shares of another tree and of other tiers; what is held stays."""
+        """Use the shares of another tree and of other tiers; held memory stays."""
         self._tree = tree
         self._of_tiers = {n: t.kv_share for n, t in tiers.items() if t.kv_share != _NOTHING}
         self._limits = any(node.kv_share != _NOTHING for node in tree.described.values())
@@ -71,11 +65,11 @@ class KvShares:
                     self._keepers.setdefault(parent, {})[one] = None
 
     def held(self, path: ClientId) -> Tokens:
-        """Return the KV that a node holds; of the empty path: all that is held."""
+        """Return the KV that a node holds; for the empty path: all that is held."""
         return self._held.get(path, 0)
 
     def nodes(self) -> list[ClientId]:
-        """Return the nodes that hold something."""
+        """Return the nodes that hold KV."""
         return [path for path in self._held if path]
 
     def held_by_tier(self, tier: str) -> Tokens:
@@ -85,20 +79,20 @@ class KvShares:
     def hold(
         self, lease_id: LeaseId, tenant: ClientId, tokens: Tokens, tier: str = DEFAULT_TIER
     ) -> None:
-        """Note a lease of a tenant, and the KV that it is expected to hold."""
+        """Add a lease of a tenant with the KV that it is expected to hold."""
         self._leases[lease_id] = tenant, tokens, tier
         self._held_by_tier[tier] = self.held_by_tier(tier) + tokens
         for path in ("", *ancestors(tenant)):
             self._held[path] = self._held.get(path, 0) + tokens
 
     def hold_more(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Note that a lease goes on with KV that counted for one that it was shared with."""
+        """Add KV that a lease inherits from an ended lease that shared it."""
         tenant, before, tier = self._leases[lease_id]
         self.release(lease_id)
         self.hold(lease_id, tenant, before + tokens, tier)
 
     def release(self, lease_id: LeaseId) -> None:
-        """Note that a lease is no more."""
+        """Remove a lease."""
         tenant, tokens, tier = self._leases.pop(lease_id)
         self._held_by_tier[tier] -= tokens
         for path in ("", *ancestors(tenant)):
@@ -109,11 +103,11 @@ class KvShares:
                 del self._held[path]
 
     def tier_refuses(self, tier: str, tokens: Tokens, total: Tokens) -> bool:
-        """Return whether a tier must not be given more now, whatever the tenant.
+        """Return whether a tier must not be given more now, for any tenant.
 
         Args:
             tier: The tier of an inference.
-            tokens: KV that the inference is expected to hold at its fullest.
+            tokens: Largest KV that the inference is expected to hold.
             total: KV of all replicas.
         """
         share, held = self._of_tiers.get(tier, _NOTHING), self.held_by_tier(tier)
@@ -125,15 +119,15 @@ class KvShares:
     def refuses(
         self, tenant: ClientId, tokens: Tokens, total: Tokens, tier: str = DEFAULT_TIER
     ) -> ClientId | None:
-        """Return the node that must not be given more now, None if there is none.
+        """Return the node that must not be given more now, or None.
 
-        O(depth + nodes that keep something).
+        O(depth + nodes that reserve memory).
 
         Args:
             tenant: The tenant of an inference.
-            tokens: KV that the inference is expected to hold at its fullest.
+            tokens: Largest KV that the inference is expected to hold.
             total: KV of all replicas.
-            tier: The tier of the inference, which `tier_refuses` does not refuse.
+            tier: The tier of the inference, which `tier_refuses` has allowed.
         """
         within_its_own = False
         for name, node in self._tree.nodes(tenant):
@@ -152,17 +146,18 @@ class KvShares:
                     kept += self._kept_below(keeper, total)
                     kept_at_most += self._kept_at_most(keeper, total)
                     of_others -= self.held(keeper)
-        can_wait = of_others > 0 or tokens <= total - kept_at_most  # else it would for ever
+        can_wait = (
+            of_others > 0 or tokens <= total - kept_at_most
+        )  # otherwise it would wait for ever
         if can_wait and self.held("") + tokens > total - kept:
             return next((one for one in path if one not in self._keepers), tenant)
         return None
 
     def _kept_by_tiers(self, tier: str, tokens: Tokens, total: Tokens) -> float:
-        """Return the KV that other tiers keep from an inference of a tier now.
+        """Return the KV that other tiers reserve against an inference of a tier now.
 
-        Nothing is kept from what is within its own tier's share, nor from one inference that is too
-        large for what is not kept, while tiers that keep something are all that hold anything: else
-        it would wait for ever.
+        0 for an inference within its own tier's share. Also 0 for one larger than the unreserved
+        memory while only tiers with reservations hold anything: otherwise it would wait for ever.
         """
         own = self._of_tiers.get(tier, _NOTHING)
         if not self._of_tiers or self.held_by_tier(tier) + tokens <= own.guaranteed * total:
@@ -177,17 +172,17 @@ class KvShares:
         return kept if of_others or tokens <= total - kept_at_most else 0.0
 
     def _kept_below(self, path: ClientId, total: Tokens) -> float:
-        """Return the KV that a node, or those below it, keep from others now."""
+        """Return the KV that a node, or the nodes below it, reserve against others now."""
         own = _kept(self._tree.node(path).kv_share) * total - self.held(path)
         below = sum(self._kept_below(child, total) for child in self._keepers.get(path, ()))
         return max(0.0, own, below)
 
     def _kept_at_most(self, path: ClientId, total: Tokens) -> float:
-        """Return the KV that a node, or those below it, keep while they hold nothing."""
+        """Return the KV that a node, or the nodes below it, reserve while they hold nothing."""
         own = _kept(self._tree.node(path).kv_share) * total
         return max(own, sum(self._kept_at_most(one, total) for one in self._keepers.get(path, ())))
 
 
 def _kept(share: KvShare) -> float:
-    """Return the part of the memory that a node keeps from others while it does not use it."""
+    """Return the fraction of the memory that a node reserves while it does not use it."""
     return share.guaranteed * (1 - share.lends)

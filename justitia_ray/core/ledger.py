@@ -1,8 +1,8 @@
-"""The ledger: accounts, policy and queue in step with all that happens to applications.
+"""The ledger: keeps accounts, policy and queue consistent.
 
-Every verb books one fact once: in the accounts that the clock moves, in what the policy counts, and
-in the order of the queue. A `LedgerObserver`, if there is one, hears each; nothing is decided by
-what it says.
+Each method books one fact once: in the accounts that the clock moves, in the policy's counters, and
+in the order of the queue. A `LedgerObserver`, if there is one, is notified of each; it does not
+influence decisions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from justitia_ray.core.working_set import WorkingSet
 
 Place = tuple[Key, Key, Key]
-"""The keys of a client, of its application, and of the inference: where it stands in the order."""
+"""Keys of a client, of its application, and of the inference: the position in the order."""
 
 Rank = tuple[bool, VirtualTime]
-"""Whether an application is behind all that has quota, and its tag."""
+"""Whether an application is beyond its quota, and its tag."""
 
 
 class _Alone(Application):
-    """An application as if one inference of it alone waited; all else is read from the original.
+    """View of an application as if only one of its inferences waited.
 
-    For queries. A copy would cost ten times as much.
+    For queries; other attributes are read from the original. A copy would cost ten times as much.
     """
 
     __slots__ = ("_original",)
@@ -57,58 +57,65 @@ class _Alone(Application):
 
 
 class LedgerObserver(Protocol):
-    """Hears the events of a ledger, in order; the core knows nothing else of what observes it.
+    """Observer of a ledger's events, in order; the core has no other interface to it.
 
-    More than eight methods, for it has one for each verb of the ledger.
+    It has more than eight methods because it has one for each method of the ledger.
     """
 
     def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
-        """Note the accounts and the policy in force from now on; the first ones, too."""
+        """Receive the accounts and the policy in force from now on, also at the start."""
 
     def arriving(self, application: Application) -> None:
-        """Note an application that is about to be charged (rule 6)."""
+        """Called before an application is charged (rule 6)."""
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Note an application that is about to be withdrawn, reweighed or settled."""
+        """Called before an application is withdrawn, reweighed or settled."""
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Note an idle application that was withdrawn (rule 4)."""
+        """Called after an idle application was withdrawn (rule 4)."""
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Note that an application submits, charged again if it was withdrawn (rule 5)."""
+        """Called when an application submits; it was charged again if it was withdrawn (rule 5)."""
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Note an application whose charge was raised (rule 7)."""
+        """Called after the charge of an application was raised (rule 7)."""
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Note the new weight of an application."""
+        """Called after the weight of an application changed."""
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """Note that an account was closed (rule 3); return the lag to tell with the end."""
+        """Called after an account was closed (rule 3); return the lag reported with the end."""
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Note an inference that is about to wait, again if it was in flight."""
+        """Called before an inference joins the queue, again if it was in flight."""
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Note an application whose suspended inferences are about to wait."""
+        """Called before suspended inferences of an application join the queue."""
 
     def dispatched(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
     ) -> None:
-        """Note a leased inference: `passing` another that waits, or `nothing_waits` besides it."""
+        """Called after an inference was leased.
+
+        Args:
+            application: The application.
+            inference: Its leased inference.
+            passing: Whether it overtook a waiting inference.
+            nothing_waits: Whether no other inference waits.
+        """
 
     def adopted(self, inference: Inference) -> None:
-        """Note an inference that holds a lease of an earlier scheduler."""
+        """Called for an inference that holds a lease of an earlier scheduler."""
 
     def leave_flight(self, inference: Inference) -> None:
-        """Note an inference that has ended, or is suspended, out of the queue for a while."""
+        """Called when an inference has ended, or is suspended, and is out of the queue."""
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Note the service of a report, and whose charges were doubled by it."""
+        """Called after a report's service was booked; `recharged` had their charges doubled."""
 
 
 class Ledger:
-    """Keeps accounts, policy and queue in step."""
+    """Keeps accounts, policy and queue consistent."""
 
     def __init__(
         self,
@@ -117,10 +124,10 @@ class Ledger:
         options: Mapping[str, object],
         observer: LedgerObserver | None = None,
     ) -> None:
-        """Start with no accounts and an empty queue.
+        """Create empty accounts and an empty queue.
 
         Raises:
-            ConfigError: If the policy or an option is not one of those allowed.
+            ConfigError: If the policy or an option is not allowed.
         """
         self._state = state
         self.observer = observer
@@ -128,7 +135,7 @@ class Ledger:
         self.policy_name, options = in_force(policy, options)
         self.options = parse_options(self.policy_name, options)
         self.history = ServiceHistory()
-        """When V reached which level."""
+        """Times at which V reached each level."""
         self.history.begin(0)
         self.fair_share = _fair_share(self.options, state.tenants)
         self._start_policy()
@@ -140,7 +147,7 @@ class Ledger:
 
         Args:
             application: A new application.
-            charge: The charge in place of its predicted KV token-time; of no effect on accounts in
+            charge: Amount charged instead of its predicted KV token-time; ignored if accounts have
                 another unit.
         """
         if self.observer is not None:
@@ -158,7 +165,7 @@ class Ledger:
         self._reopen_branched()
 
     def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund the rest of an idle application's charge (rule 4)."""
+        """Refund the unserved charge of an idle application (rule 4)."""
         if self.observer is not None:
             self.observer.losing_credit(application_id)
         self.fair_share.withdraw(application_id)
@@ -176,9 +183,9 @@ class Ledger:
             self._state.changed[application_id] = None
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> None:
-        """Raise the charge of an application to what is expected now (rule 7).
+        """Raise the charge of an application to the service expected now (rule 7).
 
-        Nothing happens if the accounts are kept in another unit than KV token-time.
+        Without effect if accounts have another unit than KV token-time.
         """
         if self.options.accounts_cost != "kv_token_time":
             return
@@ -189,13 +196,13 @@ class Ledger:
             self._retag([application_id])
 
     def weight_of(self, application: Application) -> float:
-        """Return the weight that the account of an application should have."""
+        """Return the weight that an application's account should have now."""
         if self.fair_share.sets_apart:
             return application.weight
         return application.share_weight
 
     def reweigh(self, application: Application) -> None:
-        """Give an account the weight of its application now."""
+        """Set an account's weight to the current weight of its application."""
         name = application.application_id
         if self.observer is not None:
             self.observer.losing_credit(name)
@@ -206,10 +213,10 @@ class Ledger:
         self._retag([name])
 
     def deprioritise(self, application: Application, *, is_so: bool) -> None:
-        """Put an application behind all that has quota, or among them again.
+        """Move an application behind all applications within quota, or back among them.
 
-        Where shares are by tenant it is of another client then: the policy is told that it has
-        ended there, and has begun here.
+        With shares by tenant its client changes: the policy sees the application end there and
+        begin here.
         """
         name, counting, state = application.application_id, self.counting, self._state
         changes_client = self.fair_share.sets_apart and self.policy.by_leaf
@@ -248,7 +255,7 @@ class Ledger:
     # --- inferences
 
     def enqueue(self, application: Application, inference: Inference) -> None:
-        """Let an inference wait in the queue."""
+        """Add an inference to the queue."""
         if self.observer is not None:
             self.observer.enqueuing(application, inference)
         self._join(application, inference)
@@ -259,19 +266,19 @@ class Ledger:
         self.queue.touch(application)
 
     def remove_waiting(self, application: Application, inference: Inference) -> None:
-        """Remove an inference from its application's line; the caller touches the queue."""
+        """Remove an inference from its application's line; the caller updates the queue."""
         application.waiting.remove_inference(inference)
         self._state.counters.count_waiting(inference, -1)
 
     def readmit(self, application: Application, inferences: Iterable[Inference]) -> None:
-        """Let suspended inferences of one application wait."""
+        """Add suspended inferences of an application to the queue."""
         if self.observer is not None:
             self.observer.readmitting(application.application_id)
         for inference in inferences:
             self._join(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
-        """Book that an inference was leased. Call after it has left the queue."""
+        """Book that an inference was leased; called after it has left the queue."""
         if self.observer is not None:
             passing = self.queue.passes_some
             nothing_waits = not passing and not len(self.queue)
@@ -338,10 +345,10 @@ class Ledger:
     # --- lateness against GPS
 
     def late(self, application: Application, start: Start | None, tag: VirtualTime) -> Late | None:
-        """Return how late a start of an application was, by these accounts; None: not known.
+        """Return how late a start of an application was by these accounts; None: unknown.
 
-        They tell it if V moves by the service that was delivered, in its unit, and of what has
-        quota: the rest has another clock where shares are by tenant.
+        Known only if V moves by delivered service, in KV token-time, and, with shares by tenant,
+        for applications within quota: the others have another clock.
         """
         options = self.options
         if start is None or options.clock != "served" or options.accounts_cost != "kv_token_time":
@@ -363,35 +370,35 @@ class Ledger:
         )
 
     def start_clock(self, virtual_time: VirtualTime) -> None:
-        """Begin at V of an earlier scheduler; when it reached the levels below is not known."""
+        """Continue at V of an earlier scheduler; the times of lower levels are unknown."""
         self.fair_share.clock = VirtualClock(virtual_time)
         self.history.start_over()
         self.history.begin(virtual_time)
 
     def _note_service(self, amount: KvTokenTime) -> None:
-        """Note V in the history, after service or a refund."""
+        """Store V in the history, after service or a refund."""
         history, share = self.history, self.fair_share
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
             accounts = share.accounts.items()
-            # The tag of what is withdrawn is of a submission to come.
+            # A withdrawn application's tag is that of its next submission.
             history.thin(share.tag(name) for name, account in accounts if not account.withdrawn)
 
     # --- the order
 
     def rank(self, application_id: ApplicationId) -> Rank:
-        """Return what tells by its tag alone which of two applications comes first.
+        """Return the key that orders two applications by their tags alone.
 
-        Tags of what has quota and of what has none are of two clocks, where shares are by tenant.
+        With shares by tenant the tags of applications within and beyond quota are of two clocks.
         """
         application = self._state.applications[application_id]
         apart = self.fair_share.sets_apart and application.is_deprioritised
         return apart, self.fair_share.tag(application_id)
 
     def place(self, inference: Inference) -> Place:
-        """Return where an inference stands: as if it alone of its application waited.
+        """Return an inference's position in the order, as if only it of its application waited.
 
-        If it runs, and the policy keeps places in flight: by the engine priority of its grant.
+        For a running one, if the policy keeps places in flight: the engine priority of its grant.
         """
         application, policy = self._state.applications[inference.application_id], self.policy
         key = policy.inference_key(inference)
@@ -406,26 +413,27 @@ class Ledger:
         return policy.key(client, alone), policy.application_key(alone), key
 
     def refresh(self) -> None:
-        """Sort tenants anew whose applications' tags a charge to one of them has moved."""
+        """Re-sort the tenants in which a charge has moved the tags of applications."""
         if tenants := self.fair_share.take_rekeyed():
             self._rekey(tenants)
 
     def reorder(self) -> None:
-        """Sort anew all that waits."""
+        """Re-sort the whole queue."""
         self.queue.reorder(self.policy, self.counting)
 
     def capacity_changed(self) -> None:
-        """Give the nominal clock another rate: a replica came or went."""
+        """Set the rate of the nominal clock after a replica was added or removed."""
         self.fair_share.set_rate(self._state.kv_tokens(), self._state.now)
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
         """Order by another policy from now on; accounts and queue stay.
 
-        The counts of the old policy are forgotten, also if it is the same with other options.
+        The counters of the old policy are dropped, even if only its options change.
 
         Raises:
-            ConfigError: If the policy or an option is not one of those allowed; nothing changed.
-            Exception: What the policy's constructor raises; the old one goes on, with new counts.
+            ConfigError: If the policy or an option is not allowed; nothing changed.
+            Exception: Raised by the policy's constructor; the old policy continues with new
+                counters.
         """
         policy, options = in_force(policy, options)
         parsed = parse_options(policy, options)
@@ -442,15 +450,15 @@ class Ledger:
             raise
 
     def change_tenants(self) -> None:
-        """Use the weights of the tree of tenants in force; what is owed stays."""
+        """Use the weights of the tree of tenants in force; debts are kept."""
         self.fair_share.grow(self._state.tenants)
 
     def restart_clock(self) -> None:
-        """Open new accounts at this V, with what each live application may still ask for."""
+        """Open new accounts at this V, each charged the unserved part of its old charge."""
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock = VirtualClock(before.clock.virtual_time)
-        # What GPS owed to applications that have ended is forgotten, in the store too.
+        # Debts to ended applications are dropped, in the store too.
         self._state.changed.update(dict.fromkeys(before.take_changed()))
         self._state.changed.update(dict.fromkeys(before.sessions()))
         self.capacity_changed()
@@ -472,7 +480,7 @@ class Ledger:
         self._start_policy()
 
     def _start_policy(self) -> None:
-        """Put the named policy in force, and sort by it what waits."""
+        """Create the policy, and sort the queue by it."""
         self.fair_share.unwatch()
         self.policy: Order = find_policy(self.policy_name)(
             PolicyContext(
@@ -485,9 +493,9 @@ class Ledger:
             )
         )
         self.counting = self.policy if isinstance(self.policy, Observer) else None
-        """The policy, if it counts what happens."""
+        """The policy, if it counts events; else None."""
         self.gate = self._working_set()
-        """Decides whether the first in order may start; None: wherever it fits."""
+        """Decides whether the first in order may start; None: it may wherever it fits."""
         if self.observer is not None:
             self.observer.policy_changed(self.fair_share, self.policy)
         for application in self._state.applications.values():
@@ -498,7 +506,7 @@ class Ledger:
         self.queue.reorder(self.policy, self.counting)
 
     def _working_set(self) -> "WorkingSet | None":
-        """Return the working set that the policy's options ask for; None: they ask for none."""
+        """Return the working set of the policy's options; None if they request none."""
         counts_s = self.options.own.get("working_set_s", 0.0)
         if not counts_s:
             return None
@@ -507,7 +515,7 @@ class Ledger:
         return WorkingSet(self._state, self.rank, counts_s)
 
     def _reopen_branched(self) -> None:
-        """Make the orders anew below which a leaf became a branch."""
+        """Recreate the orders below which a leaf became a branch."""
         for client in self.fair_share.take_branched():
             self.queue.reopen(client)
 
@@ -522,13 +530,13 @@ class Ledger:
             self._rekey(clients)
 
     def _retag(self, application_ids: Iterable[ApplicationId]) -> None:
-        """Sort applications anew whose tag changed."""
+        """Re-sort applications whose tags changed."""
         for application_id in application_ids:
             self._state.changed[application_id] = None
             self.queue.touch(self._state.applications[application_id])
 
     def _rekey(self, clients: Iterable[ClientId]) -> None:
-        """Sort clients anew whose key changed."""
+        """Re-sort clients whose keys changed."""
         for client in clients:
             self.queue.touch_client(client)
 
@@ -540,7 +548,7 @@ class Ledger:
 
 
 def _fair_share(options: PolicyOptions, tenants: TenantTree) -> ServedShare:
-    """Return empty accounts of the kind that these options ask for."""
+    """Return empty accounts of the kind that the options select."""
     if options.clock == "nominal":
         return NominalShare(options.nominal_iteration_s)
     if options.clock == "unsettled":

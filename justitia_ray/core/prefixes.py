@@ -1,11 +1,12 @@
-"""Beginnings that prompts have in common: their KV is held once on a replica with a prefix cache.
+"""Common beginnings of prompts: their KV is held once on a replica with a prefix cache.
 
 An ingress names up to four beginnings of a prompt, each by a digest of all its tokens and by its
-length in whole blocks. What is named by two leases of a replica is one beginning there, and stays
-until the last lease that has it ends: the engine evicts no block in use.
+length in whole blocks. A beginning named by two leases of a replica is stored there once, until the
+last lease with it ends: the engine evicts no block in use.
 
-The beginnings on a replica are a tree: each holds the tokens after the one that it extends. A lease
-has all from the root to its longest, so that those shared by the most leases are above.
+The beginnings on a replica form a tree: each holds the tokens after its parent's. A lease has all
+nodes from the root to its longest beginning, so the beginnings shared by the most leases are at the
+top.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,9 @@ from justitia_ray.units import LeaseId, Tokens
 
 MAXIMUM_PREFIXES = 4
 DIGEST_BYTES = 7
-"""A collision shows in sums of memory only. Among 10,000 beginnings it has a chance of 1e-9."""
+"""Bytes of a digest. Among 10,000 beginnings a collision has a chance of 1e-9, and affects sums of
+memory only.
+"""
 _LENGTH_BYTES = 3
 _PACKED_BYTES = DIGEST_BYTES + _LENGTH_BYTES
 LONGEST_PREFIX: Tokens = 2 ** (8 * _LENGTH_BYTES) - 1
@@ -28,20 +31,22 @@ class Prefix(NamedTuple):
     tokens: Tokens
     """Length in tokens: whole blocks of the engine."""
     digest: bytes
-    """Digest of all its tokens and of what else tells blocks apart in the engine's cache."""
+    """Digest of all its tokens and of everything else that distinguishes blocks in the engine's
+    cache.
+    """
 
 
 def pack_prefixes(prefixes: Iterable[Prefix]) -> bytes:
-    """Return beginnings as a submission carries them: ten bytes each."""
+    """Return beginnings in the format of a submission: ten bytes each."""
     return b"".join(
         prefix.digest + prefix.tokens.to_bytes(_LENGTH_BYTES, "big") for prefix in prefixes
     )
 
 
 def read_prefixes(packed: bytes, prompt_tokens: Tokens) -> tuple[Prefix, ...]:
-    """Return the beginnings of a prompt that a submission carries, each longer than the last.
+    """Return the beginnings of a prompt in a submission, each longer than the one before.
 
-    Those that are no such beginning are left out: then more of the prompt is counted.
+    Invalid ones are skipped; the prompt is then counted with fewer shared tokens.
     """
     found: list[Prefix] = []
     shorter = 0
@@ -56,14 +61,14 @@ def read_prefixes(packed: bytes, prompt_tokens: Tokens) -> tuple[Prefix, ...]:
 
 @dataclass(slots=True, eq=False)
 class Beginning:
-    """A beginning that leases of one replica have; a node of their tree."""
+    """A beginning that leases of one replica have: a node of the tree."""
 
     prefix: Prefix
     parent: "Beginning | None"
     leases: dict[LeaseId, None] = field(default_factory=dict)
-    """The leases that have it, in the order in which they came."""
+    """The leases with this beginning, in order of arrival."""
     missed: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases that did not find all of the prefix in the cache: each has its own copy."""
+    """Leases that did not find the whole prefix in the cache: each has its own copy."""
 
     @property
     def own_tokens(self) -> Tokens:
@@ -73,12 +78,12 @@ class Beginning:
 
     @property
     def held_tokens(self) -> Tokens:
-        """KV that it holds apart from its leases; 0 with one lease, whose own it then is."""
+        """KV counted for this node; 0 if it has one lease, which then includes it."""
         return self.own_tokens * max(1, len(self.missed)) if len(self.leases) > 1 else 0
 
     @property
     def bearer(self) -> LeaseId:
-        """The lease that it counts for where memory is shared out: the first."""
+        """The lease for which the node counts in KV shares: the first."""
         return next(iter(self.leases))
 
 
@@ -88,11 +93,13 @@ class Beginnings:
     def __init__(self) -> None:
         self._nodes: dict[Prefix, Beginning] = {}
         self._longest: dict[LeaseId, Beginning] = {}
-        """The longest beginning of each lease that has any."""
+        """Longest beginning of each lease that has any."""
         self._found: dict[LeaseId, Tokens] = {}
-        """Tokens that leases found in the cache, once that is known."""
+        """Tokens that leases found in the cache, once known."""
         self.shared: dict[LeaseId, Tokens] = {}
-        """Tokens of a lease's prompt that another has, too; none of a lease that never shared."""
+        """Tokens of a lease's prompt that another lease also has; no entry for one that never
+        shared.
+        """
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -101,7 +108,7 @@ class Beginnings:
         return iter(self._nodes.values())
 
     def longest(self, prefixes: tuple[Prefix, ...]) -> Beginning | None:
-        """Return the longest of some beginnings that a lease has, None if there is none."""
+        """Return the longest of some beginnings that a lease has, or None."""
         nodes = self._nodes
         for prefix in reversed(prefixes):
             if prefix in nodes:
@@ -113,9 +120,10 @@ class Beginnings:
         return list(_up(self._longest.get(lease_id)))
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> list[LeaseId]:
-        """Let a lease have these beginnings, at least one; once, before anything else of the lease.
+        """Add the beginnings of a new lease, at least one.
 
-        Return the leases of which `shared` has changed.
+        Called once per lease, before any other method for it. Return the leases whose `shared` has
+        changed.
         """
         longest = self.longest(prefixes)
         for prefix in prefixes:
@@ -128,14 +136,14 @@ class Beginnings:
         affected = {lease_id: None}
         for node in _up(longest):
             node.leases[lease_id] = None
-            if len(node.leases) == 2:  # the other one had it alone
+            if len(node.leases) == 2:  # the other lease was its only one before
                 affected |= node.leases
         return self._share_anew(affected)
 
     def leave(self, lease_id: LeaseId) -> list[LeaseId]:
-        """Forget a lease, and beginnings that no other has.
+        """Remove a lease, and beginnings that no other lease has.
 
-        Return the leases of which `shared` has changed.
+        Return the leases whose `shared` has changed.
         """
         longest = self._longest.pop(lease_id, None)
         self._found.pop(lease_id, None)
@@ -151,7 +159,7 @@ class Beginnings:
         return self._share_anew(affected)
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> bool:
-        """Note what a lease found in the cache; return whether that was not known before."""
+        """Store the tokens that a lease found in the cache; return whether they were unknown."""
         if lease_id in self._found or lease_id not in self._longest:
             return False
         self._found[lease_id] = tokens
@@ -161,13 +169,13 @@ class Beginnings:
         return True
 
     def _insert(self, prefix: Prefix, longer: Beginning) -> None:
-        """Put a beginning between two of a longer one's path, as all that have that have it."""
+        """Insert a beginning into the path of a longer one, whose leases all have it."""
         below = longer
         while below.parent is not None and below.parent.prefix.tokens > prefix.tokens:
             below = below.parent
         above = below.parent
         if prefix.tokens in (below.prefix.tokens, 0 if above is None else above.prefix.tokens):
-            return  # two digests of one beginning: a collision
+            return  # two digests for the same length: a collision
         node = self._nodes[prefix] = Beginning(prefix, above, dict(below.leases))
         node.missed = {
             name: None
@@ -177,7 +185,7 @@ class Beginnings:
         below.parent = node
 
     def _share_anew(self, leases: Iterable[LeaseId]) -> list[LeaseId]:
-        """Say anew what some leases share; return those of which that has changed."""
+        """Recompute `shared` of some leases; return those for which it has changed."""
         changed: list[LeaseId] = []
         for lease_id in leases:
             if (shared := self._shared_on(lease_id)) != self.shared.get(lease_id, 0):

@@ -1,7 +1,7 @@
-"""The order of waiting work: clients by the policy, their applications, the inferences of each.
+"""The order of waiting work: clients, their applications, and the inferences of each.
 
 `Queue` holds clients and their applications, `WaitingLine` the inferences of one application; both
-sort by `LazyHeap`, a heap whose entries can move.
+are sorted by `LazyHeap`, a heap whose entries can move.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Observer, Order
 
 Key: TypeAlias = tuple[float, ...]
-"""A place in an order, smallest first; ends in a sequence number so that no two are equal."""
+"""Sort key, smallest first; ends in a sequence number so that no two are equal."""
 
 _COMPACT_ABOVE = 64
 
 
 class LazyHeap:
-    """Names by key. Every change is O(log N), amortised; the first is found in O(1)."""
+    """Names sorted by key. Each change takes amortised O(log N), reading the first O(1)."""
 
     __slots__ = ("_heap", "_keys")
 
     lets_pass: ClassVar[bool] = False
-    """Whether another than that of the smallest key may be first."""
+    """Whether a name other than the one with the smallest key may be first."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -47,9 +47,9 @@ class LazyHeap:
         return iter(sorted(self._keys, key=self._keys.__getitem__))
 
     def in_order(self) -> Iterator[str]:
-        """Yield the names in order: the first k of them in O(k log k), but for stale entries.
+        """Yield the names in order; the first k in O(k log k), plus the stale entries passed.
 
-        Nothing may be put or dropped meanwhile.
+        The heap must not change during the iteration.
         """
         heap, keys = self._heap, self._keys
         ahead = [(heap[0], 0)] if heap else []
@@ -59,7 +59,9 @@ class LazyHeap:
             for child in (2 * at + 1, 2 * at + 2):
                 if child < len(heap):
                     heapq.heappush(ahead, (heap[child], child))
-            if keys.get(name) == key and name not in seen:  # twice, if it came back to a key
+            if (
+                keys.get(name) == key and name not in seen
+            ):  # a name that returned to an earlier key has two entries
                 seen.add(name)
                 yield name
 
@@ -72,11 +74,11 @@ class LazyHeap:
         return self._keys[name]
 
     def put(self, name: str, key: Key) -> None:
-        """Put a name at its place, or move it there."""
+        """Insert a name, or move it to a new key."""
         if self._keys.get(name) == key:
             return
         self._keys[name] = key
-        if len(self._keys) == 1:  # alone, as an application is that is a client by itself
+        if len(self._keys) == 1:  # the only entry: the usual case of a client with one application
             self._heap = [(key, name)]
             return
         heapq.heappush(self._heap, (key, name))
@@ -85,40 +87,40 @@ class LazyHeap:
             heapq.heapify(self._heap)
 
     def drop(self, name: str) -> None:
-        """Remove a name; an unknown one changes nothing."""
+        """Remove a name; an unknown one is ignored."""
         self._keys.pop(name, None)
 
     def set_aside(self, name: str) -> None:
-        """Remove a name that is put back soon, and has changed in nothing by then."""
+        """Remove a name that will soon be put back with the same key."""
         self.drop(name)
 
     def claim(self) -> str | None:
-        """Return the first, which is about to start; None if the order had to change for that.
+        """Return the first name, which is about to be granted.
 
-        Call it again then. An order in which some pass books here what passing costs.
+        None: the order changed; call again. An order with overtaking charges for it here.
         """
         return self.first()
 
     def may_precede(self, name: str, first: str) -> bool:
-        """Return whether a name may come before another that was first when that was asked last.
+        """Return whether a name may come before the one that `first` last returned.
 
-        It is put at its place without asking who is first, where that costs more.
+        True where only a new computation of the first could decide.
         """
         return True
 
     def hide(self, path: str) -> bool:
-        """Leave out what is below a node of a tree; return whether this is an order of one."""
+        """Exclude the names below a node of a tree; return whether this order has a tree."""
         return False
 
     def show_hidden(self) -> None:
-        """Put back what is hidden."""
+        """Include hidden names again."""
 
     def least(self) -> str | None:
-        """Return the name with the smallest key, whoever is first; None if the heap is empty."""
+        """Return the name with the smallest key, whichever is first; None if the heap is empty."""
         return LazyHeap.first(self)
 
     def least_value(self) -> float:
-        """Return what the smallest key begins with; infinite if the heap is empty."""
+        """Return the first element of the smallest key; infinity if the heap is empty."""
         name = LazyHeap.first(self)
         return math.inf if name is None else self._keys[name][0]
 
@@ -134,7 +136,7 @@ class LazyHeap:
 
 
 class WaitingLine:
-    """The waiting inferences of one application, in the policy's order. Changes are O(log N)."""
+    """The waiting inferences of one application, in the policy's order. A change takes O(log N)."""
 
     __slots__ = ("_inferences", "_order")
 
@@ -154,7 +156,7 @@ class WaitingLine:
 
     @property
     def first(self) -> Inference:
-        """The inference that comes first.
+        """The first inference in order.
 
         Raises:
             IndexError: If none waits.
@@ -165,7 +167,7 @@ class WaitingLine:
         return self._inferences[name]
 
     def add_inference(self, inference: Inference, key: Key) -> None:
-        """Put an inference at its place: a re-queued one where it was."""
+        """Insert an inference by its key; a requeued one returns to its former position."""
         self._inferences[inference.request_id] = inference
         self._order.put(inference.request_id, key)
 
@@ -184,11 +186,11 @@ class WaitingLine:
 
 
 class Queue:
-    """Clients with a waiting inference. Every change is O(log N), amortised.
+    """Clients with a waiting inference, their applications, and the order of both.
 
-    A client that the policy holds back (`Order.eligible_at`) is parked: it waits, and is never
-    first. An application that cannot start now is unscheduled until it is touched again, so that
-    the queue shows who comes after it.
+    Every change takes amortised O(log N). A client that the policy holds back (`Order.eligible_at`)
+    is parked: it waits and is never first. An application that cannot start now is unscheduled
+    until the next `touch`, so that the queue shows the application after it.
     """
 
     def __init__(self) -> None:
@@ -196,18 +198,18 @@ class Queue:
         self._members: dict[ClientId, LazyHeap] = {}
         """The waiting applications of each client."""
         self._order = LazyHeap()
-        """Clients that may be granted."""
+        """Clients that may be granted leases."""
         self._parked = LazyHeap()
-        """Clients held back, by the instant at which they may go on."""
+        """Clients that are held back, by the time at which they become eligible."""
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._hidden: dict[ClientId, None] = {}
-        """Clients of which something is hidden."""
+        """Clients with hidden nodes."""
         self._left_out: dict[ClientId, None] = {}
-        """Clients that are hidden whole."""
+        """Clients that are hidden as a whole."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
         """The waiting applications of each tier."""
         self._stale: dict[ClientId, None] = {}
-        """Clients that were touched since they were put at their places."""
+        """Clients whose keys may have changed since they were last sorted."""
         self._policy: Order | None = None
         self._observer: Observer | None = None
         self._now: Seconds = 0.0
@@ -220,7 +222,7 @@ class Queue:
         return application_id in self._applications
 
     def touch(self, application: Application) -> None:
-        """Put an application where its keys say now, or remove it if nothing of it waits."""
+        """Sort an application by its current keys, or remove it if none of its inferences waits."""
         assert self._policy is not None
         application_id = application.application_id
         if not application.waiting:
@@ -237,7 +239,7 @@ class Queue:
         self.touch_client(client)
 
     def remove(self, application: Application) -> None:
-        """Remove an application, whether anything of it waits or not."""
+        """Remove an application, whether its inferences wait or not."""
         assert self._policy is not None
         application_id = application.application_id
         client = self._policy.client(application)
@@ -248,9 +250,9 @@ class Queue:
         self.touch_client(client)
 
     def touch_client(self, client: ClientId) -> None:
-        """Note that the key of a client may have changed; one without waiting work is removed.
+        """Mark a client whose key may have changed; one without waiting work is removed.
 
-        It is put at its place when somebody asks who is first.
+        It is sorted when the first client is next requested.
         """
         assert self._policy is not None
         members = self._members.get(client)
@@ -265,7 +267,7 @@ class Queue:
                 self._observer.left(client)
 
     def _catch_up(self) -> None:
-        """Put the clients where their keys say now. O(1) if none was touched."""
+        """Sort all marked clients by their current keys. O(1) if there are none."""
         if self._stale:
             stale, self._stale = self._stale, {}
             for client in stale:
@@ -290,7 +292,7 @@ class Queue:
         self._order.put(client, self._policy.key(client, self._applications[first]))
 
     def reopen(self, client: ClientId) -> None:
-        """Let the policy make the order of a client's applications anew. O(N)."""
+        """Let the policy recreate the order of a client's applications. O(N)."""
         assert self._policy is not None
         if client in self._members:
             self._members[client] = self._policy.members_order(client)
@@ -299,12 +301,12 @@ class Queue:
                     self.touch(application)
 
     def first(self) -> Application | None:
-        """Return the application that comes first, or None if none may be granted."""
+        """Return the first application in order, or None if none may be granted."""
         client = self.first_client()
         return None if client is None else self._head(client)
 
     def claim_first(self) -> Application | None:
-        """Return the application to grant next, with what it passes booked; None if none may be."""
+        """Return the application to grant next, after charging for what it overtakes; or None."""
         while (client := self.first_client()) is not None:
             name = self._members[client].claim()
             if name is not None:
@@ -313,16 +315,16 @@ class Queue:
         return None
 
     def may_precede(self, application: Application, first: Application) -> bool:
-        """Return whether an application that waits may come before one that was first.
+        """Return whether a waiting application may come before `first`, which was first.
 
-        False says for certain that it does not; where only a look would tell, it is True.
+        False is certain; True where only a new computation of the first could decide.
         """
         assert self._policy is not None
         client = self._policy.client
         return self._order.may_precede(client(application), client(first))
 
     def heads(self) -> Iterator[Application]:
-        """Yield who may come first of each client that may be granted. O(N log N)."""
+        """Yield the applications that may come first within their clients. O(N log N)."""
         self._catch_up()
         for client in self._order:
             members = self._members[client]
@@ -332,9 +334,9 @@ class Queue:
                 yield self._head(client)
 
     def in_order(self) -> Iterator[Application]:
-        """Yield the applications that may be granted, in order, by their keys as they are now.
+        """Yield the applications that may be granted, in the order of their current keys.
 
-        The first k take O(k log k), however many there are. Nothing may be touched meanwhile.
+        The first k take O(k log k). Nothing may be touched during the iteration.
         """
         assert self._policy is not None
         self._catch_up()
@@ -356,10 +358,10 @@ class Queue:
                 heapq.heappush(begun, (key, client, application, members))
 
     def hide(self, path: ClientId, application: Application) -> bool:
-        """Leave out a node of the tree of tenants, above an application, until `show_hidden`.
+        """Exclude a node of the tree of tenants, above an application, until `show_hidden`.
 
         Returns:
-            Whether it is left out: not if clients are others than the nodes at the top.
+            Whether it is excluded; False if clients are not the top nodes of the tree.
         """
         assert self._policy is not None
         client = self._policy.client(application)
@@ -374,7 +376,7 @@ class Queue:
         return True
 
     def show_hidden(self) -> None:
-        """Put back what is hidden."""
+        """Include hidden nodes again."""
         if not self._hidden:
             return
         hidden = list(self._hidden)
@@ -386,15 +388,15 @@ class Queue:
                 self.touch_client(client)
 
     def place(self, application: Application) -> tuple[Key, Key]:
-        """Return where an application that waits stands, by the keys of its client and its own."""
+        """Return the keys of a waiting application's client and of the application."""
         assert self._policy is not None
         client = self._policy.client(application)
         return self._policy.key(client, application), self._policy.application_key(application)
 
     def of_other_tiers(self, tiers: Collection[str]) -> list[Application]:
-        """Return the applications that may be granted and are of none of these tiers, in any order.
+        """Return the applications that may be granted and have none of these tiers, in any order.
 
-        O(number of them, those that are parked or hidden included).
+        O(their number, with those that are parked or hidden).
         """
         assert self._policy is not None
         self._catch_up()
@@ -407,7 +409,7 @@ class Queue:
         ]
 
     def unschedule(self, application: Application) -> None:
-        """Leave an application out until it is touched, to see who comes after it."""
+        """Exclude an application until the next `touch`, which shows the application after it."""
         assert self._policy is not None
         client = self._policy.client(application)
         del self._applications[application.application_id]
@@ -418,20 +420,20 @@ class Queue:
 
     @property
     def passes_some(self) -> bool:
-        """Whether an application that waits is unscheduled: the first now has passed it."""
+        """Whether a waiting application is unscheduled: the next grant overtakes it."""
         return bool(self._unscheduled)
 
     def first_client(self) -> ClientId | None:
-        """Return the client that comes first, or None if nothing may be granted."""
+        """Return the first client in order, or None if none may be granted."""
         self._catch_up()
         return self._order.first()
 
     def client_waits(self, client: ClientId) -> bool:
-        """Return whether an inference of the client waits."""
+        """Return whether the client has a waiting inference."""
         return client in self._members
 
     def unpark(self, now: Seconds) -> bool:
-        """Let the parked clients go on that may by `now`; return whether there are any."""
+        """Release the parked clients that are eligible at `now`; return whether there were any."""
         self._now = now
         found = False
         while (client := self._parked.first()) is not None:
@@ -443,7 +445,7 @@ class Queue:
         return found
 
     def next_eligible(self) -> Seconds | None:
-        """Return when the next parked client may go on, or None."""
+        """Return the time at which the next parked client becomes eligible, or None."""
         if self._policy is None or not self._policy.holds_back:
             return None
         self._catch_up()
@@ -455,7 +457,7 @@ class Queue:
 
         Args:
             policy: The order.
-            observer: Told when nothing of a client waits any more.
+            observer: Notified when a client has no waiting inference left.
         """
         applications = list(self._applications.values())
         self._policy, self._observer, self._by_tier = policy, observer, {}
@@ -465,7 +467,7 @@ class Queue:
             self.touch(application)
 
     def _schedule(self, client: ClientId, application_id: ApplicationId) -> None:
-        """Note that an application is left out no more."""
+        """Remove an application from the unscheduled ones."""
         unscheduled = self._unscheduled.get(client)
         if unscheduled is not None:
             unscheduled.discard(application_id)

@@ -1,8 +1,8 @@
-"""Stages of an application: where an inference stands in it, and what each stage took.
+"""Stages of an application: the stage of each inference, and the sums of each stage.
 
-Nobody says which inferences wait for which. What is seen are submissions and ends, so: the first
-inferences are stage 0, and one that is submitted after an inference of the present stage has
-finished opens the next.
+No caller declares which inferences depend on which. Stages are inferred from submissions and ends:
+the first inferences are stage 0, and an inference submitted after one of the current stage has
+finished starts the next stage.
 """
 
 from __future__ import annotations
@@ -18,54 +18,59 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Inference
 
 MAXIMUM_STAGES = 64
-"""Later stages count as the last of them. The recorded agent loops take up to 43 turns."""
+"""Maximum number of stages; later ones count as the last. Recorded agent loops take up to 43 turns.
+"""
 
 
 class StageServed(NamedTuple):
-    """Sums of one stage of an application; a tuple, as it goes to the predictor by the hundred.
+    """Sums of one stage of an application; a tuple, as the predictor receives hundreds of them.
 
-    Inferences that produced nothing (cancelled while they waited, say) are left out.
+    Inferences without output (cancelled while they waited, for instance) are left out.
     """
 
     inferences: int
     sequences: int
-    """Prompts times n over those inferences: what lengths are counted by."""
+    """Number of sequences (prompts times n) of these inferences, by which mean lengths are
+    computed.
+    """
     prompt_tokens: Tokens
     """Prompt tokens of all sequences."""
     output_tokens: Tokens
     """Output tokens of all sequences."""
     kv_token_time: KvTokenTime
     longest_output_tokens: Tokens | None = None
-    """Output of the longest sequence, those of one inference being taken for equally long:
-    iterations that the stage took at least. None: not known, as in what release 0.2.0 observed."""
+    """Output of the longest sequence, with the sequences of one inference assumed equally long: the
+    least iterations of the stage. None: unknown, as in records of release 0.2.0.
+    """
     gap_s: Seconds | None = None
     """Time from the stage's last end to the next stage's first submission, at least 0; 0 after the
-    last stage. None: not known."""
+    last stage. None: unknown.
+    """
 
 
 class ExpectedStage(NamedTuple):
-    """Sums expected of one stage of an application, and the tool gap after it.
+    """Expected sums of one stage of an application, and the tool gap after it.
 
-    A tuple, as every opening and every first inference of a stage may bring dozens.
+    A tuple, because each opening and each first inference of a stage may carry dozens.
     """
 
     inferences: float
-    """At least 0; a mean where it was learned. 0: nothing is known of the stage."""
+    """Number of inferences, at least 0, a learned mean where available. 0: the stage is unknown."""
     compute_tokens: float
     """Σ (p + 2d) over the inferences, the cost that VTC charges, in tokens."""
     kv_token_time: KvTokenTime
     """Σ h(p, d) over the inferences, token·iterations."""
     output_tokens: float
-    """Output of the longest sequence: iterations that the stage takes at least."""
+    """Output of the longest sequence: the least iterations of the stage."""
     gap_s: Seconds
     """Time from the stage's last end to the next stage's first submission; 0 after the last."""
 
     @property
     def mean_output_tokens(self) -> float:
-        """Output of an inference whose costs are the means of the stage, in whole tokens.
+        """Output tokens of an inference whose costs are the means of the stage.
 
-        p + 2d and h(p, d) have two solutions, of which the longer one counts where it is not longer
-        than the longest sequence.
+        p + 2d and h(p, d) have two solutions; the longer one counts unless it exceeds the longest
+        sequence.
         """
         if not self.inferences:
             return self.output_tokens
@@ -78,17 +83,17 @@ class ExpectedStage(NamedTuple):
 
 
 UNKNOWN_STAGE = ExpectedStage(0, 0, 0, 0, 0)
-"""Stands for a stage of which nothing is known, before one of which something is."""
+"""Placeholder for an unknown stage before a known one."""
 
 
 _EXPECTED_FIELDS: Fields = dict.fromkeys(ExpectedStage._fields, RecordReader.not_negative)
 
 
 def read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
-    """Return a field of a record that is a list of stages, each the list of its values.
+    """Return a record's field that is a list of stages, each a list of its values.
 
     Raises:
-        ValueError: If it is not; names the stage and the value.
+        ValueError: If the field has another form; names the stage and the value.
     """
     stages = []
     for number, row in enumerate(reader.items(name)):
@@ -102,12 +107,12 @@ def read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
 def expected_from(
     expected: tuple[ExpectedStage, ...], stage: int, now_expected: tuple[ExpectedStage, ...]
 ) -> tuple[ExpectedStage, ...]:
-    """Return the stages expected of an application, with those from `stage` on replaced.
+    """Return the expected stages of an application, with those from `stage` on replaced.
 
     Args:
         expected: Stages expected before, from the first.
-        stage: The stage that the application has reached.
-        now_expected: Stages expected now, from that one on.
+        stage: Current stage of the application.
+        now_expected: Stages expected now, from the current one on.
     """
     before = expected[:stage]
     unknown = (UNKNOWN_STAGE,) * (stage - len(before))
@@ -115,19 +120,19 @@ def expected_from(
 
 
 class StagePosition:
-    """The present stage of one application, as somebody sees it who may not see all of it."""
+    """Current stage of one application, as inferred by an observer that may not see all of it."""
 
     __slots__ = ("_inferences", "_is_passed", "_stage")
 
     def __init__(self) -> None:
         self._stage = 0
         self._inferences = 0
-        """Submitted at this stage so far."""
+        """Number of inferences submitted at this stage so far."""
         self._is_passed = False
         """Whether an inference of the stage has finished."""
 
     def next(self) -> tuple[int, int]:
-        """Return the stage of what is submitted next, and how many are at it then."""
+        """Return the stage of the next submission, and the number of inferences with it."""
         stage = min(self._stage + self._is_passed, MAXIMUM_STAGES - 1)
         return stage, 1 if stage > self._stage else self._inferences + 1
 
@@ -135,7 +140,8 @@ class StagePosition:
         """Count a submission; return its stage.
 
         Args:
-            at_least: The stage it is known to be of, to somebody else who may have seen more.
+            at_least: Least stage of the submission, from a sender that may have seen more of the
+                application.
         """
         stage = min(max(self._stage + self._is_passed, at_least), MAXIMUM_STAGES - 1)
         if stage > self._stage:
@@ -144,14 +150,14 @@ class StagePosition:
         return stage
 
     def finish(self, stage: int) -> None:
-        """Note that an inference of a stage has finished."""
+        """Record that an inference of a stage has finished."""
         if stage == self._stage:
             self._is_passed = True
 
 
 @dataclass(slots=True)
 class _Sums:
-    """The fields of `StageServed`, which a tuple would have to be made anew for each end."""
+    """The fields of `StageServed`, in a form that can be updated."""
 
     inferences: int = 0
     sequences: int = 0
@@ -160,18 +166,18 @@ class _Sums:
     kv_token_time: KvTokenTime = 0
     longest_output_tokens: Tokens = 0
     first_submitted_at: Seconds | None = None
-    """None: its inferences were submitted where this scheduler did not see it."""
+    """First submission of the stage; None: this scheduler did not see it."""
     last_ended_at: Seconds | None = None
-    """Last end of an inference that produced something; None: there was none."""
+    """Last end of an inference with output; None: there was none."""
 
     def gap_to(self, following: _Sums) -> Seconds | None:
-        """Return the time from the end of this stage to the start of the next; stages overlap."""
+        """Return the time from this stage's end to the start of the next; 0 if they overlap."""
         if self.last_ended_at is None or following.first_submitted_at is None:
             return None
         return max(0.0, following.first_submitted_at - self.last_ended_at)
 
     def served(self, gap_s: Seconds | None) -> StageServed:
-        """Return the sums, with the gap after them."""
+        """Return the sums as a tuple, with the gap after the stage."""
         return StageServed(
             self.inferences,
             self.sequences,
@@ -184,7 +190,7 @@ class _Sums:
 
 
 class StageSums:
-    """Sums of each stage of an application so far, over inferences that have ended."""
+    """Sums of each stage of an application so far, over its ended inferences."""
 
     __slots__ = ("_is_whole", "_position", "_sums")
 
@@ -194,15 +200,16 @@ class StageSums:
         self._is_whole = True
 
     def miss_some(self) -> None:
-        """Note that some of the application may have been seen by an earlier scheduler only."""
+        """Mark the sums as incomplete: an earlier scheduler may have seen a part."""
         self._is_whole = False
 
     def submit(self, at_least: int, now: Seconds) -> int:
         """Count a submission; return its stage.
 
         Args:
-            at_least: The stage it is known to be of, to somebody else who may have seen more.
-            now: The instant of the submission.
+            at_least: Least stage of the submission, from a sender that may have seen more of the
+                application.
+            now: Time of the submission.
         """
         stage = self._position.submit(at_least)
         sums = self._of(stage)
@@ -211,12 +218,12 @@ class StageSums:
         return stage
 
     def add_ended(self, inference: Inference, now: Seconds, *, is_finished: bool) -> None:
-        """Count an inference that has ended, if it produced anything.
+        """Count an ended inference, if it has output.
 
         Args:
             inference: The inference.
-            now: The instant of its end.
-            is_finished: Whether it ran to its end: what is submitted from now on is a later stage.
+            now: Time of its end.
+            is_finished: Whether it ran to its end: later submissions are then of a later stage.
         """
         if output_tokens := inference.output_tokens:
             sums = self._of(inference.stage)
@@ -232,7 +239,7 @@ class StageSums:
             self._position.finish(inference.stage)
 
     def served(self) -> tuple[StageServed, ...]:
-        """Return the sums, first stage first; none if something was missed."""
+        """Return the sums, first stage first; empty if they are incomplete."""
         sums = self._sums
         if not self._is_whole or not sums:
             return ()

@@ -114,8 +114,7 @@ class Suspects:
     def note_death(
         self, failure_id: FailureId, ran: Iterable[tuple[Inference, Seconds]]
     ) -> Inference | None:
-        """Suspect the inferences that ran on an engine that died by itself; return the convicted
-        one.
+        """Suspect the inferences that ran on a dead engine; return the one convicted by it.
 
         Call it while the inferences still hold the leases under which they ran. It may be repeated.
         None: the death convicts no inference.
@@ -159,9 +158,7 @@ class Suspects:
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
-        """Suspect the inference of a lease from `await_claim`; return it if it is convicted, else
-        None.
-        """
+        """Suspect the inference of a lease from `await_claim`; return it if it is convicted."""
         failure_id, ran_s = self._unclaimed.pop(lease_id, (None, 0.0))
         if failure_id is None:
             return None
@@ -318,7 +315,7 @@ class Suspects:
     def _has_gone(
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
-        """Return whether a call of this shape ran in a death and disappeared before this one came."""
+        """Return whether a call of this shape ran in a death and disappeared before this one."""
         shape = self._shape(newcomer)
         for name, known_shape in self._shapes.get(failure_id, {}).items():
             if known_shape != shape or name in excepted:

@@ -1,9 +1,9 @@
 """The tree of tenants: weights, shares of the KV memory, quotas and caps of every node.
 
-A tenant is a path, `acme/search/alice`; its nodes are `acme`, `acme/search` and itself. A node that
-nobody has described has the settings that its parent gives to children (`acme/*`; `*` for those
-at the top), or none. A node is bound by all its ancestors: by naming tenants below its own nobody
-gets more than the node above them has.
+A tenant is a path, `acme/search/alice`; its nodes are `acme`, `acme/search` and itself. A node
+without a description has the settings that its parent gives to children (`acme/*`; `*` at the top),
+or none. The limits of all its ancestors apply to a node: a tenant gains nothing by naming tenants
+below its own node.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,8 @@ from justitia_ray.units import ClientId, KvTokenTime, Seconds
 
 SEPARATOR = "/"
 ANY = "*"
-"""Last part of the path that describes the children of a node that nobody has described."""
+"""Last part of the path that describes all children of a node without a description of their own.
+"""
 
 
 class Unit(StrEnum):
@@ -31,23 +32,26 @@ class Unit(StrEnum):
 
 
 METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
-"""Units of which an inference claims what it may use, for it is known at its end only."""
+"""Units in which an inference reserves its possible use, because the use is known only at its end.
+"""
 
 
 class OnExhausted(StrEnum):
-    """Fate of an application that a quota has nothing left for."""
+    """What happens to an application whose quota is exhausted."""
 
     REJECT = "reject"
     DEPRIORITISE = "deprioritise"
-    """The application runs behind all that have quota (`beyond`): nothing is refused."""
+    """The application runs behind all applications within quota (`beyond`); nothing is refused."""
     SHADOW = "shadow"
-    """Nothing; it is reported that something would have."""
+    """Nothing happens; the service only reports that the quota would have applied."""
 
 
 LEAST_WEIGHT = 1e-6
-"""Factor of the weight of what runs beyond a quota that deprioritises, without shares by tenant."""
+"""Factor on the weight of applications beyond a deprioritising quota, without shares by tenant."""
 BEYOND = "."
-"""Top of the second tree of accounts: of what runs beyond a quota. No tenant can have the name."""
+"""Top of the second tree of accounts, for applications beyond a quota. No tenant can have this
+name.
+"""
 
 
 class Period(StrEnum):
@@ -64,9 +68,9 @@ class Window(StrEnum):
     """Where the period of a quota begins."""
 
     ROLLING = "rolling"
-    """At every instant: what was used a period ago comes back."""
+    """A sliding window: use counts for one period after it happened."""
     CALENDAR = "calendar"
-    """With the day or the month in UTC."""
+    """The period starts with the day or the month in UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Quota:
     window: Window = Window.ROLLING
     on_exhausted: OnExhausted = OnExhausted.REJECT
     reserve_quantile: float = 1.0
-    """Quantile of an inference's predicted use that is reserved while it runs; 1: its most."""
+    """Quantile of an inference's predicted use that is reserved while it runs; 1: its maximum."""
 
     @property
     def name(self) -> str:
@@ -89,7 +93,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCaps:
-    """The most that one application may use; None is no cap."""
+    """Most that one application may use; None is no cap."""
 
     inferences: int | None = None
     kv_token_time: KvTokenTime | None = None
@@ -101,35 +105,35 @@ class KvShare:
     """A node's share of the KV memory of all replicas of a model, as fractions of 1."""
 
     guaranteed: float = 0.0
-    """Share that is the node's own: others may use it as far as it lends."""
+    """Share reserved for the node; others may use the part that it lends."""
     most: float = 1.0
-    """The most that it may hold, while others wait or not."""
+    """Most that the node may hold, even if no others wait."""
     lends: float = 1.0
-    """Fraction of its guaranteed share that others may use while it does not."""
+    """Fraction of its guaranteed share that others may use while the node does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantNode:
-    """Settings of a node. None: as the node's parent gives it, or no limit."""
+    """Settings of a node. None: inherited from the parent, or no limit."""
 
     weight: float | None = None
-    """Weight among its siblings. None: that of its applications, 1 for a node with children."""
+    """Weight among its siblings. None: that of its applications; 1 for a node with children."""
     max_weight: float | None = None
-    """Largest weight that its applications may ask for."""
+    """Largest weight that its applications may request."""
     kv_share: KvShare = KvShare()
     quotas: tuple[Quota, ...] = ()
     caps: ApplicationCaps = ApplicationCaps()
     deadline_s: Seconds | None = None
-    """How long an application's inferences may wait if the call does not say."""
+    """Limit on the wait of an application's inferences if the call has none (seconds)."""
 
 
 PLAIN = TenantNode()
-"""A node that nobody has described."""
+"""Settings of a node without any description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A service tier of a request: a factor of its application's weight, never strict order."""
+    """A service tier of a request: a factor on its application's weight, never strict priority."""
 
     weight_factor: float = 1.0
     kv_share: KvShare = KvShare()
@@ -146,7 +150,7 @@ TIERS: Mapping[str, Tier] = {
 
 @dataclass(frozen=True)
 class TenantTree:
-    """The described nodes, and what becomes of all others.
+    """The described nodes, and the settings of all others.
 
     Raises:
         ConfigError: If a child would exceed its parent; names both and the values.
@@ -154,8 +158,9 @@ class TenantTree:
 
     described: Mapping[str, TenantNode] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights, once they have children, of nodes that are given none by `described`; 1 of others.
-    Without children they weigh what their applications do."""
+    """Weights of nodes with children that have none in `described`; default 1. Nodes without
+    children have the weight of their applications.
+    """
 
     def __post_init__(self) -> None:
         for path, node in self.described.items():
@@ -168,7 +173,7 @@ class TenantTree:
         return PLAIN if described_as is None else self.described[described_as]
 
     def described_as(self, path: ClientId) -> str | None:
-        """Return the path or the pattern that describes a node; None: nobody has described it."""
+        """Return the path or the pattern that describes a node; None if there is none."""
         if path in self.described:
             return path
         parent, _, _ = path.rpartition(SEPARATOR)
@@ -176,7 +181,7 @@ class TenantTree:
         return pattern if pattern in self.described else None
 
     def lowest_described(self, tenant: ClientId) -> str | None:
-        """Return the path or pattern of a tenant's lowest node that is described; None: none is."""
+        """Return the path or pattern of a tenant's lowest described node; None if there is none."""
         described = (self.described_as(path) for path in reversed(ancestors(tenant)))
         return next((one for one in described if one is not None), None)
 
@@ -186,10 +191,10 @@ class TenantTree:
             yield path, self.node(path)
 
     def branch_weight(self, path: ClientId) -> float:
-        """Return the weight of a node that has children, among its siblings.
+        """Return the weight of a node with children, among its siblings.
 
-        If nobody has given it one, it is no more than its applications may ask for: a caller that
-        names tenants below its own must not weigh more by it.
+        If none is configured, it is at most what its applications may request: a caller must not
+        gain weight by naming tenants below its own.
         """
         weight = self.node(path).weight
         if weight is not None:
@@ -198,7 +203,7 @@ class TenantTree:
         return min([self.weights.get(path, 1), *caps])
 
     def deadline_s(self, tenant: ClientId) -> Seconds | None:
-        """Return the tightest deadline of a tenant's nodes; None: none has any."""
+        """Return the tightest deadline of a tenant's nodes (seconds); None if there is none."""
         deadlines = (node.deadline_s for _, node in self.nodes(tenant))
         return min((one for one in deadlines if one is not None), default=None)
 
@@ -227,7 +232,7 @@ class TenantTree:
             _refuse_above(f"{where}.quotas: {quota.name}", quota.limit, parents, most)
 
     def _check_guaranteed(self) -> None:
-        """Refuse guaranteed shares of children that are more than their parent's in sum."""
+        """Reject guaranteed shares of children whose sum exceeds their parent's."""
         sums: dict[str, float] = {}
         for path, node in self.described.items():
             parent = path.rpartition(SEPARATOR)[0]
@@ -243,19 +248,19 @@ class TenantTree:
 
 
 def _refuse_above(what: str, value: float | None, whose: str, most: float | None) -> None:
-    """Refuse a value above the limit that another sets; None: there is no value, or no limit."""
+    """Reject a value above a limit; None: there is no value, or no limit."""
     if value is not None and most is not None and value > most:
         raise ConfigError(f"{what} is {value:g}: at most {whose}, {most:g}, is allowed")
 
 
 def check_guaranteed(tree: TenantTree, tiers: Mapping[str, Tier]) -> None:
-    """Refuse shares of tiers that are more than all memory, with those of the nodes at the top.
+    """Reject shares of tiers that together with those of the top nodes exceed all memory.
 
-    What a tier is guaranteed may be used by any tenant's applications of it, and what a tenant is
-    guaranteed by its applications of any tier: both hold only if there is memory for both.
+    A tier's guarantee may be used by any tenant, and a tenant's by any tier: both hold only if
+    there is memory for both.
 
     Raises:
-        ConfigError: If they are; names the tiers and the sums.
+        ConfigError: If they exceed it; names the tiers and the sums.
     """
     for name, tier in tiers.items():
         share = tier.kv_share
@@ -275,12 +280,12 @@ def check_guaranteed(tree: TenantTree, tiers: Mapping[str, Tier]) -> None:
 
 
 def beyond(tenant: ClientId) -> ClientId:
-    """Return the leaf of what a tenant runs beyond a quota, in the second tree of accounts."""
+    """Return the leaf of a tenant's applications beyond quota, in the second tree of accounts."""
     return f"{BEYOND}{SEPARATOR}{tenant}"
 
 
 def described_by(path: ClientId) -> ClientId:
-    """Return the path of the tenants' tree by which a node of the accounts is described."""
+    """Return the path of the tree of tenants whose settings apply to a node of the accounts."""
     return path.removeprefix(f"{BEYOND}{SEPARATOR}")
 
 

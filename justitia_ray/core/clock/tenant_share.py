@@ -510,11 +510,9 @@ class TenantShare(ServedShare):
         self._tenant_of[application_id] = path
 
     def _leave_behind(self, application_id: ApplicationId, tenant: Tenant) -> None:
-        """Rename a leaf's debt to an ended application, so that no new application takes it over."""
+        """Rename a leaf's debt to an ended application, so that no new one takes it over."""
         if application_id in tenant:
-            names = (
-                f"{application_id}|{number}" for number in count()
-            )  # callers cannot use such an id
+            names = (f"{application_id}|{number}" for number in count())  # no caller can use it
             ended = next(name for name in names if name not in self._tenant_of)
             self._tenant_of[ended] = tenant.path
             tenant.rename(application_id, ended)
