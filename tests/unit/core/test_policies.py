@@ -150,7 +150,7 @@ def test_nominal_clock_is_built_from_its_options() -> None:
 
     options = parse_options("justitia", values)
 
-    assert PolicyOptions("nominal", 1.0) == options
+    assert PolicyOptions("nominal", 1.0, own=options.own) == options
     assert float is type(options.nominal_iteration_s)
     share = SchedulerCore("justitia", values).ledger.fair_share
     assert isinstance(share, NominalShare)

@@ -110,7 +110,7 @@ def changed(stored: Any, where: str, value: Any) -> dict[str, Any]:
         (OBSERVED, "more", 1, "fields missing or unknown: more"),
         (OBSERVED, "sample", [], "sample is .*dictionary"),
         (OBSERVED, "sample.kv_token_time", 0, "^sample.kv_token_time is 0: .*greater than 0"),
-        (OBSERVED, "sample.kv_token_time", True, "kv_token_time is True"),
+        (OBSERVED, "sample.kv_token_time", True, "kv_token_time is true"),
         (OBSERVED, "sample.inferences", 0, "inferences is 0"),
         (OBSERVED, "sample.output_tokens", -1, "output_tokens is -1"),
         (OBSERVED, "sample.output_tokens", ..., "sample.output_tokens is missing"),

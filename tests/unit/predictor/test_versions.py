@@ -95,7 +95,7 @@ def damaged(**changes: Any) -> bytes:
         (b'{"index": {}}', "fields missing or unknown: sha256"),
         (encode_index(index_of(2)).replace(b'"active": 2', b'"active": 1'), "damaged"),
         (damaged(active=7), "active is 7"),
-        (damaged(active=True), "active is True"),
+        (damaged(active=True), "active is true"),
         (damaged(last_number=1), "versions are numbered"),
         (damaged(versions={}), "versions is {}: "),
         (damaged(versions=[{}]), r"versions\[0\].number is missing"),

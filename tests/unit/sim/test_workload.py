@@ -133,7 +133,7 @@ def test_written_workload_is_read_back(tmp_path: Path, name: str) -> None:
             "arrived_at_s: Input should be a finite number, got nan",
         ),
         (changed(weight=0), "weight: Input should be greater than 0, got 0"),
-        (changed(weight=True), "weight: Input should be a valid number, got True"),
+        (changed(weight=True), "weight: Input should be a valid number, got true"),
         (changed(inferences={}), "inferences: Input should be a valid tuple, got {}"),
         (changed(inferences=[]), "inferences: Tuple should have at least 1 item"),
         (changed(inferences=[1]), "inferences[0]: Input should be a dictionary"),
