@@ -1,4 +1,4 @@
-"""Access as an ingress keeps it: keys and issuers of the settings, brought up to date in time."""
+"""Access control of an ingress: keys and token issuers of the settings, refreshed regularly."""
 
 import asyncio
 import logging
@@ -22,26 +22,25 @@ logger = logging.getLogger("ray.serve")
 
 
 class RedisKeys:
-    """The keys in Redis, as they were when it last answered."""
+    """API keys in Redis, as last read."""
 
     def __init__(self, store: KeyStore) -> None:
-        """Begin without keys; nothing is read before `refresh`."""
         self._store = store
         self._table: KeyTable | None = None
         self._trouble: str | None = None
 
     def table(self) -> KeyTable:
-        """Return the keys in force.
+        """Return the keys last read.
 
         Raises:
-            AdmissionError: If they could not be read so far: a key may be good.
+            AdmissionError: If they were never read, so that a key cannot be checked.
         """
         if self._table is None:
             raise AdmissionError("the API keys cannot be read from Redis now")
         return self._table
 
     async def refresh(self) -> None:
-        """Read the keys; if Redis does not answer, those in force stay."""
+        """Read the keys from Redis; on failure keep those last read."""
         try:
             stored = await self._store.load()
         except StoreError as error:
@@ -62,10 +61,10 @@ class RedisKeys:
 
 
 class AccessKeeper:
-    """The door of an ingress, and what it goes by."""
+    """Owns the door of an ingress, and keeps its keys and issuers up to date."""
 
     def __init__(self, args: AppArgs) -> None:
-        """Make the door; a file of keys is read here.
+        """Create the door; a file of keys is read here.
 
         Raises:
             ConfigError: If the file of keys cannot be read, or an issuer's settings are wrong.
@@ -92,14 +91,14 @@ class AccessKeeper:
         self.door = Door(gate, section.default_tenant)
 
     async def start(self) -> None:
-        """Read the keys in Redis, and begin to keep all keys up to date."""
+        """Read the keys in Redis, and start to refresh all keys regularly."""
         if self._redis is not None:
             await self._redis.refresh()
         if self._file is not None or self._redis is not None:
             self._refreshing = in_fresh_context(self._keep_refreshing())
 
     async def stop(self) -> None:
-        """Read no more."""
+        """Stop refreshing the keys."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         if self._redis is not None:

@@ -1,4 +1,4 @@
-"""The audit: a line of JSON for each act of an operator."""
+"""Audit log: a JSON line for each action of an operator."""
 
 import logging
 from typing import Any
@@ -12,14 +12,14 @@ logger = logging.getLogger("ray.serve")
 def audit_act(
     identity: Identity, act: str, before: object = None, after: object = None, **what: Any
 ) -> None:
-    """Write down an act.
+    """Log an operator's action.
 
     Args:
-        identity: Who did it.
-        act: Its name, e.g. `predictor.rollback`.
-        before: What was so far, as JSON.
-        after: What is from now on.
-        **what: To what it was done.
+        identity: Identity of the operator.
+        act: Name of the action, e.g. `predictor.rollback`.
+        before: State before the action, as JSON.
+        after: State after the action, as JSON.
+        **what: Objects of the action.
     """
     who = {"credential": identity.credential, "user": identity.user, "tenant": identity.tenant}
     log_event(logger, logging.INFO, f"audit.{act}", who=who, **what, before=before, after=after)

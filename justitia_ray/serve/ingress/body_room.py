@@ -1,8 +1,8 @@
-"""Room for large request bodies, from their first byte to the count of their prompt tokens.
+"""Memory bound of large request bodies, from their first byte to the count of their tokens.
 
-A body that is parsed and rendered takes up to ten times its bytes. So few are at once, in fair
-turns between tenants, and the others wait as bytes. Those are bounded as well, and count as they
-come and are decoded: a body may never end.
+A body that is parsed and rendered takes up to ten times its bytes. Few are therefore parsed at
+once, in fair turns between tenants, and the others wait as bytes. Those are bounded as well, and
+count while they arrive and are decoded: a body may never end.
 """
 
 import asyncio
@@ -19,28 +19,28 @@ from justitia_ray.serve.ingress.turns import Place, Turns
 T = TypeVar("T")
 
 _SMALL_BYTES = 64 * 2**10
-"""Shorter bodies are not counted here: they are read in less than a millisecond."""
+"""Bodies up to this size are not counted: they are read in less than a millisecond."""
 _READ_ON_LOOP_BYTES = 256 * 2**10
-"""Longest body that is parsed on the loop: some milliseconds."""
+"""Longest body that is parsed on the event loop: some milliseconds."""
 _RETURNED_BYTES = 256 * 2**10
-"""Blocks of this size and above are returned to the system when they are freed."""
+"""Memory blocks of this size and above are returned to the system when they are freed."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
 _READ_BYTES = 24 * 2**20
-"""Bytes of bodies that are parsed and counted at once; a longer one has its turn alone."""
+"""Maximum bytes of bodies that are parsed and counted at once; a longer body is parsed alone."""
 _FREE_FACTOR = 4
-"""Most that a tenant may hold, as a multiple of the free room: the same as in the queue."""
+"""Maximum bytes of a tenant's bodies, as a multiple of the free room; as in the queue."""
 
 _Waiting = tuple[int, asyncio.Future[None]]
 """Bytes of a body, and the future that grants its turn."""
 
 
 def give_memory_back() -> None:
-    """Let the allocator of this process return the memory of each large body as it is freed.
+    """Make the allocator of this process return the memory of each large body when it is freed.
 
-    glibc raises its threshold for that with every large block that is freed, up to 32 MiB; from
-    then on bodies come from a heap that they leave full of holes. Other allocators have no such
-    option, and need none.
+    glibc raises its threshold for this with every large block that is freed, up to 32 MiB; later
+    bodies then come from a heap that they leave fragmented. Other allocators have no such option,
+    and need none.
     """
     options = getattr(ctypes.CDLL(None), "mallopt", None)
     if options is not None:
@@ -49,14 +49,14 @@ def give_memory_back() -> None:
 
 
 class BodyRoom:
-    """The large bodies of an ingress process that are not counted yet."""
+    """Memory of the large bodies in an ingress process whose tokens are not counted yet."""
 
     def __init__(self, max_bytes: int, read_bytes: int = _READ_BYTES) -> None:
-        """Begin empty.
+        """Create an empty room.
 
         Args:
-            max_bytes: Maximum bytes of bodies that come, wait or are read.
-            read_bytes: Maximum bytes of those that are read.
+            max_bytes: Maximum bytes of bodies that arrive, wait or are parsed.
+            read_bytes: Maximum bytes of bodies that are parsed.
         """
         self._max_bytes = max_bytes
         self._read_bytes = read_bytes
@@ -68,7 +68,7 @@ class BodyRoom:
 
     @contextmanager
     def hold(self, tenant: str) -> Iterator["HeldBody"]:
-        """Hold a place for a tenant's body, of which nothing has come, while the block runs."""
+        """Count a tenant's body, of which nothing has arrived, while the block runs."""
         held = HeldBody(self, tenant)
         try:
             yield held
@@ -76,7 +76,7 @@ class BodyRoom:
             held.release()
 
     def resize(self, tenant: str, before_bytes: int, after_bytes: int) -> None:
-        """Count a body that has grown or shrunk.
+        """Update the size of a body that has grown or shrunk.
 
         Raises:
             QueueFull: If it has grown, and there is no room for it.
@@ -101,7 +101,7 @@ class BodyRoom:
             )
 
     def line_up(self, tenant: str, size_bytes: int) -> Place[_Waiting]:
-        """Let a body wait for its turn, whose future is in its place."""
+        """Queue a body for its turn; the returned place contains the future of the turn."""
         granted = asyncio.get_running_loop().create_future()
         place = self._turns.join(tenant, (size_bytes, granted))
         self._grant_turns()
@@ -123,7 +123,7 @@ class BodyRoom:
             if self._reading_bytes and self._reading_bytes + size_bytes > self._read_bytes:
                 return
             self._turns.take(place)
-            if not granted.done():  # a cancelled one leaves by itself
+            if not granted.done():  # a cancelled body removes itself
                 self._turns.charge(place, size_bytes)
                 self._reading_bytes += size_bytes
                 granted.set_result(None)
@@ -139,10 +139,10 @@ class HeldBody:
         self._tenant = tenant
         self._held_bytes = 0
         self._reading: asyncio.Future[Any] | None = None
-        """Work of a thread on the body."""
+        """Future of the thread that parses the body; None: no thread does."""
 
     def note_size(self, size_bytes: int) -> None:
-        """Count the bytes that the body takes now.
+        """Update the number of bytes that the body takes.
 
         Raises:
             QueueFull: If it has grown, and there is no room for it.
@@ -155,7 +155,7 @@ class HeldBody:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for the tenant's turn to read a body that is whole, and hold it.
+        """Wait for the tenant's turn to parse a complete body, and hold the turn.
 
         The turn ends with the block, but not before a thread that still reads the body.
         """
@@ -172,21 +172,21 @@ class HeldBody:
             self._after_reading(partial(self._room.end_turn, place))
 
     async def read(self, read: Callable[..., T], *arguments: Any) -> T:
-        """Return what a function makes of the body: in a thread if it is long.
+        """Call a function on the body and return its result; a long body is read in a thread.
 
-        A thread cannot be stopped. If the caller is cancelled it goes on, and the body keeps its
-        turn and its room until then.
+        A thread cannot be stopped. If the caller is cancelled, the thread continues, and the body
+        keeps its turn and its room until it ends.
         """
         if self._held_bytes <= _READ_ON_LOOP_BYTES:
             return read(*arguments)
         work = partial(read, *arguments)
         self._reading = reading = asyncio.get_running_loop().run_in_executor(None, work)
         result = await asyncio.shield(reading)
-        self._reading = None  # what was made of the body is not kept here
+        self._reading = None  # do not keep the result alive
         return result
 
     def release(self) -> None:
-        """Give the room back; what was given back is not given again."""
+        """Release the body's room; a second call has no effect."""
         if self._held_bytes:
             self._after_reading(partial(self.note_size, 0))
 

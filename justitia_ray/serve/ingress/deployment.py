@@ -1,4 +1,4 @@
-"""The Ingress deployment: HTTP for everybody, the same surface over a Serve handle for Python."""
+"""Ingress deployment: the HTTP application, also reachable by Serve handle from Python."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ from justitia_ray.units import ApplicationId, ReplicaId
 
 
 class ModelQueue:
-    """The parts of a model in an ingress process; models share nothing but the cache of specs.
+    """Parts of one model in an ingress process; models share only the cache of specs.
 
     Attributes:
         config: The model's configuration.
@@ -79,22 +79,22 @@ class ModelQueue:
         tell_new_scheduler: Callable[[], Awaitable[None]] | None = None,
         export_span: Export | None = None,
     ) -> None:
-        """Put the parts together; `start` begins to talk.
+        """Create the parts; `start` connects them to the scheduler and the predictor.
 
         Args:
             config: The model's configuration.
             scheduler: Handle of the model's scheduler actor.
             replicas: Handle of the deployment of the model's engines.
             predictor: Handle of the deployment of the model's predictor.
-            counter: Counts the model's prompt tokens; closed here.
+            counter: Counts the model's prompt tokens; `stop` closes it.
             specs: Specs of applications, shared by all models of the ingress.
             scheduler_link: The connection to the model's scheduler.
             links: The connections to the model's replicas.
-            make_client: Makes the queue client; a test passes its own.
-            replica_id: Serve's name of this ingress, for its metrics.
+            make_client: Creates the queue client; tests pass their own.
+            replica_id: Serve's replica id of this ingress, for its metrics.
             backend: Exports the metrics; None: they are not exported.
-            tell_new_scheduler: Tells a new scheduler what else this ingress knows.
-            export_span: Takes the spans of traces; None: nothing is traced.
+            tell_new_scheduler: Sends a new scheduler the names that this ingress gave.
+            export_span: Receives the spans of traces; None: calls are not traced.
         """
         self.config = config
         self.calls = ReplicaCalls(links, replicas)
@@ -148,7 +148,7 @@ class ModelQueue:
         )
 
     def start(self) -> None:
-        """Begin to talk to the scheduler and the predictor, and to export metrics."""
+        """Connect to the scheduler and the predictor, and start exporting metrics."""
         self._learning = asyncio.get_running_loop().create_task(self.gateway.learn_context())
         self._estimates.start()
         self.client.session.start()
@@ -156,7 +156,7 @@ class ModelQueue:
             self._exporter.start()
 
     async def stop(self) -> None:
-        """End all talk, and export metrics a last time."""
+        """Close all connections, and export metrics a last time."""
         if self._learning is not None:
             await end_task(self._learning)
         await self._estimates.stop()
@@ -168,7 +168,7 @@ class ModelQueue:
         self._counter.close()
 
     async def reconfigure(self, scheduling: SchedulingConfig) -> None:
-        """Apply other scheduling settings, and pass them to the scheduler."""
+        """Apply new scheduling settings, and send them to the scheduler."""
         self._scheduling = scheduling
         self.gateway.submitter.tenant_weights = scheduling.tenant_weights
         self.gateway.submitter.tenants = scheduling.tenant_tree
@@ -188,13 +188,13 @@ class ModelQueue:
             self._tracer.end_application(ended)
 
     def _note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
-        """Tell the metrics whether an application was opened."""
+        """Record in the metrics that an application was opened, or forget it if it is not open."""
         if self._metrics is not None:
             tell = self._metrics.record_opening if is_open else self._metrics.forget_application
             tell(application_id)
 
     async def _prepare_scheduler(self) -> None:
-        """Tell a new scheduler what it is not told with the queue."""
+        """Send a new scheduler what submissions do not carry: settings, ends by owners, names."""
         await self._configure_scheduler()
         await self.scheduler_calls.tell_ended()
         if self._tell_new_scheduler is not None:
@@ -206,7 +206,7 @@ class ModelQueue:
 
 
 class Ingress:
-    """Serve deployment; `ingress_deployment` in `app` makes Serve build its HTTP application."""
+    """Serve deployment of the ingress; `ingress_deployment` in `app` wraps it for Serve."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
@@ -214,7 +214,7 @@ class Ingress:
         parts: Sequence[tuple[DeploymentHandle, DeploymentHandle]],
         load_prompt_counter: Callable[[AppConfig], CountPrompt],
     ) -> None:
-        """Find the schedulers and begin to talk to them.
+        """Find the schedulers and connect to them.
 
         Args:
             args: `AppArgs` as a dict.
@@ -289,10 +289,10 @@ class Ingress:
             queue.start()
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
-        """Apply other scheduling settings while the application runs.
+        """Apply new scheduling settings while the application runs.
 
         Raises:
-            ConfigError: If a setting is not allowed; those in force stay, of all models.
+            ConfigError: If a setting is invalid; then no model's settings change.
         """
         shared = AppSettings.parse(user_config or {})
         if self._args.access is not None:
@@ -305,7 +305,7 @@ class Ingress:
     async def call(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Answer as the same HTTP request would be: return status, headers and body."""
+        """Handle a call like the same HTTP request; return status, headers and body."""
         items: list[Any] = [item async for item in self.stream(method, path, headers, body)]
         (status, head), *chunks = items
         return status, head, b"".join(chunks)
@@ -313,7 +313,7 @@ class Ingress:
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[StreamItem]:
-        """Answer as the same HTTP request would be: yield (status, headers), then the body."""
+        """Handle a call like the same HTTP request; yield (status, headers), then the body."""
         names = {name.lower(): value for name, value in headers.items()}
         names |= {"content-length": str(len(body))}
         try:
@@ -333,11 +333,11 @@ class Ingress:
                     yield message["body"]
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Return the HTTP application; Serve asks for it after the constructor."""
+        """Return the HTTP application; Serve calls this after the constructor."""
         return self._http_app
 
     async def __del__(self) -> None:
-        """End all talk; Serve calls this when nothing runs any more."""
+        """Close all connections; Serve calls this after the last call has ended."""
         await self._access.stop()
         await asyncio.gather(*(queue.stop() for queue in self._queues))
         if self._spans is not None:

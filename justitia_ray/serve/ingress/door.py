@@ -1,4 +1,4 @@
-"""The door of the HTTP application: who may call what, decided before a body is read.
+"""The door of the HTTP application decides which caller may use which path, before a body is read.
 
 Calls over a Serve handle come from inside the cluster. They are trusted, and name their tenant.
 """
@@ -13,17 +13,17 @@ from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
 from justitia_ray.serve.ingress.request_context import IDENTIFYING, RequestContext, read_context
 
 DEFAULT_TENANT = "default"
-"""Tenant of calls that name none, where no `access` is configured."""
+"""Tenant of calls that name none, if no `access` is configured."""
 TRUSTED = "justitia.trusted"
-"""Key of an ASGI scope that says: the call came over a handle. No server sets it."""
+"""Key in the ASGI scope of a call over a Serve handle; no server sets it."""
 
 ANYBODY = Identity(DEFAULT_TENANT, frozenset(Scope), "anonymous")
-"""Identity of every caller where no `access` is configured."""
+"""Identity of every caller if no `access` is configured."""
 
 _CONTEXT = "justitia.context"
 _PUBLIC = frozenset({"/healthz", "/readyz", "/openapi.json"})
 _SCOPES: dict[str, Scope] = {
-    # path: scope; one that ends in / stands for all paths below it
+    # path: scope; a path that ends in / covers all paths below it
     **dict.fromkeys((*INFERENCE_PATHS, *UNSCHEDULED_PATHS), Scope.INFER),
     "/v1/models": Scope.INFER,
     "/v1/models/": Scope.INFER,
@@ -35,16 +35,16 @@ _SCOPES: dict[str, Scope] = {
     "/v1/predictor": Scope.OPERATE,
     "/v1/predictor/": Scope.OPERATE,
 }
-"""Scope of every route but the public ones."""
+"""Required scope of every route except the public ones."""
 
 
 def is_public(path: str) -> bool:
-    """Return whether a path is open to everybody: probes and the description of the interface."""
+    """Return whether a path is public: probes and the description of the interface."""
     return path in _PUBLIC
 
 
 def scope_of(path: str) -> Scope | None:
-    """Return the scope that a path asks for; None if there is no such route."""
+    """Return the scope that a path requires; None if there is no such route."""
     found = _SCOPES.get(path)
     if found is None:
         found = next((s for p, s in _SCOPES.items() if p[-1] == "/" and path.startswith(p)), None)
@@ -52,30 +52,30 @@ def scope_of(path: str) -> Scope | None:
 
 
 class Door:
-    """Lets callers in."""
+    """Authenticates callers, and checks their scopes."""
 
     def __init__(self, gate: Gate | None, default_tenant: str | None) -> None:
-        """Make the door.
+        """Create the door.
 
         Args:
-            gate: Identifies callers; None lets everybody in, for any tenant.
-            default_tenant: Tenant of trusted calls that name none; None: they have to.
+            gate: Identifies callers; None admits every caller, for any tenant.
+            default_tenant: Tenant of trusted calls that name none; None: they must name one.
         """
         self._gate = gate
         self._trusted = Identity(default_tenant, frozenset(Scope), "handle")
 
     async def admit(self, scope: MutableMapping[str, Any], path: str) -> None:
-        """Let a call in, and note in its ASGI scope whose it is.
+        """Admit a call, and store its context in its ASGI scope.
 
         Args:
-            scope: The call's.
-            path: The call's path, without the application's prefix.
+            scope: ASGI scope of the call.
+            path: Path of the call, without the application's prefix.
 
         Raises:
-            RequestError: If a header that identifies somebody comes twice.
-            Unauthenticated: If the caller does not prove who it is.
+            RequestError: If an identifying header appears twice.
+            Unauthenticated: If the caller does not prove its identity.
             Forbidden: If its credential lacks the path's scope, or names no tenant.
-            AdmissionError: If it cannot be identified now.
+            AdmissionError: If the caller cannot be identified now.
         """
         headers = scope["headers"]
         if is_public(path):
@@ -95,6 +95,6 @@ class Door:
 
 
 def context_of(scope: MutableMapping[str, Any]) -> RequestContext:
-    """Return what is known of a call that was let in: whose it is, and for what."""
+    """Return the context that `admit` stored for an admitted call."""
     context: RequestContext = scope[_CONTEXT]
     return context

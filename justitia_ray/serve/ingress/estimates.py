@@ -1,4 +1,4 @@
-"""Predictions for an ingress: one call to the predictor, a deadline, a prior behind it."""
+"""Predictions for an ingress: one call to the predictor with a deadline, and a fallback."""
 
 import asyncio
 import logging
@@ -25,25 +25,24 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 logger = logging.getLogger("ray.serve")
 
 _MAX_WEIGHT = 4_000_000
-"""Numbers and characters kept: some tens of megabytes. The oldest inputs go first: of their
-applications only the cost is learned."""
+"""Maximum numbers and characters of cached inputs, some tens of MB. The oldest are dropped first;
+only the costs of their applications are then learned."""
 _WEIGHT_OF_ONE = 64
 _LONG_CHARS = 2_000
-"""Features of 2,000 characters take a quarter of a millisecond; longer texts go to a thread."""
+"""Texts above this length are processed in a thread: 2,000 characters take 0.25 ms."""
 _MAX_OBSERVATIONS = 10_000
 """Maximum observations kept while the predictor cannot be reached."""
 _REFRESH_S: Seconds = 10.0
 _TEACH_S: Seconds = 0.5
-"""Time over which finished applications are gathered: a handle call costs milliseconds of CPU."""
+"""Interval in which finished applications are batched: a handle call costs milliseconds of CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSummary:
-    """An input's features, and its text if that is to be stored."""
+    """Features of an input, and its text if texts are stored."""
 
     features: InputFeatures
     text: str | None = None
-    """None unless texts are stored."""
 
     @property
     def weight(self) -> int:
@@ -53,10 +52,10 @@ class InputSummary:
 
 
 class FeatureCache:
-    """Summaries of the inputs of open applications, bounded in all."""
+    """Cache of the inputs' summaries of open applications, bounded in total weight."""
 
     def __init__(self, *, store_inputs: bool, max_weight: int = _MAX_WEIGHT) -> None:
-        """Start empty.
+        """Create an empty cache.
 
         Args:
             store_inputs: Whether to keep texts.
@@ -68,7 +67,7 @@ class FeatureCache:
         self._weight = 0
 
     async def summarise(self, text: str) -> InputSummary:
-        """Return an input's features, and its text where texts are stored."""
+        """Return an input's features, and its text if texts are stored."""
         if len(text) > _LONG_CHARS:
             features = await asyncio.to_thread(features_of, text)
         else:
@@ -85,7 +84,7 @@ class FeatureCache:
             self._weight -= oldest.weight
 
     def take_input(self, application_id: ApplicationId) -> InputSummary | None:
-        """Return the summary of an application's input, and keep it no longer."""
+        """Remove and return the summary of an application's input; None if it is not cached."""
         summary = self._kept.pop(application_id, None)
         if summary is not None:
             self._weight -= summary.weight
@@ -93,15 +92,15 @@ class FeatureCache:
 
 
 class Estimates:
-    """Estimates of applications, and what finished applications teach.
+    """Estimates of applications, and reports of finished applications to the predictor.
 
-    The predictor is asked for applications that name their class, by the features of their input:
-    the text stays here. All others, and these while the predictor does not answer in time, are
-    estimated from a copy of its tables.
+    The predictor is called for applications that name their class, with the features of their
+    input: the text stays here. Other applications, and these if the predictor does not answer in
+    time, are estimated from a copy of its tables.
 
     Attributes:
         classes: Copy of the predictor's class statistics.
-        stages: Copy of its table of stages: what to expect of an inference.
+        stages: Copy of its table of stages, the expected inferences by class.
         inputs: Summaries of the inputs of open applications.
     """
 
@@ -111,12 +110,12 @@ class Estimates:
         section: PredictionSection,
         metrics: IngressMetrics | None = None,
     ) -> None:
-        """Begin with empty tables.
+        """Create the estimates with empty tables.
 
         Args:
             predictor: Handle of the predictor's deployment.
             section: Settings: the deadline of a call, the prior, bounds.
-            metrics: Counts estimates and their errors; None: nobody does.
+            metrics: Counts estimates and their errors; None: they are not counted.
         """
         self._metrics = metrics
         self._predictor = predictor
@@ -129,14 +128,14 @@ class Estimates:
         self._finished: list[Observation] = []
 
     def start(self) -> None:
-        """Begin to copy the tables, and to pass on what finished."""
+        """Start to copy the tables, and to report finished applications."""
         self._tasks = [
             in_fresh_context(self._keep_refreshing()),
             in_fresh_context(self._keep_teaching()),
         ]
 
     async def stop(self) -> None:
-        """End all calls to the predictor."""
+        """Cancel all calls to the predictor."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -148,10 +147,10 @@ class Estimates:
         max_tokens: Tokens | None,
         summary: InputSummary,
     ) -> Estimate:
-        """Return the predictor's estimate, or the copied table's if that does not come in time.
+        """Return the predictor's estimate, or the copied table's if the predictor is too late.
 
         Raises:
-            RequestError: If the class name has another form than is allowed.
+            RequestError: If the class name is malformed.
         """
         fallback = self.classes.estimate(application_class, input_tokens, max_tokens)
         asked = (application_class, summary.features, input_tokens, max_tokens)
@@ -164,7 +163,7 @@ class Estimates:
             return fallback
 
     def note_ended_application(self, ended: EndApplication) -> None:
-        """Note an ended application, to teach the predictor its cost if it ran to its end."""
+        """Record an ended application; if it ran to its end, report its cost to the predictor."""
         if self._metrics is not None:
             self._metrics.record_end(ended)
         summary = self.inputs.take_input(ended.application_id)

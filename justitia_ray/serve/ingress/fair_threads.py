@@ -1,4 +1,4 @@
-"""Work in a few threads, step by step, in fair turns between the tenants that it is done for."""
+"""Work in a few threads, step by step, in fair turns between tenants."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 _THREADS = 2
 _TURN_S: Seconds = 0.005
-"""Steps are done one after the other for so long: a switch of threads costs 0.1 ms."""
+"""Length of a turn, in which steps run one after the other: a switch of threads costs 0.1 ms."""
 
 
 class _Work:
@@ -25,7 +25,7 @@ class _Work:
         self.done = done
 
     def do_steps(self, turn_s: Seconds) -> tuple[Seconds, bool, Any]:
-        """Do steps for a turn; return the time that it took, whether all are done, the result."""
+        """Run steps for one turn; return its duration, whether all are done, and the result."""
         began_at = time.perf_counter()
         took_s = 0.0
         is_last, result = False, None
@@ -39,10 +39,10 @@ class _Work:
 
 
 class FairThreads:
-    """Threads that do the steps of work in turns; used from one event loop.
+    """Threads that run work in steps and turns; used from one event loop.
 
-    The next turn is that of the tenant that has had the least time, so that megabytes of one hold
-    up another by a step. Work is dropped when its caller is cancelled.
+    The next turn is that of the tenant with the least time so far, so that one tenant's megabytes
+    delay another tenant by one step. Work is dropped when its caller is cancelled.
     """
 
     def __init__(self, threads: int = _THREADS, turn_s: Seconds = _TURN_S) -> None:
@@ -52,7 +52,7 @@ class FairThreads:
         self._turns: Turns[_Work] = Turns()
 
     async def run(self, tenant: str, steps: Generator[None, None, T]) -> T:
-        """Do work for a tenant and return its result."""
+        """Run work for a tenant and return its result."""
         work = _Work(steps, asyncio.get_running_loop().create_future())
         place = self._turns.join(tenant, work)
         self._begin_turns()
@@ -95,5 +95,5 @@ class FairThreads:
         self._begin_turns()
 
     def close(self) -> None:
-        """End the threads; work that waits is cancelled."""
+        """Shut the threads down; waiting work is cancelled."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The way of one inference: submit it, wait for its lease, call the leased replica, try again."""
+"""Run one inference: submit it, wait for its lease, call the leased replica, retry on failure."""
 
 import logging
 from asyncio import get_running_loop, sleep
@@ -66,18 +66,18 @@ logger = logging.getLogger("ray.serve")
 
 _ASK_AGAIN_S: Seconds = 0.5
 _ASK_AGAIN_MOST_S: Seconds = 10.0
-"""Pauses between two questions for the context of the engines: the first, and the longest."""
+"""First and longest pause between two queries of the engines' context (seconds)."""
 _ASK_FOR_CACHE_S: Seconds = 60.0
-"""Pause where they have no prefix cache: an update may switch it on, this ingress before them."""
+"""Pause between two queries while the engines have no prefix cache: an update may enable it."""
 
 
 def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference) -> dict[str, str]:
-    """Return the headers of an answer with the replica that made it and the time in the queue.
+    """Return the headers of an answer, with its application, its replica and its time in the queue.
 
     Args:
-        head: The engine's own.
-        grant: The lease that the answer was made under; the first one, if a stream was cut.
-        inference: The inference: a caller that named no application may learn it here.
+        head: Headers of the engine's answer.
+        grant: Lease under which the answer was generated; the first one, if a stream was cut.
+        inference: The inference; a caller that named no application learns its id here.
     """
     application, position = inference.application, inference.position
     return {
@@ -91,11 +91,11 @@ def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference
 
 
 Submit = Callable[[], Awaitable[PendingInference]]
-"""Submits an inference to the queue."""
+"""Function that submits one inference to the queue."""
 
 
 class Attempts:
-    """Runs inferences, over as many leases as each takes."""
+    """Runs inferences, and retries each under new leases until its attempts run out."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Attempts:
         section: IngressSection,
         on_dropped: Callable[[JustitiaError], None] = lambda error: None,
     ) -> None:
-        """Put the attempts of one model together; `on_dropped` is told of each failed call."""
+        """Create the runner of one model; `on_dropped` receives the error of each failed call."""
         self._queue = queue
         self._calls = calls
         self._attempts = section.attempts
@@ -113,7 +113,7 @@ class Attempts:
     async def answer(
         self, submit: Submit, path: str, payload: bytes, trace: CallTrace = UNTRACED
     ) -> Answer:
-        """Return the whole answer to an inference; cancelled, cancel the inference.
+        """Return the whole answer to an inference; if this call is cancelled, cancel the inference.
 
         Raises:
             JustitiaError: If the inference cannot run.
@@ -144,20 +144,21 @@ class Attempts:
             raise
         finally:
             if inference is not None:
-                self._queue.cancel_inference(inference)  # nothing, if it was answered
-            trace.end()  # nor this
+                self._queue.cancel_inference(inference)  # no effect after the answer
+            trace.end()  # no effect if it has ended
 
     async def stream(
         self, submit: Submit, path: str, payload: bytes, trace: CallTrace = UNTRACED
     ) -> AsyncGenerator[StreamItem]:
-        """Yield (status, headers), then the body; closed early, cancel the inference.
+        """Yield (status, headers), then the body; if closed early, cancel the inference.
 
-        A stream that is cut goes on where it was cut; an empty chunk says that it waits again.
+        A stream that is cut continues at the cut under the next lease; an empty chunk means that it
+        waits for that lease.
 
         Raises:
-            EngineFailed: If the engine has ended the stream with an error, in the last chunk.
-            JustitiaError: If the inference cannot run, or the stream cannot go on, was cut too
-                often or has no end; whatever was yielded before is no whole answer.
+            EngineFailed: If the engine ended the stream with an error, which is in the last chunk.
+            JustitiaError: If the inference cannot run, or the stream cannot continue, was cut too
+                often or has no end; the chunks yielded before are then an incomplete answer.
         """
         inference: PendingInference | None = None
         delivered, end = Delivered(names=path == RESPONSES), StreamEnd(path)
@@ -206,13 +207,13 @@ class Attempts:
             raise (error if delivered.status is None else _told(error)) from None
         finally:
             if inference is not None:
-                self._queue.cancel_inference(inference)  # nothing, if it was answered
+                self._queue.cancel_inference(inference)  # no effect after the answer
             trace.end()
 
     def _replace_attempt(self, grant: Grant, delivered: Delivered | None, newer: Grant) -> None:
-        """End an attempt whose inference was granted another lease: it would run twice.
+        """Abort an attempt whose inference was granted another lease: it would run twice.
 
-        A stream that no other engine could go on with has its only chance where it is.
+        A stream that no other engine can continue is left running.
         """
         is_other = newer.lease_id != grant.lease_id
         if is_other and (delivered is None or delivered.can_move):
@@ -221,7 +222,7 @@ class Attempts:
     async def _nack_lease(
         self, inference: PendingInference, grant: Grant, error: Exception
     ) -> None:
-        """Give back a lease that could not be used to its end; the inference waits again."""
+        """Return a lease that could not be used to its end; the inference waits for another one."""
         inference.on_grant = None
         log_event(
             logger,
@@ -232,23 +233,23 @@ class Attempts:
             reason=type(error).__name__,
         )
         if isinstance(error, LeaseSuperseded):
-            return  # the scheduler knows
+            return  # the scheduler itself replaced the lease
         is_cut = isinstance(error, ConnectionLost)
         reason = NackReason.CONNECTION if is_cut else NackReason.LEASE
         await self._queue.nack_lease(inference, grant, reason)
 
 
 _SELF_EXPLAINED = (EngineFailed, StreamUnfinished, KillsEngines)
-"""Errors of engines that say all of why a stream has ended."""
+"""Engine errors whose message already explains why the stream ended."""
 
 
 def _headers(trace: CallTrace, inference: PendingInference) -> dict[str, str]:
-    """Return what the replica is told beside the lease; none of it comes from the caller."""
+    """Return extra headers for the replica, the trace and the tenant; none is the caller's."""
     return {**trace.headers, TENANT_HEADER: split_key(inference.item.application_id)[0]}
 
 
 def _told(error: JustitiaError) -> JustitiaError:
-    """Return the caller's error for a stream that was cut and does not go on."""
+    """Return the error to report to the caller of a stream that was cut and cannot continue."""
     if isinstance(error, EngineError) and not isinstance(error, _SELF_EXPLAINED):
         return EngineError(
             "the replica was lost in the middle of this stream, which cannot be continued: "
@@ -268,7 +269,7 @@ async def _in_items(answer: Callable[[], Awaitable[Answer]]) -> AsyncGenerator[S
 
 
 class Gateway:
-    """Turns requests into inferences of applications, and their answers into responses."""
+    """Turns requests for one model into inferences, and their answers into responses."""
 
     def __init__(
         self,
@@ -282,7 +283,7 @@ class Gateway:
         outlooks: StreamOutlooks | None = None,
         tracer: CallTracer | None = None,
     ) -> None:
-        """Put the gateway of one model together.
+        """Create the gateway of one model.
 
         Args:
             config: The model's configuration.
@@ -291,9 +292,9 @@ class Gateway:
             estimates: Estimates of the model's predictor.
             counter: Counts the model's prompt tokens.
             specs: Specifications of applications that were opened at another model.
-            metrics: Counts estimates and dropped calls; None: nobody does.
-            outlooks: Asks where waiting streams stand; None: nobody does.
-            tracer: Traces calls; None: nobody does.
+            metrics: Counts estimates and dropped calls; None: they are not counted.
+            outlooks: Returns the outlooks of waiting streams; None: they have no outlook.
+            tracer: Traces calls; None: calls are not traced.
         """
         self._tracer = tracer
         self.outlooks = outlooks or StreamOutlooks(_nothing, config.ingress.keepalive_s)
@@ -310,16 +311,17 @@ class Gateway:
         if metrics is not None:
             self._attempts = Attempts(queue, calls, config.ingress, metrics.record_drop)
         self._paths: frozenset[str] | None = None
-        """Paths that the engine answers, once it was asked; they never change in this process."""
+        """Paths that the engine serves, constant in this process; None until they were queried."""
         self.max_model_len = config.engine.declared_context
-        """Context of the model, as declared until a replica has told its own; None: not known."""
+        """Context length of the model (tokens): as declared until a replica reports its own; None:
+        unknown."""
         self.submitter = Submitter(queue, estimates, counter, self.max_model_len, specs, metrics)
 
     async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
         """Run an inference and return its whole answer.
 
         Raises:
-            JustitiaError: If the inference cannot run; `protocol.errors` has its HTTP answer.
+            JustitiaError: If the inference cannot run; `protocol.errors` maps it to an HTTP answer.
         """
         submit = partial(self.submitter.submit_inference, context, body)
         trace = self._trace(path, context)
@@ -332,15 +334,15 @@ class Gateway:
         body: InferenceBody,
         on_submitted: Callable[[ApplicationId], None] = lambda application_id: None,
     ) -> AsyncGenerator[StreamItem]:
-        """Run an inference and yield its answer: (status, headers), then bytes as they come.
+        """Run an inference and yield its answer: (status, headers), then bytes as they arrive.
 
-        An answer that its body does not want streamed comes whole.
+        If the body does not request a stream, the answer is yielded whole.
 
         Args:
             path: Path of the endpoint.
-            context: The call's.
-            body: The call's body.
-            on_submitted: Told of the inference's application once it waits in the queue.
+            context: Context of the call.
+            body: Body of the call.
+            on_submitted: Called with the application's id once the inference waits in the queue.
 
         Raises:
             JustitiaError: If the inference cannot run, before anything was yielded.
@@ -367,26 +369,26 @@ class Gateway:
         return self._tracer.begin(facts)
 
     def note_failed_stream(self, status: int) -> None:
-        """Count a stream that has failed after its head.
+        """Count a stream that failed after its head was sent.
 
         Args:
-            status: HTTP status that its call would have had before.
+            status: HTTP status that the call would have had if it had failed before.
         """
         if self._metrics is not None:
             self._metrics.record_failed_stream(status)
 
     def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
-        """Return the limits of a call's tenant, as far as they are known; almost always none."""
+        """Return the known limits of a call's tenant; almost always none."""
         return self.standings_of(context.tenant) if self._queue.standings else ()
 
     def standings_of(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
-        """Return the limits of a tenant, as the scheduler told them last."""
+        """Return the limits of a tenant, as last sent by the scheduler."""
         return self._queue.standings.of(tenant, get_running_loop().time())
 
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
-        """Read a request's body for this model; see `protocol.endpoints.parse_body`.
+        """Parse a request's body for this model; see `protocol.endpoints.parse_body`.
 
-        What the engine's own models of requests forbid is refused, too.
+        A body that the engine's own request models forbid is refused, too.
         """
         if self._mapping is not None:
             fields = read_object(body) if fields is None else fields
@@ -397,21 +399,21 @@ class Gateway:
         return read
 
     async def counted(self, context: RequestContext, body: InferenceBody) -> InferenceBody:
-        """Return a request's body with the size of its prompts."""
+        """Return a request's body with the token counts of its prompts."""
         size = await self.submitter.count_prompts(context.tenant, body)
         return replace(body, size=size)
 
     async def learn_context(self) -> None:
-        """Ask the replicas for the context and the cache of their engines, until one tells both.
+        """Query the replicas until one has reported its context length and prefix-cache block size.
 
-        What vLLM derives, or fits into its memory, is known to an engine that has started.
+        vLLM derives the context length or fits it to its memory, so only a started engine has it.
         """
         pause_s = _ASK_AGAIN_S
         while True:
             try:
                 self.max_model_len = self.submitter.max_model_len = await self._calls.context()
                 block_size = await self._calls.cache_block()
-            except Exception:  # none answers, or one of an earlier release, which cannot tell it
+            except Exception:  # no replica answers, or an old release lacks the method
                 await sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_MOST_S)
                 continue
@@ -421,14 +423,14 @@ class Gateway:
             await sleep(_ASK_FOR_CACHE_S)
 
     async def check_served(self, path: str) -> None:
-        """Refuse a path that the model's engine does not answer, before the request waits.
+        """Refuse a path that the model's engine does not serve, before the request waits.
 
         Chat and completion requests skip the lookup until the paths are cached, since almost every
-        model serves them. Nothing is refused while no replica can be asked: the request waits for
-        one like any other.
+        model serves them. While no replica answers the lookup, the request is not refused: it waits
+        for a replica like any other.
 
         Raises:
-            NotServed: If the engine does not answer the path.
+            NotServed: If the engine does not serve the path.
         """
         if self._paths is None:
             if path in (CHAT, COMPLETIONS):
@@ -440,29 +442,29 @@ class Gateway:
         self.check_path(path)
 
     def check_path(self, path: str) -> None:
-        """Refuse a path that the model's engine is known not to answer; nobody is asked.
+        """Refuse a path if the cached paths lack it; no replica is called.
 
         Raises:
-            NotServed: If it does not.
+            NotServed: If the engine does not serve the path.
         """
         if self._paths is not None and path not in self._paths:
             raise NotServed(f"the model {self._config.model.name!r} has no {path}")
 
     def name_body(self, body: bytes, fields: dict[str, Any]) -> bytes:
-        """Return the body of an unscheduled call, with the model's name.
+        """Return the body of an unscheduled call, with the model's name filled in.
 
         Raises:
-            UnknownModel: If the body asks for another model.
+            UnknownModel: If the body names another model.
         """
         if self._mapping is not None:
             body = self._mapping.map_request(fields, body)
         return name_model(fields, body, self._config.model.names)
 
     async def unscheduled(self, path: str, payload: bytes) -> Answer:
-        """Return the answer to an unscheduled call, which takes no part in the queue.
+        """Return the answer to an unscheduled call, which bypasses the queue.
 
         Raises:
-            NotServed: If the model's engine does not answer the path.
+            NotServed: If the model's engine does not serve the path.
             NoReplicaAnswers: If no replica answers.
         """
         await self.check_served(path)

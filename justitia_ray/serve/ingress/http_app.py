@@ -1,6 +1,6 @@
-"""The HTTP application: its routes, its error answers, health, readiness and status. Without Ray.
+"""HTTP application: routes, error answers, health, readiness and status; without Ray.
 
-A Serve handle reaches the same surface through the same application, called in process.
+Calls over a Serve handle use the same application, in process.
 """
 
 import asyncio
@@ -35,19 +35,20 @@ _ANSWER_S: Seconds = 5.0
 
 
 class HttpApp(FastAPI):
-    """A FastAPI application with endpoints that pass FastAPI by, which takes 0.3 ms a call."""
+    """FastAPI application whose hot endpoints bypass FastAPI, which costs 0.3 ms a call."""
 
     def __init__(
         self, direct: Mapping[str, AsgiApp], door: Door, limit_s: Seconds | None = None
     ) -> None:
-        """Begin with the endpoints that POST requests reach directly.
+        """Create the application; POST requests reach the `direct` endpoints without FastAPI.
 
-        FastAPI knows them as routes: it answers other methods, and Serve names its metrics by them.
+        They are FastAPI routes as well: FastAPI answers other methods, and Serve labels its metrics
+        by route.
 
         Args:
             direct: The endpoints by path.
-            door: Lets callers in.
-            limit_s: Time that a call of the other routes may take; None: any.
+            door: Authenticates and authorizes callers.
+            limit_s: Time limit for a call of the other routes; None: no limit.
         """
         routes: list[BaseRoute] = [
             Route(path, endpoint, methods=["POST"]) for path, endpoint in direct.items()
@@ -70,13 +71,13 @@ class HttpApp(FastAPI):
         return self.openapi_schema
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one call."""
+        """Answer one ASGI call."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
         path = _route_path(scope)
         if scope["method"] == "HEAD" and path in ("", "/"):
-            await Response()(scope, receive, send)  # harnesses ask whether a service is there
+            await Response()(scope, receive, send)  # harnesses probe whether the service runs
             return
         try:
             _check_query(scope.get("query_string", b""))
@@ -91,22 +92,22 @@ class HttpApp(FastAPI):
         try:
             async with within_time(scope, self._limit_s):
                 await super().__call__(scope, receive, send)
-        except DeadlineMissed as error:  # none of these answers is a stream
+        except DeadlineMissed as error:  # these routes do not stream, so nothing was sent yet
             await error_response(path, error)(scope, receive, send)
 
 
 def _route_path(scope: Message) -> str:
-    """Return the path that routes are matched with; the door must not see another one."""
+    """Return the path that routes are matched with; the door must check the same one."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
     return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
 
 
 def _check_query(query: bytes) -> None:
-    """Accept a query that can be read; a server hands on whatever bytes came.
+    """Check that a query is UTF-8; the HTTP server passes on any bytes.
 
     Raises:
-        RequestError: If it is no UTF-8.
+        RequestError: If it is not UTF-8.
     """
     if not query.isascii():
         try:
@@ -127,9 +128,9 @@ def build_http_app(
     Args:
         models: The served models.
         specs: Cache of application specs, shared by all models.
-        door: Lets callers in.
+        door: Authenticates and authorizes callers.
         finder: Finds the application of each inference.
-        limit_s: Time that a call may take (`http_deadline`); None: any.
+        limit_s: Time limit for a call (`http_deadline`); None: no limit.
     """
     section = models.first.config.ingress
     bodies = BodyReader(section.max_body_bytes, BodyRoom(section.max_body_bytes_held))
@@ -142,15 +143,14 @@ def build_http_app(
 
 
 def _add_health(app: FastAPI, models: ServedModels) -> None:
-    """Add `/healthz`, `/readyz`, `/v1/models`, and the views of operators.
+    """Add `/healthz`, `/readyz`, `/v1/models`, and the operators' views.
 
-    Of the views `/v1/examination` holds ids of applications, which callers may have chosen; no
-    texts.
+    `/v1/examination` contains ids of applications, which callers may have chosen, but no texts.
     """
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """Return that this process answers."""
+        """Return `ok`: this process answers."""
         return {"status": "ok"}
 
     @app.get("/readyz")
@@ -168,7 +168,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/status")
     async def status(applications: str = "0", model: str | None = None) -> dict[str, Any]:
-        """Return the scheduler's state, with so many applications as they are in order."""
+        """Return the scheduler's state, with as many of the first applications as requested."""
         most = how_many(applications, "applications")
         if (single := models.single(model)) is not None:
             return await _status(single, most)
@@ -177,7 +177,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/examination")
     async def examination(model: str | None = None) -> dict[str, Any]:
-        """Return what every part says of leases, tags and applications: ids, no texts."""
+        """Return every part's report of leases, tags and applications: ids, no texts."""
         if (single := models.single(model)) is not None:
             return await _inspect(single)
         return {"models": await models.ask_each(_inspect)}
@@ -186,9 +186,9 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/models")
     async def model_list() -> dict[str, Any]:
-        """Return the models by all their names, in the forms of OpenAI and of Anthropic at once.
+        """Return the models under all their names, in the forms of OpenAI and of Anthropic at once.
 
-        Aliases that are patterns have no card.
+        Aliases that are patterns are not listed.
         """
         data = [
             _card(m, name)
@@ -200,7 +200,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/models/{name:path}")
     async def model_card(name: str) -> dict[str, Any]:
-        """Return one model by one of its names, also such as an alias allows."""
+        """Return one model by one of its names, or by a name that matches an alias pattern."""
         return _card(models.named(name), name)
 
 
@@ -234,7 +234,7 @@ async def _not_ready(model: ServedModel) -> str | None:
         return "all replicas are stalled: their engines have work and make no steps"
     scaling = model.config.autoscaling
     if states or (scaling is not None and scaling.min_replicas == 0):
-        return None  # with none, the next call starts one, and it has to come in for that
+        return None  # scaled to zero: a call must be let in to start one
     return "no replica pulls"
 
 
@@ -249,7 +249,7 @@ async def _status(model: ServedModel, applications: int) -> dict[str, Any]:
 
 
 async def _status_or_why(model: ServedModel, applications: int) -> dict[str, Any]:
-    """Return a model's status, or why there is none: one scheduler must not hide the others."""
+    """Return a model's status, or an error: one scheduler must not hide the others."""
     try:
         return await asyncio.wait_for(_status(model, applications), _ANSWER_S)
     except TimeoutError:

@@ -1,7 +1,7 @@
 """`/v1/applications`: open, look up, close and cancel an application.
 
-An application has a part in the queue of each model that it came to: when it was opened for that
-model, or with its first inference there. With one model it is opened for that one. Calls act on all
+An application has a part in the queue of each model that it uses, since it was opened for that
+model or since its first inference there. With one model it is opened for that one. Calls act on all
 parts unless the query names a `model`.
 """
 
@@ -46,31 +46,31 @@ class ApplicationBody(BaseModel):
     weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)] | None = None
     application_id: str | None = None
     deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S, allow_inf_nan=False)] | None = None
-    """How long each of its inferences may wait in the queue for its first lease. None: as its
-    tenant's node says. `X-Justitia-Deadline-S` of an inference goes before it."""
+    """Longest wait of each of its inferences in the queue for a first lease (seconds). None: the
+    default of its tenant's node. `X-Justitia-Deadline-S` of an inference overrides it."""
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    """Tier of its inferences; `auto` is `default`."""
+    """Tier of its inferences; `auto` means `default`."""
     model: str | None = None
-    """The model to open at. Without one of several: each, when the application comes there."""
+    """Model to open it at. None with several models: at each with its first inference there."""
 
 
 def add_applications(
     app: FastAPI, models: ServedModels, specs: ApplicationSpecCache, bodies: BodyReader
 ) -> None:
-    """Add the paths of applications.
+    """Add the routes of applications.
 
     Args:
         app: The HTTP application, which answers errors.
         models: The served models.
-        specs: Cache of specs, for the queues that an application comes to later.
+        specs: Cache of specs, for opening an application in other models' queues later.
         bodies: Reads request bodies.
     """
 
     @app.post("/v1/applications")
     async def open_application(request: Request, response: Response) -> Json:
-        """Open an application; opening one that is open returns its place.
+        """Open an application, or find it open; return its predicted cost and its tag.
 
-        Headers tell of the limits of its tenant.
+        Response headers contain the limits of its tenant.
         """
         body = await bodies.read_model(request, ApplicationBody)
         spec = _spec_of(context_of(request.scope), body)
@@ -91,9 +91,9 @@ def add_applications(
 
     @app.get("/v1/applications")
     async def applications(request: Request, most: str = "20", model: str | None = None) -> Json:
-        """Return the caller's first live applications in order, an operator's: everybody's.
+        """Return the first live applications in order, the caller's or for an operator all.
 
-        Of all others there are counts.
+        The others are only counted.
         """
         context = context_of(request.scope)
         is_all = context.operates and context.named_tenant is None
@@ -107,9 +107,9 @@ def add_applications(
     async def application(application_id: str, request: Request, model: str | None = None) -> Json:
         """Return state, predicted and received KV token-time, tag, counts, age and lag.
 
-        `recognized_by` names the rule by which the application was recognised, if that is known.
-        `outlook` says why it waits, who is before it, and when it is expected to start and to end.
-        One that the quotas hold back, or have refused lately, has the state `held` or `refused`.
+        `recognized_by` names the rule that recognized the application, if known. `outlook` contains
+        why it waits, which applications are ahead, and when it is expected to start and to end. An
+        application that quotas hold back, or have just refused, has the state `held` or `refused`.
         """
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
@@ -130,7 +130,7 @@ def add_applications(
 
     @app.post("/v1/applications/{application_id:path}/close")
     async def close(application_id: str, request: Request, model: str | None = None) -> Json:
-        """Let an application take no more inferences; it ends when nothing of it is left."""
+        """Close an application to new inferences; it ends once its last inference has ended."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.close_application(key))
         _audit(request, "application.close", key)
@@ -138,7 +138,7 @@ def add_applications(
 
     @app.delete("/v1/applications/{application_id:path}")
     async def cancel(application_id: str, request: Request, model: str | None = None) -> Json:
-        """Cancel an application, with all it has waiting or running."""
+        """Cancel an application with all its queued and running inferences."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.cancel_application(key))
         _audit(request, "application.cancel", key)
@@ -149,7 +149,7 @@ def add_applications(
         model: str | None,
         verb: Callable[[ServedModel], Awaitable[bool]],
     ) -> None:
-        """End an application's part in one queue, or all parts and its spec."""
+        """Apply `verb` to an application's part in one queue, or to all parts and drop its spec."""
         known = await _of_each([verb(m) for m in models.chosen(model)])
         if model is None:
             known.append(specs.drop_spec(key))
@@ -158,11 +158,11 @@ def add_applications(
 
 
 def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
-    """Return the application that a caller asks for, if it may.
+    """Return the spec of the application that a caller requests.
 
     Raises:
-        Forbidden: If it may not ask for that tenant or weight.
-        RequestError: If a name has another form than is allowed.
+        Forbidden: If the caller may not use that tenant or weight.
+        RequestError: If a name is malformed.
     """
     identity, tenant = context.identity, context.tenant_or(body.tenant)
     identity.check_weight(body.weight)
@@ -181,13 +181,13 @@ def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
 
 
 def _for_its_tenant(view: Json) -> Json:
-    """Return the scheduler's view of an application by the names that its caller has for it."""
+    """Return the scheduler's view of an application with its caller's tenant and id for it."""
     tenant, application_id = split_key(view["application_id"])
     return view | {"tenant": tenant, "application_id": application_id}
 
 
 def _audit(request: Request, act: str, key: ApplicationId) -> None:
-    """Write down what an operator did to an application of somebody else."""
+    """Log an operator's action on an application of another tenant."""
     context, tenant = context_of(request.scope), split_key(key)[0]
     if not context.identity.is_good_for(tenant):
         audit_act(context.identity, act, application_id=key)
@@ -203,7 +203,7 @@ async def _open(model: ServedModel, spec: ApplicationSpec) -> Json:
 
 
 async def _of_each(answers: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Return all answers; raise the first failure once all others are there."""
+    """Await all answers and return them; raise the first failure once all have ended."""
     found = await asyncio.gather(*answers, return_exceptions=True)
     for answer in found:
         if isinstance(answer, BaseException):
@@ -212,13 +212,13 @@ async def _of_each(answers: Sequence[Awaitable[Any]]) -> list[Any]:
 
 
 def _view(opened: Json, views: Mapping[str, Json]) -> Json:
-    """Return one view of an application's parts in the queues that it has come to, if any.
+    """Return one view of an application that combines its parts in the queues, if any.
 
-    Amounts are summed. A tag, or a lag, of one queue says nothing in another: the view has them
+    Amounts are summed. Tags and lags of different queues cannot be compared, so the view has them
     only if the application is in one queue.
 
     Args:
-        opened: What it was opened with.
+        opened: The application's spec, or the view of one of its parts.
         views: The scheduler's view of each part, by model.
     """
     parts = list(views.values())

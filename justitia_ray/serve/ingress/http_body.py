@@ -1,4 +1,4 @@
-"""Request bodies over HTTP: bounded in length, decoded, and read into their models."""
+"""Request bodies over HTTP: bounded in length, decoded, and parsed into their models."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -21,31 +21,31 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Reads bodies up to a length, whatever their content type says."""
+    """Reads bodies up to a length, whatever their content type."""
 
     max_bytes: int
-    """Maximum length of a body."""
+    """Maximum length of a body (bytes)."""
     room: BodyRoom
-    """Counts what large bodies hold while they come."""
+    """Counts the memory of large bodies while they arrive."""
 
     async def read_body(
         self, held: HeldBody, declared: str, receive: Receive, encodings: Sequence[str] = ()
     ) -> bytes:
-        """Return a request's body, without its content codings.
+        """Return a request's body, with its content codings decoded.
 
         Args:
-            held: The body's place in the room.
+            held: Counts the body's memory.
             declared: The request's `content-length`; empty if it has none.
             receive: The request's messages.
             encodings: Values of the request's `content-encoding`.
 
         Raises:
-            BodyTooLarge: If the body is too long, as it comes or as it is decoded; before any of it
-                is read, if its length is declared.
-            QueueFull: If there is no room for what has come of it.
-            UnsupportedEncoding: If it is encoded in another way than is decoded here.
-            RequestError: If the connection ends before the body does, or it is not what its
-                `content-encoding` says.
+            BodyTooLarge: If the body is too long, as sent or decoded; before any of it is read, if
+                its length is declared.
+            QueueFull: If there is no room for the part that has arrived.
+            UnsupportedEncoding: If a content coding is not supported.
+            RequestError: If the connection ends before the body does, or the body does not match
+                its `content-encoding`.
         """
         if declared.isdecimal():
             self._check_size(int(declared[:20]))
@@ -85,12 +85,13 @@ class BodyReader:
         return bytes(body)
 
     def _decode(self, data: bytes, decoders: Sequence[Decoder], made: list[int]) -> Iterator[bytes]:
-        """Yield what a piece of the body stands for, in small steps.
+        """Yield the decoded output of a piece of the body, in small steps.
 
         Args:
             data: The piece.
-            decoders: What takes off the codings, the last one first.
-            made: Bytes that each of as many has made; those of the last ones are these decoders'.
+            decoders: Decoders still to apply, the last coding first.
+            made: Bytes that each decoder of the body has yielded; the last entries belong to
+                `decoders`.
         """
         if not decoders:
             yield data
@@ -112,7 +113,7 @@ class BodyReader:
         Args:
             request: The request.
             kind: Model of the body.
-            empty: JSON that an empty body stands for.
+            empty: JSON that replaces an empty body.
 
         Raises:
             BodyTooLarge: If the body is too long.
@@ -132,12 +133,12 @@ class BodyReader:
 
 
 def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:
-    """Return the bytes that decoders keep of what they have made."""
+    """Return how many bytes of their output the decoders keep."""
     return sum(min(d.window_bytes, size) for d, size in zip(decoders, made, strict=True))
 
 
 async def _pieces(receive: Receive) -> AsyncIterator[tuple[bytes, bool]]:
-    """Yield a body as it comes, and with each piece whether it is the last."""
+    """Yield the pieces of a body as they arrive, each with whether it is the last."""
     more = True
     while more:
         message = await receive()

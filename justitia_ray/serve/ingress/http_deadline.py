@@ -1,7 +1,7 @@
-"""The operator's limit on the time of an HTTP call, which no header of a caller lifts.
+"""The operator's time limit of an HTTP call, which no header of a caller changes.
 
-Both of Serve's fronts take `x-request-timeout-seconds` of any caller in place of Serve's own
-`http_options.request_timeout_s`, 0 for no limit at all, before the ingress has the call.
+Both of Serve's fronts accept `x-request-timeout-seconds` of any caller in place of Serve's own
+`http_options.request_timeout_s`, 0 for no limit at all, before the ingress receives the call.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from justitia_ray.units import Seconds
 
 _EARLIER = 0.05
 _EARLIER_MOST_S: Seconds = 0.5
-"""The ingress ends a call a little before Serve would: Serve cuts a stream without an event, and
-answers in a text that no client reads."""
+"""The ingress ends a call slightly earlier than Serve would: Serve cuts a stream without an event,
+and answers with a text that no client parses."""
 
 
 @asynccontextmanager
@@ -28,7 +28,7 @@ async def within_time(scope: Message, limit_s: Seconds | None) -> AsyncIterator[
         limit_s: Serve's `http_options.request_timeout_s`; None: there is no limit.
 
     Raises:
-        DeadlineMissed: If it has.
+        DeadlineMissed: If the block was cancelled.
     """
     if limit_s is None or scope.get(TRUSTED):
         yield

@@ -1,7 +1,7 @@
-"""Content codings of request bodies, decoded in small steps as the body comes.
+"""Content codings of request bodies, decoded in small steps while the body arrives.
 
-A few bytes may stand for gigabytes, so a step makes about 256 KiB, and the reader of the body
-counts what each coding makes. The codings stand in RFC 9110 (8.4), RFC 8878 and RFC 7932.
+A few bytes may decode to gigabytes, so a step yields about 256 KiB, and the reader of the body
+counts the output of each coding. The codings are defined in RFC 9110 (8.4), RFC 8878 and RFC 7932.
 """
 
 import zlib
@@ -14,32 +14,32 @@ from justitia_ray.protocol.errors import ACCEPTED_ENCODINGS
 HEADER = "content-encoding"
 
 _STEP_BYTES = 2**18
-"""Most that one step makes: a millisecond's work."""
+"""Maximum bytes that one step decodes to: a millisecond's work."""
 _MOST_CODINGS = 4
 _MOST_MEMBERS = 1_024
-"""Most members of gzip or frames of zstd in a body. An empty one has 20 bytes, makes nothing, and
-takes as long to begin as 10 kB to decode; bgzip makes one of each 64 KiB."""
+"""Maximum members of gzip or frames of zstd in a body. An empty one has 20 bytes, decodes to
+nothing, and takes as long to start as decoding 10 kB; bgzip writes one for each 64 KiB."""
 _ZSTD_PIECE_BYTES = 512
-"""Bytes given to the zstd decoder at once, because it has no bound on its output: 4 bytes may be a
-block of 128 KiB, so these 16 MiB."""
+"""Bytes given to the zstd decoder at once, because its output has no bound: 4 bytes may be a block
+of 128 KiB, so these may be 16 MiB."""
 
 
 class Decoder(Protocol):
-    """Takes off one content coding."""
+    """Decoder of one content coding."""
 
     @property
     def window_bytes(self) -> int:
-        """Most that it keeps of what it has made."""
+        """Maximum bytes of its output that the decoder keeps."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield what the next piece of the body stands for, in steps that may be empty.
+        """Yield the decoded output of the next piece of the body, in steps that may be empty.
 
         Raises:
-            RequestError: If it is broken.
+            RequestError: If the piece is malformed.
         """
 
     def is_at_end(self) -> bool:
-        """Return whether the body may end here."""
+        """Return whether the body may end here: no member or frame is incomplete."""
 
 
 def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
@@ -47,7 +47,7 @@ def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
 
     Args:
         values: Values of the header `content-encoding`.
-        most_bytes: Longest body; no decoder keeps more.
+        most_bytes: Maximum bytes of a body; no decoder keeps more.
 
     Raises:
         UnsupportedEncoding: If a coding is unknown, or there are too many.
@@ -63,7 +63,7 @@ def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
 
 
 class _Zlib:
-    """Deflate: in the frame of zlib, as the standard has it, or raw, as many clients send it."""
+    """Decoder of deflate: in zlib's frame, as the standard requires, or raw, as many clients do."""
 
     _name = "deflate"
     window_bytes = 2**15
@@ -83,7 +83,7 @@ class _Zlib:
                 raise _broken(self._name, str(error)) from None
             yield step
             data = self._decoder.unconsumed_tail
-            # Of input that was taken whole, output may be left: a long step may not be the last.
+            # The input may be consumed while output is left: after a full step, ask again.
             is_more = len(step) == _STEP_BYTES and not self._decoder.eof
             if self._decoder.eof:
                 data, self._decoder = self._decoder.unused_data, None
@@ -101,7 +101,7 @@ class _Zlib:
 
 
 class _Gzip(_Zlib):
-    """Gzip, of one member or several."""
+    """Decoder of gzip with one or several members."""
 
     _name = "gzip"
 
@@ -119,13 +119,13 @@ class _Gzip(_Zlib):
 
 
 class _Zstd:
-    """Zstandard, of one frame or several."""
+    """Decoder of Zstandard with one or several frames."""
 
     def __init__(self, most_bytes: int) -> None:
-        import zstandard  # not imported before a caller sends it
+        import zstandard  # imported only when a caller sends it
 
-        # A frame says how much memory its decoder takes. 8 MiB is what RFC 9659 allows in HTTP, and
-        # a body that is compressed in one go may ask for its own length.
+        # A frame declares the memory of its decoder. RFC 9659 allows 8 MiB in HTTP, and a body that
+        # is compressed in one call may declare its own length.
         self.window_bytes = max(2**23, 1 << (most_bytes - 1).bit_length())
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=self.window_bytes)
         self._error = zstandard.ZstdError
@@ -160,12 +160,10 @@ class _Zstd:
 
 
 class _Brotli:
-    """Brotli."""
-
     window_bytes = 2**24
 
     def __init__(self) -> None:
-        import brotli  # not imported before a caller sends it
+        import brotli  # imported only when a caller sends it
 
         self._decoder = brotli.Decompressor()
         self._error = brotli.error
@@ -180,7 +178,7 @@ class _Brotli:
             data = b""
             if self._decoder.is_finished():
                 return
-            # As with zlib: it accepts more while output of a long step is left.
+            # As with zlib: after a full step, output may be left.
             if len(step) < _STEP_BYTES and self._decoder.can_accept_more_data():
                 return
 

@@ -1,4 +1,4 @@
-"""Error answers of the HTTP surface: the same on FastAPI's routes and on those that pass it by."""
+"""Error answers of the HTTP surface: the same on FastAPI's routes and on those that bypass it."""
 
 import logging
 import random
@@ -24,7 +24,7 @@ from justitia_ray.protocol.rate_limits import limit_headers
 logger = logging.getLogger("ray.serve")
 
 UNFORESEEN = JustitiaError("the service failed to answer; its log says why")
-"""Error that a caller gets for an exception that no handler expects."""
+"""Error that a caller gets for an exception without a handler."""
 
 
 def error_response(
@@ -38,8 +38,8 @@ def error_response(
     Args:
         path: The call's route.
         error: The failure.
-        standings: Limits of the caller's tenant; one that the error names is told first.
-        draw: Draws a number from 0 to 1, which spreads the returns of callers.
+        standings: Limits of the caller's tenant; the limit that the error names comes first.
+        draw: Draws a number from 0 to 1, which spreads the callers' retries.
     """
     limit = error.limit if isinstance(error, AdmissionError) else None
     binding = None if limit is None else LimitStanding(**limit)
@@ -50,16 +50,16 @@ def error_response(
 def headers_of_limits(
     path: str, standings: Iterable[LimitStanding], binding: LimitStanding | None = None
 ) -> dict[str, str]:
-    """Return the headers that tell a caller on a path of its limits; none without limits."""
+    """Return the headers with a caller's limits, in the form of the path's API; {} without any."""
     anthropic = has_anthropic_form(path)
     return limit_headers(standings, datetime.now(UTC), is_anthropic=anthropic, binding=binding)
 
 
 def unforeseen_response(path: str, error: Exception) -> JSONResponse:
-    """Log an error that nobody foresaw, and return its answer; raise it again, for Serve's log.
+    """Log an unexpected error and return its answer; the caller raises it again, for Serve's log.
 
     Args:
-        path: The call's route: its form is the answer's.
+        path: Route of the call, which determines the form of the answer.
         error: The failure.
     """
     log_event(logger, logging.ERROR, "request.failed", path=path, reason=type(error).__name__)
@@ -67,7 +67,7 @@ def unforeseen_response(path: str, error: Exception) -> JSONResponse:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Let the routes of an application answer with these errors."""
+    """Add the handlers by which the application's routes answer these errors."""
 
     @app.exception_handler(JustitiaError)
     async def ours(request: Request, error: JustitiaError) -> JSONResponse:

@@ -1,7 +1,7 @@
-"""The inference endpoints over HTTP: plain ASGI, whole answers and streams.
+"""Inference endpoints over HTTP as plain ASGI: whole answers and streams.
 
-The table of endpoints stands in `protocol.endpoints`; the answers are vLLM's. Nothing but these
-paths is hot: a framework's request and response would be a tenth of what the ingress costs.
+The table of endpoints is in `protocol.endpoints`; the answers are vLLM's. Only these paths are hot:
+a framework's request and response would add a tenth to the ingress's cost.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from justitia_ray.units import Seconds
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do work for a caller, and cancel it as soon as the caller leaves."""
+    """Run a coroutine for a caller, and cancel it as soon as the caller disconnects."""
     task = asyncio.current_task()
     assert task is not None
     has_left = False
@@ -70,21 +70,21 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
 
 
 Respond = Callable[[Reply, RequestContext, bytes, HeldBody], Coroutine[Any, Any, None]]
-"""Answers a call, given its context, its body and the body's place in the room."""
+"""Coroutine function that answers a call, given its reply, context, body and held memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A POST path as an ASGI application of its own, which answers errors as all routes do."""
+    """ASGI application of one POST path; errors are answered as on all other routes."""
 
     path: str
     bodies: BodyReader
     respond: Respond
     limit_s: Seconds | None = None
-    """Time that a call may take, from its head to the end of its answer; None: any."""
+    """Time limit of a call from its head to the end of its answer; None: no limit."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one call."""
+        """Answer one ASGI call."""
         reply, context = Reply(self.path, send), context_of(scope)
         try:
             async with ended_in_form(reply), within_time(scope, self.limit_s):
@@ -95,7 +95,7 @@ class Endpoint:
                     await until_disconnect(receive, self.respond(reply, context, body, held))
         except JustitiaError as error:
             if reply.begun:
-                raise  # Serve counts it, by its class: the caller has read it in the stream
+                raise  # the stream has reported it; Serve counts it by class
             await error_response(self.path, error, reply.standings())(scope, receive, send)
         except Exception as error:
             response = unforeseen_response(self.path, error)
@@ -107,16 +107,16 @@ class Endpoint:
 async def _close_elsewhere(
     models: ServedModels, model: ServedModel, context: RequestContext
 ) -> None:
-    """Close an application at the other models: its last inference closes it at this one."""
+    """Close an application at the other models; its last inference closes it at this one."""
     assert context.application_id is not None
     key = application_key(context.tenant, context.application_id)
     others = [other.scheduler.close_application(key) for other in models if other is not model]
-    # One that does not answer now ends the application when that is idle.
+    # A scheduler that does not answer ends the application once it is idle.
     await asyncio.gather(*others, return_exceptions=True)
 
 
 def _keepalive_of(context: RequestContext, configured: Keepalive) -> Keepalive:
-    """Return the form of signs of life that a call's client counts as activity."""
+    """Return the form of keepalive that the call's client counts as activity."""
     if configured is Keepalive.EVENT and counts_chunks(context.headers):
         return Keepalive.CHUNK
     return configured
@@ -136,13 +136,13 @@ def inference_endpoints(
     finder: ApplicationFinder,
     limit_s: Seconds | None = None,
 ) -> dict[str, AsgiApp]:
-    """Return the inference endpoints by path; they share attempts with a key and large bodies.
+    """Return the inference endpoints by path; they share idempotent attempts and body memory.
 
     Args:
         models: The served models.
         bodies: Reads request bodies.
         finder: Finds the application of each call.
-        limit_s: Time that a call may take; None: any.
+        limit_s: Time limit of a call; None: no limit.
     """
     section = models.first.config.ingress
     attempts = IdempotentAttempts(
@@ -167,7 +167,7 @@ def inference_endpoints(
                     reply.on_failure = gateway.note_failed_stream
                 body = await gateway.counted(context, body)
             except RequestError as error:
-                refused = error  # a path that the engine does not answer is told first
+                refused = error  # an unserved path is reported first
         held.release()
         await gateway.check_served(reply.path)
         if refused is not None:
@@ -186,7 +186,7 @@ def inference_endpoints(
         application_id = found.context.application_id
         named = None
         if application_id is not None:
-            # A retry may join the attempt whose conversation it begins, and that has another id.
+            # A retry that begins a conversation may join an attempt with another id.
             if key is None or not found.context.begins_conversation:
                 reply.early_head = {APPLICATION_HEADER: application_id}
             named = application_key(found.context.tenant, application_id)
@@ -199,7 +199,7 @@ def inference_endpoints(
         if key is None:
             items = stream()
         else:
-            # By what the caller says: a retry is to join the attempt whose conversation it begins.
+            # The caller's own id, not the new conversation's, so that a retry joins its attempt.
             scope = (context.tenant, context.application_id, key)
             items = attempts.join_attempt(
                 hashlib.sha256(json.dumps(scope).encode()).hexdigest(),
@@ -219,7 +219,7 @@ def inference_endpoints(
             fields = await held.read(read_object, raw)
             gateway = models.asked_for(fields).gateway
             payload = await held.read(gateway.name_body, raw, fields)
-        del fields  # up to ten times the body, while a replica is waited for
+        del fields  # frees up to ten times the body during the call
         answer = await gateway.unscheduled(reply.path, payload)
         held.release()
         await reply.send_whole(answer)

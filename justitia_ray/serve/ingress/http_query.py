@@ -1,18 +1,18 @@
-"""Queries of this service's own paths: how many applications a listing is to have."""
+"""Query parameters of this service's own paths: the number of applications to list."""
 
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
 
 
 def how_many(text: str, name: str) -> int:
-    """Read the number of applications that a listing is to have.
+    """Parse the number of applications to list.
 
     Args:
-        text: Value in the query.
-        name: Name of the value there.
+        text: Value of the parameter.
+        name: Name of the parameter.
 
     Raises:
-        RequestError: If the text is no such number, or it is too large.
+        RequestError: If the text is not an integer, or it is too large.
     """
     if text.isdecimal() and len(text) <= 9:
         most = int(text)

@@ -1,4 +1,4 @@
-"""Streamed answers over HTTP: never silent for long, and failed in the form of their API."""
+"""Streamed HTTP answers: keepalives during silence, and errors in the form of their API."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -17,42 +17,42 @@ from justitia_ray.serve.ingress.waiting_streams import KEEPALIVE, PlainWait, Wai
 from justitia_ray.units import Seconds
 
 _STREAM_HEAD = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""Headers of a stream for proxies: nginx buffers a response without them."""
+"""Response headers of a stream for proxies: without them nginx buffers it."""
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 _SLACK_S: Seconds = 0.001
-"""Silence by which a timer may be early."""
+"""Time by which a keepalive timer may fire early (seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepaliveTerms:
-    """When and how a silent stream gets a sign of life."""
+    """Interval and form of the keepalives in a silent stream."""
 
     interval_s: Seconds
-    """Longest silence."""
+    """Longest silence of the stream (seconds)."""
     kind: Keepalive = Keepalive.EVENT
 
 
 class SignsOfLife:
-    """Signs of life in one stream; the first may begin it, with status 200.
+    """Keepalives of one stream; the first may start the response, with status 200.
 
-    One timer a stream, which a chunk does not touch: it looks when the last bytes went when it is
-    due, and waits for the rest.
+    A stream has one timer, which a chunk does not reset: when it fires, it checks when the last
+    bytes were sent, and is set again for the remaining time.
     """
 
     def __init__(
         self, reply: "Reply", form: StreamForm, terms: KeepaliveTerms, since: Seconds
     ) -> None:
-        """Begin to watch a stream.
+        """Start the keepalive timer.
 
         Args:
             reply: The answer to the call.
-            form: Its events.
-            terms: When and how.
-            since: Loop time of the request.
+            form: Event format of the stream.
+            terms: Interval and form of the keepalives.
+            since: Time of the request (loop clock, seconds).
         """
         self.form = form
         self.spoke_at = since
-        """Loop time of the last bytes."""
+        """Time at which the last bytes were sent (loop clock, seconds)."""
         self._reply = reply
         self._kind = terms.kind
         self._quiet_s = silence_s(terms.interval_s)
@@ -67,24 +67,24 @@ class SignsOfLife:
             self._timer = self._loop.call_at(since + self._quiet_s, self._look)
 
     def begin_wait(self, wait: Wait) -> None:
-        """Note that the stream waits for a lease; comments say how it stands."""
+        """Note that the stream waits for a lease; keepalive comments then describe the wait."""
         self.note_wait(waits=False)
         self._wait = wait
         self.note_wait(waits=True)
 
     def note_wait(self, *, waits: bool) -> None:
-        """Note whether the stream waits for a lease."""
+        """Note whether the stream waits for a lease; a change starts or ends its `Wait`."""
         if waits != self._waits:
             self._waits = waits
             (self._wait.begin if waits else self._wait.end)()
 
     @property
     def is_speaking(self) -> bool:
-        """Whether `settle` has to be awaited before anything else is sent."""
+        """Whether a keepalive is in progress; `settle` must precede any other send."""
         return self._task is not None
 
     async def settle(self) -> None:
-        """Let a sign of life that is being sent be whole, and drop one that is only being made."""
+        """Wait for a keepalive that is being sent; cancel one that is only being prepared."""
         task = self._task
         if task is None:
             return
@@ -98,12 +98,12 @@ class SignsOfLife:
             task.result()
 
     async def stop(self) -> None:
-        """Send no more, once a sign of life that is being sent is whole."""
+        """Stop the keepalives, after one that is being sent is complete."""
         await self.settle()
         self.end()
 
     def end(self) -> None:
-        """Send no more."""
+        """Stop the keepalives at once."""
         self.note_wait(waits=False)
         if self._timer is not None:
             self._timer.cancel()
@@ -111,7 +111,7 @@ class SignsOfLife:
             self._task.cancel()
             self._task.add_done_callback(_take_failure)
 
-    # --- inside
+    # --- timer
 
     def _look(self) -> None:
         if self._reply.has_ended:
@@ -146,33 +146,33 @@ class SignsOfLife:
 
 def _take_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # taken, so that asyncio does not report it as never retrieved
+        task.exception()  # retrieved, or asyncio reports it as never retrieved
 
 
 class Reply:
-    """The answer to one call, sent whole or in chunks."""
+    """Answer to one call, sent whole or in chunks."""
 
     def __init__(self, path: str, send: Send) -> None:
         self.path = path
-        """Path of the call's endpoint, whose clients know a form of errors."""
+        """Path of the call's endpoint, which determines the form of its errors."""
         self.begun = False
-        """Whether the caller has a status."""
+        """Whether the head (status and headers) was sent."""
         self.is_sending = False
-        """Whether the head or a chunk waits for a caller that reads slowly."""
+        """Whether a send is in progress, for example to a caller that reads slowly."""
         self.has_ended = False
-        """Whether nothing more may be sent: the end, or a whole answer, is sent."""
+        """Whether the end of the answer was sent, so that nothing may follow."""
         self.standings: Callable[[], tuple[LimitStanding, ...]] = tuple
-        """Returns the limits of the caller's tenant, once that is known."""
+        """Function that returns the limits of the caller's tenant, set once the tenant is known."""
         self.early_head: Mapping[str, str] = {}
-        """Headers of a stream that begins with a sign of life, beside its content type."""
+        """Further headers of a stream that a keepalive starts."""
         self.on_failure: Callable[[int], None] = lambda status: None
-        """Told the status that the call would have had, if it fails after its head."""
+        """Called with the status that the call would have had, if it fails after its head."""
         self.signs: SignsOfLife | None = None
-        """Signs of life of a stream."""
+        """Keepalives of the stream; None before `keep_alive`."""
         self._send = send
 
     async def send_whole(self, answer: Answer) -> None:
-        """Send an engine's whole answer, its error in the form of the endpoint's clients."""
+        """Send an engine's whole answer; an error takes the form of the endpoint's API."""
         status, head, body = answer
         if status >= 400:
             body = engine_error_in_form(self.path, status, body)
@@ -197,24 +197,24 @@ class Reply:
         self.is_sending = False
 
     async def end(self) -> None:
-        """Say that the body was all."""
+        """Mark the body as complete."""
         self.has_ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     # --- streams
 
     def keep_alive(self, form: StreamForm, terms: KeepaliveTerms, since: Seconds) -> None:
-        """Keep the answer alive from now on: it will be a stream.
+        """Send keepalives from now on: the answer will be a stream.
 
         Args:
-            form: The stream's events.
-            terms: When and how it gets a sign of life.
-            since: Loop time of the request.
+            form: Event format of the stream.
+            terms: Interval and form of the keepalives.
+            since: Time of the request (loop clock, seconds).
         """
         self.signs = SignsOfLife(self, form, terms, since)
 
     async def fail(self, error: Exception) -> None:
-        """End a stream that has begun with the event that says why, unless the engine has said."""
+        """End a started stream with an error event, unless the engine has sent one."""
         if self.signs is None or self.has_ended:
             return
         await self.signs.stop()
@@ -230,9 +230,9 @@ class Reply:
 
 @asynccontextmanager
 async def ended_in_form(reply: Reply) -> AsyncIterator[None]:
-    """End a stream that fails in the block after its head in the form of its API.
+    """If the block fails after the head was sent, end the stream in the form of its API.
 
-    The error goes on: Serve counts it.
+    The error is raised again: Serve counts it.
     """
     try:
         yield
@@ -248,19 +248,18 @@ async def ended_in_form(reply: Reply) -> AsyncIterator[None]:
 async def send_stream(
     reply: Reply, items: AsyncGenerator[StreamItem], wait: Wait | None = None
 ) -> None:
-    """Send a streamed answer, with the replica's own status if that comes soon.
+    """Send a streamed answer, with the replica's own status if that arrives before a keepalive.
 
-    Otherwise a stream of status 200 begins with a sign of life; an error that comes later is an
-    event in the stream.
+    Otherwise a keepalive starts the stream with status 200, and a later error becomes an event.
 
     Args:
-        reply: The answer to the call, which is kept alive.
-        items: (status, headers), then the body in chunks; an empty one says that the stream waits
-            again. Closed at the end.
-        wait: What comments say while it waits for a lease; None: that it waits.
+        reply: The answer to the call, with `keep_alive` called.
+        items: (status, headers), then the body in chunks; an empty chunk means that the stream
+            waits for a lease again. Closed at the end.
+        wait: Source of the keepalive comments while it waits for a lease; None: a plain comment.
 
     Raises:
-        JustitiaError: As the items do, and `StreamRefused`.
+        JustitiaError: If the items raise it; `StreamRefused` for an error status after a keepalive.
     """
     signs, time = reply.signs, asyncio.get_running_loop().time
     assert signs is not None
@@ -298,10 +297,10 @@ async def send_stream(
 
 
 def as_head(item: StreamItem) -> Head:
-    """Return the first item of an answer.
+    """Return the first item of an answer as its head.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If the item is a part of the body.
     """
     if isinstance(item, bytes):
         raise TypeError("a stream must begin with its head")
@@ -309,5 +308,5 @@ def as_head(item: StreamItem) -> Head:
 
 
 async def rest_of(items: AsyncGenerator[StreamItem]) -> bytes:
-    """Return the body of an answer whose head was read."""
+    """Return the body of an answer whose head was already read."""
     return b"".join(cast("list[bytes]", [item async for item in items]))

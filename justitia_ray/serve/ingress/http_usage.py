@@ -1,9 +1,9 @@
-"""`/v1/usage`: what tenants used of each model, by the day, as rows or as CloudEvents.
+"""`/v1/usage`: each tenant's usage of each model by day, as rows or as CloudEvents.
 
-Totals of a day are those of its model's scheduler, which saves them in one step with its
-applications: nothing is counted twice, and its death loses its last save interval at most. Today's
-totals still grow, so events are made of days that are over, whose totals are final: one for each
-tenant, model and day, with an id that says which, so that whoever gets one twice can drop it.
+A day's totals are those of its model's scheduler, which saves them in one step with its
+applications: nothing is counted twice, and its death loses at most its last save interval. Today's
+totals still grow, so events are made only of past days, whose totals are final: one for each
+tenant, model and day, with an id that identifies them, so that a receiver can drop duplicates.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _FORMATS = ("rows", "cloudevents")
 
 
 def add_usage(app: FastAPI, models: ServedModels) -> None:
-    """Add the path of usage.
+    """Add the route of usage.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -46,10 +46,10 @@ def add_usage(app: FastAPI, models: ServedModels) -> None:
         model: str | None = None,
         form: Annotated[str | None, Query(alias="format")] = None,
     ) -> JSONResponse:
-        """Return the usage of a tenant and of all below it, by tenant, model and day of UTC.
+        """Return the usage of a tenant and of all tenants below it, by tenant, model and UTC day.
 
-        By default of today. `format=cloudevents`, or `Accept: application/cloudevents-batch+json`,
-        returns a batch of CloudEvents 1.0 of those days that are over.
+        The default is today. `format=cloudevents`, or `Accept: application/cloudevents-batch+json`,
+        returns a batch of CloudEvents 1.0 of the past days among those requested.
         """
         wanted = _tenant(context_of(request.scope), tenant)
         days = days_between(since, until, datetime.now(UTC).date())
@@ -75,10 +75,11 @@ def add_usage(app: FastAPI, models: ServedModels) -> None:
 
 
 def days_between(since: str | None, until: str | None, today: date) -> list[int]:
-    """Return the days from one to another, counted from 1970.
+    """Return the days from `since` to `until`, as numbers of days since 1970.
 
     Raises:
-        RequestError: If one is no day, or they are out of order or too many; names the parameter.
+        RequestError: If one is not a date, or they are out of order or too many; names the
+            parameter.
     """
     last = _day(until, "to", today)
     first = _day(since, "from", last)
@@ -97,8 +98,8 @@ def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
 
     Args:
         model: Name of the model.
-        told: Totals by day and tenant as the scheduler tells them.
-        tenant: The tenant whose rows, and of those below, are wanted; None: all.
+        told: Totals by day and tenant as the scheduler returns them.
+        tenant: The tenant whose subtree is wanted; None: all tenants.
     """
     for day, of_day in told["days"].items():
         for name, totals in of_day.items():
@@ -116,7 +117,7 @@ def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
 
 
 def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
-    """Yield a CloudEvent 1.0 for each row of a day that is over."""
+    """Yield a CloudEvent 1.0 for each row of a past day."""
     for row in rows:
         if row["is_final"]:
             following = date.fromisoformat(row["day"]) + timedelta(days=1)
@@ -133,11 +134,11 @@ def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
 
 
 def _tenant(context: RequestContext, named: str | None) -> str | None:
-    """Return the tenant that a caller may see; None for an operator who names none: all.
+    """Return the tenant whose usage a caller may see; None, for an operator only: all tenants.
 
     Raises:
-        Forbidden: If it is not the caller's.
-        RequestError: If it has another form than is allowed.
+        Forbidden: If the named tenant is not the caller's.
+        RequestError: If its name is malformed.
     """
     if named is not None:
         check_tenant(named)

@@ -1,12 +1,12 @@
-"""`Idempotency-Key`: a client's retry joins the attempt that waits or runs, or reads its answer.
+"""`Idempotency-Key`: a client's retry joins the running attempt, or reads its stored answer.
 
-Only a whole answer is kept that would be the same again. An attempt that failed is forgotten, so
-that a retry runs anew: one that raised, as a stream does that was cut or that its engine ended with
-an error, or one whose status says that another try may go better.
+Only a whole answer is kept that would be the same again. A failed attempt is dropped, so that a
+retry runs again: an attempt that raised, as a stream does that was cut or that its engine ended
+with an error, or one with a status after which another try may succeed.
 
-An attempt with a key runs in a task of its own, apart from its readers. The attempt outlives its
-connection for some seconds, because a retry comes after a disconnect; then it is cancelled like any
-other. Attempts are known to one ingress process only.
+An attempt with a key runs in a separate task. It outlives its connection for some seconds, because
+a retry follows a disconnect; then it is cancelled like any other. Attempts are stored in one
+ingress process only.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from justitia_ray.units import Seconds
 _MOST = 4_096
 """Maximum attempts kept at once."""
 _MAY_PASS = frozenset({408, 409, 425, 429})
-"""Statuses below 500 of what may go better at another time."""
+"""Statuses below 500 after which another try may succeed."""
 _ITEM_BYTES = 100
-"""Memory of a chunk besides its own bytes."""
+"""Memory of a chunk besides its payload (bytes)."""
 
 
 class IdempotentAttempt:
-    """A run of a request, for any number of readers."""
+    """One run of a request, whose answer any number of readers can read."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class IdempotentAttempt:
     ) -> None:
         self.fingerprint = fingerprint
         self.kept_bytes = 0
-        """Memory of the answer so far."""
+        """Memory of the answer so far (bytes)."""
         self.readers = 0
         self._items: list[StreamItem] = []
         self._more = asyncio.Event()
@@ -59,10 +59,10 @@ class IdempotentAttempt:
         return isinstance(head, bytes) or head[0] >= 500 or head[0] in _MAY_PASS
 
     async def read(self) -> AsyncGenerator[StreamItem]:
-        """Yield the whole answer from its start, as it comes.
+        """Yield the whole answer from its start, while it arrives.
 
         Raises:
-            JustitiaError: As the attempt did.
+            JustitiaError: If the attempt raised it.
         """
         self.readers += 1
         if self._farewell is not None:
@@ -105,35 +105,35 @@ class IdempotentAttempt:
 
 
 class IdempotentAttempts:
-    """The attempts of an ingress process, by key."""
+    """Attempts of an ingress process, by key."""
 
     def __init__(self, linger_s: Seconds, kept_s: Seconds, max_bytes: int) -> None:
-        """Start without attempts.
+        """Create the table without attempts.
 
         Args:
-            linger_s: How long an attempt goes on without a reader.
-            kept_s: How long the answer of an attempt that has not failed can be read again.
-            max_bytes: Maximum memory of all answers. Beyond it answers that nobody reads go first,
-                the oldest before the others; if that is not enough, no attempt is begun.
+            linger_s: Time for which an attempt continues without a reader.
+            kept_s: Time for which the answer of a successful attempt can be read again.
+            max_bytes: Maximum memory of all answers. Beyond it, answers without readers are
+                dropped, the oldest first; if that is not enough, no attempt is started.
         """
         self._linger_s = linger_s
         self._kept_s = kept_s
         self._max_bytes = max_bytes
         self._attempts: dict[str, IdempotentAttempt] = {}
         self._bytes = 0
-        """Memory of all kept answers."""
+        """Memory of all kept answers (bytes)."""
         self._drain = Drain()
-        """Attempts that are forgotten, and the slots of calls that there was no room for."""
+        """Rate at which attempts are dropped, and the Retry-After slots of refused calls."""
 
     def join_attempt(
         self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
     ) -> AsyncGenerator[StreamItem]:
-        """Return the answer to a request: the attempt's under this key, or a new one's.
+        """Return the answer to a request, from the attempt with this key or from a new one.
 
         Args:
             key: The caller's key, made unique to the caller.
             request: The request; the same bytes for every retry.
-            start: Begins to answer the request.
+            start: Starts to answer the request.
 
         Raises:
             RequestError: If the key was used for another request.
@@ -161,7 +161,7 @@ class IdempotentAttempts:
         return attempt.read()
 
     def _grown(self, more_bytes: int) -> None:
-        """Forget answers before their time, as far as all together are too much."""
+        """Drop answers without readers early while all answers exceed the maximum memory."""
         self._bytes += more_bytes
         if self._bytes <= self._max_bytes:
             return
@@ -173,7 +173,7 @@ class IdempotentAttempts:
 
     def _ended(self, key: str, attempt: IdempotentAttempt) -> None:
         if attempt.failed:
-            self._forget(key, attempt)  # a retry is to run again
+            self._forget(key, attempt)  # so that a retry runs again
         else:
             asyncio.get_running_loop().call_later(self._kept_s, self._forget, key, attempt)
 
@@ -185,5 +185,5 @@ class IdempotentAttempts:
             self._drain.depart("", asyncio.get_running_loop().time())
 
     def _next_slot(self) -> Seconds:
-        """Return after how long the next call is to come back that there is no room for."""
+        """Return after how many seconds a refused call should be repeated."""
         return self._drain.retry_after("", asyncio.get_running_loop().time(), is_whole=True)

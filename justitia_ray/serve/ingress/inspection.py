@@ -1,6 +1,6 @@
-"""The inspection of one model: every part's own view, gathered at one time.
+"""Inspection of one model: the view of every part, gathered at one time.
 
-A part that does not answer in time is a result, not a failure.
+A part that does not answer in time is reported as silent; the inspection does not fail.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
 from justitia_ray.units import ReplicaId, Seconds
 
 _SCHEDULER_S: Seconds = 10.0
-"""A scheduler walks over all there is."""
+"""Time limit for the scheduler, which visits all its entries (seconds)."""
 _REPLICA_S: Seconds = 3.0
-"""A replica that was never called has to be connected to first."""
+"""Time limit for a replica, which may have to be connected to first (seconds)."""
 _SERVE_S: Seconds = 5.0
 _REASON_CHARACTERS = 300
 _FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
-"""Actor that Serve starts behind HAProxy only, for when no ingress is left."""
+"""Name of the actor that Serve starts only behind HAProxy, for times without an ingress."""
 
 T = TypeVar("T")
 
 
 class InspectionCalls:
-    """Asks scheduler, replicas and Ray Serve for their views, and adds the ingress's own."""
+    """Queries scheduler, replicas and Ray Serve for their views, and adds the ingress's own."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class InspectionCalls:
 
         Args:
             placed: The model, and the deployments that serve it.
-            serve_name: What Serve calls the application.
+            serve_name: Name of the application in Serve.
             scheduler: The scheduler actor.
             replicas: Calls to single replicas.
             queue_client: This ingress's client of the model's queue.
@@ -69,7 +69,7 @@ class InspectionCalls:
         self._under_way: asyncio.Task[Inspection] | None = None
 
     async def inspect(self) -> Inspection:
-        """Return the views of all parts; callers at the same time share one inspection."""
+        """Return the views of all parts; concurrent callers share one inspection."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._inspect())
         return await asyncio.shield(self._under_way)
@@ -124,7 +124,7 @@ class InspectionCalls:
         return ReplicaReport.model_validate(await self._replicas.inspect(replica_id))
 
     async def _ask_serve(self) -> ServeReport:
-        """Ask the controller; one question at a time, for an answer may never come."""
+        """Query Serve's controller, one query at a time because an answer may never arrive."""
         if self._asking_serve is None or self._asking_serve.done():
             asking = asyncio.to_thread(_seen_by_serve, self._serve_name, self._placed)
             self._asking_serve = asyncio.ensure_future(asking)
@@ -134,7 +134,7 @@ class InspectionCalls:
 async def _within(
     limit_s: Seconds, name: str, answer: Awaitable[T], silent: dict[str, str]
 ) -> T | None:
-    """Return an answer, or note in `silent` why none came in time."""
+    """Return an answer; if none arrives in time, store the reason in `silent` and return None."""
     try:
         return await asyncio.wait_for(answer, limit_s)
     except TimeoutError:
@@ -143,13 +143,13 @@ async def _within(
         silent[name] = "its process is gone or being started again"
     except RayTaskError as error:
         silent[name] = f"{type(error.cause).__name__}: {error.cause}"
-    except Exception as error:  # the operator is to hear of it, and of the rest
+    except Exception as error:  # reported to the operator beside the other parts
         silent[name] = f"{type(error).__name__}: {error}"
     return None
 
 
 def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
-    """Return the view of Serve's controller and of the cluster. Blocks."""
+    """Return the view of Serve's controller and of the cluster; blocks the thread."""
     details = _get_global_client().get_serve_details()
     deployments = details["applications"][serve_name]["deployments"]
     actors = (actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True))
@@ -175,16 +175,16 @@ def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
 
 
 def _asks_for_tls(http_options: Mapping[str, Any] | None) -> bool | None:
-    """Return whether Serve's HTTP options, of which it says those that are set, ask for TLS."""
+    """Return whether Serve's HTTP options enable TLS; None: the options are unknown."""
     if http_options is None:
         return None
     return bool(http_options.get("ssl_certfile") and http_options.get("ssl_keyfile"))
 
 
 def _failure(deployment: Mapping[str, Any]) -> str | None:
-    """Return why Serve says that a deployment does not come up, None if it does not say so.
+    """Return the reason that Serve reports for a deployment that does not start; None without one.
 
-    While Serve tries again, or has stopped an update, only the message tells of it.
+    While Serve retries, or after it has stopped an update, only the message shows the failure.
     """
     message, status = str(deployment.get("message", "")), deployment.get("status")
     if status not in ("UNHEALTHY", "DEPLOY_FAILED") and "failed to start" not in message:

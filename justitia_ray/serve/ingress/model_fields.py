@@ -1,10 +1,10 @@
-"""Reads a large JSON body into its model in small steps, between which the event loop goes on.
+"""Parse a large JSON body into its pydantic model in small steps, between which other tasks run.
 
-A model is read in one step, which holds the interpreter: a body of 16 MiB took 40 to 105 ms if it
-was a text, 0.9 s with a list where a number belongs, 17 s if it was all unknown fields, and twenty
-times its memory if it was a list of empty objects. Here the fields are found first, at 0.3 to 1 ns
-a byte; then texts are decoded in pieces, and lists element by element, once they are known to be no
-longer than the model allows.
+Parsing in one step holds the interpreter: a body of 16 MiB took 40 to 105 ms if it was one text,
+0.9 s with a list where a number belongs, 17 s if it was all unknown fields, and twenty times its
+memory if it was a list of empty objects. Here the fields are located first, at 0.3 to 1 ns a byte;
+then texts are decoded in pieces, and lists element by element, once their length is known to be
+allowed.
 """
 
 import asyncio
@@ -21,29 +21,30 @@ from justitia_ray.errors import RequestError
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _SMALL_BYTES = 65_536
-"""Bodies up to this length are read as they are: at most 20 ms."""
+"""Bodies up to this length are parsed in one step, in at most 20 ms."""
 _PIECE_BYTES = 2**20
-"""Length of a text that is decoded in one step, and the most of an element of a list: 3 ms."""
+"""Maximum bytes of text decoded in one step, and of one element of a list: 3 ms."""
 _SCALAR_BYTES = 4_096
-"""Longest value of a field that is neither a text nor a list."""
+"""Maximum bytes of a field that is neither a text nor a list."""
 _MOST_CONTAINERS = 200_000
-"""Objects and lists within one list, those in texts too: 16 MiB of empty ones take 0.4 GB."""
+"""Maximum objects and lists within one list, brackets in texts included: 16 MiB of empty ones take
+0.4 GB."""
 _LONGEST_ESCAPE_BYTES = 12
-"""Length in bytes of a JSON escape for one character: a pair of surrogates."""
+"""Bytes of the longest JSON escape of one character: a pair of surrogates."""
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _LATER_BYTES, _FIRST_OF_MANY_BYTES = 0x80, 0xC0
-"""In UTF-8: least value of a byte that goes on with a character, and of one that begins one."""
+"""UTF-8: smallest continuation byte, and smallest first byte of a character of several bytes."""
 _PLACE = re.compile(r"\(byte (\d+)\)")
 _CONSTANT = re.compile(rb"NaN|-?Infinity")
 _ABSENT = msgspec.Raw(b"")
 
 
 async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
-    """Return a body as its model, which says of a large one what it would say of a small one.
+    """Return a body as its model; a large body fails with the same errors as a small one.
 
     Raises:
         ValidationError: If a field is unknown or malformed.
-        RequestError: If it is no JSON, or a list has too many elements, or too large ones.
+        RequestError: If it is not JSON, or a list has too many elements, or too large ones.
     """
     if len(raw) <= _SMALL_BYTES:
         try:
@@ -67,7 +68,7 @@ async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
             try:
                 values[name] = await _decoded(kind, name, value)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                reason = str(error).partition(" (byte ")[0]  # which it counts from another place
+                reason = str(error).partition(" (byte ")[0]  # drop an offset within the field
                 raise RequestError(f"{name} is not valid JSON: {reason}", name) from None
     return kind.model_validate(values)
 
@@ -85,7 +86,7 @@ def _no_json(reason: str) -> RequestError:
 
 
 def _flaw(raw: bytes, error: Exception) -> str:
-    """Return why a body is no JSON: Python's writers of JSON make numbers that it does not have."""
+    """Return why a body is not JSON; names NaN and Infinity, which Python's JSON writers emit."""
     if isinstance(error, RecursionError):
         return "it nests too deep"
     place = _PLACE.search(str(error))
@@ -98,13 +99,13 @@ def _flaw(raw: bytes, error: Exception) -> str:
 
 
 def _refused(reason: str) -> bytes:
-    """Return the shortest body that is refused as one is with this unknown field."""
+    """Return a minimal body that the model refuses for the same unknown field, or any body."""
     _, found, name = reason.rpartition("unknown field `")
     return b"{%b:0}" % msgspec.json.encode(name.rstrip("`")) if found else b"[]"
 
 
 async def _decoded(kind: type[BaseModel], name: str, value: memoryview) -> object:
-    """Return the value of a field; an empty list in place of a long one where none is allowed."""
+    """Return a field's value; an over-long scalar becomes [], which the model refuses."""
     if value[0] == ord('"'):
         return "".join([piece async for piece in _in_steps(text_pieces(value))])
     if value[0] == ord("[") and _takes_lists(kind.model_fields[name].annotation):
@@ -117,7 +118,7 @@ _Item = TypeVar("_Item")
 
 
 async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
-    """Yield items of so many bytes, and let others run after each MiB of them."""
+    """Yield the items of (item, bytes) pairs; let other tasks run after each MiB."""
     bytes_since = 0
     for item, size_bytes in items:
         yield item
@@ -131,14 +132,14 @@ async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
 
 
 def text_pieces(value: memoryview, size_bytes: int = _PIECE_BYTES) -> Iterator[tuple[str, int]]:
-    """Yield the parts of a JSON text, and how many bytes each takes there.
+    """Yield the decoded parts of a JSON text, each with its number of bytes.
 
     Args:
-        value: The text with its quotes.
-        size_bytes: Most bytes of a part, at least some dozens.
+        value: The JSON text with its quotes.
+        size_bytes: Maximum bytes of a part, at least some dozens.
 
     Raises:
-        DecodeError, UnicodeDecodeError: If a part is no text.
+        DecodeError, UnicodeDecodeError: If a part is not valid text.
     """
     at, end = 1, len(value) - 1
     while at < end:
@@ -150,7 +151,7 @@ def text_pieces(value: memoryview, size_bytes: int = _PIECE_BYTES) -> Iterator[t
 
 
 def _whole_bytes(piece: bytes) -> int:
-    """Return how many bytes of the beginning of a text are whole characters and escapes."""
+    """Return the length in bytes of the longest prefix of whole characters and escapes."""
     last = piece.rfind(b"\\")
     if last < len(piece) - _LONGEST_ESCAPE_BYTES:
         return _whole_utf8_bytes(piece)
@@ -165,14 +166,14 @@ def _whole_bytes(piece: bytes) -> int:
 
 
 def _first_of_run(piece: bytes, last: int) -> int:
-    """Return where the run of backslashes begins that ends there: an escape begins there, too."""
+    """Return the index at which the run of backslashes that ends at `last` begins."""
     return len(piece[: last + 1].rstrip(b"\\"))
 
 
 def _whole_utf8_bytes(piece: bytes) -> int:
     for back in range(1, min(4, len(piece)) + 1):
         if piece[-back] >= _FIRST_OF_MANY_BYTES:
-            return len(piece) - back  # that character may go on in the next part
+            return len(piece) - back  # the character may continue in the next part
         if piece[-back] < _LATER_BYTES:
             break
     return len(piece)
@@ -182,7 +183,7 @@ def _whole_utf8_bytes(piece: bytes) -> int:
 
 
 def _elements(kind: type[BaseModel], name: str, value: memoryview) -> Iterator[tuple[object, int]]:
-    """Yield the elements of a list, and how many bytes each takes.
+    """Yield the elements of a list, each with its number of bytes.
 
     Raises:
         RequestError: If there are too many of them, or one is too large.
@@ -220,7 +221,7 @@ def _most_elements(kind: type[BaseModel], name: str) -> int:
 
 @cache
 def _list_reader(most: int) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Return what finds the elements of a list, and stops at the first that is too many."""
+    """Return a decoder that locates the elements of a list, and fails beyond `most` of them."""
     fields = [(_element(number), msgspec.Raw, _ABSENT) for number in range(most)]
     return msgspec.json.Decoder(
         msgspec.defstruct("List", fields, array_like=True, forbid_unknown_fields=True)

@@ -1,4 +1,4 @@
-"""The served models, found by the name in a request, and the calls to a model's parts."""
+"""The served models, found by the name in a request, and the calls to each model's parts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ class SchedulerCalls:
     scheduler: Any
     """Handle of the scheduler actor."""
     pending: PendingInferences
-    """Told of each application that is closed by a call."""
+    """Pending applications of this ingress, to which a close is reported."""
     ended: EndedByOwner
-    """Applications that were ended by calls here, for the next scheduler."""
+    """Applications ended by calls here, to be repeated to the next scheduler."""
 
     async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the scheduler's view of an application; None if it is not known.
+        """Return the scheduler's view of an application; None if the scheduler does not have it.
 
         Raises:
             AdmissionError: If the scheduler does not answer, as in all these calls.
@@ -41,30 +41,30 @@ class SchedulerCalls:
         return found
 
     async def applications(self, most: int, tenant: str | None) -> dict[str, Any]:
-        """Return the first applications in order, of a tenant or of all, and counts of the rest."""
+        """Return the first applications in order, of a tenant or of all, and count the others."""
         found: dict[str, Any] = await self._ask("applications", most, tenant)
         return found
 
     async def close_application(self, application_id: ApplicationId) -> bool:
-        """Let an application take no more inferences; return whether it was known."""
+        """Close an application to new inferences; return whether the scheduler had it."""
         is_known = bool(await self._ask("close_application", application_id))
         self.pending.note_closed(application_id)
         self._note_ended(application_id, Refusal.APPLICATION_CLOSED, is_known=is_known)
         return is_known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
-        """End an application with all its inferences; return whether it was known."""
+        """Cancel an application with all its inferences; return whether the scheduler had it."""
         is_known = bool(await self._ask("cancel_application", application_id))
         self._note_ended(application_id, Refusal.APPLICATION_CANCELLED, is_known=is_known)
         return is_known
 
     async def tell_ended(self) -> None:
-        """Tell a new scheduler which applications were ended by calls here lately."""
+        """Send a new scheduler the applications that calls here have recently ended."""
         recent = self.ended.recent(asyncio.get_running_loop().time())
-        # What is open here again was opened by a call of its own.
+        # An application that is open here was opened again afterwards.
         ended = [one for one in recent if one[0] not in self.pending.applications]
         if ended:
-            with suppress(AdmissionError):  # one that is lost is told no more
+            with suppress(AdmissionError):  # not repeated if the scheduler is lost
                 await self._ask("restore_ended", ended)
 
     def _note_ended(self, name: ApplicationId, reason: Refusal, *, is_known: bool) -> None:
@@ -72,7 +72,7 @@ class SchedulerCalls:
             self.ended.note(name, reason, asyncio.get_running_loop().time())
 
     async def status(self, applications: int) -> dict[str, Any]:
-        """Return the scheduler's status with the first applications in order, as many as given."""
+        """Return the scheduler's status with the first `applications` applications in order."""
         found: dict[str, Any] = await self._ask("status", applications)
         return found
 
@@ -110,7 +110,7 @@ class ServedModels:
     """The served models, one or several, in the order of the arguments."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        """Index the models by name: at least one, with distinct names."""
+        """Index the models by name; there must be at least one, and names must be distinct."""
         self._models = tuple(models)
         self._by_name = {name: model for model in models for name in model.config.model.names}
         self._by_alias = {alias: model for model in models for alias in model.config.model.aliases}
@@ -125,25 +125,26 @@ class ServedModels:
 
     @property
     def first(self) -> ServedModel:
-        """The first model; settings that all have in common are read from it."""
+        """First model; settings that all models share are read from it."""
         return self._models[0]
 
     def asked_for(self, fields: Mapping[str, Any]) -> ServedModel:
-        """Return the model that the body of an inference asks for.
+        """Return the model that the body of an inference names.
 
-        With one model the fields are not looked at: their reader checks the name.
+        With one model the fields are not read: their reader checks the name.
 
         Raises:
-            RequestError: If the body names none of several models.
+            RequestError: If there are several models and the body names none.
             UnknownModel: If the body names a model that is not served.
         """
         return self.only or self.named(fields.get("model"))
 
     def named(self, name: Any) -> ServedModel:
-        """Return the model that a request names; None names the only one.
+        """Return the model that a request names; None means the only one.
 
         Raises:
-            RequestError: If the request names none of several, or not by a string.
+            RequestError: If there are several models and none is named, or the name is not a
+                string.
             UnknownModel: If the request names a model that is not served.
         """
         if name is None:
@@ -164,7 +165,7 @@ class ServedModels:
         return self._by_alias[alias]
 
     def single(self, name: str | None) -> ServedModel | None:
-        """Return the model that a query means alone: the named or only one; None for all.
+        """Return the one model that a query means, the named or the only one; None: all models.
 
         Raises:
             UnknownModel: If the query names a model that is not served.

@@ -1,4 +1,4 @@
-"""Inferences and applications that an ingress has pending, as a new scheduler has to learn them."""
+"""Pending inferences and applications of an ingress, to be submitted again to a new scheduler."""
 
 import asyncio
 from collections import deque
@@ -16,29 +16,30 @@ from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
 _REMEMBERED_S: Seconds = 10.0
-"""Longer than the time whose messages a scheduler can lose: those not saved when it died."""
+"""Time for which ended applications are remembered: longer than a scheduler's save interval, whose
+messages are lost when it dies (seconds)."""
 
 
 @dataclass(slots=True)
 class PendingInference:
-    """A submitted inference whose end has not been heard of."""
+    """Submitted inference whose end the scheduler has not reported."""
 
     item: InferenceSubmitted
     submitted_at: Seconds
     opening: ApplicationArrived | None = None
-    """The inference's application, if the submission opens it."""
+    """The inference's application, if the submission opens it; None otherwise."""
     is_last: bool = False
-    """The inference's application takes no more inferences."""
+    """Whether the application is closed after this inference."""
     application: ApplicationArrived | None = None
-    """The application as it was opened here; its end may be heard of before this answer."""
+    """The application as it was opened here; its end may be reported before this answer."""
     answers: deque[Grant | Refuse] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: LeaseId | None = None
-    """The lease in use."""
+    """Lease in use; None while the inference waits."""
     on_grant: Callable[[Grant], None] | None = None
-    """Told of each lease that is granted while a replica is called under an earlier one."""
+    """Called with each lease that is granted while a replica is called under an earlier one."""
     position: int | None = None
-    """Applications that were before its own when it came; None: not known."""
+    """Number of applications ahead of the inference's own on arrival; None: unknown."""
 
     def held_lease(self) -> LeaseId | None:
         """Return the lease in use, or the last one granted and not used yet."""
@@ -47,44 +48,44 @@ class PendingInference:
 
 
 class PendingInferences:
-    """Inferences and applications whose end has not been heard of."""
+    """Inferences and applications whose end the scheduler has not reported."""
 
     def __init__(self) -> None:
         self.inferences: dict[RequestId, PendingInference] = {}
         self.applications: dict[ApplicationId, ApplicationArrived] = {}
-        """Applications opened here whose end was not heard of."""
+        """Applications opened here whose end was not reported."""
         self._closed: set[ApplicationId] = set()
-        """Open applications that take no more inferences."""
+        """Open applications that were closed and accept no more inferences."""
         self._positions: dict[ApplicationId, StagePosition] = {}
-        """Stages of open applications that have submitted something."""
+        """Current stage of each open application that has submitted something."""
         self._drain = Drain()
-        """Ends of inferences here, and slots of those that this ingress had no room for."""
+        """Rate at which inferences end here, and the Retry-After slots of refused ones."""
         self.unstored = UnstoredEnds()
-        """Ends that a new leader has to be told of."""
+        """Ends that are not known to be stored, to be sent to a new leader."""
         self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
-        """Applications that ended lately: a new leader may know them from an earlier checkpoint."""
+        """Recently ended applications: a new leader may restore them from an earlier checkpoint."""
 
     def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
-        """Return the stage of an application's next inference, and how many are at it then."""
+        """Return the stage of an application's next inference, and the inferences at it then."""
         position = self._positions.get(application_id)
         return (0, 1) if position is None else position.next()
 
     def note_submitted(self, item: InferenceSubmitted) -> None:
-        """Count an inference, also in its application's current stage."""
+        """Count a submitted inference, also in its application's current stage."""
         self._drain.arrive(split_key(item.application_id)[0])
         if item.application_id in self.applications:
             position = self._positions.setdefault(item.application_id, StagePosition())
             position.submit(item.stage or 0)
 
     def note_positions(self, positions: Mapping[RequestId, int]) -> None:
-        """Remember how many applications were before these inferences when they came."""
+        """Store how many applications were ahead of these inferences on arrival."""
         for request_id, position in positions.items():
             inference = self.inferences.get(request_id)
             if inference is not None:
                 inference.position = position
 
     def note_answered(self, inference: PendingInference) -> None:
-        """Drop an answered inference; its application's next one is of a later stage."""
+        """Drop an answered inference; its application's next one belongs to a later stage."""
         if self.remove(inference):
             self.keep_end(inference, Outcome.FINISHED)
         position = self._positions.get(inference.item.application_id)
@@ -92,7 +93,7 @@ class PendingInferences:
             position.finish(inference.item.stage)
 
     def remove(self, inference: PendingInference) -> bool:
-        """Drop an inference that is answered or not wanted any more; return whether it was here."""
+        """Drop an inference that was answered or cancelled; return whether it was pending."""
         known = self.inferences.pop(inference.item.request_id, None)
         if known is not None:
             tenant = split_key(known.item.application_id)[0]
@@ -100,15 +101,15 @@ class PendingInferences:
         return known is not None
 
     def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:
-        """Keep the end of an inference that has had a lease, until it is stored."""
+        """Keep the end of an inference that had a lease, until the end is stored."""
         if inference.lease_id is not None:
             now = asyncio.get_running_loop().time()
             self.unstored.add_inference(inference.item, inference.lease_id, outcome, now)
 
     def note_stored(self, told: EndsStored) -> None:
-        """Note which ends are stored, also of inferences whose answers are on their way.
+        """Note which ends are stored, also of inferences whose answers are still on their way.
 
-        An application that is not known here to be over has ended under an earlier scheduler.
+        An application without a known end here has ended under an earlier scheduler.
         """
         for application_id in told.application_ids:
             if not self.unstored.has_application(application_id):
@@ -120,7 +121,7 @@ class PendingInferences:
                 inference.item = replace(inference.item, is_counted=True)
 
     def _note_over(self, application_id: ApplicationId) -> None:
-        """Drop an application that is over, unless answers of it may have been lost."""
+        """Drop an ended application, unless answers to its inferences may have been lost."""
         arrival = self.applications.get(application_id)
         waiting = [
             inference
@@ -137,34 +138,34 @@ class PendingInferences:
                 inference.opening = arrival
 
     def next_slot(self, tenant: str) -> Seconds:
-        """Return after how long a call of a tenant is to come back that there is no room for."""
+        """Return after how many seconds a tenant's refused call should be repeated."""
         return self._drain.retry_after(tenant, asyncio.get_running_loop().time(), is_whole=True)
 
     def note_opened(self, arrival: ApplicationArrived) -> None:
-        """Remember an application that a call has opened; it may have been closed before."""
+        """Add an application that a call has opened, even if it was closed before."""
         self.applications[arrival.application_id] = arrival
         self._closed.discard(arrival.application_id)
 
     def note_closed(self, application_id: ApplicationId) -> None:
-        """Remember a close, for the next leader if it comes before the application's end."""
+        """Note a close, to repeat it to a new leader if the application has not ended."""
         if application_id in self.applications:
             self._closed.add(application_id)
 
     def note_ended(self, application_id: ApplicationId) -> None:
-        """Drop an ended application; the next leader may have missed the end."""
+        """Drop an ended application; remember it, as the next leader may have missed the end."""
         self.note_ended_elsewhere(application_id)
         self._ended.append((asyncio.get_running_loop().time(), application_id))
         self._drop_long_ended()
 
     def note_ended_elsewhere(self, application_id: ApplicationId) -> None:
-        """Drop an application whose end another ingress is told of."""
+        """Drop an application whose end is reported to another ingress."""
         arrival = self.applications.get(application_id)
         if arrival is not None:
             self.unstored.add_application(arrival, asyncio.get_running_loop().time())
         self.forget_application(application_id)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop an application that has ended, or was never begun."""
+        """Drop an application that has ended, or was never opened."""
         self.applications.pop(application_id, None)
         self._closed.discard(application_id)
         self._positions.pop(application_id, None)
@@ -172,7 +173,7 @@ class PendingInferences:
     def change_ingress_id(self, ingress_id: IngressId) -> None:
         """Move everything to another ingress id, without the leases of the old one.
 
-        What has ended stays with the old one, with which the scheduler has done.
+        Unstored ends are dropped: the scheduler has expired the old id.
         """
         self.unstored.clear()
         for inference in self.inferences.values():
@@ -188,14 +189,14 @@ class PendingInferences:
     def all_submissions(
         self, unsent: Iterable[Submission], *, resubmitted: bool
     ) -> list[Submission]:
-        """Return everything pending, in the order in which a scheduler has to learn it.
+        """Return everything pending, in the order in which a scheduler must receive it.
 
-        Each pending inference is as it was returned from now on: with its lease, its age and
-        whether it was submitted before.
+        Each pending inference is updated to what is returned: its lease, its age, and whether it is
+        submitted again.
 
         Args:
             unsent: Submissions not sent yet; all but closings are pending here anyway.
-            resubmitted: Another scheduler has been told before.
+            resubmitted: Whether another scheduler has received them before.
         """
         now = asyncio.get_running_loop().time()
         closings = self.closings_elsewhere(unsent)
@@ -223,7 +224,7 @@ class PendingInferences:
         return everything + closings
 
     def current(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return submissions as they are to be sent now: ends may have been stored meanwhile.
+        """Return submissions as they must be sent now: ends may have been stored meanwhile.
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """

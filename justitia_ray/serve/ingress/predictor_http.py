@@ -1,4 +1,4 @@
-"""The predictor over HTTP: its classes, going back to an earlier model, a user's own history."""
+"""The predictor over HTTP: its classes, rollback to an earlier model, import of samples."""
 
 import math
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ MOST_SAMPLES = 1_000
 
 
 class RollbackBody(BaseModel):
-    """Body of `POST /v1/predictor/{class}/rollback`; an empty one goes back by one version."""
+    """Body of `POST /v1/predictor/{class}/rollback`; an empty body goes back by one version."""
 
     model_config = ConfigDict(extra="forbid")
 
     version: Annotated[int, Field(ge=0)] | None = None
-    """The version to serve; 0 is the class mean."""
+    """Version to serve; 0 is the class mean."""
     release: bool = False
-    """Instead, let trainings replace the active version again."""
+    """Whether to end a rollback instead, so that trainings replace the active version again."""
 
 
 class HistoryBody(BaseModel):
@@ -40,7 +40,7 @@ class HistoryBody(BaseModel):
     @field_validator("samples", mode="after")
     @classmethod
     def _refuse_no_numbers(cls, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Refuse NaN, Infinity and 1e400 as a large body's reader does, for which they are none."""
+        """Refuse NaN, Infinity and 1e400, as the reader of large bodies does."""
         for number, sample in enumerate(samples):
             for name, value in sample.items():
                 if not _is_finite(value):
@@ -49,7 +49,7 @@ class HistoryBody(BaseModel):
 
 
 def _is_finite(value: Any) -> bool:
-    """Return whether all numbers in a value of JSON are finite."""
+    """Return whether all numbers in a JSON value are finite."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
@@ -60,7 +60,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> None:
-    """Add the predictors' paths; each model has a predictor and a history of its own.
+    """Add the predictors' routes; each model has a predictor with separate samples.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -70,14 +70,14 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
 
     @app.get("/v1/predictor")
     async def predictor(model: str | None = None) -> dict[str, Any]:
-        """Return statistics of each class, the versions of its model, the one that serves."""
+        """Return statistics of each class, its model's versions, and the version that serves."""
         if (single := models.single(model)) is not None:
             return await _overview(single)
         return {"models": await models.ask_each(_overview_or_why)}
 
     @app.post("/v1/predictor/samples")
     async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
-        """Add samples of a user's own history to the predictor's: features, no texts."""
+        """Add samples of the user's past applications to the predictor: features, no texts."""
         asked = models.named(model)
         body = await bodies.read_model(request, HistoryBody)
         taken = int(await _ask(asked, "take_history", body.samples))
@@ -89,7 +89,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
     async def rollback(
         application_class: str, request: Request, model: str | None = None
     ) -> dict[str, Any]:
-        """Let an earlier version of a class's model serve, until it is released."""
+        """Make an earlier version of a class's model serve, until it is released."""
         asked = models.named(model)
         body = await bodies.read_model(request, RollbackBody, b"{}")
         if body.release and body.version is not None:
@@ -109,7 +109,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
 
 
 def _what_serves(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a rollback changes of a class's overview."""
+    """Return the part of a class's overview that a rollback changes."""
     if overview is None:
         return None
     return {name: overview[name] for name in ("serving", "active", "pinned") if name in overview}
@@ -129,7 +129,7 @@ async def _overview(model: ServedModel) -> dict[str, Any]:
 
 
 async def _ask(model: ServedModel, method: str, *arguments: Any) -> Any:
-    """Call a model's predictor; what is no mistake of the caller is an `AdmissionError`."""
+    """Call a model's predictor; a failure that is not the caller's fault is an `AdmissionError`."""
     try:
         return await call_remote(model.predictor, method, *arguments)
     except RayTaskError as error:

@@ -1,10 +1,10 @@
-"""Names of the beginnings of prompts, by which the queue knows that two of them have one in common.
+"""Names of prompt prefixes, by which the queue finds prompts that share a prefix.
 
-Digests are keyed with the scheduler's secret, so that no caller can look for prompts of one name:
-with the memory of such prompts counted once, an engine would be given more than it has room for.
-All processes of an ingress have that secret; with a new one, after a restart of the scheduler,
-prompts share with those only that come later. The tenant, its salt and the adapter are in every
-digest, as they are in the blocks of the engine's cache.
+Digests are keyed with the scheduler's secret, so that no caller can construct prompts of one name:
+with the memory of such prompts counted once, an engine would get more than it has room for. All
+processes of an ingress have that secret; after a restart of the scheduler there is a new one, and
+prompts share only with later ones. The tenant, its salt and the adapter are in every digest, as
+they are in the blocks of the engine's cache.
 """
 
 import hashlib
@@ -23,14 +23,15 @@ from justitia_ray.serve.transport.handshake import Keyring
 from justitia_ray.units import Tokens
 
 _STEPS = 4
-"""Lengths between a number of blocks and its double at which texts without messages are named."""
+"""Number of lengths between a number of blocks and its double at which texts without messages are
+named."""
 
 
 class PrefixNames:
-    """Names beginnings of the prompts of one model.
+    """Names prefixes of the prompts of one model.
 
     Args:
-        isolation: Which callers share what is cached (`engine.cache_isolation`).
+        isolation: Which callers share cached prefixes (`engine.cache_isolation`).
         keyring: Has the scheduler's secret.
     """
 
@@ -38,22 +39,22 @@ class PrefixNames:
         self._isolation = isolation
         self._keyring = keyring
         self.block_size: Tokens = 0
-        """Tokens of a block of the engines' caches; 0: they have none, or that is not known."""
+        """Block size of the engines' caches (tokens); 0: they have none, or it is unknown."""
 
     def shares(self, body: InferenceBody) -> bool:
-        """Return whether prompts of a request may share the memory of their beginnings.
+        """Return whether prompts of a request may share the memory of their prefixes.
 
-        Of a truncated prompt it is not known where it begins.
+        The start of a truncated prompt is unknown, so it may not.
         """
         return bool(self.block_size) and body.keeps is None and reads_cache(body)
 
     def names(self, count: PromptCount, body: InferenceBody, tenant: str) -> bytes:
-        """Return the packed names of a prompt's beginnings, at most four, its longest the last.
+        """Return the packed names of a prompt's prefixes, at most four, the longest last.
 
         Args:
-            count: The prompt's, with its token ids.
-            body: The request's, which has this prompt only.
-            tenant: The request's.
+            count: Count of the prompt, with its token ids.
+            body: Body of the request, with this prompt only.
+            tenant: Tenant of the request.
         """
         keys, block = self._keyring.keys, self.block_size
         if count.ids is None or not keys or not block:
@@ -71,7 +72,7 @@ class PrefixNames:
         return pack_prefixes(found)
 
     def _scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
-        """Return what tells blocks of one text apart in the engine's cache."""
+        """Yield the values that separate blocks of the same text in the engine's cache."""
         if scope := cache_scope(self._isolation, tenant):
             yield scope
         for name in ("cache_salt", "model", "add_special_tokens"):
@@ -79,9 +80,9 @@ class PrefixNames:
 
 
 def _round_lengths(most: int) -> set[int]:
-    """Return the longest round numbers of blocks up to a number: four between each and its double.
+    """Return the longest round numbers of blocks up to `most`: four between each and its double.
 
-    Texts of other lengths that begin alike have most of that in one of them.
+    Texts of different lengths with a common prefix share most of it at one of these lengths.
     """
     step = 1
     while step * 2 * _STEPS <= most:

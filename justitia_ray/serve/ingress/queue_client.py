@@ -1,7 +1,7 @@
-"""The queue's client in an ingress: submits inferences, and hands out what the scheduler grants.
+"""Queue client of an ingress: submits inferences, and delivers the scheduler's grants.
 
-The `SchedulerSession` beneath does the talking: batches, long-poll, and what a new scheduler has to
-learn.
+The `SchedulerSession` below it makes the calls: batches, long-poll, and submitting again to a new
+scheduler.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ class QueueClient:
     """Submits inferences of applications, and waits for their grants.
 
     Attributes:
-        pending: Inferences and applications whose end has not been heard of.
-        session: The session with the scheduler; its `start` begins to talk, its `stop` ends that.
-        standings: The limits of tenants, as the scheduler told them last.
+        pending: Inferences and applications that have not ended.
+        session: Session with the scheduler; its `start` begins the calls, its `stop` ends them.
+        standings: Limits of tenants, as last sent by the scheduler.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class QueueClient:
         on_opening: Callable[[ApplicationId, bool], None] = lambda application_id, is_open: None,
         note_addresses: Callable[[Mapping[ReplicaId, str]], None] = lambda addresses: None,
     ) -> None:
-        """Prepare to talk.
+        """Create the client; `session.start` begins the calls.
 
         Args:
-            scheduler: The way to the scheduler.
-            on_application_ended: Told of every application opened here, once it is over.
+            scheduler: Link to the scheduler.
+            on_application_ended: Called at the end of each application that was opened here.
             on_new_epoch: Run when another scheduler has become leader.
             max_outstanding: Maximum pending inferences; further ones are refused.
-            submit_interval_s: Least time from one batch of submissions to the next.
-            on_opening: Told of an application at each grant for it that it is open, and that it is
-                not when it was refused, or its end is told to another ingress.
-            note_addresses: Told where the replicas of grants are.
+            submit_interval_s: Minimum time between two batches of submissions.
+            on_opening: Called with an application and whether it is open: True at each of its
+                grants, False if it was refused, or if its end is reported to another ingress.
+            note_addresses: Called with the addresses of grants' replicas.
         """
         self.pending = PendingInferences()
         self.standings = TenantStandings()
@@ -92,7 +92,7 @@ class QueueClient:
 
         Raises:
             AdmissionError: If there is no room for the application, it cannot be stored, or the
-                scheduler is no leader any more.
+                scheduler no longer leads.
         """
         opened = await self.session.open_application(arrival)
         if opened.refusal is not None:
@@ -109,7 +109,7 @@ class QueueClient:
         return opened.virtual_finish_time
 
     def close_application(self, application_id: ApplicationId) -> None:
-        """Let an application take no more inferences than were submitted before."""
+        """Close an application: it accepts no inferences after those already submitted."""
         self.pending.note_closed(application_id)
         self.session.send(ApplicationClosed(application_id))
 
@@ -122,12 +122,12 @@ class QueueClient:
         *,
         is_last: bool = False,
     ) -> PendingInference:
-        """Submit an inference, which waits for a lease from now on.
+        """Submit an inference, which then waits for a lease.
 
         Args:
             item: The inference.
-            opening: Its application, if that is to be opened in the same message.
-            is_last: Its application takes no more inferences, and ends with this one.
+            opening: Its application, if that is to be opened with it.
+            is_last: Whether its application is closed after it.
 
         Raises:
             QueueFull: If too many inferences are pending here.
@@ -158,38 +158,38 @@ class QueueClient:
             answer = inference.answers.popleft()
             if isinstance(answer, Grant):
                 if any(isinstance(later, Grant) for later in inference.answers):
-                    continue  # the scheduler has taken it back since
+                    continue  # a later grant has replaced it
                 inference.lease_id = answer.lease_id
-                # What has had a lease waits again for the next without a deadline.
+                # The deadline limits the wait for the first lease only.
                 inference.item = replace(inference.item, deadline_s=math.inf)
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
             if is_unknown and inference.answers:
-                continue  # its batch was repeated: the scheduler has said more of it since
+                continue  # its batch was sent twice; a later answer counts
             if not is_unknown or inference.application is None:
                 name = inference.item.application_id
                 raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)
-            # It was open. If the inference was submitted before, the last scheduler had ended both,
-            # and the answer was lost; else the application has expired in this very moment.
+            # The application was open. If the inference was resubmitted, the previous scheduler had
+            # ended both and its answer was lost; otherwise the application has just expired.
             self._submit_anew(inference, was_closed=inference.item.resubmitted)
 
     async def nack_lease(
         self, inference: PendingInference, grant: Grant, reason: NackReason
     ) -> None:
-        """Give back a lease that could not be used; the inference waits again."""
+        """Return a lease that could not be used; the inference waits for another one."""
         inference.lease_id = None
         waits = await self.session.nack_lease(inference.item.request_id, grant, reason)
         if not waits and not inference.answers:
             self._submit_anew(inference)
 
     def cancel_inference(self, inference: PendingInference) -> None:
-        """Cancel an inference that is not wanted any more; nothing, if it was answered."""
+        """Cancel an inference; no effect if it was answered."""
         if self.pending.remove(inference):
             self.pending.keep_end(inference, Outcome.CANCELLED)
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def _submit_anew(self, inference: PendingInference, *, was_closed: bool = True) -> None:
-        """Submit an inference under another id: the scheduler holds the old one for ended.
+        """Submit an inference under a new id: the scheduler considers the old one ended.
 
         Args:
             inference: The inference.
@@ -209,18 +209,18 @@ class QueueClient:
         if inference.opening is None and inference.application is not None:
             inference.opening, inference.is_last = inference.application, was_closed
         if inference.opening is not None:
-            # This ingress may have another id by now, and the end is told to the one that opens.
+            # The end is reported to the ingress id that opens, and this ingress's may have changed.
             inference.opening = replace(
                 inference.opening,
                 ingress_id=self.session.ingress_id,
                 resubmitted=True,
-                # Its end was stored with all that was counted then: only the answer was lost.
+                # The end was stored and counted; only the answer was lost.
                 is_counted=inference.opening.is_counted or bool(inference.item.is_counted),
             )
         self._send(inference)
 
     def _send(self, inference: PendingInference) -> None:
-        """Send an inference between the opening and the closing of its application."""
+        """Queue an inference, after the opening of its application and before its closing."""
         self.pending.inferences[inference.item.request_id] = inference
         if inference.opening is not None:
             self.pending.applications[inference.opening.application_id] = inference.opening
@@ -229,7 +229,7 @@ class QueueClient:
         if inference.is_last:
             self.close_application(inference.item.application_id)
 
-    # --- messages of the scheduler
+    # --- messages from the scheduler
 
     def _note_standings(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]]) -> None:
         self.standings.note(standings, asyncio.get_running_loop().time())
@@ -240,7 +240,7 @@ class QueueClient:
             is_again = name not in self.pending.applications
             is_again = is_again and self.pending.unstored.has_application(name)
             self.pending.note_ended(name)
-            if not is_again:  # it was opened again for its end to be counted
+            if not is_again:  # it was reopened only for its end to be counted
                 self._on_application_ended(message)
         elif isinstance(message, EndsStored):
             self.pending.note_stored(message)

@@ -1,8 +1,8 @@
 """Recognition in an ingress: finds the application of each call before it is submitted.
 
-What a call says itself is enough for most rules. A session that has a parent, and a conversation,
-are looked up in the directory of the first model's scheduler, which all ingresses share; while that
-is being started again, a call is what it would be without.
+The call alone suffices for most rules. Sessions with a parent and conversations are looked up in
+the directory of the first model's scheduler, which all ingresses share. While that scheduler
+restarts, calls are treated as if the directory had no entry.
 """
 
 import uuid
@@ -22,38 +22,38 @@ from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 
 _MOST_NAMED = 10_000
-"""Names that an ingress tells a new scheduler: those that it gave or read last."""
+"""Maximum names that an ingress sends to a new scheduler: those it gave or read last."""
 _AT_ONCE = 1_000
 
 
 class DirectoryLink(Protocol):
-    """The way to the directory."""
+    """Link to the scheduler's directory of names."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method of the scheduler."""
+        """Call a method of the scheduler and return its answer."""
 
 
 class NamedLately:
-    """Names that this ingress gave or read lately, for the next scheduler."""
+    """Names that this ingress gave or read recently, to be sent to the next scheduler."""
 
     def __init__(self, most: int = _MOST_NAMED) -> None:
         self._most = most
         self._names: OrderedDict[Name, tuple[str, str]] = OrderedDict()
 
     def find(self, name: Name) -> str | None:
-        """Return what a name stands for, if it was lately named here."""
+        """Return the application id that a name stands for; None if it is not stored here."""
         found = self._names.get(name)
         return None if found is None else found[1]
 
     def add(self, tenant: str, name: Name, application_id: str) -> None:
-        """Remember a tenant's name; the oldest goes."""
+        """Store a tenant's name; beyond the maximum the oldest name is dropped."""
         self._names[name] = (tenant, application_id)
         self._names.move_to_end(name)
         if len(self._names) > self._most:
             self._names.popitem(last=False)
 
     def batches(self) -> Iterator[tuple[str, tuple[tuple[Name, str], ...]]]:
-        """Yield all names by tenant, in messages of a size that nobody waits for."""
+        """Yield all names by tenant, in batches of at most `_AT_ONCE`."""
         names: dict[str, list[tuple[Name, str]]] = {}
         for name, (tenant, application_id) in self._names.items():
             names.setdefault(tenant, []).append((name, application_id))
@@ -63,14 +63,14 @@ class NamedLately:
 
 
 class ApplicationFinder:
-    """Finds the applications of calls."""
+    """Finds the application of each call by the configured rules."""
 
     def __init__(self, section: RecognitionSection, directory: DirectoryLink | None = None) -> None:
-        """Prepare.
+        """Create the finder.
 
         Args:
-            section: The rules.
-            directory: The way to the first model's scheduler; None: nothing is looked up.
+            section: Settings of the rules.
+            directory: Link to the first model's scheduler; None: nothing is looked up.
         """
         own = [one.harness() for one in section.headers]
         self._recognizer = Recognizer(section.rules, own, section.baggage_key)
@@ -85,13 +85,13 @@ class ApplicationFinder:
         """Return a call with the application that it belongs to.
 
         Args:
-            context: The call's, with its headers.
+            context: Context of the call, with its headers.
             path: Path of the endpoint.
-            fields: The call's body, checked by the endpoint's reader.
+            fields: Body of the call, checked by the endpoint's reader.
 
         Raises:
-            Forbidden: If the caller may not submit for the tenant that it names.
-            RequestError: If it has to name a tenant, and does not.
+            Forbidden: If the caller may not submit for the named tenant.
+            RequestError: If the caller must name a tenant, and does not.
         """
         found = self._recognizer.recognize(context.headers, fields)
         if found is not None:
@@ -108,7 +108,7 @@ class ApplicationFinder:
                 if harness is None:
                     idle_s = self._section.conversation_idle_s
                     context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
-                else:  # almost every first call of one has a second: it may be idle as a session
+                else:  # continued by almost every harness: idle time of a session
                     context = replace(context, recognized_by=harness.name)
                 placed = await self._of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)
@@ -123,12 +123,12 @@ class ApplicationFinder:
             application_id=application_id,
             application_class=context.application_class or found.application_class,
             recognized_by=found.rule,
-            # The end of a sub-agent is not that of its root.
+            # The end of a sub-agent does not end its root.
             is_final=found.is_final and application_id == found.application_id,
         )
 
     async def _root(self, context: RequestContext, found: Recognized) -> str:
-        """Return the application of a session's root; asked once here for each session."""
+        """Return the application of a session's root; the directory is called once per session."""
         tenant, namespace = context.tenant, context.namespace
         session = _name(tenant, found.application_id)
         known = self._sessions.find(session)
@@ -149,7 +149,7 @@ class ApplicationFinder:
         known = None
         if beginnings := conversation.beginnings:
             known = await self._ask("find_conversation", context.namespace, beginnings)
-            if known is None:  # a new scheduler may not have been told yet
+            if known is None:  # a new scheduler may not have the names yet
                 known = next(filter(None, map(self._conversations.find, beginnings)), None)
         return replace(
             context,
@@ -158,38 +158,38 @@ class ApplicationFinder:
         )
 
     async def name_conversation(self, context: RequestContext, names: tuple[Name, ...]) -> None:
-        """Let an answered call be found by these names, at every ingress."""
+        """Store names by which later calls find this call's application, at every ingress."""
         assert context.application_id is not None
         for name in names:
             self._conversations.add(context.namespace, name, context.application_id)
         await self._ask("name_conversation", context.namespace, names, context.application_id)
 
     async def _ask(self, method: str, *arguments: Any) -> str | None:
-        """Call the directory; None where it does not answer."""
+        """Call the directory; return None if it does not answer."""
         if self._directory is None:
             return None
         try:
             answer: str | None = await self._directory.call(method, *arguments)
         except JustitiaError:
-            return None  # it is being started again, and is told what this ingress knows
+            return None  # it restarts, and will be sent the names stored here
         return answer
 
     async def tell_new_scheduler(self) -> None:
-        """Tell a scheduler that knows no names those that were lately given here."""
+        """Send the recently given names to a scheduler that has none."""
         for tenant, names in (*self._sessions.batches(), *self._conversations.batches()):
             await self._ask("restore_names", tenant, names)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """A call with its application; what the model answers is read where it names a conversation."""
+    """A call with its application; reads the answer to name its conversation."""
 
     context: RequestContext
     _conversation: Conversation | None
     _finder: ApplicationFinder
 
     async def read_answer(self, answer: Answer) -> None:
-        """Name the conversation by a whole answer, before the caller has it."""
+        """Name the conversation by a whole answer, before the caller receives it."""
         status, _, whole = answer
         if self._conversation is not None and status == 200:
             reader = AnswerReader(self._conversation.path, stream=False)
@@ -203,7 +203,7 @@ class FoundApplication:
 
         Args:
             items: (status, headers), then the body; closed at the end.
-            stream: Whether the body comes in events.
+            stream: Whether the body is a stream of events.
         """
         if self._conversation is None:
             return items

@@ -1,8 +1,8 @@
 """Calls from the ingress to replicas.
 
-A call by Serve's handle runs in a task of its own, in a fresh context: Serve copies its internal
-request id from the context into every call made there, and of several calls with one id only the
-first is sure to be routed.
+A call by Serve's handle runs in a separate task with a fresh context: Serve copies its internal
+request id from the context into every call, and of several calls with one id only the first is sure
+to be routed.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Head = tuple[int, dict[str, str]]
 StreamItem = Head | bytes
 
 LEASE_UNUSABLE = (LeaseError, EngineError, ConnectionLost)
-"""Errors of a call that can run again under another lease."""
+"""Errors after which a call can run again under another lease."""
 
 _NO_ANSWER = (
     EngineError,
@@ -50,37 +50,32 @@ _NO_ANSWER = (
     TaskCancelledError,
     RequestCancelledError,  # the replica was shut down under the call
 )
-"""Errors of a call that another replica may answer."""
+"""Errors after which another replica may answer the call."""
 _HEADERS = {"content-type": "application/json"}
 _NO_HEADERS: Mapping[str, str] = {}
 _UNSCHEDULED_S: Seconds = 30.0
-"""Time that a call without a lease may wait for a replica."""
+"""Time limit of a call without a lease, waiting for a replica included (seconds)."""
 _PATHS_S: Seconds = 2.0
-"""Time that the lookup of paths may take: it saves rare requests a wait in the queue."""
+"""Time limit of a lookup of paths or context, which only spares some requests a wait (seconds)."""
 _AGAIN_S: Seconds = 0.1
 _MOST_DEATHS = 2
-"""Replicas whose processes end under a caller's call without a lease, before it is refused."""
+"""Replica processes that may die under a call without a lease before it is refused."""
 
 
 class ReplicaCalls:
-    """Calls to replicas: to the leased one and to a named one by connection, to any by Serve."""
+    """Calls to the leased or a named replica by connection, and to any replica by Serve handle."""
 
     def __init__(self, links: ReplicaLinks, replicas: DeploymentHandle) -> None:
-        """Prepare.
-
-        Args:
-            links: Connections to the replicas.
-            replicas: Handle of their deployment.
-        """
         self.links = links
         self._replicas = replicas
         self._silent_since: Seconds | None = None
-        """Since when no replica has answered a call without a lease; None: the last one did."""
+        """Time since which no replica has answered a call without a lease; None: the last one was
+        answered."""
 
     async def unary(
         self, grant: Grant, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Answer:
-        """Return the whole answer of a leased call; `headers` are further ones for the engine.
+        """Return the whole answer of a leased call; `headers` are passed on to the engine.
 
         Raises:
             ConnectionLost, UnknownLease, EngineError: If the lease cannot be used.
@@ -105,11 +100,11 @@ class ReplicaCalls:
             grant: The lease.
             path: Path of the OpenAI surface.
             body: JSON request body.
-            resume: The place where an earlier attempt was cut; the parts go on there.
+            resume: Place at which an earlier attempt was cut; the parts continue there.
             headers: Further headers for the engine.
 
         Raises:
-            CannotContinue: If the stream cannot go on there.
+            CannotContinue: If the stream cannot continue there.
             ConnectionLost, UnknownLease, EngineError: If the lease cannot be used, or the call is
                 cut.
         """
@@ -124,7 +119,7 @@ class ReplicaCalls:
                     yield joined(items) if len(items) > 1 else items[0]
 
     def abandon(self, grant: Grant) -> None:
-        """Let a leased call fail with `LeaseSuperseded`, and the replica stop it."""
+        """Fail a leased call with `LeaseSuperseded`, and make the replica stop it."""
         error = LeaseSuperseded(grant.lease_id, grant.replica_id)
         self.links.abandon(grant.replica_id, grant.lease_id, error)
 
@@ -132,8 +127,8 @@ class ReplicaCalls:
         """Return any replica's answer to a call that needs no lease.
 
         Raises:
-            NoReplicaAnswers: If no replica answers in time, or the processes of two have ended
-                under it.
+            NoReplicaAnswers: If no replica answers in time, or two replica processes died under the
+                call.
         """
         answer: Answer = await self._ask_any(
             _UNSCHEDULED_S, "aside", path, _HEADERS, body, most_deaths=_MOST_DEATHS
@@ -141,7 +136,7 @@ class ReplicaCalls:
         return answer
 
     async def paths(self) -> frozenset[str]:
-        """Return the paths that the replicas answer, as any of them says.
+        """Return the paths that the engines serve, as reported by any replica.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
@@ -150,7 +145,7 @@ class ReplicaCalls:
         return answer
 
     async def context(self) -> Tokens:
-        """Return the context of the replicas' engines, as any of them says.
+        """Return the context length of the engines (tokens), as reported by any replica.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
@@ -159,7 +154,7 @@ class ReplicaCalls:
         return answer
 
     async def cache_block(self) -> Tokens:
-        """Return the tokens of a block of the engines' prefix caches; 0 if they have none.
+        """Return the block size of the engines' prefix caches (tokens); 0: they have no cache.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
@@ -170,14 +165,14 @@ class ReplicaCalls:
     async def _ask_any(
         self, within_s: Seconds, method: str, *arguments: Any, most_deaths: float = math.inf
     ) -> Any:
-        """Return the answer of a replica of Serve's choice; one that dies meanwhile is replaced.
+        """Return the answer of any replica that Serve chooses; if it dies, call another one.
 
-        What a caller has sent may be the reason, so that no more replicas are asked than
-        `most_deaths`. It may as well be a drain, a lost node or a kill: Ray tells an ingress of all
-        of them in the same words, so that the caller is to come back, later.
+        The call itself may have killed it, so at most `most_deaths` replicas are tried. The cause
+        may also be a drain, a lost node or a kill; Ray reports all of these alike, so the caller is
+        asked to repeat the call later.
 
-        While none answers, a caller is to come back after as long again as that has lasted: how
-        long a replica takes to start cannot be known here.
+        While no replica answers, the Retry-After is the time for which none has answered: how long
+        a replica takes to start is unknown here.
         """
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -210,7 +205,7 @@ class ReplicaCalls:
         """Return a replica's `ReplicaReport` as a dict.
 
         Raises:
-            ConnectionLost: If it cannot be reached.
+            ConnectionLost: If the replica cannot be reached.
         """
         link = await self.links.link_to(replica_id)
         answer: dict[str, Any] = await link.call("inspect")
@@ -218,12 +213,12 @@ class ReplicaCalls:
 
 
 def in_fresh_context(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run a coroutine in a task without the context of the request it was made in."""
+    """Run a coroutine in a task that does not inherit the context of the current request."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 
 async def call_remote(handle: DeploymentHandle, method: str, *arguments: Any) -> Any:
-    """Return the answer of a deployment's method, called in a fresh context."""
+    """Call a deployment's method in a fresh context and return the answer."""
 
     async def call() -> Any:
         return await getattr(handle, method).remote(*arguments)
@@ -232,7 +227,7 @@ async def call_remote(handle: DeploymentHandle, method: str, *arguments: Any) ->
 
 
 async def end_task(task: "asyncio.Future[Any]") -> None:
-    """Cancel a task and wait for its end, whatever that is."""
+    """Cancel a task and wait for its end; its result or error is ignored."""
     task.cancel()
     with suppress(asyncio.CancelledError, Exception):
         await task

@@ -1,4 +1,4 @@
-"""An ingress's connections to replicas: opened at the first grant, and again after a pause."""
+"""Connections of an ingress to replicas: opened at the first grant, and reopened after a pause."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,43 +10,44 @@ from justitia_ray.units import ReplicaId, Seconds
 
 _PAUSE_S: Seconds = 0.1
 LONGEST_PAUSE_S: Seconds = 5.0
-"""After a connection was lost or could not be opened, no other is tried for at most so long."""
+"""Longest pause before a lost or failed connection is opened again (seconds)."""
 _MOST_KNOWN = 4096
-"""Addresses kept; replicas come and go."""
+"""Maximum addresses kept, as replicas start and stop."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A replica: its address, its connection, and when that may be opened again."""
+    """Address and connection of a replica, and the time before which it is not reopened."""
 
     address: str
     opening: asyncio.Task[Link] | None = None
-    """Opens the connection, or has opened it."""
+    """Task that opens the connection, or has opened it; None: closed."""
     pause_s: Seconds = _PAUSE_S
-    """Pause after the next failure."""
+    """Pause after the next failure (seconds)."""
     not_before: Seconds = 0.0
-    """No attempt before this instant of the loop's clock."""
+    """Time before which no attempt is made (loop clock, seconds)."""
 
     def pause(self) -> None:
-        """Begin a pause, twice as long as the one before."""
+        """Start a pause; the next one is twice as long."""
         self.not_before = asyncio.get_running_loop().time() + self.pause_s
         self.pause_s = min(LONGEST_PAUSE_S, 2 * self.pause_s)
 
 
 class ReplicaLinks:
-    """Connections to replicas, one each. A lost one says nothing about its replica."""
+    """One connection to each replica. A lost connection does not mean that its replica is lost."""
 
     def __init__(self, dial: Callable[[str, str], Awaitable[Link]]) -> None:
-        """Begin without connections.
+        """Create the table without connections.
 
         Args:
-            dial: Opens a connection to an address, where a process of that name listens.
+            dial: Opens a connection to an address, at which the process with the given name
+                listens.
         """
         self._dial = dial
         self._known: dict[ReplicaId, _Known] = {}
 
     def note_addresses(self, addresses: Mapping[ReplicaId, str]) -> None:
-        """Note where replicas listen."""
+        """Store the addresses of replicas."""
         for replica_id, address in addresses.items():
             known = self._known.get(replica_id)
             if known is None or known.address != address:
@@ -58,8 +59,8 @@ class ReplicaLinks:
         """Return an open connection to a replica.
 
         Raises:
-            ConnectionLost: If there is none, and none can be opened, or it was lost just now:
-                others can run the inference meanwhile.
+            ConnectionLost: If there is none and none can be opened, or it was lost just now: other
+                replicas can run the inference meanwhile.
         """
         known = self._known.get(replica_id)
         if known is None:

@@ -1,4 +1,4 @@
-"""The context of a request: whose it is, and for which tenant and application."""
+"""Context of a request: its caller's identity, its tenant and its application."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,11 +30,11 @@ IDENTIFYING = tuple(
         DEADLINE_HEADER,
     )
 )
-"""Headers that say for whom a call is, and until when: each may come once."""
+"""Headers that name tenant, application and deadline of a call: each may appear once."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _COUNT = re.compile(r"[0-9]{1,9}")
 MAX_DEADLINE_S: Seconds = 604_800.0
-"""A week: longer than anything waits."""
+"""Largest deadline (seconds): a week, longer than any wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +43,31 @@ class RequestContext:
 
     identity: Identity
     named_tenant: str | None = None
-    """Tenant that a header names."""
     application_id: str | None = None
-    """Application that a header names, by the id that its tenant has for it."""
+    """Application id from the header, unique within the tenant; None: the header is absent."""
     application_class: str | None = None
     idempotency_key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Headers of the request that say something, by their names in lower case."""
+    """Request headers with a value, by name in lower case."""
     recognized_by: str = ""
-    """Rule that recognised the application, see `recognition`."""
+    """Rule that recognized the application (`recognition`); empty: none did."""
     begins_conversation: bool = False
-    """Whether it is an application by what was said, and nothing was said before."""
+    """Whether the call opens an application by starting a conversation."""
     idle_s: Seconds | None = None
-    """How long the application may be idle, if that is not what is configured."""
+    """Idle time after which the application ends (seconds); None: the configured one."""
     is_final: bool = False
-    """Whether the application takes no more inferences."""
+    """Whether the application is closed after this call."""
     tier: str = DEFAULT_TIER
-    """Service tier that the call asks for; of effect if it opens its application."""
+    """Service tier of the call; effective only if the call opens its application."""
     named_deadline: str | None = None
-    """Deadline that a header names, as it stands there."""
+    """Unparsed value of the deadline header; None: the header is absent."""
 
     @property
     def deadline_s(self) -> Seconds | None:
-        """The longest time that the call may wait for its first lease; None: it does not say.
+        """Longest time that the call may wait for its first lease (seconds); None: not given.
 
         Raises:
-            RequestError: If the header is no such number.
+            RequestError: If the header is malformed or out of range.
         """
         named = self.named_deadline
         if named is None:
@@ -83,10 +82,10 @@ class RequestContext:
 
     @property
     def keepalive(self) -> Keepalive | None:
-        """The form of signs of life that the call asks for; None: it does not say.
+        """Form of keepalives that the call requests; None: not given.
 
         Raises:
-            RequestError: If the header names none.
+            RequestError: If the header names no known form.
         """
         said = self.headers.get(KEEPALIVE_HEADER)
         if said is None:
@@ -102,29 +101,30 @@ class RequestContext:
 
     @property
     def is_retry(self) -> bool | None:
-        """Whether the caller has sent the call before; None: it does not say."""
+        """Whether the caller marked the call as a retry; None: it did not say."""
         said = self.headers.get(RETRY_COUNT_HEADER, "")
         return int(said) > 0 if _COUNT.fullmatch(said) else None
 
     @property
     def tenant(self) -> str:
-        """The tenant that the call is for.
+        """Tenant that the call is for.
 
         Raises:
-            Forbidden: If the credential is not good for the tenant that the call names.
-            RequestError: If the call has to name one, and does not.
+            Forbidden: If the credential does not cover the named tenant.
+            RequestError: If the call must name a tenant, and does not.
         """
         return self.identity.choose_tenant(self.named_tenant)
 
     @property
     def body_holder(self) -> str:
-        """The name under which the call's body is counted while it comes.
+        """Name under which the memory of the call's body is counted while it arrives.
 
-        It is the tenant, if that is known before the body is: a gateway may name it there.
+        It is the tenant, if that is known from headers or credential; otherwise the credential,
+        because a gateway may name the tenant in the body.
 
         Raises:
             Forbidden: As `tenant`.
-            RequestError: As `tenant`, but not for want of a name.
+            RequestError: As `tenant`, except for a missing name.
         """
         if self.named_tenant is None and self.identity.tenant is None:
             return f"\0{self.identity.credential}"
@@ -132,7 +132,7 @@ class RequestContext:
 
     @property
     def namespace(self) -> str:
-        """The tenant whose room the call uses where names are kept, see `Identity.namespace_of`.
+        """Tenant whose quota of stored names the call uses, see `Identity.namespace_of`.
 
         Raises:
             Forbidden: As `tenant`.
@@ -141,11 +141,11 @@ class RequestContext:
         return self.identity.namespace_of(self.tenant)
 
     def tenant_or(self, named: str | None) -> str:
-        """Return the tenant that the call is for, by its header or its body.
+        """Return the tenant that the call is for, from its header or its body.
 
         Raises:
             Forbidden: As `tenant`.
-            RequestError: As `tenant`, and if header and body name two.
+            RequestError: As `tenant`, and if header and body name different tenants.
         """
         if named is None or self.named_tenant in (None, named):
             return self.identity.choose_tenant(named or self.named_tenant)
@@ -158,11 +158,11 @@ class RequestContext:
     def key_of(self, application_id: str) -> ApplicationId:
         """Return the key of an application that a path names, by its id or by its key.
 
-        An operator may mean anybody's, others those of their tenant.
+        An operator may name any tenant's application, other callers only their tenant's.
 
         Raises:
-            UnknownApplication: If it belongs to another tenant: a caller is not to learn that it
-                exists.
+            UnknownApplication: If it belongs to another tenant, so that the caller does not learn
+                that it exists.
             Forbidden: As `tenant`.
             RequestError: As `tenant`.
         """
@@ -188,8 +188,8 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
     """Return the context of a request.
 
     Args:
-        identity: Of the caller.
-        headers: Of the request: names in lower case, and values.
+        identity: Identity of the caller.
+        headers: Request headers: names in lower case, and values.
     """
     said = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if value}
     return RequestContext(
@@ -204,5 +204,5 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
 
 
 def unknown_application(application_id: str) -> UnknownApplication:
-    """Return the error of a call for an application that is not there, or not the caller's."""
+    """Return the error of a call for an application that is not open, or not the caller's."""
     return UnknownApplication(f"application {shown_short(application_id)} is not open")

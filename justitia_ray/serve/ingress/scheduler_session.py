@@ -1,7 +1,7 @@
-"""The session of an ingress with the scheduler: batches, the one long-poll, epochs, failed calls.
+"""Session of an ingress with the scheduler: batches, long-poll, epochs, failed calls.
 
-Plain asyncio around the way to the scheduler. A scheduler that knows nothing of this ingress is
-told everything that is pending, so nothing is lost with an old one.
+Plain asyncio over the scheduler link. A scheduler without state of this ingress is sent everything
+that is pending, so a scheduler's death loses nothing.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from justitia_ray.units import ClientId, Epoch, IngressId, ReplicaId, RequestId,
 logger = logging.getLogger("ray.serve")
 
 BATCH = 500
-"""Most submissions of one call: the scheduler stands still for 0.1 s with them. With the 20,000
-that a new leader is sent it would for so long that its connections are taken for lost."""
+"""Maximum submissions of one call: they block the scheduler for 0.1 s. In one call, the 20,000 that
+a new leader may be sent would block it until its connections time out."""
 _RETRY_S: Seconds = 0.2
 """Pause before a failed call is repeated."""
 _PREPARED_WITHIN_S: Seconds = 5.0
-"""Longest that submissions to a new leader wait for its settings."""
+"""Longest time that submissions wait for a new leader to receive its settings (seconds)."""
 _GIVE_UP_S: Seconds = 10.0
-"""After answering for so long that another one leads, a scheduler is given up: the handle does not
-find its successor."""
+"""Time for which a scheduler may answer that another one leads, before it is given up: the handle
+does not find its successor (seconds)."""
 
 
 class _Terms(NamedTuple):
@@ -44,7 +44,7 @@ class _Terms(NamedTuple):
 
 
 class SchedulerSession:
-    """Sends submissions in batches, and hands on the scheduler's messages, each once."""
+    """Sends submissions in batches, and delivers each message of the scheduler once."""
 
     def __init__(
         self,
@@ -57,23 +57,25 @@ class SchedulerSession:
         note_addresses: Callable[[Mapping[ReplicaId, str]], None],
         note_standings: Callable[[Mapping[ClientId, tuple[LimitStanding, ...]]], None],
     ) -> None:
-        """Prepare to talk.
+        """Create the session; `start` begins the calls.
 
         Args:
-            scheduler: The way to the scheduler.
-            pending: Everything that a scheduler that knows nothing is told.
-            take: Takes a message of the leading scheduler.
+            scheduler: Link to the scheduler.
+            pending: Inferences and applications to submit again to a scheduler without state.
+            take: Called with each message of the leading scheduler.
             on_new_epoch: Run when another scheduler has become leader, before anything is submitted
-                to it: one that found no stored settings knows no quotas until it is told.
+                to it: without stored settings it has no quotas until it receives them.
             on_given_up: Called at each failed call once the scheduler is given up.
-            submit_interval_s: Least time from one batch of submissions to the next.
-            note_addresses: Told where the replicas of grants are, before the grants are taken.
-            note_standings: Told of the limits of the grants' tenants, before they are taken.
+            submit_interval_s: Minimum time between two batches of submissions.
+            note_addresses: Called with the addresses of grants' replicas, before the grants are
+                delivered.
+            note_standings: Called with the limits of grants' tenants, before the grants are
+                delivered.
         """
         self.ingress_id = _new_ingress_id()
-        """The scheduler's name for this ingress; a new one after the scheduler has expired it."""
+        """Id of this ingress at the scheduler; replaced after the scheduler has expired it."""
         self.epoch: Epoch = 0
-        """The scheduler's epoch, as last heard; 0 before."""
+        """Highest epoch that a scheduler has reported; 0 before."""
         self._scheduler = scheduler
         self._pending = pending
         self._take = take
@@ -82,25 +84,26 @@ class SchedulerSession:
         self._note_addresses = note_addresses
         self._note_standings = note_standings
         self._superseded_at: Seconds | None = None
-        """When the scheduler began to answer that another one leads."""
+        """Time since which the scheduler answers that another one leads (loop clock); None: it
+        leads."""
         self._submit_interval_s = submit_interval_s
         self._cursor = Cursor()
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
         self.configured_epoch: Epoch = 0
-        """Epoch of the scheduler that the owner gave its settings to last; 0 before."""
+        """Epoch of the scheduler that last received the settings; 0 before."""
         self._is_prepared = asyncio.Event()
-        """Set while the leader has the settings, or does not take them in time."""
+        """Set unless submissions wait for a new leader to receive its settings."""
         self._is_prepared.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to send batches and to poll for messages."""
+        """Start the tasks that send batches and poll for messages."""
         self._run(self._keep_submitting())
         self._run(self._keep_polling())
 
     async def stop(self) -> None:
-        """End all calls to the scheduler."""
+        """Cancel all calls to the scheduler."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -111,13 +114,14 @@ class SchedulerSession:
         self._unsent.append(submission)
         self._has_unsent.set()
 
-    # --- calls with an answer of their own
+    # --- single calls
 
     async def open_application(self, arrival: ApplicationArrived) -> Opened:
-        """Open an application; the call is repeated while the scheduler is being started.
+        """Open an application; the call is repeated while the scheduler restarts.
 
         Raises:
-            AdmissionError: If the scheduler is no leader any more, or is given no settings in time.
+            AdmissionError: If the scheduler no longer leads, or did not receive its settings in
+                time.
         """
         while True:
             await self._is_prepared.wait()
@@ -129,10 +133,10 @@ class SchedulerSession:
                 return opened
 
     async def nack_lease(self, request_id: RequestId, grant: Grant, reason: NackReason) -> bool:
-        """Give back a lease; return whether its inference waits again without further ado.
+        """Return a lease; the result is whether the scheduler queued its inference again.
 
-        False says that the scheduler holds the inference for ended. The reason, if there is one, is
-        in the mail that was read meanwhile.
+        False means that the scheduler considers the inference ended. Its reason, if any, is in the
+        mail that was read before the return.
         """
         while True:
             asked = self._terms
@@ -145,17 +149,17 @@ class SchedulerSession:
             except JustitiaError as error:
                 self._note_failure("refuse_lease", error)
                 if self._is_given_up():
-                    return True  # everything pending is refused
+                    return True  # all pending inferences are refused
                 await asyncio.sleep(_RETRY_S)
             else:
-                # If the terms changed, the inference was submitted again with all the rest.
+                # If the terms changed, the inference was resubmitted with everything else.
                 return still_waits or self._terms != asked
 
     async def _read_reason(self, asked: _Terms) -> None:
-        """Read the mail now: an inference that ended because it was refused is not to run again.
+        """Read the mail now: an inference that ended by a refusal must not run again.
 
-        Example: its application was cancelled. The replica aborts it then, and the replica's answer
-        may be here before the scheduler's refusal.
+        Example: its application was cancelled. The replica then aborts it, and the replica's answer
+        may arrive before the scheduler's refusal.
         """
         mail: IngressMail = await self._scheduler.call("submit_many", *asked, self._cursor.ack, ())
         self._read(mail, asked)
@@ -163,7 +167,7 @@ class SchedulerSession:
     # --- batches and mail
 
     async def _keep_submitting(self) -> None:
-        """Send a batch at once after a pause; while one is on its way, the next one gathers."""
+        """Send submissions in batches; those queued during a call go into the next batch."""
         loop = asyncio.get_running_loop()
         sent_at = 0.0
         while True:
@@ -180,7 +184,7 @@ class SchedulerSession:
                 await self._submit_later(batch, asked)
 
     async def _submit_later(self, batch: list[Submission], asked: _Terms) -> None:
-        """Send a batch that was not taken again, unless everything was queued anew meanwhile."""
+        """Queue a failed batch again, unless everything pending was queued again meanwhile."""
         if self._terms == asked:
             if self._is_given_up():
                 # Everything pending is submitted again if there ever is another leader.
@@ -196,10 +200,10 @@ class SchedulerSession:
         while True:
             asked = self._terms
             if not await self._ask("poll_grants") and self._terms == asked:
-                await asyncio.sleep(_RETRY_S)  # it failed, or is a scheduler of a lower epoch
+                await asyncio.sleep(_RETRY_S)  # the call failed, or a lower epoch answered
 
     async def _ask(self, method: str, *arguments: tuple[Submission, ...]) -> bool:
-        """Call the scheduler and read its answer; return whether it took the call."""
+        """Call the scheduler and read its answer; return whether it accepted the call."""
         asked = self._terms
         try:
             mail: IngressMail = await self._scheduler.call(
@@ -212,11 +216,11 @@ class SchedulerSession:
 
     @property
     def _terms(self) -> _Terms:
-        """The ingress id and the epoch of calls made now."""
+        """Ingress id and epoch for calls made now."""
         return _Terms(self.ingress_id, self.epoch)
 
     def _read(self, mail: IngressMail, asked: _Terms) -> bool:
-        """Hand on the messages of an answer; return whether the scheduler took the call."""
+        """Deliver the messages of an answer; return whether the scheduler accepted the call."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail)
@@ -235,10 +239,10 @@ class SchedulerSession:
                 self._take(message)
         return True
 
-    # --- another epoch, another ingress id
+    # --- changes of epoch and of ingress id
 
     def _take_epoch(self, mail: IngressMail) -> None:
-        """Submit everything pending to a new leader; a lower epoch is not listened to."""
+        """Submit everything pending to a new leader; ignore a lower epoch."""
         epoch = mail.epoch
         if epoch <= self.epoch:
             return
@@ -251,7 +255,7 @@ class SchedulerSession:
             self._run(self._announce_epoch(epoch))
 
     async def _announce_epoch(self, epoch: Epoch) -> None:
-        """Run `on_new_epoch`, again while it fails; submissions wait for the first time only."""
+        """Run `on_new_epoch`, again if it fails; submissions wait for the first run only."""
         while epoch == self.epoch:
             try:
                 await self._on_new_epoch()
@@ -264,13 +268,13 @@ class SchedulerSession:
             await asyncio.sleep(_RETRY_S)
 
     def _change_ingress_id(self) -> None:
-        """Submit everything under another id: the scheduler has ended what the old one had."""
+        """Submit everything under a new ingress id: the scheduler has expired the old one."""
         self.ingress_id = _new_ingress_id()
         self._pending.change_ingress_id(self.ingress_id)
         self._submit_everything(resubmitted=True)
 
     def _submit_everything(self, *, resubmitted: bool) -> None:
-        """Queue everything pending, for a scheduler that knows nothing of it."""
+        """Queue everything pending, for a scheduler without state of this ingress."""
         self._cursor.reset()
         self._unsent = self._pending.all_submissions(self._unsent, resubmitted=resubmitted)
         self._unsent.append(Resubmitted(self.ingress_id))
@@ -279,7 +283,7 @@ class SchedulerSession:
     # --- calls that fail
 
     def _note_failure(self, call: str, error: Exception) -> None:
-        """Log a failed call; a scheduler that is only being started again is no news."""
+        """Log a failed call, unless the scheduler is only being restarted."""
         if isinstance(error, SchedulerSuperseded):
             if self._superseded_at is None:
                 self._superseded_at = asyncio.get_running_loop().time()
@@ -287,7 +291,7 @@ class SchedulerSession:
             elif self._is_given_up():
                 self._on_given_up()
         elif isinstance(error, RayActorError | ConnectionLost):
-            self._superseded_at = None  # the next to answer may be another one
+            self._superseded_at = None  # another scheduler may answer next
         else:
             log_event(logger, logging.ERROR, "scheduler.call_failed", call=call, reason=str(error))
 

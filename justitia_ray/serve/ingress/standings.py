@@ -1,4 +1,4 @@
-"""Standings of tenants' limits, as the scheduler told them last, for the headers of answers."""
+"""Remaining limits of tenants, as last sent by the scheduler, for the headers of answers."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import ClientId, Seconds
 
 _MAXIMUM_TENANTS = 1_024
-"""Tenants whose standings are kept; those that were told of longest ago go first."""
+"""Maximum tenants whose standings are kept; those updated longest ago are dropped first."""
 
 
 class TenantStandings:
-    """The last standings of each tenant; none where no tenant has a limit."""
+    """Last standings of each tenant; empty if no tenant has a limit."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[ClientId, tuple[Seconds, tuple[LimitStanding, ...]]] = OrderedDict()
 
     def note(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]], now: Seconds) -> None:
-        """Replace the standings of these tenants; a tenant without limits is forgotten."""
+        """Replace the standings of these tenants; a tenant without limits is removed."""
         for tenant, told in standings.items():
             self._told.pop(tenant, None)
             if told:
@@ -27,11 +27,10 @@ class TenantStandings:
             self._told.popitem(last=False)
 
     def __bool__(self) -> bool:
-        """Return whether any tenant has a limit."""
         return bool(self._told)
 
     def of(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
-        """Return a tenant's standings as of now; one whose reset has passed says nothing more."""
+        """Return a tenant's standings as of now, without those whose reset has passed."""
         told = self._told.get(tenant)
         if told is None:
             return ()

@@ -1,4 +1,4 @@
-"""From a request to a place in the queue: its application, its size, its predicted cost."""
+"""Submit an inference: find or open its application, count its tokens, predict its cost."""
 
 import asyncio
 import math
@@ -28,15 +28,15 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, Virt
 DEFAULT_CLASS = "default"
 
 _MAX_CHARACTERS = 16 * 2**20
-"""Characters of all cached inputs: some tens of megabytes. The oldest go first."""
+"""Maximum characters of all cached inputs, some tens of MB; the oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
-    """An application as its caller asks for it.
+    """An application as its caller specifies it.
 
     Raises:
-        RequestError: If an id, a class or a tenant has another form than is allowed.
+        RequestError: If an id, a class or a tenant is malformed.
     """
 
     application_class: str
@@ -44,17 +44,16 @@ class ApplicationSpec:
     tenant: str
     weight: float | None = None
     application_id: str = field(default_factory=lambda: f"app-{uuid.uuid4().hex}")
-    """Id that its tenant has for it."""
+    """Id of the application within its tenant."""
     recognized_by: str = ""
-    """Rule by which its inferences were recognised as its own (`recognition`)."""
+    """Name of the rule that recognized the application (`recognition`); empty: none did."""
     idle_s: Seconds | None = None
-    """How long it may be idle, if that is not what is configured."""
+    """Idle time after which the application ends (seconds); None: the configured one."""
     deadline_s: Seconds | None = None
-    """How long each of its inferences may wait, if that is not what is configured."""
+    """Longest wait of each of its inferences for a lease (seconds); None: the configured one."""
     tier: str = DEFAULT_TIER
-    """Service tier."""
     is_retry: bool | None = None
-    """Whether its caller has asked before; None: it does not say."""
+    """Whether the caller marked the request as a retry; None: it did not say."""
 
     def __post_init__(self) -> None:
         if not PLAIN_ID.fullmatch(self.application_id):
@@ -68,27 +67,27 @@ class ApplicationSpec:
 
     @property
     def key(self) -> ApplicationId:
-        """The application's id for everybody."""
+        """Id of the application across all tenants."""
         return application_key(self.tenant, self.application_id)
 
 
 class ApplicationSpecCache:
-    """Specs of open applications, for the queues of other models that they come to later.
+    """Cache of the specs of open applications, for opening them in other models' queues later.
 
     An application is opened in each model's queue by its first inference there, whose headers name
-    class and tenant at most. The ingress process that opened the application knows the rest, input
-    and weight among it; at another one the headers have to do. Specs that nobody asks for expire.
+    class and tenant at most. Only the ingress process that opened the application has its input and
+    weight; other processes use the headers alone. A spec expires when it is not looked up.
     """
 
     def __init__(
         self, idle_s: Seconds, max_specs: int, *, max_characters: int = _MAX_CHARACTERS
     ) -> None:
-        """Begin empty.
+        """Create an empty cache.
 
         Args:
             idle_s: Time without a lookup after which a spec expires, as its application does.
-            max_specs: Maximum specs; beyond it the oldest go.
-            max_characters: Maximum characters of their inputs in all.
+            max_specs: Maximum number of specs; beyond it the oldest are dropped.
+            max_characters: Maximum total characters of their inputs.
         """
         self._idle_s = idle_s
         self._max_specs = max_specs
@@ -97,7 +96,7 @@ class ApplicationSpecCache:
         self._kept: OrderedDict[ApplicationId, tuple[ApplicationSpec, Seconds]] = OrderedDict()
 
     def add_spec(self, spec: ApplicationSpec, now: Seconds) -> None:
-        """Cache a spec, unless the application has one already; a huge input is left out."""
+        """Cache a spec, unless the application has one already; an over-long input is left out."""
         if len(spec.input) > self._max_characters:
             spec = replace(spec, input="")
         if self.find_spec(spec.key, now) is None:
@@ -107,7 +106,7 @@ class ApplicationSpecCache:
                 self.drop_spec(next(iter(self._kept)))
 
     def find_spec(self, application_id: ApplicationId, now: Seconds) -> ApplicationSpec | None:
-        """Return an application's spec, if it is cached here; that keeps it for `idle_s` more."""
+        """Return an application's cached spec, or None; the lookup keeps it for `idle_s` more."""
         self._drop_idle(now)
         found = self._kept.get(application_id)
         if found is None:
@@ -117,7 +116,7 @@ class ApplicationSpecCache:
         return found[0]
 
     def drop_spec(self, application_id: ApplicationId) -> bool:
-        """Drop an application's spec; return whether there was one."""
+        """Drop an application's spec; return whether it was cached."""
         found = self._kept.pop(application_id, None)
         if found is None:
             return False
@@ -133,13 +132,13 @@ class ApplicationSpecCache:
 
 
 class Submitter:
-    """Opens applications and submits their inferences, with the costs that are predicted for them.
+    """Opens applications, and submits their inferences with predicted costs.
 
     Attributes:
-        tenant_weights: Weight of applications that ask for none, by the nearest node of their
-            tenant that is named; 1 otherwise.
-        tenants: The tree of tenants: its deadlines are those of calls that say none, its quotas
-            say which quantile an inference reserves.
+        tenant_weights: Default weight of an application by tenant node; the nearest node that has
+            one counts, 1 without any.
+        tenants: Tenant tree: default deadlines, and quotas with the quantile that an inference
+            reserves.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class Submitter:
         specs: ApplicationSpecCache,
         metrics: IngressMetrics | None,
     ) -> None:
-        """Put the submitter of one model together; see `Gateway` for the parts."""
+        """Create the submitter of one model; `Gateway` documents the arguments."""
         self.tenant_weights: Mapping[str, float] = {}
         self.tenants = TenantTree()
         self._queue = queue
@@ -164,7 +163,7 @@ class Submitter:
     async def open_application(
         self, spec: ApplicationSpec
     ) -> tuple[ApplicationArrived, VirtualTime]:
-        """Open an application; opening one that is open returns its tag.
+        """Open an application, or find it open; return its arrival event and its tag.
 
         Raises:
             TooManyApplications: If there is no room for the application.
@@ -183,22 +182,22 @@ class Submitter:
         return arrival, tag
 
     def note_blocks(self, block_size: Tokens) -> None:
-        """Note the blocks of the engines' prefix caches, in tokens; 0: they have no cache."""
+        """Store the block size of the engines' prefix caches (tokens); 0: they have no cache."""
         if self._counter.names is not None:
             self._counter.names.block_size = block_size
 
     async def count_prompts(self, tenant: str, body: InferenceBody) -> PromptSize:
-        """Return the size of a request's prompts, counted in its tenant's turn."""
+        """Return the token counts of a request's prompts; tenants take turns in counting."""
         return await self._counter.prompt_size(body, tenant, self.max_model_len)
 
     async def submit_inference(
         self, context: RequestContext, body: InferenceBody
     ) -> PendingInference:
-        """Submit an inference; one that names no application is an application of its own.
+        """Submit an inference; without an application id it is an application by itself.
 
         Raises:
-            Forbidden: If the caller may not submit for the tenant that it names.
-            RequestError: If a header has another form than is allowed.
+            Forbidden: If the caller may not submit for the named tenant.
+            RequestError: If a header is malformed.
             QueueFull: If too many inferences are pending here.
         """
         tenant, deadline_s = context.tenant, context.deadline_s
@@ -260,10 +259,10 @@ class Submitter:
         stage: int,
         inferences: int,
     ) -> tuple[Tokens, KvTokenTime]:
-        """Return an inference's length, and its application's charge from here on.
+        """Return an inference's predicted output tokens, and its application's remaining charge.
 
-        An inference of an unknown class is expected to be as long as it may be, and its application
-        to need what is usual.
+        An inference of an unknown class is predicted at its maximum length, its application at the
+        usual length.
         """
         prompt_tokens = size.total_tokens // size.prompts
         sequences = inferences * size.prompts * body.n
@@ -284,10 +283,10 @@ class Submitter:
     def _reserve(
         self, application_class: str, tenant: str, size: PromptSize, each: Tokens, most: Tokens
     ) -> Tokens:
-        """Return the output that quotas reserve for each sequence of an inference.
+        """Return the output tokens that quotas reserve for each sequence of an inference.
 
-        Lengths spread as costs do, by half in the logarithm: KV token-time grows with the square of
-        a length.
+        KV token-time grows with the square of a length, so a ratio of costs is a squared ratio of
+        lengths.
         """
         share = _reserved_share(self.tenants, tenant)
         if share >= 1 or each >= most:
@@ -308,7 +307,7 @@ class Submitter:
     ) -> tuple[ApplicationArrived, Source]:
         """Return the application that an inference opens, and the source of its estimate.
 
-        The predictor is asked for applications that name a class.
+        The predictor is called only for applications that name a class.
         """
         named_class = context.application_class
         text = "" if named_class is None else prompt_text(body)
@@ -327,7 +326,7 @@ class Submitter:
             elsewhere = self._specs.find_spec(spec.key, asyncio.get_running_loop().time())
         if elsewhere is not None:
             arrival, summary, source = await self._predicted(elsewhere, None, None)
-            arrival = replace(arrival, reopens=True)  # opened by a call, for every model
+            arrival = replace(arrival, reopens=True)  # a call opened it for every model
         else:
             if named_class is None:
                 estimate = self._estimates.classes.estimate(DEFAULT_CLASS, size.total_tokens, most)
@@ -341,12 +340,12 @@ class Submitter:
     async def _predicted(
         self, spec: ApplicationSpec, input_tokens: Tokens | None, max_tokens: Tokens | None
     ) -> tuple[ApplicationArrived, InputSummary, Source]:
-        """Return an application with its predicted cost, its input's summary, and the source.
+        """Return an application with its predicted cost, its input's summary and the source.
 
         Args:
             spec: The application.
-            input_tokens: Length of its input; None: it is counted.
-            max_tokens: Maximum output of one of its inferences, if known.
+            input_tokens: Tokens of its input; None: they are counted.
+            max_tokens: Maximum output tokens of one of its inferences; None: unknown.
         """
         if input_tokens is None:
             input_tokens = await self._counter.text_tokens(spec.input, spec.tenant)
@@ -384,7 +383,7 @@ class Submitter:
 
 
 def _reserved_share(tree: TenantTree, tenant: str) -> float:
-    """Return the quantile of its use that an inference reserves: the largest of its quotas."""
+    """Return the largest reserve quantile of the tenant's metered quotas; 1.0 without quotas."""
     if not tree.described:
         return 1.0
     quotas = (quota for _, node in tree.nodes(tenant) for quota in node.quotas)

@@ -1,4 +1,4 @@
-"""Count prompt tokens before the engine does, off the event loop; its count corrects them."""
+"""Count prompt tokens off the event loop, before the engine's count corrects the number."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from justitia_ray.units import Tokens
 T = TypeVar("T")
 
 _INLINE_CHARACTERS = 2_000
-"""Shorter bodies are counted on the loop: that takes less than the switch to a thread."""
+"""Shorter bodies are counted on the event loop, which is faster than a switch to a thread."""
 
 
 class TokenCounter:
@@ -24,12 +24,12 @@ class TokenCounter:
         threads: FairThreads | None = None,
         names: PrefixNames | None = None,
     ) -> None:
-        """Prepare.
+        """Create the counter.
 
         Args:
             count: Counts a prompt of a request as the model's engine will.
-            threads: Count what is long, for all models of the process; None: some of its own.
-            names: Names the beginnings of prompts; None: they get no names.
+            threads: Count long prompts, for all models of the process; None: separate threads.
+            names: Names the prefixes of prompts; None: they get no names.
         """
         self.names = names
         self._count = count
@@ -38,21 +38,21 @@ class TokenCounter:
     async def prompt_size(
         self, body: InferenceBody, tenant: str, max_model_len: Tokens | None
     ) -> PromptSize:
-        """Return the size of a request's prompts.
+        """Return the token counts of a request's prompts.
 
-        Counting stops at the first prompt that is longer than the context, which refuses the
-        request: its length is then what was counted so far, above the context. A prompt that its
-        caller has truncated is counted as far as that.
+        Counting stops at the first prompt that exceeds the context length, which refuses the
+        request: its count is then the part counted so far, above the context. A prompt that its
+        caller truncates is counted up to that length.
 
         Args:
-            body: The request's.
-            tenant: The request's, in whose turn it is counted.
-            max_model_len: The model's context, in tokens, if known.
+            body: Body of the request.
+            tenant: Tenant of the request, in whose turn it is counted.
+            max_model_len: Context length of the model (tokens); None: unknown.
         """
         return await self._run(self._size(body, tenant, max_model_len), tenant, len(body.payload))
 
     async def text_tokens(self, text: str, tenant: str) -> Tokens:
-        """Return the tokens of a text, counted in a tenant's turn."""
+        """Return the number of tokens of a text, counted in a tenant's turn."""
         if not text:
             return 0
         counting = self._count(text, InferenceBody({"prompt": text}, [text]), None)
@@ -93,5 +93,5 @@ class TokenCounter:
         return PromptSize(len(body.prompts), sum(counts), max(counts), is_exact, prefixes, copies)
 
     def close(self) -> None:
-        """End the threads."""
+        """Shut the threads down."""
         self._threads.close()

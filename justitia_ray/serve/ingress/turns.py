@@ -1,9 +1,9 @@
-"""Fair turns between tenants at something scarce: start-time fair queueing along their tree.
+"""Fair turns between tenants at a scarce resource: start-time fair queueing along their tree.
 
-Every tenant that waits has a start tag, which grows by what it was charged; the least is next, at
-each level of the tree, and below it the least of its calls. A tenant that comes anew begins at the
-tag that is served, so that nothing is saved up. (P. Goyal, H. Vin, H. Cheng: Start-time Fair
-Queueing, 1996; its hierarchical form is in Sec. 3 there.)
+Every waiting tenant has a start tag, which grows by its charges; the least tag is next, at each
+level of the tree, and below it the least of the tenant's calls. A tenant that starts to wait gets
+at least the tag that is being served, so that idle time earns nothing. (P. Goyal, H. Vin, H. Cheng:
+Start-time Fair Queueing, 1996; its hierarchical form is in Sec. 3 there.)
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Place(Generic[T]):
-    """A node of the tree that waits: a tenant, or below it a single call."""
+    """Node of the tree of waiting calls: a tenant, or below it a single call."""
 
     __slots__ = ("children", "item", "members", "name", "now", "parent", "tag", "waiting")
 
@@ -27,10 +27,10 @@ class Place(Generic[T]):
         self.now = 0.0
         """Start tag of the child that was taken last."""
         self.members = 0
-        """Calls below it that have not left."""
+        """Number of calls below this node that have not left."""
         self.children: dict[str, Place[T]] = {}
         self.waiting: dict[Place[T], None] = {}
-        """Children with a call that waits, in the order of their coming."""
+        """Children with a waiting call, in order of arrival."""
 
     def up(self) -> "Iterator[tuple[Place[T], Place[T]]]":
         """Yield each node from here to the top, with its parent."""
@@ -41,7 +41,7 @@ class Place(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """The calls that wait, in fair order."""
+    """Waiting calls in fair order."""
 
     def __init__(self) -> None:
         self._root: Place[T] = Place(None, "")
@@ -50,7 +50,7 @@ class Turns(Generic[T]):
         return bool(self._root.waiting)
 
     def join(self, tenant: str, item: T) -> Place[T]:
-        """Line a tenant's call up and return its place; it is to `leave` at its end."""
+        """Queue a tenant's call and return its place; the caller must `leave` it at its end."""
         node = self._root
         for name in ancestors(tenant):
             child = node.children.get(name)
@@ -65,7 +65,7 @@ class Turns(Generic[T]):
         return place
 
     def line_up(self, place: Place[T]) -> None:
-        """Let a call that was taken wait for another turn."""
+        """Queue a call that was taken for another turn."""
         for node, parent in place.up():
             if node in parent.waiting:
                 return
@@ -73,7 +73,7 @@ class Turns(Generic[T]):
             parent.waiting[node] = None
 
     def first(self) -> Place[T] | None:
-        """Return the call that is next; None if none waits."""
+        """Return the next call; None if none waits."""
         node = self._root
         if not node.waiting:
             return None
@@ -82,13 +82,13 @@ class Turns(Generic[T]):
         return node
 
     def take(self, place: Place[T]) -> None:
-        """Remove a call from the line, for its turn."""
+        """Remove a call from the waiting ones, for its turn."""
         for node, parent in place.up():
             parent.now = max(parent.now, node.tag)
         self._step_out(place)
 
     def charge(self, place: Place[T], cost: float) -> None:
-        """Charge a call, and its tenants, for what its turn took."""
+        """Charge a call and its tenants for the cost of its turn."""
         for node, _ in place.up():
             node.tag += cost
 

@@ -1,7 +1,7 @@
-"""Ends that an ingress keeps until the scheduler says that they are counted and stored.
+"""Ends that an ingress keeps until the scheduler reports that they are counted and stored.
 
-A scheduler may die before it has stored what ended, or before it has heard of it: what was answered
-while no scheduler led was heard of by none. Its successor is told of all that is kept.
+A scheduler may die before it has stored an end, or before it has received it; an end without a
+leading scheduler is received by none. The next scheduler is sent all kept ends.
 """
 
 from collections import OrderedDict
@@ -15,10 +15,11 @@ from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds
 
 _KEPT_S: Seconds = 60.0
-"""Longest time that a scheduler that answers may leave an end unstored. Replicas tell a new leader
-of what ended so lately, too; without their word the tokens of an inference are not known."""
+"""Longest time that an answering scheduler may leave an end unstored (seconds). Replicas report
+their ends of this period to a new leader, too; the tokens of an inference are known only from them.
+"""
 _MOST = 20_000
-"""Kept inferences, and applications; the oldest go first."""
+"""Maximum kept inferences, and applications; the oldest are dropped first."""
 
 
 _Item = TypeVar("_Item", InferenceSubmitted, ApplicationArrived)
@@ -30,7 +31,7 @@ class _End(NamedTuple, Generic[_Item]):
 
 
 class UnstoredEnds:
-    """Inferences and applications that are over, and not known to be stored as that."""
+    """Ended inferences and applications that are not known to be stored as ended."""
 
     def __init__(self) -> None:
         self._inferences: OrderedDict[RequestId, _End[InferenceSubmitted]] = OrderedDict()
@@ -45,7 +46,7 @@ class UnstoredEnds:
             item: The inference as it was submitted.
             lease_id: The lease under which it ran last.
             outcome: How it ended.
-            now: Instant of the loop.
+            now: Current time (loop clock, seconds).
         """
         if not item.is_counted:
             ended = replace(item, lease_id=lease_id, outcome=outcome, resubmitted=True)
@@ -57,19 +58,19 @@ class UnstoredEnds:
         _keep(self._applications, arrival.application_id, _End(now, ended))
 
     def drop_stored(self, told: EndsStored) -> None:
-        """Drop ends that are stored."""
+        """Drop the ends that the scheduler has stored."""
         for request_id in told.request_ids:
             self._inferences.pop(request_id, None)
         for application_id in told.application_ids:
             self._applications.pop(application_id, None)
 
     def drop_old(self, now: Seconds) -> None:
-        """Drop what has been kept for too long. Call when a scheduler answers."""
+        """Drop ends that were kept for too long; call it when a scheduler answers."""
         _drop_old(self._inferences, now)
         _drop_old(self._applications, now)
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all ends."""
         self._inferences.clear()
         self._applications.clear()
 
@@ -82,11 +83,11 @@ class UnstoredEnds:
         return application_id in self._applications
 
     def applications(self) -> Iterator[ApplicationArrived]:
-        """Yield the applications that are over, as a successor has to open them again."""
+        """Yield the ended applications, as the next scheduler must receive them."""
         return (end.of for end in self._applications.values())
 
     def inferences(self) -> Iterator[InferenceSubmitted]:
-        """Yield the inferences that are over, as a successor has to be told of them."""
+        """Yield the ended inferences, as the next scheduler must receive them."""
         return (end.of for end in self._inferences.values())
 
 

@@ -1,7 +1,7 @@
-"""Comments in streams that wait: where each stands in the queue, asked of the scheduler for all.
+"""Comments in waiting streams: each one's place in the queue, queried for all at once.
 
-Clients of server-sent events drop comments, so that nobody has to know them; who looks at the wire,
-or reads the stream with a client that keeps them, sees how long it will be.
+Clients of server-sent events ignore comments. A client that keeps them, or a look at the
+connection, shows how long the wait will be.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ from justitia_ray.errors import JustitiaError
 from justitia_ray.units import ApplicationId, Seconds
 
 KEEPALIVE = b": waiting\n\n"
-"""The comment where nothing else is known."""
+"""Comment of a stream without an outlook."""
 MOST_ASKED = 256
-"""Applications of one question to the scheduler, at most; the others come with the next."""
+"""Maximum applications in one query to the scheduler; the others are in the next one."""
 ANSWER_S: Seconds = 0.5
-"""Longest wait for the scheduler: a comment is due, and proxies wait for it."""
+"""Longest wait for the scheduler's answer: a comment is due, and proxies wait for it (seconds)."""
 
 _MOST_EARLY_S: Seconds = 1.0
 _EARLY = 0.2
 
 
 def silence_s(keepalive_s: Seconds) -> Seconds:
-    """Return after how much silence a sign of life is begun, for it to come within `keepalive_s`.
+    """Return the silence after which to prepare a keepalive that must come within `keepalive_s`.
 
     A part of the rest is for the scheduler's answer, a part for a busy event loop.
     """
@@ -31,30 +31,30 @@ def silence_s(keepalive_s: Seconds) -> Seconds:
 
 
 Ask = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
-"""Returns the outlooks of applications, as `core.outlook` has them as JSON."""
+"""Coroutine function that returns outlooks of applications, as JSON of `core.outlook`."""
 
 
 class Wait(Protocol):
-    """A stream's wait, whenever it waits."""
+    """The wait of a stream for leases, during one or several periods."""
 
     def begin(self) -> None:
         """Note that the stream waits from now on."""
 
     def end(self) -> None:
-        """Note that it waits no more; again: no change."""
+        """Note that the stream no longer waits; a second call has no effect."""
 
     async def comment(self) -> bytes:
-        """Return the comment that is due."""
+        """Return the keepalive comment to send now."""
 
 
 class PlainWait:
-    """A wait of which nothing is known."""
+    """Wait of a stream without an outlook."""
 
     def begin(self) -> None:
-        """Note nothing."""
+        """Do nothing: the comment never changes."""
 
     def end(self) -> None:
-        """Note nothing."""
+        """Do nothing: the comment never changes."""
 
     async def comment(self) -> bytes:
         """Return the plain comment."""
@@ -62,7 +62,7 @@ class PlainWait:
 
 
 class StreamWait:
-    """A wait of an inference of an application, which may be known only once it is submitted."""
+    """Wait of an inference whose application may be known only after its submission."""
 
     def __init__(self, outlooks: "StreamOutlooks", application_id: ApplicationId | None) -> None:
         self.application_id = application_id
@@ -70,7 +70,7 @@ class StreamWait:
         self._waits = False
 
     def note_application(self, application_id: ApplicationId) -> None:
-        """Note the application of the inference."""
+        """Set the application of the inference."""
         was_waiting = self._waits
         self.end()
         self.application_id = application_id
@@ -84,13 +84,13 @@ class StreamWait:
         self._waits = True
 
     def end(self) -> None:
-        """Note that it waits no more; again: no change."""
+        """Note that the stream no longer waits; a second call has no effect."""
         if self._waits and self.application_id is not None:
             self._outlooks.remove(self.application_id)
         self._waits = False
 
     async def comment(self) -> bytes:
-        """Return where the application stands, or the plain comment."""
+        """Return the comment with the application's outlook, or the plain comment."""
         if self.application_id is None:
             return KEEPALIVE
         return await self._outlooks.comment(self.application_id)
@@ -99,26 +99,26 @@ class StreamWait:
 class StreamOutlooks:
     """Outlooks of the applications of one model whose streams wait at this ingress.
 
-    The scheduler is asked at most once in an interval, for all of them together.
+    The scheduler is queried at most once in an interval, for all of them together.
     """
 
     def __init__(self, ask: Ask, interval_s: Seconds) -> None:
-        """Begin with no streams.
+        """Create the outlooks without streams.
 
         Args:
-            ask: Asks the scheduler.
-            interval_s: Least time between two questions.
+            ask: Queries the scheduler.
+            interval_s: Minimum time between two queries.
         """
         self._ask = ask
         self._interval_s = interval_s
         self._waiting: dict[ApplicationId, int] = {}
-        """Streams of each application that wait; those asked for longest ago come first."""
+        """Number of waiting streams of each application; those queried longest ago come first."""
         self._known: Mapping[str, Any] = {}
         self._asked_at: Seconds | None = None
         self._asking: asyncio.Task[None] | None = None
 
     def wait(self, application_id: ApplicationId | None) -> StreamWait:
-        """Return the wait of a stream; None: its application is not known yet."""
+        """Return the wait of a stream; `application_id` is None if not known yet."""
         return StreamWait(self, application_id)
 
     def add(self, application_id: ApplicationId) -> None:
@@ -126,13 +126,13 @@ class StreamOutlooks:
         self._waiting[application_id] = self._waiting.get(application_id, 0) + 1
 
     def remove(self, application_id: ApplicationId) -> None:
-        """Count one less."""
+        """Count one waiting stream of an application less."""
         self._waiting[application_id] -= 1
         if not self._waiting[application_id]:
             del self._waiting[application_id]
 
     async def comment(self, application_id: ApplicationId) -> bytes:
-        """Return the comment of an application's stream; plain if the scheduler is silent."""
+        """Return the comment for an application's stream; plain if the scheduler is too late."""
         now = asyncio.get_running_loop().time()
         if self._asked_at is None or now - self._asked_at >= self._interval_s:
             self._asked_at = now
@@ -150,15 +150,15 @@ class StreamOutlooks:
         try:
             self._known = await asyncio.wait_for(self._ask(names), max(self._interval_s, ANSWER_S))
         except (TimeoutError, JustitiaError):
-            return  # the scheduler is being started again, say: comments are plain meanwhile
+            return  # for example, it restarts: comments are plain meanwhile
 
 
 def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
     """Return an outlook as a comment.
 
     Args:
-        outlook: As `core.outlook` has it as JSON.
-        age_s: Time since it was told.
+        outlook: Outlook as JSON of `core.outlook`.
+        age_s: Time since the outlook was made.
     """
     said = ["justitia"]
     if outlook["position"] is not None:
