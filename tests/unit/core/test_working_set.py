@@ -117,6 +117,6 @@ def test_contexts_count_nowhere_without_the_option_or_without_a_cache(
 def test_change_of_policy_changes_the_working_set() -> None:
     driver = a_core()
     driver.submit("second1", "second", prompt=3000)
-    changed = driver.handle(ev.PolicyChanged("justitia", {}))
+    changed = driver.handle(ev.PolicyChanged("justitia"))
 
     assert ["second1"] == granted(changed)
