@@ -1,6 +1,6 @@
-"""Whether an inference fits a replica, now or later: the queue's question, never the policy's.
+"""Whether an inference fits a replica, now or later; decided by the queue, never by the policy.
 
-Both rules are about a replica that runs something; `dispatch` says what may have an empty one.
+Both rules apply to a replica that runs something; `dispatch` decides for an empty one.
 """
 
 from abc import ABC, abstractmethod
@@ -17,35 +17,36 @@ class Admission(ABC):
 
     @abstractmethod
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether an inference may start now beside what the replica runs.
+        """Return whether an inference may start now in addition to the replica's leases.
 
         Args:
             replica: The replica.
             inference: The inference.
-            kv_tokens: KV of the replica that leases may use, all together.
+            kv_tokens: KV of the replica that leases may use, in total.
         """
 
     @abstractmethod
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return after how many iterations an inference will first fit. O(n).
+        """Return the number of iterations after which an inference will first fit. O(n).
 
-        At the latest: what it shares with something that runs now may have ended by then.
+        This is an upper estimate: something that it shares with a running lease may have ended by
+        then.
 
         Args:
-            replica: Its capacity is what counts.
-            inference: One that does not fit now.
-            forecast: Of what the replica runs; nothing else is admitted meanwhile. When all of it
-                has ended, anything fits.
-            kv_tokens: KV of the replica that leases may use, all together.
+            replica: The replica; only its capacity counts.
+            inference: An inference that does not fit now.
+            forecast: Forecast of the replica's leases; nothing else is admitted meanwhile. Anything
+                fits after all have ended.
+            kv_tokens: KV of the replica that leases may use, in total.
         """
 
 
 class PromptAdmission(Admission):
-    """vLLM's rule and the paper's: the prompt fits now, beside a token for every sequence.
+    """vLLM's rule and the paper's: the prompt fits now, with one token for every sequence.
 
-    Should KV overflow later, the engine preempts the last in order and recomputes it.
+    If KV overflows later, the engine preempts the last in order and recomputes it.
     """
 
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
@@ -58,7 +59,7 @@ class PromptAdmission(Admission):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the first end of a lease after which it fits: until the next one KV only grows."""
+        """Return the first end of a lease after which it fits: KV only grows between two ends."""
         prompt = _prompt_blocks(replica, inference, replica.footprint_alone)
         seats = replica.capacity.max_num_seqs
         waste = forecast.block_size - 1
@@ -72,14 +73,14 @@ class PromptAdmission(Admission):
 
 
 class PeakAdmission(Admission):
-    """The peak of future KV of all that runs stays within the KV: nothing is recomputed."""
+    """The predicted peak KV of all leases stays within the KV: nothing is recomputed."""
 
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether no moment from now on holds too much.
+        """Return whether the leases never hold too much from now on.
 
-        O(1) where the sums decide: all at their fullest at once fit, or the prompt does not fit
-        now. O(log n) otherwise, after O(n) once for each change of the replica's leases; after a
-        grant only if it would have fitted before.
+        O(1) if the sums decide: all at their largest at once fit, or the prompt does not fit now.
+        Otherwise O(log n), after O(n) once per change of the replica's leases; after a grant only
+        if it would have fitted before.
         """
         leases, block = replica.leases, replica.capacity.block_size
         sequences = leases.sequences + inference.choices
@@ -102,13 +103,13 @@ class PeakAdmission(Admission):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the first iteration from which on no moment holds too much.
+        """Return the first start, in iterations, after which KV never exceeds the memory.
 
-        That may be before the next end of a lease: what starts later has grown less by then. At a
-        peak H of the others in e iterations, prompt p + c·(e − t) of one started at t must fit, if
-        it runs at e. So each end forbids an interval of starts: from where its own end, with the
-        others growing towards that peak, would hold too much, to where it has grown little enough.
-        The intervals are in the order of the ends.
+        It may be before the next end of a lease: an inference that starts later has grown less at
+        each peak. At a peak H of the others in e iterations, prompt p + c·(e − t) of one started at
+        t must fit, if it runs at e. So each end forbids an interval of starts: from where its own
+        end, with the others growing towards that peak, would hold too much, to where it has grown
+        little enough. The intervals are in the order of the ends.
         """
         lease = replica.footprint_alone(inference)
         own, length, choices = forecast.whole_blocks(lease), lease.iterations, lease.choices
@@ -139,7 +140,7 @@ def find_admission(name: str) -> Admission:
     """Return a rule of admission by its name in `ADMISSIONS`.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If the name is unknown.
     """
     if name not in ADMISSIONS:
         raise ConfigError(f"admission: {name!r} is not one of {', '.join(ADMISSIONS)}")

@@ -1,14 +1,14 @@
-"""Quantiles of what was expected, calibrated by what came of earlier expectations.
+"""Quantiles of an expected time, calibrated by the outcomes of earlier expectations.
 
-An expectation is a number of seconds; what came of it is a ratio to it. Ratios are kept in decaying
-life tables by how far ahead it was said: how many waits lasted to each ratio, and how many ended
-there. The quantiles of a new expectation are those of the tables beside it. p10 and p50 are of the
-waits that have ended. For p90 those count as well that last on, by how long they have lasted
-(Kaplan and Meier 1958): when a queue grows, only the short waits have ended yet.
+An expectation is a number of seconds; its outcome is recorded as a ratio to it. Ratios are stored
+in decaying life tables by the length of the expectation: the number of waits that lasted to each
+ratio, and that ended there. The quantiles of a new expectation are read from the nearest tables.
+p10 and p50 use the waits that have ended. p90 also uses the waits that still last, by their
+duration so far (Kaplan and Meier 1958): when a queue grows, only the short waits have ended yet.
 
-Loads change, and what is far ahead is known late. So the levels at which the tables are read move
-with each miss, as soon as it is one (adaptive conformal inference, Gibbs and Candès 2021). Each
-distance of p50 has levels of its own: if all shared one pair, the many short waits would set it,
+Loads change, and outcomes of long expectations are known late. So the levels at which the tables
+are read move with each miss, as soon as it occurs (adaptive conformal inference, Gibbs and Candès
+2021). Each length of p50 has levels of its own: a shared pair would be set by the many short waits,
 and too few of the long ones would be between p10 and p90.
 """
 
@@ -24,43 +24,45 @@ from typing import NamedTuple
 from justitia_ray.units import Seconds
 
 LEAST_S: Seconds = 0.1
-"""Shortest time that is told apart from none."""
+"""Shortest time that is distinguished from 0."""
 _STEP = 0.25
 """Width of a bin, as a logarithm to base 2."""
 _LEAST_LOG = -4.0
-"""Logarithm to base 2 of the least ratio that is told apart: the end of the first bin."""
+"""Logarithm to base 2 of the smallest distinguished ratio: the end of the first bin."""
 _BINS = 38
 _HORIZONS = 20
-"""Tables and pairs of levels, one each time that the time doubles, from `LEAST_S` on."""
+"""Number of tables and of pairs of levels: one for each doubling of the time, from `LEAST_S` on."""
 _REACH = 2.0
-"""Doublings from which a table says nothing of an expectation."""
+"""Number of doublings from which on a table does not affect an expectation."""
 _HALF_LIFE = 100
-"""Expectations of one table in which the weight of one halves."""
+"""Number of expectations of one table after which the weight of an older one halves."""
 _RESCALED_AFTER = 40 * _HALF_LIFE
-"""Expectations after which a table's weights, which grow without end, are brought down."""
+"""Number of expectations after which a table's growing weights are scaled down."""
 _PRIOR_WEIGHT = 8.0
-"""Outcomes that the prior counts for."""
+"""Number of outcomes to which the prior is equivalent."""
 _PRIOR_DEVIATION = 1.1
-"""Standard deviation of the logarithm to base 2: eight in ten are within a factor of 2.7."""
+"""Standard deviation of the logarithm to base 2: eight of ten ratios are within a factor of 2.7."""
 _MOST_BEYOND = 4.0
-"""Ratio of p90 to what the waits that have ended say of it, at most. All that waits may start at
-once when a load ends: without a limit p90 of a long queue is several times what comes."""
+"""Maximum ratio of p90 to its estimate from ended waits. All waiting inferences may start at once
+when a load ends: without a limit p90 of a long queue is several times the outcome.
+"""
 _MISSES = 0.1
-"""Share of the outcomes that are to fall below p10, and above p90."""
+"""Intended fraction of outcomes below p10, and above p90."""
 _GAIN = 0.04
-"""Change of a level by a miss, and by a ninth of it the other way without one."""
+"""Change of a level by a miss; without a miss it moves by a ninth of this in the other direction.
+"""
 _COMPACT_ABOVE = 1_024
-"""Entries of what is over at which they are taken out of the heap, if they are most of it."""
+"""Number of settled entries in the heap above which they are removed, if they are the majority."""
 _LEAST_LEVEL, _MOST_LEVEL = 0.01, 0.35
-"""Range of the levels, as shares of the outcomes beyond a quantile."""
+"""Range of the levels, as fractions of outcomes beyond a quantile."""
 
 
 HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "longer": math.inf}
-"""Bands of how far ahead something was expected, by their upper ends."""
+"""Ranges of the length of an expectation, by their upper ends."""
 
 
 class Fell(StrEnum):
-    """Where an outcome fell beside the quantiles that were told."""
+    """Position of an outcome relative to the quantiles of its expectation."""
 
     EARLY = "early"
     WITHIN = "within"
@@ -77,38 +79,39 @@ class Quantiles(NamedTuple):
 
 @dataclass(slots=True)
 class Said:
-    """An expectation that was told, and has not come true."""
+    """An expectation without an outcome yet."""
 
     at: Seconds
     expected_s: Seconds
     quantiles: Quantiles
     number: int
-    """How many its table had before."""
+    """Number of expectations that its table had before."""
     bin: int = 0
-    """Bin of the ratio that the wait has lasted to."""
+    """Bin of the ratio that the wait has reached."""
     is_late: bool = False
     """Whether it has been counted as later than p90."""
     is_over: bool = False
     is_watched: bool = False
-    """Whether it is in the heap of what is due."""
+    """Whether it is in the heap of due expectations."""
 
     @property
     def next_bin_at(self) -> Seconds:
-        """Instant at which the wait has lasted to the next bin; inf from the last on."""
+        """Time at which the wait reaches the next bin; inf in the last bin."""
         if self.bin == _BINS - 1:
             return math.inf
         return self.at + self.expected_s * _ratio(self.bin)
 
     @property
     def late_at(self) -> Seconds:
-        """Instant from which it is later than p90."""
+        """Time from which it is later than p90."""
         return self.at + self.quantiles.p90
 
 
 class _LifeTable:
-    """Waits by ratio: how many lasted to each bin, and how many ended in it. Newer ones weigh more.
+    """Weighted numbers of waits that lasted to each bin, and that ended in it.
 
-    Weights grow with the number of the expectation, in place of all earlier ones' decay.
+    Newer waits weigh more: weights grow with the number of the expectation, instead of a decay of
+    all earlier ones.
     """
 
     def __init__(self) -> None:
@@ -116,14 +119,14 @@ class _LifeTable:
         self.ended = [0.0] * _BINS
         self.expectations = 0
         self._weighs_one = 0
-        """Number of the expectation that weighs 1."""
+        """Number of the expectation whose weight is 1."""
 
     def weight(self, number: int) -> float:
         """Return the weight of an expectation."""
         return float(2.0 ** ((number - self._weighs_one) / _HALF_LIFE))
 
     def add_expectation(self) -> int:
-        """Count an expectation, which has lasted to the first bin; return its number."""
+        """Count an expectation, whose wait is in the first bin; return its number."""
         number, self.expectations = self.expectations, self.expectations + 1
         if number - self._weighs_one > _RESCALED_AFTER:
             scale = self.weight(number)
@@ -135,26 +138,26 @@ class _LifeTable:
 
 
 class Calibration:
-    """Turns expectations into quantiles, and learns of each what came of it.
+    """Converts expectations into quantiles, and learns from their outcomes.
 
-    Telling costs O(1) and settling O(log n) for n expectations that have not come true, and as much
-    for each bin that a wait lasts to, 37 at most; the state is some 1,600 numbers.
+    An expectation costs O(1), its outcome O(log n) for n open expectations, and each bin that a
+    wait reaches (at most 37) as much; the state is some 1,600 numbers.
     """
 
     def __init__(self) -> None:
         self.fell: Counter[tuple[str, Fell]] = Counter()
-        """Outcomes by how far ahead they were said, a band of `HORIZONS`; only grows."""
+        """Number of outcomes by the length of the expectation, a band of `HORIZONS`; only grows."""
         self._tables = [_LifeTable() for _ in range(_HORIZONS)]
         self._low, self._high = [_MISSES] * _HORIZONS, [_MISSES] * _HORIZONS
-        """Levels by the distance of p50: shares below p10, and above p90."""
+        """Levels by the length of p50: fractions below p10, and above p90."""
         self._due: list[tuple[Seconds, int, Said]] = []
-        """Expectations by the instant at which they last to the next bin, or are late."""
+        """Expectations by the time at which they reach the next bin, or are late."""
         self._pushes = count()
         self._over = 0
-        """Entries of the heap, at most, whose expectations are over."""
+        """Upper limit of the number of heap entries whose expectations are over."""
 
     def quantiles(self, expected_s: Seconds) -> Quantiles:
-        """Return the quantiles of what is expected so far ahead."""
+        """Return the quantiles of an expectation of this length."""
         expected_s = max(expected_s, LEAST_S)
         lasted, ended = self._read(_horizon(expected_s))
         of_ended = _shares(ended)
@@ -168,7 +171,7 @@ class Calibration:
         return Quantiles(min(p10, p50), p50, max(p90, p50))
 
     def say(self, expected_s: Seconds, now: Seconds) -> Said:
-        """Return what is expected, with its quantiles, to be settled when it has come true."""
+        """Return an expectation with its quantiles; `settle` or `forget` ends it."""
         expected_s = max(expected_s, LEAST_S)
         number = self._table(expected_s).add_expectation()
         said = Said(now, expected_s, self.quantiles(expected_s), number)
@@ -176,7 +179,7 @@ class Calibration:
         return said
 
     def settle(self, said: Said, now: Seconds) -> None:
-        """Learn that what was said has come true now."""
+        """Record that the expected event has happened now."""
         self.note_time(now)
         self._end(said)
         table = self._table(said.expected_s)
@@ -189,14 +192,14 @@ class Calibration:
         self.fell[_band(said.quantiles.p50), fell] += 1
 
     def forget(self, said: Said) -> None:
-        """Forget what was said: it will not come true, for a reason that says nothing of it."""
+        """Drop an expectation whose event will not happen, for a reason unrelated to its length."""
         self._end(said)
         table = self._table(said.expected_s)
         for column in range(said.bin + 1):
             table.lasted[column] -= table.weight(said.number)
 
     def note_time(self, now: Seconds) -> None:
-        """Count how long all have lasted by now. O(log n) for each that has come to a new bin."""
+        """Update how long all waits have lasted. O(log n) for each that reaches a new bin."""
         while self._due and self._due[0][0] < now:
             said = heapq.heappop(self._due)[2]
             if said.is_over:
@@ -229,13 +232,13 @@ class Calibration:
         return self._tables[round(_horizon(expected_s))]
 
     def _move(self, levels: list[float], said: Said, *, is_miss: bool) -> None:
-        """Move the levels at the distance of an expectation's p50."""
+        """Move the levels for the length of an expectation's p50."""
         change = -_GAIN * (1 - _MISSES) if is_miss else _GAIN * _MISSES
         for row, share in _shared(_horizon(said.quantiles.p50)):
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
     def _read(self, horizon: float) -> tuple[list[float], list[float]]:
-        """Return how many lasted to each bin and ended in it, by the tables beside a distance."""
+        """Return the numbers that lasted to each bin and ended in it, from tables near a length."""
         lasted, ended = [*_PRIOR_LASTED], [*_PRIOR_ENDED]
         for row, table in enumerate(self._tables):
             nearness = 1 - abs(row - horizon) / _REACH
@@ -252,12 +255,12 @@ def _band(ahead_s: Seconds) -> str:
 
 
 def _horizon(time_s: Seconds) -> float:
-    """Return how often `LEAST_S` doubles up to a time."""
+    """Return the number of doublings from `LEAST_S` to a time."""
     return min(max(0.0, math.log2(max(time_s, LEAST_S) / LEAST_S)), _HORIZONS - 1.0)
 
 
 def _shared(horizon: float) -> list[tuple[int, float]]:
-    """Return the two rows around a distance, each with its share."""
+    """Return the two rows next to a length, each with its share."""
     below = int(horizon)
     share = horizon - below
     return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
@@ -268,15 +271,15 @@ def _ratio(end_of_bin: float) -> float:
 
 
 def _shares(ended: list[float]) -> list[float]:
-    """Return the share of each bin of the waits that have ended."""
+    """Return the share of ended waits in each bin."""
     total = sum(ended)
     return [weight / total for weight in ended]
 
 
 def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
-    """Return the share of all waits that end in each bin, by those that end and that last on.
+    """Return the share of all waits that end in each bin, from ended and lasting ones.
 
-    What has come to a bin, and is neither over nor in the next, counts half: it is somewhere in it.
+    A wait that has reached a bin, and has neither ended nor reached the next one, counts half.
     """
     shares, left = [], 1.0
     for in_bin, ends, in_next in zip(lasted, ended, [*lasted[1:], 0.0], strict=True):
@@ -288,7 +291,7 @@ def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
 
 
 def _ratio_at(shares: list[float], level: float) -> float:
-    """Return the quantile of ratios; 0 in the first bin, the end of the last but one at most."""
+    """Return the quantile of ratios; 0 in the first bin, at most the end of the second last."""
     reached = 0.0
     for column, share in enumerate(shares[:-1]):
         if reached + share >= level:
@@ -298,7 +301,7 @@ def _ratio_at(shares: list[float], level: float) -> float:
 
 
 def _prior() -> tuple[list[float], list[float]]:
-    """Return how many lasted to each bin, and ended in it, before anything is known."""
+    """Return the prior numbers that lasted to each bin, and ended in it."""
     ends = [_LEAST_LOG + _STEP * column for column in range(_BINS - 1)]
     below = [0.5 * math.erfc(-end / _PRIOR_DEVIATION / math.sqrt(2)) for end in ends]
     lasted = [_PRIOR_WEIGHT * (1 - share) for share in (0.0, *below)]

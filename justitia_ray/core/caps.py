@@ -1,4 +1,4 @@
-"""Caps of one application: which of them it has reached, by the tightest node of its tenant."""
+"""Caps of one application, by the tightest node of its tenant, and which of them are reached."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from justitia_ray.core.tenants import ApplicationCaps, TenantTree
 from justitia_ray.units import ClientId, Seconds
 
 SCOPE = "application"
-"""Scope of the standing of a cap."""
+"""Scope of a cap in `LimitStanding`."""
 
 
 def has_caps(tree: TenantTree) -> bool:
@@ -17,7 +17,7 @@ def has_caps(tree: TenantTree) -> bool:
 
 
 def caps_of(tree: TenantTree, tenant: ClientId) -> ApplicationCaps:
-    """Return the tightest caps of a tenant's nodes."""
+    """Return the tightest caps over a tenant's nodes."""
     caps = [node.caps for _, node in tree.nodes(tenant)]
     return ApplicationCaps(
         min((c.inferences for c in caps if c.inferences is not None), default=None),
@@ -29,12 +29,12 @@ def caps_of(tree: TenantTree, tenant: ClientId) -> ApplicationCaps:
 def reached_cap(
     application: Application, caps: ApplicationCaps, now: Seconds, more_inferences: int = 1
 ) -> LimitStanding | None:
-    """Return the cap that takes no more inferences of an application; None if none does.
+    """Return the cap that forbids more inferences of an application, or None.
 
     Args:
         application: The application.
         caps: Its caps.
-        now: The instant.
+        now: The time.
         more_inferences: Inferences to be submitted now.
     """
     used = (

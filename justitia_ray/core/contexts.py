@@ -1,9 +1,9 @@
-"""Contexts that lie in the prefix cache of one replica, as far as its leases tell.
+"""Contexts in the prefix cache of one replica, as inferred from its leases.
 
 A context is the longest prompt of an application that was computed there, with its answer. Leases
-of the application *hold* it; when none does it is idle. The engine evicts the blocks first that
-were freed first: the idle contexts that are left are those used last, as many as fit into the
-memory that no lease has. What is wrong here costs prefills and nothing else.
+of the application *hold* it; without such a lease it is idle. The engine evicts the blocks first
+that were freed first: the idle contexts still there are those used last, as many as fit into the
+memory that no lease has. An error here costs prefills and nothing else.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 _MOST = 4096
 _LOOKED_AT = 16
-"""Number of contexts, used least recently, of which the shortest is dropped above `_MOST`."""
+"""Number of least recently used contexts of which the shortest is dropped above `_MOST`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,37 +22,38 @@ class Context:
     """The context of an application on a replica."""
 
     prompt_tokens: Tokens
-    """Prompt of the inference that left it: one with a longer prompt goes on from it."""
+    """Prompt length of the inference that left it; an inference with a longer prompt continues it.
+    """
     tokens: Tokens
     """Tokens of the context that are in the replica's prefix cache."""
     used: int = 0
-    """Rank of its last use; 0: not known, it is recalled from an earlier scheduler."""
+    """Rank of its last use; 0: unknown, because it is from an earlier scheduler."""
     idle_since: Seconds = 0.0
-    """Time at which the last lease that held it ended; 0 if it was recalled."""
+    """Time at which the last lease that held it ended; 0 if it is from an earlier scheduler."""
     leases: int = 0
-    """Leases that hold it."""
+    """Number of leases that hold it."""
     is_live: bool = True
-    """Whether its application may go on."""
+    """Whether its application may submit more."""
 
 
 class Contexts:
-    """The contexts of one replica. Changes are O(1), amortised."""
+    """The contexts of one replica. A change takes amortised O(1)."""
 
     def __init__(self) -> None:
         self._idle: dict[ApplicationId, Context] = {}
-        """In the order of their last use."""
+        """Idle contexts in the order of their last use."""
         self._held: dict[ApplicationId, Context] = {}
         self._uses = 0
         self.tokens: Tokens = 0
-        """Tokens of the idle ones."""
+        """Tokens of the idle contexts."""
         self.live_tokens: Tokens = 0
-        """Tokens of those of them whose applications may go on."""
+        """Tokens of the idle contexts whose applications may submit more."""
 
     def __len__(self) -> int:
         return len(self._idle)
 
     def idle(self) -> Iterator[tuple[ApplicationId, Context]]:
-        """Yield the contexts that no lease holds, that used first before the others."""
+        """Yield the contexts that no lease holds, the least recently used first."""
         return iter(self._idle.items())
 
     def get(self, application_id: ApplicationId) -> Context | None:
@@ -64,7 +65,7 @@ class Contexts:
         return iter(self._held.items())
 
     def hold(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
-        """Let one more lease hold the context that its prompt goes on from; return that."""
+        """Add a lease to the context that its prompt continues; return the context or None."""
         context = self.get(application_id)
         if context is None or prompt_tokens < context.prompt_tokens:
             return None
@@ -76,9 +77,9 @@ class Contexts:
         return context
 
     def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
-        """Let a lease that holds nothing hold its own prompt, which was computed; return that.
+        """Return the context of a lease whose prompt was computed, a new one if necessary.
 
-        None if there is a longer context of its application.
+        None if its application has a longer context.
         """
         context = self.hold(application_id, prompt_tokens)
         if context is None and self.get(application_id) is None:
@@ -88,12 +89,13 @@ class Contexts:
     def release(
         self, application_id: ApplicationId, context: Context, left: Context | None, room: Tokens
     ) -> None:
-        """Let a lease end; the context is idle if no other holds it.
+        """Remove a lease from its context, which becomes idle if no other lease holds it.
 
         Args:
             application_id: The application of the lease.
-            context: What the lease held.
-            left: Its prompt and what is in the cache with its answer, if it has read that.
+            context: The context that the lease held.
+            left: Prompt and cached tokens with the answer, if the lease has read its prompt; else
+                None.
             room: KV tokens that no lease has.
         """
         context.leases -= 1
@@ -104,7 +106,7 @@ class Contexts:
             self.put(application_id, context, room)
 
     def put(self, application_id: ApplicationId, context: Context, room: Tokens) -> None:
-        """Note an idle context, the last used."""
+        """Add an idle context as the most recently used."""
         self._uses += 1
         context.used = self._uses
         self._add(application_id, context)
@@ -114,19 +116,19 @@ class Contexts:
         self.shrink(room)
 
     def recall(self, application_id: ApplicationId, prompt_tokens: Tokens, room: Tokens) -> None:
-        """Note a context of an earlier scheduler's time, of which no more is known."""
+        """Add a context from before a restart, with an assumed length."""
         if self.get(application_id) is None:
             self._add(application_id, Context(prompt_tokens, prompt_tokens))
             self.shrink(room)
 
     def forget(self, application_id: ApplicationId) -> None:
-        """Forget what an engine did not find."""
+        """Remove a context that an engine did not find."""
         self._held.pop(application_id, None)  # its leases hold it until they end
         if application_id in self._idle:
             self._take(application_id)
 
     def forget_before(self, context: Context) -> None:
-        """Forget what was used before a context that has been evicted."""
+        """Remove the idle contexts that were used before a context that has been evicted."""
         while self._idle:
             name, oldest = next(iter(self._idle.items()))
             if oldest.used >= context.used:
@@ -134,7 +136,7 @@ class Contexts:
             self._take(name)
 
     def end(self, application_id: ApplicationId) -> None:
-        """Note that an application has ended: it is in the cache, and nothing goes on from it."""
+        """Mark the context of an ended application: still cached, but nothing continues it."""
         context = self.get(application_id)
         if context is not None and context.is_live:
             context.is_live = False
@@ -142,7 +144,7 @@ class Contexts:
                 self.live_tokens -= context.tokens
 
     def shrink(self, room: Tokens) -> None:
-        """Evict the idle contexts used first, the last of them in part, until all fit."""
+        """Evict the least recently used idle contexts, the last one in part, until all fit."""
         while self._idle and self.tokens > room:
             name, context = next(iter(self._idle.items()))
             evicted = min(context.tokens, self.tokens - max(0, room))
@@ -156,7 +158,7 @@ class Contexts:
     def displaced(self, application_id: ApplicationId, wanted: Tokens, room: Tokens) -> Tokens:
         """Return the tokens of other live applications' contexts that a start would evict.
 
-        Those of ended applications are taken to be spread evenly among them.
+        Contexts of ended applications are assumed to be evenly distributed among them.
         """
         own = self._idle.get(application_id)
         all_tokens, live = self.tokens, self.live_tokens

@@ -1,12 +1,12 @@
-"""How late applications are against GPS, and by when they have started, computed when it is asked.
+"""Lag of applications against GPS, and the time by which they have started, computed on request.
 
-Nothing is kept for it by event but the history of V and the last start of each application. The
-promise is that of the order from now on: let S be served until V reaches F, and nothing of a larger
-tag start before the application has started. Then it lags by no more than
+Stored for it are only the history of V and the last start of each application. The guarantee is
+that of the order from now on: let S be served until V reaches F, and no application with a larger
+tag start before this one. Then it lags by no more than
 
     work in flight of larger tags + Σ over tags ≤ F of (chg − att − w·max(0, F − V)),
 
-and, if V has passed F already, by what has been served since. `core/README.md` has the premises.
+plus, if V has passed F already, the service since then. `core/README.md` has the premises.
 """
 
 from bisect import bisect_right
@@ -23,18 +23,20 @@ from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
 
 _ALWAYS_ANEW = 100
-"""Live applications up to which nothing of a walk is kept: it takes less than 0.2 ms."""
+"""Number of live applications up to which no walk is cached: it takes less than 0.2 ms."""
 _KEPT_S: Seconds = 2.0
 _KEPT_S_EACH: Seconds = 1e-3
-"""Age of a walk, at most, and for each live application: one takes 2 µs."""
+"""Maximum age of a cached walk per live application (in all at most `_KEPT_S`); a walk takes 2 µs
+for each.
+"""
 
 
 class Lags(Protocol):
-    """Lags and promises of live applications, measured or computed when they are asked."""
+    """Lags and guarantees of live applications, measured or computed on request."""
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """V of the clock that lags are told against."""
+        """V of the clock against which lags are computed."""
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
         """Return F of a live application on that clock.
@@ -44,10 +46,10 @@ class Lags(Protocol):
         """
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether it is known when V reached a tag, or V has not."""
+        """Return whether the time at which V reached a tag is known, or still ahead."""
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application: as if it started now, if any of it waits."""
+        """Return the lag of a live application; if it waits, as if it started now."""
 
 
 class Meter(LedgerObserver, Lags, Protocol):
@@ -55,18 +57,11 @@ class Meter(LedgerObserver, Lags, Protocol):
 
 
 class CurrentLags:
-    """Lags of one core, by its own accounts."""
+    """Computes the lags of one core from its own accounts."""
 
     def __init__(
         self, state: State, ledger: Ledger, seconds_for: Callable[[KvTokenTime], Seconds]
     ) -> None:
-        """Start with nothing computed.
-
-        Args:
-            state: The entities.
-            ledger: Accounts, and the history of V.
-            seconds_for: Returns how long the replicas take for an amount of service, of late.
-        """
         self._state = state
         self._ledger = ledger
         self._seconds_for = seconds_for
@@ -90,10 +85,10 @@ class CurrentLags:
         return self._ledger.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application: as if it started now, if any of it waits.
+        """Return the lag of a live application; if it waits, as if it started now.
 
-        Only what waits has a bound. O(log N), and a walk over all live applications for a bound;
-        of more than a hundred of them a walk is kept for a while.
+        Only a waiting application has a bound. O(log N), plus a walk over all live applications for
+        a bound; with more than a hundred of them a walk is cached for a while.
         """
         history, tag = self._ledger.history, self.tag(application.application_id)
         start = application.last_start
@@ -119,7 +114,7 @@ class CurrentLags:
 
 
 class _Walk:
-    """Sums over what GPS knows, in the order of tags, as of one instant."""
+    """Sums over the sessions of GPS, in the order of tags, at one time."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         share, clock = ledger.fair_share, ledger.fair_share.clock
@@ -134,7 +129,7 @@ class _Walk:
             account, flying = share.accounts.get(name), flight.get(name, 0)
             tag: VirtualTime = session.finish
             own: KvTokenTime = 0
-            if account is not None:  # else it has ended, and GPS still owes it
+            if account is not None:  # else it has ended, and GPS still owes it service
                 tag = share.tag(name)
                 own = 0 if account.withdrawn else account.charged - account.attained
             uncovered = max(own, flying) - clock.owed(name)
@@ -145,7 +140,7 @@ class _Walk:
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
 
     def rest(self, key: Key) -> KvTokenTime:
-        """Return the most by which the last start of an application may come after V reaches F."""
+        """Return the most service by which an application's last start may follow V = F."""
         place = bisect_right(self._keys, key)
         return self._flying[-1] - self._flying[place] + self._uncovered[place]
 

@@ -1,11 +1,11 @@
-"""Where the contexts of applications lie, and what a start at another place costs.
+"""Cost of starting an inference on a replica, given the contexts in the replicas' prefix caches.
 
-A replica with a prefix cache computes only the prompt tokens that it does not have. It does so for
-all that runs there: an inference that starts waits for the prompts that are being computed, and
-delays each that runs by its own. Then each iteration reads the contexts of all. The least sum of
-these delays decides, in prompt tokens. That is LMetric's rule (arXiv 2603.15202: uncached tokens
-times requests) with each token counted for those that wait for it, and with the idle contexts that
-the start displaces, which are computed again.
+A replica with a prefix cache computes only the prompt tokens that are not cached. They delay all
+its sequences: an inference that starts waits for the prompts being computed, and its own prompt
+delays each running one. Afterwards each iteration reads all contexts. The replica with the least
+sum of these delays, in prompt tokens, is selected. This is LMetric's rule (arXiv 2603.15202:
+uncached tokens times requests) with each token counted for the inferences that wait for it, plus
+the idle contexts that the start displaces, which are computed again later.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,19 +15,19 @@ from justitia_ray.core.entities import Application, Inference, KnownReplica, Lea
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _READ = 1e-4
-"""Weight of reading one context token in an iteration, in prompt tokens. By the hardware it is
-1e-3 (the KV of a token over the memory's bandwidth, by 2 operations a parameter over their rate) as
-long as both run. With half of that, sessions leave their contexts more often than it is worth: the
-mean on the recorded sessions at 0.9 times the memory is 6 % higher; with this, the same as with 0.
+"""Weight of reading one context token in an iteration, in prompt tokens. The hardware gives 1e-3
+(the KV of a token over the memory's bandwidth, by 2 operations a parameter over their rate) while
+both run. With half of that, sessions leave their contexts too often: the mean on the recorded
+sessions at 0.9 times the memory is 6 % higher; with this value, the same as with 0.
 """
 _NO_REUSE, _MOST_REUSE = -2, 4
-"""Bounds of `Application.reuse`; at the lower one its prompts are taken to share nothing."""
+"""Bounds of `Application.reuse`; at the lower one its prompts are assumed to share nothing."""
 
 
 def take_context(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
-    """Let a lease hold what it goes on from on its replica; before it is among its leases."""
+    """Let a lease hold the context that it continues; called before the replica has the lease."""
     lease.uncomputed_tokens = _missing_tokens(replica, application, inference)
     replica.uncomputed_tokens += lease.uncomputed_tokens
     lease.context = replica.contexts.hold(application.application_id, _prompt(inference))
@@ -36,7 +36,7 @@ def take_context(
 def note_first_token(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
-    """Note that the prompt of a lease was computed, and whether its context was there."""
+    """Record that the prompt of a lease was computed, and whether its context was cached."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     lease.uncomputed_tokens = 0
     contexts, name, context = replica.contexts, application.application_id, lease.context
@@ -45,7 +45,7 @@ def note_first_token(
         if found >= min(context.tokens, _prompt(inference)) / 2:
             application.reuse = min(_MOST_REUSE, application.reuse + 1)
         else:
-            if application.reuse > 0:  # it was evicted, with all that were used before it
+            if application.reuse > 0:  # the context was evicted, with all that were used before it
                 contexts.forget_before(context)
             application.reuse = max(_NO_REUSE, application.reuse - 1)
             contexts.forget(name)
@@ -55,7 +55,7 @@ def note_first_token(
 
 
 def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now: Seconds) -> None:
-    """Leave what a lease had in its replica's cache; after it is among its leases no more."""
+    """Leave a lease's context in its replica's cache; called after the lease is dropped."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     if lease.context is None:
         return
@@ -69,7 +69,7 @@ def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now
 
 
 def end_contexts(replicas: Mapping[ReplicaId, KnownReplica], application: Application) -> None:
-    """Note that nothing goes on from an application's contexts."""
+    """Mark an application's contexts: nothing continues them."""
     for name in application.replicas:
         if name in replicas:
             replicas[name].contexts.end(application.application_id)
@@ -78,7 +78,7 @@ def end_contexts(replicas: Mapping[ReplicaId, KnownReplica], application: Applic
 def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) -> None:
     """Assume, after a restart, that the context of an application is where it ran last.
 
-    How long they are is not known: their prompts have been as long in the mean.
+    Its length is unknown; the mean prompt length of the application is assumed.
     """
     for application in applications:
         last = next(reversed(application.replicas), None)
@@ -105,9 +105,9 @@ def rank(
 ) -> list[KnownReplica]:
     """Sort replicas for an inference: the best first.
 
-    By the delay that its prompt causes, where prompts are cached; then those that have served the
-    application; then by free KV, by name. Where nothing of the application runs, its next prompt
-    goes on from its last answer: the replica that finished that is first of those.
+    The order is by the delay that its prompt causes, if prompts are cached; then replicas that have
+    served the application; then by free KV, then by name. If nothing of the application runs, its
+    next prompt continues its last answer: the replica that finished that comes first of those.
     """
     served = application.replicas
     last = None if application.in_flight else next(reversed(served), None)
@@ -127,9 +127,9 @@ def rank(
 
 
 def _delay(replica: KnownReplica, application: Application, inference: Inference) -> float:
-    """Return the prompt tokens by which a start delays inferences here, in sum over them.
+    """Return the delay of a start on this replica, in prompt tokens summed over inferences.
 
-    What it displaces is computed again later, and counted as if that were now.
+    Contexts that it displaces are computed again later, and counted as if that were now.
     """
     missing, contexts = _missing_tokens(replica, application, inference), replica.contexts
     if contexts.live_tokens:
@@ -142,5 +142,5 @@ def _delay(replica: KnownReplica, application: Application, inference: Inference
 
 
 def _prompt(inference: Inference) -> Tokens:
-    """Return the length of one of an inference's prompts."""
+    """Return the length of one prompt of an inference."""
     return inference.prompt_tokens // inference.copies

@@ -1,4 +1,4 @@
-"""Records as JSON has them, and the checks of records read from a store or a file."""
+"""Records in the form of JSON, and checks of records read from a store or a file."""
 
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeAlias, TypeGuard, TypeVar
 Record: TypeAlias = dict[str, Any]
 Entry = TypeVar("Entry")
 Fields: TypeAlias = Mapping[str, Callable[["RecordReader", str], Any]]
-"""Fields of a record, and how each is read: a method of `RecordReader`, say."""
+"""Fields of a record with the function that reads each, for instance a method of `RecordReader`."""
 
 
 class RecordReader:
@@ -27,13 +27,13 @@ class RecordReader:
         """Check the names of the fields.
 
         Args:
-            record: The object as JSON has it.
+            record: The decoded JSON object.
             required: Fields that it must have.
-            optional: Fields that it may have; None: any others, which nobody looks at.
-            where: Put before every message, with a colon: what the record is, or where it stands.
+            optional: Fields that it may have; None: any others, which are ignored.
+            where: Name or place of the record, put before every message with a colon.
 
         Raises:
-            ValueError: If it is no object, or a field is missing or unknown.
+            ValueError: If it is not an object, or a field is missing or unknown.
         """
         self._prefix = f"{where}: " if where else ""
         if not isinstance(record, Mapping):
@@ -44,7 +44,7 @@ class RecordReader:
         self._record = record
 
     def value(self, name: str) -> Any:
-        """Return a field as it is; None if it is an optional one that is missing."""
+        """Return a field unchecked; None if it is optional and missing."""
         return self._record.get(name)
 
     def flag(self, name: str) -> bool:
@@ -97,12 +97,12 @@ class RecordReader:
         return value if isinstance(value, dict) else self._refuse(name, "an object")
 
     def table(self, name: str, read: Callable[["RecordReader", str], Entry]) -> dict[str, Entry]:
-        """Return a field that is an object with names of its own, each entry read by `read`."""
+        """Return a field that is an object with arbitrary names, each entry read by `read`."""
         reads = dict.fromkeys(self.mapping(name), read)
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def record(self, name: str, reads: Fields) -> Record:
-        """Return the fields named of a field that is an object; it may have others."""
+        """Return the named fields of a field that is an object; it may have others."""
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def items(self, name: str) -> list[Any]:
@@ -124,10 +124,10 @@ class RecordReader:
 
 
 def read_fields(record: object, reads: Fields, *, where: str = "") -> Record:
-    """Return the fields named, each read as said, of a record that may have others.
+    """Return the named fields of a record that may have others, each read by its function.
 
     Raises:
-        ValueError: If it is no object, or a field is missing or wrong; the message names it.
+        ValueError: If it is not an object, or a field is missing or wrong; the message names it.
     """
     reader = RecordReader(record, reads, None, where=where)
     return {name: read(reader, name) for name, read in reads.items()}

@@ -1,48 +1,48 @@
-"""The rate at which a model's replicas serve while they serve: KV token-time and tokens a second.
+"""Rate at which a model's replicas serve while they serve: KV token-time and tokens per second.
 
-Sums that decay with the time in which anything ran, by half in `HALF_LIFE_S`; they rest while
-nothing runs, so that a quiet night says nothing of how fast the morning will be.
+The sums decay with the time in which anything ran, by half in `HALF_LIFE_S`; they stay while
+nothing runs, so that a quiet night does not lower the rate expected in the morning.
 """
 
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 HALF_LIFE_S: Seconds = 60.0
-"""Several times the length of an inference, so that one report moves the rate by little."""
+"""Several times the length of an inference, so that one report changes the rate little."""
 USUAL_ITERATION_S: Seconds = 0.03
-"""Seconds of an iteration until some are measured: a 7B model on an A10G, a full batch."""
+"""Assumed seconds per iteration before any measurement: a 7B model on an A10G, a full batch."""
 SAMPLE_S: Seconds = 0.25
-"""Busy time between two samples, at least: reports come by the hundred a second."""
+"""Minimum busy time between two samples: reports come by the hundred per second."""
 _USUAL_USE = 0.7
-"""Share of the KV memory in use until some use is measured."""
+"""Assumed fraction of the KV memory in use before any measurement."""
 
 
 class ServedRate:
-    """Rate of service and length of an iteration, from totals that only grow. O(1) a sample."""
+    """Rate of service and length of an iteration, from growing totals. O(1) a sample."""
 
     def __init__(self) -> None:
         self._served: KvTokenTime = 0
         """Total service at the last sample."""
         self._busy_s: Seconds = 0
         self._service: KvTokenTime = 0
-        """Decaying sums from here on."""
+        """Service in the decaying window; the following sums decay, too."""
         self._served_s: Seconds = 0
         self._held_token_s: float = 0
         self._sequence_s: float = 0
 
     def is_due(self, busy_s: Seconds) -> bool:
-        """Return whether it is time for a sample, given the total of busy time."""
+        """Return whether a sample is due at this total of busy time."""
         return busy_s - self._busy_s >= SAMPLE_S
 
     def record(
         self, served: KvTokenTime, busy_s: Seconds, held_tokens: Tokens, sequences: int
     ) -> None:
-        """Record the totals, and what runs now.
+        """Record the totals, and the current use.
 
         Args:
             served: Service so far.
             busy_s: Time so far in which anything ran.
             held_tokens: KV of all leases.
-            sequences: Sequences of all leases: the seats that they hold.
+            sequences: Sequences of all leases, each of which uses a seat.
         """
         lasted_s = busy_s - self._busy_s
         if lasted_s <= 0:
@@ -55,10 +55,11 @@ class ServedRate:
         self._served, self._busy_s = served, busy_s
 
     def kv_per_s(self, kv_tokens: Tokens) -> float:
-        """Return the KV token-time served a second, above 0.
+        """Return the KV token-time served per second, above 0.
 
         Args:
-            kv_tokens: KV memory of all replicas, from which a rate is guessed while none is known.
+            kv_tokens: KV memory of all replicas, from which a rate is estimated before any
+                measurement.
         """
         if self._service > 0 and self._served_s > 0:
             return self._service / self._served_s
@@ -66,17 +67,17 @@ class ServedRate:
 
     @property
     def iteration_s(self) -> Seconds:
-        """Length of an iteration: what holds so much KV for so long, and is served so much."""
+        """Length of an iteration: the mean KV tokens held times seconds, divided by the service."""
         if self._service > 0 and self._held_token_s > 0:
             return self._held_token_s / self._service
         return USUAL_ITERATION_S
 
     @property
     def held_tokens(self) -> float:
-        """KV that is held on the mean; 0 until some is measured."""
+        """Mean KV held (tokens); 0 before any measurement."""
         return self._held_token_s / self._served_s if self._served_s > 0 else 0.0
 
     @property
     def sequences(self) -> float:
-        """Sequences that run on the mean; 0 until some are measured."""
+        """Mean number of running sequences; 0 before any measurement."""
         return self._sequence_s / self._served_s if self._served_s > 0 else 0.0

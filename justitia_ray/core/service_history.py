@@ -1,6 +1,6 @@
-"""The history of V: at which served work, and when, it reached each level.
+"""The history of V: the service and the time at which it reached each level.
 
-From it follows how late an application is against GPS, whenever that is asked.
+The lag of an application against GPS is computed from it.
 """
 
 from bisect import bisect_left
@@ -11,69 +11,70 @@ from typing import NamedTuple, TypeAlias
 from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
 
 Start: TypeAlias = tuple[KvTokenTime, Seconds]
-"""S, all service reported so far, at the start of an inference, and the instant of that."""
+"""S, all service reported so far, at the start of an inference, and the time of the start."""
 
 _THIN_ABOVE = 64
 
 
 class Late(NamedTuple):
-    """How much later than GPS had finished an application something of it started."""
+    """How much later an application started an inference than GPS had finished it."""
 
     work: KvTokenTime
-    """S at the start less S when V reached the tag; if V has not, less S now."""
+    """S at the start minus S when V reached the tag; if V has not reached it, minus S now."""
     seconds: Seconds
-    """Time between those two levels of S."""
+    """Time between these two levels of S."""
     report: KvTokenTime
-    """Service of the report in which V reached the tag; 0 if it has not, or by a refund."""
+    """Service of the report in which V reached the tag; 0 if V has not reached it, or by a refund.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A report, or a refund, in which V rose."""
+    """A report, or a refund, by which V rose."""
 
     served_before: KvTokenTime
     since: Seconds
-    """When S began to rise from there."""
+    """Time at which S began to rise from `served_before`."""
     amount: KvTokenTime
-    """Service of the report; 0 if it was a refund that moved V."""
+    """Service of the report; 0 if a refund moved V."""
 
 
 class ServiceHistory:
-    """When V reached which level, in served work S and in time: one entry a report, thinned.
+    """Levels of V with the served work S and the time: one entry per report, thinned.
 
-    S is all service reported so far. Between two reports V is not known, so an instant is taken at
-    the start of its report: what is measured from it errs by no more than that report's service,
-    upwards, be it of all that a replica runs or of ends alone. Adding is O(1), finding O(log N) in
-    the number kept.
+    S is all service reported so far. V between two reports is unknown, so the start of a report is
+    used: a lag measured from it is too large by at most the service of that report, whether it
+    covers a whole replica or ends alone. Adding is O(1), a look-up O(log N) in the number of
+    levels.
     """
 
     def __init__(self) -> None:
         self.served: KvTokenTime = 0
         """S now."""
         self.busy_s: Seconds = 0.0
-        """Time for which anything was in flight."""
+        """Time during which anything was in flight (seconds)."""
         self._began: VirtualTime | None = None
         self._since: Seconds = 0.0
         self._reached: list[VirtualTime] = []
         self._levels: list[Level] = []
 
     def __len__(self) -> int:
-        """Return the number of levels kept."""
+        """Return the number of levels stored."""
         return len(self._levels)
 
     def begin(self, virtual_time: VirtualTime) -> None:
-        """Set V at the first event; the levels that it reached before are not known."""
+        """Set V at the first event; the times of earlier levels are unknown."""
         if self._began is None:
             self._began = virtual_time
 
     def start_over(self) -> None:
-        """Forget the levels of V, which is that of another clock from now on."""
+        """Drop the levels of V, because another clock is used from now on."""
         self._began = None
         self._reached.clear()
         self._levels.clear()
 
     def rise_from(self, now: Seconds) -> None:
-        """Note the instant from which S rises again: something runs after nothing did."""
+        """Store the time from which S rises again, after nothing ran."""
         self._since = now
 
     def note_service(self, amount: KvTokenTime, virtual_time: VirtualTime, now: Seconds) -> None:
@@ -103,7 +104,7 @@ class ServiceHistory:
         Args:
             start: The start.
             tag: F of the application.
-            now: The instant of the event being handled.
+            now: Time of the event being handled.
         """
         if not self.knows(tag):
             return None
@@ -114,13 +115,14 @@ class ServiceHistory:
         return Late(work, start[1] - level.since if work else 0.0, level.amount)
 
     def is_long(self, applications: int) -> bool:
-        """Return whether it holds many more levels than so many applications can need."""
+        """Return whether it stores many more levels than this number of applications can need."""
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
     def thin(self, tags: Iterable[VirtualTime]) -> None:
         """Keep the levels at which V reached these tags, and the last.
 
-        A tag that V has not reached, or that changes, ends at V or above: it needs no level of now.
+        No other level is needed: a tag that V has not reached, or that changes, will be at V or
+        above.
         """
         kept = {bisect_left(self._reached, tag) for tag in tags} | {len(self._levels) - 1}
         indices = sorted(index for index in kept if index < len(self._levels))

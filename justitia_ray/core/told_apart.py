@@ -1,4 +1,4 @@
-"""Tenants that are told apart in tables of a bounded size, of all that callers name."""
+"""Bounded set of tenants that a table lists separately; others are summed."""
 
 from collections.abc import Iterable
 
@@ -7,20 +7,20 @@ from justitia_ray.units import ClientId
 
 
 class ToldApart:
-    """The tenants of a table: whoever names many below its own takes no place of others.
+    """The tenants of a table; a tenant that names many below its own uses no place of others.
 
-    Of the tenants below one node at the top so many are told apart, and the rest counts for that
-    node; once the table is full, what is not in it counts for the node at the top that is, or for
+    At most half of the places go to tenants below one top node; further ones count for that node.
+    Once the table is full, a tenant without a place counts for its top node if that has one, or for
     `other`.
     """
 
     def __init__(self, most: int, other: ClientId, known: Iterable[ClientId] = ()) -> None:
-        """Begin with the tenants of a table.
+        """Create the set with the tenants of a table.
 
         Args:
-            most: The most tenants that are told apart, of which half may be below one node.
-            other: Stands for the rest.
-            known: Those that have a place.
+            most: Maximum number of tenants, of which half may be below one top node.
+            other: Name under which all others are counted.
+            known: Tenants that have a place.
         """
         self._most = most
         self._most_below = most // 2
@@ -31,7 +31,7 @@ class ToldApart:
             self._add(tenant)
 
     def name_of(self, tenant: ClientId) -> ClientId:
-        """Return the tenant that something of a tenant is counted for."""
+        """Return the name under which a tenant is counted."""
         if tenant in self._known or tenant == self._other:
             return tenant
         top = tenant.partition(SEPARATOR)[0]

@@ -1,7 +1,7 @@
-"""Usage of each tenant by the day: counted once, where service is booked and inferences end.
+"""Usage of each tenant by day: counted once, when service is booked and inferences end.
 
-Totals of a day only grow. They are saved together with the applications, in one step: so what a
-successor books again is what the saved totals lack, and nothing is counted twice.
+Totals of a day only grow. They are saved together with the applications, in one step: so a new
+scheduler books again exactly the service that the saved totals lack, and nothing counts twice.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from justitia_ray.units import ClientId, KvTokenTime, Seconds, Tokens
 
 DAY_S = 86_400
 OTHER = "other"
-"""Tenant that usage is counted under once a day has as many as are told apart."""
+"""Tenant under which further usage is counted once a day has the maximum number of tenants."""
 _MOST_TENANTS = 10_000
 
 Day: TypeAlias = int
-"""A day of UTC, counted from 1970; by the scheduler's clock, which leaves out stalls."""
+"""A day in UTC, counted from 1970, by the scheduler's clock, which leaves out stalls."""
 
 
 @dataclass(slots=True)
@@ -28,17 +28,17 @@ class UsageTotals:
     applications: int = 0
     """Applications opened."""
     inferences: int = 0
-    """Inferences ended that had begun."""
+    """Inferences that had begun and ended."""
     prompt_tokens: Tokens = 0
     """Prompt tokens of those inferences, over all their sequences."""
     output_tokens: Tokens = 0
     kv_token_time: KvTokenTime = 0
-    """Service booked, that of inferences that have not ended, too."""
+    """Service booked, also for unfinished inferences."""
     cached_prompt_tokens: Tokens = 0
     """Prompt tokens that were in an engine's prefix cache; the others were computed."""
 
     def record(self) -> Record:
-        """Return the totals as JSON has them."""
+        """Return the totals as JSON."""
         return asdict(self)
 
 
@@ -55,10 +55,10 @@ _LATER_FIELDS: Fields = {"cached_prompt_tokens": RecordReader.integer}
 
 
 def read_totals(record: object) -> UsageTotals:
-    """Return recorded totals.
+    """Return totals from a record.
 
     Raises:
-        ValueError: If a field is missing or holds something else than it should.
+        ValueError: If a field is missing or has a wrong type.
     """
     is_later = isinstance(record, Mapping) and _LATER_FIELDS.keys() <= record.keys()
     later = _LATER_FIELDS if is_later else {}
@@ -73,10 +73,10 @@ class UsageBook:
         self._changed: dict[tuple[Day, ClientId], None] = {}
         self._told_apart: dict[Day, ToldApart] = {}
         self._taken: dict[tuple[Day, ClientId], None] = {}
-        """Totals that were taken to be saved, and are not known to be."""
+        """Totals that were taken for a save that is not confirmed yet."""
 
     def of(self, tenant: ClientId, now: Seconds) -> UsageTotals:
-        """Return a tenant's totals of today, to be added to; or those it counts for."""
+        """Return the totals of today to which a tenant's usage is added."""
         day = int(now // DAY_S)
         of_day = self.totals.setdefault(day, {})
         if tenant not in of_day:
@@ -90,9 +90,9 @@ class UsageBook:
         return found
 
     def take_changed(self, *, everything: bool = False) -> dict[Day, dict[ClientId, Record]]:
-        """Return the totals that are not known to be saved, or all that are known.
+        """Return the totals that are not known to be saved; with `everything`, all totals.
 
-        Call `note_saved` once they are.
+        `note_saved` confirms the save.
         """
         changed = self._taken | self._changed
         if everything:
@@ -104,7 +104,7 @@ class UsageBook:
         return records
 
     def note_saved(self) -> None:
-        """Note that what was taken is saved; days before the last two are forgotten then."""
+        """Record that the taken totals are saved, and drop days before the last two."""
         self._taken = {}
         unsaved = self.unsaved_days()
         for day in sorted(self.totals)[:-2]:
@@ -113,11 +113,11 @@ class UsageBook:
                 self._told_apart.pop(day, None)
 
     def unsaved_days(self) -> set[Day]:
-        """Return the days of which something is not known to be saved: they are not final."""
+        """Return the days with totals that are not known to be saved: they are not final."""
         return {day for day, _ in (*self._taken, *self._changed)}
 
     def restore(self, records: Mapping[Day, Mapping[ClientId, object]]) -> None:
-        """Put recorded totals back into a book that has counted nothing.
+        """Restore recorded totals into an empty book.
 
         Raises:
             ValueError: If a record is damaged.

@@ -1,15 +1,15 @@
 """The working set: applications whose contexts fit into the KV memory together.
 
-A prefix cache evicts the context used least recently. Where the contexts of all agents take more
-memory than there is, each is evicted before its next turn and computed again. With the option
-`working_set_s` the context of an application between two inferences counts as used memory for
-every application behind it in the order, for that long. The first application whose inference does
-not fit beside what counts waits, and all behind it wait with it: applications start, and go on
-between two turns, as their contexts fit. An application that comes first in order is delayed by
-none behind it, and what runs is never stopped.
+A prefix cache evicts the context used least recently. If the contexts of all agents exceed the
+memory, each is evicted before its next turn and computed again. With the option `working_set_s` the
+context of an application between two inferences counts as used memory, for that time, for every
+application behind it in the order. The first application whose inference does not fit in addition
+to the counted memory waits, and all behind it wait with it: applications start, and continue
+between two turns, as their contexts fit. An application is never delayed by contexts of those
+behind it, and running inferences are never stopped.
 
-An application that does not come back delays those behind it by `working_set_s` at most, for each
-of its inferences that has ended. Wherever nothing runs, the first in order starts.
+An application that does not come back delays those behind it by at most `working_set_s` for each of
+its ended inferences. Whenever nothing runs, the first in order starts.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,14 @@ from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, Seconds, Tokens, VirtualTime
 
 Rank = tuple[bool, VirtualTime]
-"""Whether an application runs beyond its quota, and its tag: the smaller is first."""
+"""Whether an application is beyond its quota, and its tag; the smaller is first."""
 
 _FILLED = 0.9
-"""Share of the KV memory that the working set may take; the rest is for growth. On the recorded
-sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % higher."""
+"""Fraction of the KV memory that the working set may use; the remainder is for growth. On the
+recorded sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % higher.
+"""
 _AGAIN_S: Seconds = 0.25
-"""Time for which a refusal stands while no lease ends: contexts cease to count meanwhile."""
+"""Time for which a refusal stands while no lease ends; contexts expire meanwhile."""
 
 
 class WorkingSet:
@@ -35,24 +36,17 @@ class WorkingSet:
     def __init__(
         self, state: State, rank: Callable[[ApplicationId], Rank], counts_s: Seconds
     ) -> None:
-        """Start with no refusal.
-
-        Args:
-            state: State of the scheduler.
-            rank: Returns the place of an application in the order by its tag.
-            counts_s: Time for which an idle context counts.
-        """
         self._state = state
         self._rank_of = rank
         self._counts_s = counts_s
         self._refused: tuple[Inference, int] | None = None
-        """The inference refused last, and `State.headroom_changes` then."""
+        """The inference refused last, and the value of `State.headroom_changes` then."""
         self._refused_at: Seconds = 0.0
 
     def admits(self, application: Application, inference: Inference) -> bool:
         """Return whether the first in order may start now, if a replica has the memory.
 
-        O(replicas) where all contexts fit; else O(idle contexts), once for each change of the
+        O(replicas) if all contexts fit; otherwise O(idle contexts), once for each change of the
         leases and every quarter of a second.
         """
         state = self._state
@@ -66,9 +60,9 @@ class WorkingSet:
         return False
 
     def _excess(self, application: Application, inference: Inference) -> Tokens:
-        """Return the KV tokens by which an inference exceeds the memory that is left for it.
+        """Return the KV tokens by which an inference exceeds the memory left for it.
 
-        Where a replica has no prefix cache, contexts take no memory there: none is exceeded.
+        If a replica has no prefix cache, contexts use no memory there, and the result is 0.
         """
         state, name = self._state, application.application_id
         replicas = [one for one in state.replicas.values() if not one.draining]

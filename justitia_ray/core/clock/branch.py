@@ -1,16 +1,15 @@
 """A node of the tree of tenants that has children: GPS among them, driven by the node's own share.
 
 The parent's clock gives the node φ·dV, and the node's clock shares that among its children, leaves
-(`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `look` brings the
-node to the parent's V before anything below it is changed.
+(`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `look` updates
+the node to the parent's V before anything below it is changed.
 
-Two times belong to a node: V of its own clock, by which its children are compared, and V of the
-parent, by which it is compared with its siblings. While service flows the one is a function of the
-other that does not change. What is to come is found with `to_parent`: the node's V reaches a level
-when its share has served Σ φ_c·(min(F_c, level) − V). What has been cannot be found later, because
-charges move the tags F_c. So an application that a reference server finishes is given the V of all
-nodes above it at once: a look first looks at those children that have finished something meanwhile,
-and each of them is asked only then.
+A node has two times: V of its own clock, by which its children are compared, and V of the parent,
+by which it is compared with its siblings. While service flows one is a fixed function of the other.
+Future values are computed by `to_parent`: the node's V reaches a level when its share has served Σ
+φ_c·(min(F_c, level) − V). Past values cannot be recomputed, because charges move the tags F_c. So
+when a reference server finishes an application, V of all nodes above it is stored at once: an
+update first updates only those children that have finished something in the meantime.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _MOST_FOUND = 32
-"""Answers that a branch's clock keeps: in an event the same few levels are asked for."""
+"""Results that a branch's clock caches: one event looks up the same few levels again."""
 
 
 class _Course:
-    """The course of V during one span of service: the level at each departure."""
+    """Course of V during one amount of service: V and active weight between departures."""
 
     __slots__ = ("_legs", "_start")
 
@@ -37,14 +36,14 @@ class _Course:
         """Begin.
 
         Args:
-            start: V before.
-            legs: V at the end of each leg, and the weight that was active in it.
+            start: V at the beginning.
+            legs: V at the end of each section, and the active weight in it.
         """
         self._start = start
         self._legs = legs
 
     def served_until(self, level: VirtualTime) -> KvTokenTime:
-        """Return the service given until V reached a level."""
+        """Return the service delivered until V reached a level."""
         served: KvTokenTime = 0
         begin = self._start
         for end, weight in self._legs:
@@ -56,13 +55,13 @@ class _Course:
 
 
 class BranchClock(VirtualClock):
-    """The clock of a branch, which tells how V went while it served."""
+    """The clock of a branch, which records the course of V during service."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         super().__init__(virtual_time)
         self._legs: list[tuple[VirtualTime, float]] = []
         self._found: dict[VirtualTime, KvTokenTime] = {}
-        """Answers of `until` by level, since anything changed."""
+        """Cached results of `until` by level; cleared by each change."""
 
     def serve_noting(self, amount: KvTokenTime) -> _Course:
         """Share service among the active sessions; return the course of V."""
@@ -72,9 +71,9 @@ class BranchClock(VirtualClock):
         return _Course(start, self._legs)
 
     def until(self, level: VirtualTime) -> KvTokenTime:
-        """Return the service after which V reaches a level, if nobody is charged.
+        """Return the service after which V reaches a level, without further charges.
 
-        O(1) for a level that was asked for since the last change, O(N log N) for another.
+        O(1) for a cached level, otherwise O(N log N).
         """
         served = self._found.get(level)
         if served is None:
@@ -90,7 +89,7 @@ class BranchClock(VirtualClock):
             for one in self._sessions.values()
             if one.active
         ]
-        parts.sort()  # so that the sum is the same after a restart
+        parts.sort()  # a fixed order, so that the sum is the same after a restart
         return sum(parts)
 
     def serve(self, amount: KvTokenTime) -> None:
@@ -112,7 +111,7 @@ class BranchClock(VirtualClock):
 
 
 class Branch:
-    """A node with children. At every look its clock owes them what the parent owes it."""
+    """A node with children. At every update its clock owes them what the parent owes the node."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class Branch:
             parent: The node whose V drives it; None: the root.
             now: V of the parent.
             weight: Weight among the children of the parent.
-            looked_at: Where leaves below it are written that were looked at.
+            looked_at: Table in which updated leaves below it are recorded.
             inner_time: V of its own clock; that of the parent if it is new.
         """
         self.path = path
@@ -146,9 +145,9 @@ class Branch:
         self.live = 0
         """Live applications below it."""
         self.stale: dict[ClientId, None] = {}
-        """Children whose keys may have changed; who keeps an order of them empties it."""
+        """Children whose keys may have changed; emptied by the order that sorts them."""
         self._upcoming = LazyHeap()
-        """Children by V of this node at which something of them is finished next."""
+        """Children by V of this node at which their next application is finished."""
         self._looked_at = looked_at
 
     @property
@@ -158,14 +157,14 @@ class Branch:
         return None if name is None else self.to_parent(self._upcoming.key(name)[0])
 
     def to_parent(self, level: VirtualTime) -> VirtualTime:
-        """Return V of the parent at which V of this node reaches a level that is to come."""
+        """Return V of the parent at which V of this node will reach a level."""
         return self._after(self.since, self.clock.until(level))
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend what the parent gave until its V was `now`; it owes no more if `idle`.
+        """Spend the share received until the parent's V was `now`; `idle`: nothing more is owed.
 
         Returns:
-            The applications below that were finished meanwhile, and V of the parent then.
+            The applications below that were finished in that time, with V of the parent.
         """
         since = self.since
         if now == since and not idle:
@@ -175,24 +174,24 @@ class Branch:
         return self._pass(lambda level: min(now, self._after(since, course.served_until(level))))
 
     def charge(self, child: Node, amount: KvTokenTime, sequence: int) -> None:
-        """Charge a child more."""
+        """Increase the charge of a child."""
         self.clock.charge(child.name, amount, child.weight, sequence)
 
     def refund(self, child: Node, amount: KvTokenTime) -> list[Finished]:
-        """Refund a charge: what the child had been given too much goes to its siblings at once.
+        """Refund a charge; service given in excess goes to the child's siblings at once.
 
         Returns:
-            The applications of siblings that were finished by it.
+            The applications of siblings that this finished.
         """
         self.clock.refund(child.name, amount)
         return self._pass(lambda level: self.since)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change φ; call after a look. What is owed stays."""
+        """Change φ; called after an update. Debts are kept."""
         self.weight = weight
 
     def place(self, child: Node) -> None:
-        """Note when something of a child is finished next, and that its key may have changed."""
+        """Record when a child's next application is finished, and that its key may have changed."""
         finish = child.next_finish
         if finish is None:
             self._upcoming.drop(child.name)
@@ -201,17 +200,17 @@ class Branch:
         self.stale[child.name] = None
 
     def remove(self, name: ClientId) -> None:
-        """Forget a child."""
+        """Remove a child."""
         self.children.pop(name, None)
         self._upcoming.drop(name)
         self.stale[name] = None
 
     def _after(self, since: VirtualTime, served: KvTokenTime) -> VirtualTime:
-        """Return V of the parent when the share has served so much since then."""
+        """Return V of the parent when the share has served `served` since `since`."""
         return since + served / self.weight if served else since
 
     def _pass(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
-        """Look at the children of which V has passed something, and tell when that was."""
+        """Update the children that V has passed a finish of; return the finished applications."""
         level, found, due = self.clock.virtual_time, [], []
         while (name := self._upcoming.first()) is not None and (
             self._upcoming.key(name)[0] <= level

@@ -1,23 +1,21 @@
-"""Accounts: when applications are charged, served and refunded, for each kind of clock.
+"""Accounts: charges, service and refunds of applications, for each kind of clock.
 
 `ServedShare` (ours, the default) moves V by the service that the replicas really delivered, and
 settles each account against what its application attained. `NominalShare` is the paper's: V moves
-at the nominal rate of the machine while anybody is active, and a tag never changes.
+at the nominal rate of the machine while any session is active, and a tag never changes.
 
 Served clock, for each report of a replica, in this order (`att` attained, `chg` charged so far):
 
-1. att += δ; while att > chg: charge(chg), and chg doubles;
-2. serve(Σδ);
-3. finished, cancelled or expired: refund(chg − att), chg = att;
-4. nothing waiting, leased or running (a tool gap): refund(chg − att), it is *withdrawn*;
-5. its next submission: charge(chg − att);
-6. arrivals: chg = max(2, Ĉ), charge(chg);
-7. expected to need r from now on, at a new stage: charge(att + r − chg) if that is above 0, and
+1. att += δ; while att > chg: charge(chg), and chg doubles; 2. serve(Σδ); 3. finished, cancelled or
+expired: refund(chg − att), chg = att; 4. nothing waiting, leased or running (a tool gap):
+refund(chg − att), it is *withdrawn*; 5. its next submission: charge(chg − att); 6. arrivals: chg =
+max(2, Ĉ), charge(chg); 7. expected to need r from now on, at a new stage: charge(att + r − chg) if
+that is above 0, and
    chg = att + r. Not in the paper. Expecting less changes nothing: F never falls by an estimate.
 
 Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
 what it has in flight. Without rule 3 a served clock starves: service that GPS gave an application
-which never needed it would hold V back for everybody else. Rules 4 and 5 take the credit from
+which never needed it would hold V back for all others. Rules 4 and 5 take the credit from
 applications that wait for their tools.
 
 Invariant: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att).
@@ -33,14 +31,14 @@ from justitia_ray.core.tenants import TenantTree
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds, VirtualTime
 
 MINIMUM_CHARGE: KvTokenTime = 2
-"""Least charge of an arrival: one token of output after one of prompt costs as much."""
+"""Minimum charge of an arrival: the cost of one output token after one prompt token."""
 
 SESSION_FIELDS: Fields = {
     "finish": RecordReader.number,
     "weight": RecordReader.positive,
     "sequence": RecordReader.integer,
 }
-"""The record of a GPS session."""
+"""Fields of the record of a GPS session."""
 
 
 @dataclass(slots=True)
@@ -53,7 +51,7 @@ class Account:
     attained: KvTokenTime = 0
     withdrawn: bool = False
     settlements: int = 0
-    """Times that rule 1 doubled the charge."""
+    """Number of times that rule 1 doubled the charge."""
 
 
 class ServedShare:
@@ -63,7 +61,9 @@ class ServedShare:
     """
 
     sets_apart: ClassVar[bool] = False
-    """Whether what runs beyond a quota has a clock of its own (`move`), and keeps its weight."""
+    """Whether applications beyond a quota have a clock of their own (`move`), and keep their
+    weight.
+    """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
@@ -73,22 +73,23 @@ class ServedShare:
         self._moved: dict[ApplicationId, None] | None = None
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return where whoever moves from now on is written; the reader empties it.
+        """Return the set in which applications are recorded when their tags or charges change.
 
-        All that have a session are there at first. There is one reader: a new one replaces it.
+        The set contains all sessions at first; the reader empties it. There is one reader: a new
+        one replaces it.
         """
         self._moved = dict.fromkeys(self.clock.sessions())
         return self._moved
 
     def unwatch(self) -> None:
-        """Write down no more who moves."""
+        """Stop recording changes."""
         self._moved = None
 
     def advance(self, now: Seconds) -> None:
-        """Let time pass until `now`, which changes nothing here: only service moves V."""
+        """Advance to `now`; without effect here: only service moves V."""
 
     def set_rate(self, kv_tokens: int, now: Seconds) -> None:
-        """Set the KV memory of all replicas together, which changes nothing here."""
+        """Set the total KV memory of all replicas; without effect here."""
 
     def arrive(
         self,
@@ -132,7 +133,7 @@ class ServedShare:
         return recharged
 
     def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund what is left of the charge while the application is away (rule 4)."""
+        """Refund the unserved charge while the application is idle (rule 4)."""
         account = self.accounts[application_id]
         if not account.withdrawn:
             account.withdrawn = True
@@ -140,7 +141,7 @@ class ServedShare:
             self._refund(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
-        """Charge again the refund of a tool gap (rule 5); return whether there was one."""
+        """Charge the refund of a tool gap again (rule 5); return whether there was one."""
         account = self.accounts[application_id]
         if not account.withdrawn:
             return False
@@ -149,9 +150,9 @@ class ServedShare:
         return True
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Charge the need beyond the charge so far (rule 7); return whether there is any.
+        """Charge the expected service beyond the charge so far (rule 7); return whether any is.
 
-        A withdrawn application is charged for it with the rest when it submits (rule 5).
+        A withdrawn application is charged for it when it submits (rule 5).
         """
         account = self.accounts[application_id]
         missing = account.attained + remaining - account.charged
@@ -180,14 +181,14 @@ class ServedShare:
             self.resume(application_id)
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another leaf, at another weight: to the weight alone, without leaves.
+        """Move an account to another leaf and weight; without leaves only the weight changes.
 
-        What has been received stays where it was received.
+        Received service stays with the old leaf.
         """
         self.reweigh(application_id, weight)
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F; of a withdrawn application, F as a submission now would make it (rule 5)."""
+        """Return F; for a withdrawn application, F as a submission now would set it (rule 5)."""
         account = self.accounts[application_id]
         finish = self.clock.session(application_id).finish
         if not account.withdrawn:
@@ -204,14 +205,14 @@ class ServedShare:
         return []
 
     def take_branched(self) -> list[ClientId]:
-        """Return the clients whose order must be made anew: none, without tenants."""
+        """Return the clients whose order must be recreated: none, without tenants."""
         return []
 
     def grow(self, tree: TenantTree) -> None:
-        """Use the weights of another tree of tenants, which changes nothing here."""
+        """Use the weights of another tree of tenants; without effect here."""
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return whose record changed since the last call: ended ones that GPS is done with."""
+        """Return the ended applications that GPS has dropped since the last call."""
         return self.clock.take_forgotten()
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
@@ -226,7 +227,7 @@ class ServedShare:
         return {"finish": session.finish, "weight": session.weight, "sequence": session.sequence}
 
     def clock_state(self) -> dict[str, Any]:
-        """Return what the record of the clock has beside V: nothing here."""
+        """Return the fields of the clock's record besides V: none here."""
         return {}
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
@@ -234,17 +235,17 @@ class ServedShare:
         return True
 
     def restore_clock_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `clock_state` returned. Call before `prepare_restore`.
+        """Restore the result of `clock_state`; called before `prepare_restore`.
 
         Raises:
             ValueError: If it is not of that form.
         """
 
     def end_restore(self) -> None:
-        """Put back what needs all sessions. Call after `restore_session` and the accounts."""
+        """Finish a restore; called after all calls of `restore_session` and all accounts."""
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Put back what a record says of more than its application: nothing here.
+        """Restore the parts of a record that are not the application's own: none here.
 
         Call before `restore_session`.
 
@@ -253,7 +254,7 @@ class ServedShare:
         """
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
-        """Put back a session; the account of a live application is put back by the caller.
+        """Restore a session; the caller restores the account of a live application.
 
         Raises:
             ValueError: If the record is not one of `session_record`.
@@ -285,9 +286,9 @@ class ServedShare:
 
 
 class UnsettledShare(ServedShare):
-    """The served clock without rules 1, 3 and 7, to show what settling is worth. Not for service.
+    """The served clock without rules 1, 3 and 7, to measure what settling does; not for service.
 
-    What was predicted too high holds V back for good; what was predicted too low keeps its place.
+    An overestimated application holds V back for good; an underestimated one keeps its place.
     """
 
     def deliver(
@@ -302,20 +303,20 @@ class UnsettledShare(ServedShare):
         return []
 
     def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund nothing: what GPS gives an application in a gap is settled nowhere either."""
+        """Refund nothing: service that GPS gives an application in a gap is not settled either."""
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Charge nothing: what was predicted too low keeps its place."""
+        """Charge nothing: an underestimated application keeps its place."""
         return False
 
 
 class NominalShare(UnsettledShare):
     """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
 
-    Its tags never change, through tool gaps neither.
+    Tags never change, not even in tool gaps.
 
     The rate is in token·iterations per second: M tokens of KV memory over an iteration of
-    `iteration_s`. A clock that forgets the iterations turns the order into shortest-job-first.
+    `iteration_s`. A rate without the iterations would turn the order into shortest-job-first.
     """
 
     def __init__(self, iteration_s: Seconds, clock: VirtualClock | None = None) -> None:

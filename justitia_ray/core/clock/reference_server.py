@@ -1,14 +1,14 @@
 """A tenant's share, spent on one application at a time (Fair Sojourn Protocol).
 
-Friedman and Henderson (SIGMETRICS 2003): serve whom processor sharing would finish first. Here the
-order is that of the tags that GPS inside the tenant gives (`tenant_share`), and the share is φ·dV,
-what the root gives the tenant. So the root's V at which each application will be finished is known
-beforehand, and does not change by service:
+Friedman and Henderson (SIGMETRICS 2003): serve the job that processor sharing would finish first.
+Here the order is that of the tags of GPS inside the tenant (`tenant_share`), and the share is φ·dV,
+the root's service to the tenant. So the root's V at which each application will be finished is
+known in advance, and does not change by service:
 
     finish_time(x) = V + R(≤ F_x)/φ,
 
-R(≤ F) the remaining work of applications whose tag is at most F, ties by arrival. Nothing is moved
-until something other than service happens: V and R stay what they were at `since`.
+R(≤ F) the remaining work of applications whose tag is at most F, ties by arrival. Nothing is
+updated until an event other than service happens: V and R stay as they were at `since`.
 """
 
 from hashlib import blake2b
@@ -18,7 +18,7 @@ from typing import TypeAlias
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 Place: TypeAlias = tuple[VirtualTime, int, ApplicationId]
-"""A place in the order: tag, arrival sequence, application."""
+"""Sort key of an application: tag, arrival sequence, id."""
 
 
 class _Node:
@@ -42,14 +42,14 @@ class _Node:
 
 
 class PrefixSums:
-    """Amounts in an order, and the sum of all up to a place, while amounts come and go.
+    """Sorted amounts with prefix sums, under insertions and removals.
 
-    A Fenwick tree needs places that are known beforehand; tags move. This is a treap, whose every
-    node keeps the sum of its subtree. Its shape depends on what is in it and on nothing that
-    happened before, because a node's rank is a hash of its arrival sequence. Two trees with the
-    same amounts therefore add them up in the same order, and give the same sum in floats too: the
-    keys after a restart are those before it. (Buckets would be faster at small sizes, and round by
-    their history.) Every verb is O(log N) in expectation, whatever the tags are.
+    A Fenwick tree needs places that are known in advance; tags move. This is a treap whose nodes
+    store the sums of their subtrees. Its shape depends only on its content, not on its history,
+    because a node's rank is a hash of its arrival sequence. Two trees with the same amounts
+    therefore add them in the same order, and give the same float sums: keys after a restart equal
+    those before it. (Buckets would be faster at small sizes, but their rounding depends on
+    history.) Every operation takes expected O(log N), whatever the tags are.
     """
 
     __slots__ = ("_root",)
@@ -128,7 +128,7 @@ class PrefixSums:
             above.sum_up()
 
     def _hang(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
-        """Put a subtree at the end of a path, and add up along the path."""
+        """Attach a subtree at the end of a path, and update the sums along the path."""
         if not path:
             self._root = node
         elif place < path[-1].place:
@@ -140,7 +140,7 @@ class PrefixSums:
 
 
 def _split(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
-    """Return what is before a place and what is after it."""
+    """Return the subtrees before a place and after it."""
     if node is None:
         return None, None
     if node.place < place:
@@ -165,7 +165,7 @@ def _join(before: _Node | None, after: _Node | None) -> _Node | None:
 
 
 class ReferenceServer:
-    """Remaining work in order of tag, and when each is or was finished; every verb O(log N)."""
+    """Remaining work in order of tag, and each application's finish time. Changes are O(log N)."""
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
@@ -174,9 +174,9 @@ class ReferenceServer:
         """The tenant's φ: work per unit of the root's V."""
         self._work = PrefixSums()
         self._owed: dict[ApplicationId, tuple[Place, KvTokenTime]] = {}
-        """Places of applications with work remaining, and how much it is."""
+        """Place and amount of the remaining work of each application that has any."""
         self._finished: dict[ApplicationId, VirtualTime] = {}
-        """When applications without remaining work were finished."""
+        """V at which applications without remaining work were finished."""
         self._just_finished: dict[ApplicationId, VirtualTime] = {}
 
     @property
@@ -189,7 +189,7 @@ class ReferenceServer:
         return self._owed[application_id][1] if application_id in self._owed else 0
 
     def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
-        """Return the service that the root has given since `since`; unlimited if it is idle."""
+        """Return the service received from the root since `since`; infinite if `idle`."""
         return inf if idle else self.weight * (now - self.since)
 
     def work_up_to(self, place: Place) -> KvTokenTime:
@@ -197,7 +197,7 @@ class ReferenceServer:
         return self._work.up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
-        """Return the V at which an application was finished, or None if it was not, at `since`."""
+        """Return V at which an application was finished; None if it was not, as of `since`."""
         return self._finished.get(application_id)
 
     def finish_time(self, application_id: ApplicationId) -> VirtualTime:
@@ -211,17 +211,17 @@ class ReferenceServer:
         return self._finish_at(self._owed[application_id][0])
 
     def next_finish(self) -> VirtualTime | None:
-        """Return the parent's V at which the first in order is finished; None without work."""
+        """Return the parent's V at which the first application is finished; None without work."""
         first = self._work.first()
         return None if first is None else self.since + first[1] / self.weight
 
     def take_finished(self) -> list[tuple[ApplicationId, VirtualTime]]:
-        """Return the applications finished since the last call, and when."""
+        """Return the applications finished since the last call, with V."""
         finished, self._just_finished = self._just_finished, {}
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Spend the share of the time until `now`; return the applications served."""
+        """Spend the share received until V = `now`; return the applications served."""
         served = self._spend(share, at_once=False)
         self.since = now
         return served
@@ -229,7 +229,7 @@ class ReferenceServer:
     def charge(
         self, application_id: ApplicationId, tag: VirtualTime, sequence: int, amount: KvTokenTime
     ) -> None:
-        """Add work of an application, and give it this tag."""
+        """Add work of an application, and set its tag."""
         remaining = self.remaining(application_id) + amount
         self._take_out(application_id)
         self._put((tag, sequence, application_id), remaining)
@@ -237,7 +237,7 @@ class ReferenceServer:
     def refund(
         self, application_id: ApplicationId, tag: VirtualTime, amount: KvTokenTime
     ) -> list[ApplicationId]:
-        """Refund work; what was spent on it already is spent on the others, at once.
+        """Refund work; the part already spent on it is spent on the others at once.
 
         Returns:
             The applications that it was spent on.
@@ -253,15 +253,15 @@ class ReferenceServer:
         return self._spend(amount - taken, at_once=True)
 
     def move(self, application_id: ApplicationId, tag: VirtualTime) -> None:
-        """Give an application another tag; nothing happens if it is finished."""
+        """Change the tag of an application; a finished one is ignored."""
         if application_id in self._owed:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Let work of `source` be done at the place of `target`, which comes before it.
+        """Move work of `source` to the place of `target`, which comes before it.
 
-        At most what remains of `source`; nothing if nothing does of `target`. What is finished
-        between the two, and at `target`, is finished so much later; nothing else changes.
+        At most the remaining work of `source`; nothing if `target` has none. Applications between
+        the two, and `target`, are finished later by that amount; nothing else changes.
         """
         if source not in self._owed or target not in self._owed:
             return
@@ -272,12 +272,12 @@ class ReferenceServer:
         self._put(place, remaining - moved)
 
     def forget(self, application_id: ApplicationId) -> None:
-        """Forget when an application was finished."""
+        """Drop the finish time of an application."""
         self._finished.pop(application_id, None)
         self._just_finished.pop(application_id, None)
 
     def restore(self, place: Place, remaining: KvTokenTime, finished: VirtualTime | None) -> None:
-        """Put back an application from a snapshot."""
+        """Restore an application from a snapshot."""
         if remaining > 0:
             self._put(place, remaining)
         elif finished is not None:
@@ -302,7 +302,7 @@ class ReferenceServer:
         return self.since + self._work.up_to(place) / self.weight
 
     def _put(self, place: Place, remaining: KvTokenTime) -> None:
-        """Place work; one that is charged nothing, and has none, finishes with those before it."""
+        """Set remaining work; an application without any is finished with those before it."""
         if remaining > 0:
             self._finished.pop(place[2], None)
             self._just_finished.pop(place[2], None)

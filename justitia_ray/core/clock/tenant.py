@@ -1,8 +1,8 @@
 """A tenant that is a leaf of the tree: its applications under GPS and its reference server.
 
 GPS driven by the tenant's share gives each application its tag F_x, and the reference server spends
-that share on one application at a time, in order of F_x. Where the share comes from is the parent's
-business (`tenant_share`): the root, or a branch of the tree.
+that share on one application at a time, in order of F_x. The share comes from the parent
+(`tenant_share`): the root, or a branch of the tree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Finished(NamedTuple):
-    """An application that a reference server has just finished, and V of some node then."""
+    """An application that a reference server has finished, and V of a node at that time."""
 
     tenant: Tenant
     application_id: ApplicationId
@@ -26,12 +26,12 @@ class Finished(NamedTuple):
 
 
 class Tenant:
-    """A tenant's live applications, and ended ones to which either server still owes work.
+    """A tenant's live applications, and ended ones that GPS or the reference server owes work.
 
-    GPS and the reference server are driven by the tenant's share of its parent, φ·dV, and lazily:
-    `look` brings them to the parent's V before anything is changed. At every look they owe the same
-    in all, and as much as the parent owes the tenant: each is charged and refunded the same, and
-    none of them rests while it owes anything.
+    GPS and the reference server are driven lazily by the tenant's share of its parent, φ·dV: `look`
+    updates them to the parent's V before each change. At every update both owe the same total,
+    which the parent owes the tenant: both get the same charges and refunds, and neither is idle
+    while it owes anything.
     """
 
     def __init__(
@@ -64,15 +64,16 @@ class Tenant:
         self._changed: dict[ApplicationId, None] = {}
         self._carrier: ApplicationId | None = None
         self.above: dict[ApplicationId, list[VirtualTime]] = {}
-        """V of every node above the parent, up to the root, at which applications that the
-        reference server has finished were finished."""
+        """For each application that the reference server has finished: V of every node above the
+        parent, up to the root, at that time.
+        """
 
     def __contains__(self, application_id: ApplicationId) -> bool:
         return application_id in self._members
 
     @property
     def carrier(self) -> ApplicationId | None:
-        """The member whose durable record carries the tenant's, None if there is no member."""
+        """The application whose durable record contains the tenant's state; None without any."""
         if self._carrier not in self._members:
             self._carrier = next(iter(self._members), None)
         return self._carrier
@@ -83,7 +84,7 @@ class Tenant:
         return list(self._members)
 
     def owes(self, application_id: ApplicationId) -> bool:
-        """Return whether either server owed the application work at the last look."""
+        """Return whether GPS or the reference server owes the application work, as last updated."""
         return self.gps.session(application_id).active or self.server.remaining(application_id) > 0
 
     @property
@@ -97,10 +98,10 @@ class Tenant:
         return self.server.next_finish()
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend what the parent gave until its V was `now`; it owes no more if `idle`.
+        """Spend the share received until the parent's V was `now`; `idle`: nothing more is owed.
 
         Returns:
-            The applications finished meanwhile, and V of the parent then.
+            The applications finished in that time, with V of the parent.
         """
         if now == self.server.since and not idle:
             return []
@@ -110,24 +111,24 @@ class Tenant:
         return self.take_finished()
 
     def take_finished(self) -> list[Finished]:
-        """Return the applications finished since the last call, and V of the parent then."""
+        """Return the applications finished since the last call, with V of the parent."""
         finished = [Finished(self, name, at) for name, at in self.server.take_finished()]
         for one in finished:
             self.above[one.application_id] = []
         return finished
 
     def move_below(self, branch: Branch, name: ClientId) -> None:
-        """Become a child, of this name, of a branch that takes its place."""
+        """Make this tenant a child, named `name`, of the branch that replaces it."""
         self.name, self.parent, self.up = name, branch, (branch, *branch.up)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change φ; call after a look. What is owed stays."""
+        """Change φ; called after an update. Debts are kept."""
         self.server.weight = weight
 
     def charge(
         self, application_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
     ) -> None:
-        """Charge an application more."""
+        """Increase the charge of an application."""
         self._members[application_id] = None
         self.gps.charge(application_id, amount, weight, sequence)
         tag = self.gps.session(application_id).finish
@@ -135,34 +136,34 @@ class Tenant:
         self._served([application_id])
 
     def refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
-        """Refund a charge: what a server had given too much goes to others of the tenant."""
+        """Refund a charge; service given in excess goes to other applications of the tenant."""
         session = self.gps.session(application_id)
         self.gps.refund(application_id, amount)
         served = self.server.refund(application_id, session.finish, amount)
         self._served([application_id, *served])
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight inside the tenant; what is owed stays."""
+        """Change an application's weight inside the tenant; debts are kept."""
         self.gps.reweigh(application_id, weight)
         self.server.move(application_id, self.gps.session(application_id).finish)
         self._served([application_id])
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Let work of an application be done at the place of another, which it has passed."""
+        """Move work of an application to the place of another one, which it has overtaken."""
         self.server.transfer(source, target, amount)
         self._served([source, target])
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return what must be refunded for neither server to owe the application anything."""
+        """Return the refund after which neither server owes the application anything."""
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:
-        """Forget an application as soon as neither server owes it anything."""
+        """Drop an application as soon as neither server owes it anything."""
         self.live.discard(application_id)
         self._served([application_id])
 
     def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
-        """Let what is still owed to an ended application be owed to another name, in its place."""
+        """Transfer the debt to an ended application to another name, at the same place."""
         session, remaining = self.gps.session(application_id), self.server.remaining(application_id)
         place = session.finish, session.weight, session.sequence
         self.gps.refund(application_id, self.gps.owed(application_id))
@@ -173,10 +174,9 @@ class Tenant:
     def after_charge(
         self, application_id: ApplicationId, amount: KvTokenTime, now: VirtualTime, *, idle: bool
     ) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag and the finish time that a charge at the parent's V would give.
+        """Return the tag and finish time that a charge at the parent's V would give.
 
-        Changes nothing, not even by a look: whoever asks must not change how later sums round.
-        O(N log N).
+        Nothing is updated, because a query must not change how later sums round. O(N log N).
         """
         share = self.server.share(now, idle=idle)
         session = self.gps.session(application_id)
@@ -196,7 +196,7 @@ class Tenant:
         *,
         live: bool,
     ) -> None:
-        """Put back an application from a snapshot."""
+        """Restore an application from a snapshot."""
         self._members[application_id] = None
         if live:
             self.live.add(application_id)
@@ -205,16 +205,16 @@ class Tenant:
         self._served([application_id])
 
     def carry(self, application_id: ApplicationId) -> None:
-        """Let the record of this application carry the tenant's, as in the snapshot."""
+        """Make this application the carrier, as in the snapshot."""
         self._carrier = application_id
 
     def note_carrier(self) -> None:
-        """Note that what the carrier's record has of the tenant changed."""
+        """Mark the carrier's record as changed, because the tenant's state has."""
         if (carrier := self.carrier) is not None:
             self._changed[carrier] = None
 
     def note_all(self) -> None:
-        """Note that the records of all members changed."""
+        """Mark the records of all applications as changed."""
         self._changed.update(self._members)
 
     def take_changed(self) -> list[ApplicationId]:
@@ -226,7 +226,7 @@ class Tenant:
         return list(changed)
 
     def _served(self, application_ids: list[ApplicationId]) -> None:
-        """Note whose records changed; release ended ones that the reference server is done with."""
+        """Mark records as changed; release ended applications without reference work."""
         for application_id in application_ids:
             self._changed[application_id] = None
             ended = application_id not in self.live

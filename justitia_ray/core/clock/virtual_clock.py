@@ -1,12 +1,12 @@
-"""The GPS active set and its virtual time V; nothing else touches virtual time.
+"""The active set of GPS and its virtual time V; no other module changes virtual time.
 
 GPS (generalised processor sharing) serves every active session in proportion to its weight at every
 instant. V is the service that one unit of weight has received. A session charged x at weight w gets
 the tag F = max(F, V) + x/w and is active while F > V (Justitia v1, Sec. IV-C, Eq. 2).
 
-The clock has three verbs (charge, serve, refund) and no notion of time or of applications' lives:
-who calls them, and when, is `fair_share`. Arithmetic is that of its arguments, so that the tests
-run it in exact fractions against a fluid model.
+The clock has three operations (charge, serve, refund) and does not depend on time or on the states
+of applications: `fair_share` calls them. It computes in the number type of its arguments, so that
+the tests run it in exact fractions against a fluid model.
 """
 
 import heapq
@@ -19,20 +19,20 @@ _COMPACT_ABOVE = 64
 
 @dataclass(slots=True)
 class GpsSession:
-    """A session of GPS: an application, as the fluid server sees it."""
+    """A session of GPS, the account of one application at the fluid server."""
 
     finish: VirtualTime
-    """The tag F: V at which GPS will have served all that was charged."""
+    """The tag F: V at which GPS will have served the whole charge."""
     weight: float
     sequence: int
     """Arrival order, the tie-break of equal tags."""
     active: bool = False
     released: bool = False
-    """Whether its application is gone: the session is forgotten when GPS is done with it."""
+    """Whether its application has ended: the session is dropped when GPS owes it nothing."""
 
 
 class VirtualClock:
-    """V, the tags and the set of active sessions. Every verb is O(log N), amortised."""
+    """V, the tags and the set of active sessions. Every operation takes amortised O(log N)."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         self._virtual_time = virtual_time
@@ -44,7 +44,7 @@ class VirtualClock:
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """V now; never falls, and rests while nobody is active."""
+        """Current V; never falls, and does not move without an active session."""
         return self._virtual_time
 
     @property
@@ -64,12 +64,12 @@ class VirtualClock:
         return self._sessions[session_id]
 
     def is_active(self, session_id: ApplicationId) -> bool:
-        """Return whether GPS owes a session anything; False if the clock does not know it."""
+        """Return whether GPS owes a session service; False if it is unknown."""
         session = self._sessions.get(session_id)
         return session is not None and session.active
 
     def owed(self, session_id: ApplicationId) -> KvTokenTime:
-        """Return what GPS still owes the session, w·(F − V); 0 if it is not active.
+        """Return the service that GPS still owes the session, w·(F − V); 0 if it is not active.
 
         Raises:
             KeyError: If the clock does not know it (any more).
@@ -82,13 +82,13 @@ class VirtualClock:
         return dict(self._sessions)
 
     def backlog(self) -> KvTokenTime:
-        """Return what GPS still owes: Σ w·(F − V) over the active sessions. O(N)."""
+        """Return the service that GPS owes in total: Σ w·(F − V) over the active sessions. O(N)."""
         return sum(
             s.weight * (s.finish - self._virtual_time) for s in self._sessions.values() if s.active
         )
 
     def after(self, amount: KvTokenTime) -> VirtualTime:
-        """Return V as `amount` of service would leave it; changes nothing. O(N log N)."""
+        """Return V after `amount` more service, without changing it. O(N log N)."""
         virtual_time, weight = self._virtual_time, self._active_weight
         active = [session for session in self._sessions.values() if session.active]
         for session in sorted(active, key=lambda session: session.finish):
@@ -103,10 +103,10 @@ class VirtualClock:
     def charge(
         self, session_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
     ) -> None:
-        """Charge the session `amount` more: F = max(F, V) + amount/w.
+        """Increase the charge of a session by `amount`: F = max(F, V) + amount/w.
 
-        The weight and the sequence of a session that the clock knows stay as they are, unless it
-        was released: then its id is used again, and it takes over what GPS still owes.
+        A known session keeps its weight and sequence, unless it was released: then its id is
+        reused, and the new session takes over what GPS still owes the old one.
         """
         session = self._sessions.get(session_id)
         if session is None:
@@ -128,7 +128,7 @@ class VirtualClock:
             until_departure = (finish - self._virtual_time) * self._active_weight
             if until_departure > amount:
                 reached = self._virtual_time + amount / self._active_weight
-                if reached < finish:  # rounding must not carry V past a departure
+                if reached < finish:  # rounding must not move V past a departure
                     self._virtual_time = reached
                     return
             self._virtual_time = finish
@@ -139,8 +139,8 @@ class VirtualClock:
     def refund(self, session_id: ApplicationId, amount: KvTokenTime) -> None:
         """Refund `amount` of an earlier charge.
 
-        What GPS has not yet served lowers F; the rest had been given to this session too much, and
-        goes to the others as service.
+        The part that GPS has not served lowers F; the remainder was served to this session in
+        excess, and is served to the others now.
         """
         session = self._sessions[session_id]
         ahead = self.owed(session_id)
@@ -153,7 +153,7 @@ class VirtualClock:
         self.serve(amount - unserved)
 
     def release(self, session_id: ApplicationId) -> None:
-        """Forget the session as soon as GPS is done with it: now, or when V reaches its tag."""
+        """Drop the session as soon as GPS owes it nothing: now, or when V reaches its tag."""
         session = self._sessions.get(session_id)
         if session is None:
             return
@@ -162,7 +162,7 @@ class VirtualClock:
             self._forget(session_id)
 
     def reweigh(self, session_id: ApplicationId, weight: float) -> None:
-        """Change the weight of a session; what GPS still owes it is owed at the new weight.
+        """Change the weight of a session; the service that GPS owes it stays the same.
 
         Raises:
             KeyError: If the clock does not know it (any more).
@@ -185,7 +185,7 @@ class VirtualClock:
         *,
         released: bool,
     ) -> None:
-        """Put back a session from a snapshot taken at this clock's V."""
+        """Restore a session from a snapshot taken at this clock's V."""
         session = GpsSession(finish, weight, sequence)
         self._sessions[session_id] = session
         self._place(session_id, session)
@@ -193,7 +193,7 @@ class VirtualClock:
             self.release(session_id)
 
     def take_forgotten(self) -> list[ApplicationId]:
-        """Return the released sessions that have gone since the last call."""
+        """Return the released sessions that were dropped since the last call."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
@@ -220,7 +220,7 @@ class VirtualClock:
     def _deactivate(self, session: GpsSession) -> None:
         session.active = False
         self._active_count -= 1
-        # An empty set weighs nothing: this keeps rounding from adding up over busy periods.
+        # An empty set has weight 0: this keeps rounding errors from adding up over busy periods.
         self._active_weight = self._active_weight - session.weight if self._active_count else 0
 
     def _forget(self, session_id: ApplicationId) -> None:

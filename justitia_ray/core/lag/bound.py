@@ -1,18 +1,19 @@
 """The bound on how far behind GPS an application may start.
 
-Strict order, served clock, and what departs from them, each at its measured size. Let t0 be the
-last start, before an application's own, of anything with a larger tag. Nothing of a smaller tag
-waited then, so that what comes before the application is in flight at t0, or GPS has to serve it
-too before the application is due. Hence its lag is at most
+It is derived for strict order under the served clock; deviations are added at their measured sizes.
+Let t0 be the last start, before an application's own, of an application with a larger tag. Nothing
+with a smaller tag waited then, so everything before the application is in flight at t0, or GPS also
+has to serve it before the application is due. Hence its lag is at most
 
     I(t0), the work in flight at t0, and the exceptions since.
 
 Exceptions are work that GPS does not put before it, or has put behind it: inferences started out of
 order (`backfill`, `kv_share_cap`), work of an application when rule 1 or 7 raises its charge, and
-credit: what GPS had served of an application before it was submitted, or gave to others when the
+credit: service that GPS gave to an application before it was submitted, or gave to others when the
 application was withdrawn or ended (`uncovered`). They are 0 with one stage, true costs and strict
-order. An application whose last work was submitted when GPS was done with it adds up a term for
-each t0, and its *path*: service while nothing of it waited. `core/README.md` has the derivation.
+order. An application whose last work was submitted when GPS had finished it adds up a term for each
+t0, and its *path*: service while none of its inferences waited. `core/README.md` has the
+derivation.
 """
 
 from dataclasses import dataclass
@@ -25,21 +26,21 @@ from justitia_ray.units import ApplicationId, KvTokenTime
 
 @dataclass(slots=True)
 class Claim:
-    """The lag that one application can be promised, as of its last start."""
+    """The bound on the lag of one application, as of its last start."""
 
     proven: bool = True
-    """False if it was started before an order was in force to which the promise applies."""
+    """False if it was started before an order was in force for which the bound holds."""
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """The terms of earlier t0."""
+    """Sum of the terms of earlier t0."""
     open: KvTokenTime = 0
-    """The term of the last t0."""
+    """Term of the last t0."""
     reference: int | None = None
     """Number of the start at that t0."""
 
     @property
     def bound(self) -> KvTokenTime | None:
-        """Return the sum, token·iterations, or None if nothing is promised."""
+        """The sum in token·iterations, or None if there is no bound."""
         return self.closed + self.open + self.path if self.proven else None
 
 
@@ -48,23 +49,23 @@ class _Start:
     key: Key
     number: int
     term: KvTokenTime
-    """Part of the bound of each application whose t0 it is."""
+    """Part of the bound of each application that has this start as its t0."""
     exceptions: KvTokenTime
 
 
 class DelayBound:
-    """Starts that can still be some application's t0. Every change is O(1), amortised."""
+    """Starts that may still be the t0 of an application. Every change takes amortised O(1)."""
 
     def __init__(self) -> None:
         self.in_flight: KvTokenTime = 0
-        """I: the most service that everything in flight can still receive."""
+        """I: the most service that all work in flight can still receive."""
         self.exceptions: KvTokenTime = 0
         self._starts = [_Start((inf,), 0, 0, 0)]
-        """Starts in time, their keys falling: a later one with a larger key replaces others."""
+        """Starts in time order with falling keys: a later one with a larger key replaces others."""
         self._count = 0
 
     def forget(self, *, nothing_known: bool) -> None:
-        """Forget the starts of another order; `nothing_known` if something may wait already."""
+        """Drop the starts of another order; `nothing_known` if inferences may wait already."""
         self._starts = [] if nothing_known else [_Start((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
@@ -72,8 +73,8 @@ class DelayBound:
 
         Args:
             key: Its tag and its application's arrival sequence.
-            nothing_waits: Nothing else waits, so that this instant is a t0 for everybody.
-            lack: Slack that those with smaller tags may lack for it, by the guard's leave.
+            nothing_waits: Whether nothing else waits, so that this is a t0 for all applications.
+            lack: Slack that those with smaller tags may lack for it, as the guard allows.
         """
         if nothing_waits:
             self._starts, key, lack = [], (inf,), 0
@@ -84,7 +85,7 @@ class DelayBound:
         self._starts.append(_Start(key, self._count, term, self.exceptions))
 
     def promise(self, claim: Claim, key: Key) -> None:
-        """Renew a claim as if something of its application started now."""
+        """Update a claim as if its application started an inference now."""
         last = next((start for start in reversed(self._starts) if start.key > key), None)
         if last is None:
             claim.proven = False
@@ -96,9 +97,9 @@ class DelayBound:
 
 
 def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:
-    """Return how much more an application may ask than GPS still owes it: what it lags behind.
+    """Return the service that an application may request beyond what GPS still owes it.
 
-    Unit: token·iterations; 0 while it is withdrawn, or ahead of GPS.
+    Its lag, in token·iterations; 0 while it is withdrawn, or ahead of GPS.
     """
     account = fair_share.accounts[application_id]
     if account.withdrawn:

@@ -1,11 +1,11 @@
-"""Lag: how late each application is against GPS, for every policy, and how late it may be.
+"""Lag: how late each application is against GPS, for every policy, with a bound on it.
 
-The lag of an application is S(e) − S(f̄): S all served work, e its last start, f̄ when V reaches its
-final tag. V is that of `LagAccounts`: the scheduler's own accounts, or a shadow of them.
+The lag of an application is S(e) − S(f̄): S all served work, e its last start, f̄ when V reaches
+its final tag. V is that of `LagAccounts`: the scheduler's own accounts, or a shadow of them.
 
-`LagMeter` observes the ledger where that is asked for, and changes nothing that the scheduler does.
-Nothing of it is stored: after a restart an application whose tag V had reached before has no lag
-that is known. Without it lags are computed when they are asked (`core.lags`).
+`LagMeter` is an optional observer of the ledger, and does not change scheduling. None of its state
+is stored: after a restart an application whose tag V had reached before has an unknown lag. Without
+it lags are computed on request (`core.lags`).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +25,12 @@ from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, V
 
 
 class LagAccounts:
-    """The accounts that lags are measured with: the scheduler's own, or a shadow of them.
+    """The accounts from which lags are measured: the scheduler's own, or a shadow of them.
 
-    The shadow is a `ServedShare` fed with this run's service and the true costs, or with the
-    predictions, settled, where the truth is not known. The accounts of the scheduler are that
-    already, unless they run on another clock, in another cost, between tenants, or on predictions
-    where the truth is known; from then on the shadow has accounts of its own, until nothing is
-    live.
+    The shadow is a `ServedShare` that receives this run's service and the true costs, or the
+    predictions, settled, if the true costs are unknown. The scheduler's own accounts are used
+    unless they have another clock or cost, or are between tenants, or use predictions although true
+    costs are known; from then on the shadow has its own accounts, until no application is live.
     """
 
     def __init__(self, state: State) -> None:
@@ -42,18 +41,18 @@ class LagAccounts:
 
     @property
     def are_own(self) -> bool:
-        """Whether they are the scheduler's."""
+        """Whether the scheduler's own accounts are used."""
         return self._shadow is None
 
     @property
     def share(self) -> ServedShare:
-        """The accounts as they are; an application of an earlier scheduler may be missing."""
+        """The accounts; an application of an earlier scheduler may be missing."""
         share = self._own if self._shadow is None else self._shadow
         assert share is not None
         return share
 
     def follow(self, own: ServedShare, options: PolicyOptions) -> None:
-        """Follow the scheduler's accounts that are in force from now on."""
+        """Use the scheduler's accounts that are in force from now on."""
         self._could_be_own = (options.clock, options.fairness, options.accounts_cost) == (
             "served",
             "application",
@@ -64,9 +63,9 @@ class LagAccounts:
         self._own = own
 
     def rejoin(self) -> bool:
-        """Drop the shadow if it need not go on; return whether it was dropped.
+        """Drop the shadow if it is no longer needed; return whether it was dropped.
 
-        Call when nothing is live.
+        Called when no application is live.
         """
         if self._shadow is None or not self._could_be_own:
             return False
@@ -74,7 +73,7 @@ class LagAccounts:
         return True
 
     def arrive(self, application: Application) -> None:
-        """Charge an application that is about to be charged in the scheduler's accounts."""
+        """Charge an application before the scheduler's accounts charge it."""
         cost = _true_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
             self._shadow = _copy(self.share)
@@ -88,25 +87,25 @@ class LagAccounts:
         return None if self._shadow is None else self._with_account(application_id)
 
     def settle(self, application_id: ApplicationId, final_tag: VirtualTime) -> VirtualTime:
-        """Close an account; return its final tag, which is `final_tag` in the scheduler's own."""
+        """Close an account; return its final tag (`final_tag` in the scheduler's own accounts)."""
         if self._shadow is None:
             return final_tag
         return self._with_account(application_id).settle(application_id)
 
     def deliver(self, charges: Sequence[tuple[ApplicationId, KvTokenTime]]) -> None:
-        """Book one report's service."""
+        """Book the service of one report."""
         if self._shadow is not None:
             for application_id, _ in charges:
                 self._with_account(application_id)
             self._shadow.deliver(charges)
 
     def forget_ended(self) -> None:
-        """Forget the ended applications that GPS is done with: nobody asks for them."""
+        """Drop the ended applications that GPS owes nothing."""
         if self._shadow is not None:
             self._shadow.clock.take_forgotten()
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application: if it has no account yet, as if it were charged now.
+        """Return F of a live application; without an account, the F that a charge now would give.
 
         Raises:
             KeyError: If no such application is live.
@@ -119,7 +118,7 @@ class LagAccounts:
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the accounts, having opened one for an application of an earlier scheduler."""
+        """Return the accounts, after opening one for an application of an earlier scheduler."""
         share = self.share
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
@@ -133,14 +132,14 @@ class LagAccounts:
 
 
 def _true_cost(application: Application) -> KvTokenTime:
-    """Return the true cost of an application where it is known, else the prediction."""
+    """Return the true cost of an application if it is known, else the prediction."""
     if application.true_kv_token_time is not None:
         return application.true_kv_token_time
     return application.predicted_kv_token_time
 
 
 def _copy(share: ServedShare) -> ServedShare:
-    """Return accounts that go on like these, apart from them."""
+    """Return independent copies of accounts."""
     copy = ServedShare(VirtualClock(share.clock.virtual_time))
     for name, session in share.clock.sessions().items():
         copy.clock.restore_session(
@@ -152,20 +151,20 @@ def _copy(share: ServedShare) -> ServedShare:
 
 @dataclass(slots=True)
 class _Standing:
-    """The lag so far of one live application."""
+    """Lag so far of one live application."""
 
     served: KvTokenTime
-    """S when it arrived."""
+    """S at its arrival."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """S when it was last charged anew: its final tag is reached later."""
+    """S at its last new charge: its final tag is reached later."""
     last_start: Start | None = None
     in_flight: KvTokenTime = 0
     claim: Claim = field(default_factory=Claim)
 
 
 class LagMeter:
-    """Measures lags from the events of a ledger. Every event is O(log N), amortised."""
+    """Measures lags from the events of a ledger. Every event takes amortised O(log N)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -175,15 +174,16 @@ class LagMeter:
         self._standings: dict[ApplicationId, _Standing] = {}
         self._in_flight: dict[RequestId, KvTokenTime] = {}
         self._by_tag: Order | None = None
-        """The policy, if the promise applies to its order."""
+        """The policy, if the bound holds for its order; else None."""
         self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
-        """Returns the slack that the last start asked for, if the policy lets others lack some."""
+        """Returns the slack that the last start needed, if the policy allows overtaking on credit.
+        """
 
     # --- queries
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """V of the clock that lags are measured with."""
+        """V of the clock from which lags are measured."""
         return self._accounts.share.clock.virtual_time
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
@@ -199,7 +199,7 @@ class LagMeter:
         return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application: as if it started now, if any of it waits."""
+        """Return the lag of a live application; if it waits, as if it started now."""
         name = application.application_id
         standing = self._standings.get(name)
         if standing is None:
@@ -215,7 +215,7 @@ class LagMeter:
     # --- the events of the ledger
 
     def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
-        """Follow other accounts and another order; starts under the last one say nothing more."""
+        """Use other accounts and another order; earlier starts no longer give a bound."""
         self._accounts.follow(fair_share, policy.options)
         self._by_tag = None
         if policy.BY_TAG and policy.options.backfill is not None:
@@ -226,9 +226,9 @@ class LagMeter:
             standing.claim = Claim(proven=False)
 
     def arriving(self, application: Application) -> None:
-        """Begin the standing of an application that is about to be charged (rule 6).
+        """Create the entry of an application that is about to be charged (rule 6).
 
-        The first of a busy period lets the shadow go if it can.
+        The first application of a busy period ends the shadow if that is possible.
         """
         if len(self._state.applications) == 1 and self._accounts.rejoin():
             self.history.start_over()
@@ -238,40 +238,40 @@ class LagMeter:
         self._stand(application.application_id)
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Count the credit of an application, which others get now, as an exception."""
+        """Count an application's credit, which others receive now, as an exception."""
         self.history.begin(self.virtual_time)
         if self._accounts.are_own:
             self._bound.exceptions += uncovered(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Withdraw the application from the shadow, and note V."""
+        """Withdraw the application from the shadow, and store V."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.withdraw(application_id)
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Renew the claim of an application that was withdrawn: it is due later than now."""
+        """Start a new claim for an application that was withdrawn: it is due later now."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
             self._charged_anew(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Renew the claim of a reweighed application: it is due later than now."""
+        """Start a new claim for a reweighed application: it is due later now."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
         self._charged_anew(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Count the work in flight of the application as an exception: GPS owes it later."""
+        """Count an application's work in flight as an exception, because GPS owes it later."""
         if self._accounts.are_own:
             self._bound.exceptions += self._stand(application_id).in_flight
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """End the standing of an application whose account was closed (rule 3); return its lag.
+        """Remove an application whose account was closed (rule 3); return its lag.
 
-        None if it was never started, or if it was late before this scheduler began.
+        None if it never started, or was late before this scheduler began.
         """
         final_tag = self._accounts.settle(application_id, final_tag)
         standing = self._standings.pop(application_id, None)
@@ -281,7 +281,7 @@ class LagMeter:
         return self._lag(standing, standing.last_start, standing.claim, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Extend the path of an application of which nothing waited; the inference may, again."""
+        """Extend the path of an application without waiting inferences; called before one joins."""
         self.leave_flight(inference)
         name = application.application_id
         self.history.begin(self.virtual_time)
@@ -295,10 +295,10 @@ class LagMeter:
             self.losing_credit(name)
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Count the credit of an application as an exception, and promise it nothing.
+        """Count an application's credit as an exception, and give it no bound.
 
-        What GPS has served of it meanwhile comes before others now; it was not the order that kept
-        it.
+        Service of GPS in the meantime now puts it before others, and its delay was not due to the
+        order.
         """
         self.losing_credit(application_id)
         self._stand(application_id).claim = Claim(proven=False)
@@ -306,13 +306,13 @@ class LagMeter:
     def dispatched(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
     ) -> None:
-        """Note the start of an inference, which may be the t0 of others.
+        """Record the start of an inference, which may be the t0 of other applications.
 
         Args:
             application: The application of the inference.
             inference: The inference.
-            passing: Something before it in order waits, and was passed.
-            nothing_waits: Nothing else waits.
+            passing: Whether it overtook a waiting inference that is before it in order.
+            nothing_waits: Whether no other inference waits.
         """
         standing = self._stand(application.application_id)
         if self._promising is None:
@@ -331,20 +331,20 @@ class LagMeter:
         standing.last_start = (self.history.served, self._state.now)
 
     def adopted(self, inference: Inference) -> None:
-        """Count an inference that holds a lease of an earlier scheduler as out of order."""
+        """Count an inference with a lease of an earlier scheduler as started out of order."""
         self.history.begin(self.virtual_time)
         self._bound.exceptions += self._enter(self._stand(inference.application_id), inference)
 
     def leave_flight(self, inference: Inference) -> None:
-        """Count an inference as in flight no more, if it was: it ended, waits or is suspended."""
+        """Remove an inference that ended, waits or is suspended from the work in flight."""
         work = self._in_flight.pop(inference.request_id, 0)
         self._bound.in_flight -= work
         self._stand(inference.application_id).in_flight -= work
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Book the service in the shadow, and weigh anew what is in flight.
+        """Book the service in the shadow, and update the work in flight.
 
-        The charges of the `recharged` applications were doubled by it.
+        The service doubled the charges of the `recharged` applications.
         """
         charges = [(delivery.application_id, delivery.amount) for delivery in deliveries]
         if self._accounts.are_own:
@@ -353,7 +353,7 @@ class LagMeter:
         self._accounts.deliver(charges)
         for delivery in deliveries:
             inference = self._state.inferences.get(delivery.request_id)
-            if inference is None:  # stopped: what is left of it is nothing
+            if inference is None:  # stopped: it has no work left
                 continue
             self._weigh(self._stand(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))

@@ -44,10 +44,10 @@ __all__ = [
 
 
 def find_policy(name: str) -> type[Order]:
-    """Return a policy by its name, or a user's own by import path: `package.module:Class`.
+    """Return a policy by its name, or a user's policy by import path, `package.module:Class`.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is no such policy.
     """
     if name in LAB_POLICIES:
         raise ConfigError(f"policy: {name!r} is a baseline of the lab: write {LAB_POLICIES[name]}")
@@ -61,10 +61,10 @@ def find_policy(name: str) -> type[Order]:
 
 
 def parse_options(policy: str, values: Mapping[str, object]) -> PolicyOptions:
-    """Check a policy's name and options.
+    """Check a policy's name and options; return the options with defaults.
 
     Raises:
-        ConfigError: If the policy, an option or a value is not one of those allowed.
+        ConfigError: If the policy, an option or a value is not allowed.
     """
     declaration = find_policy(policy)
     declared = declaration.OPTIONS

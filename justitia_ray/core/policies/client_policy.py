@@ -1,7 +1,7 @@
-"""Bases of the policies that compare clients: the unit, meters, and what outlives a scheduler.
+"""Bases of the policies that compare clients: unit, metering, and durable counts.
 
-A client is an application, or a node at the top of the tree of tenants with all applications below
-it (option `unit`). The counts of an application go with it; those of a tenant are kept.
+A client is an application, or a top node of the tree of tenants with all applications below it
+(option `unit`). The counts of an application end with it; those of a tenant are kept.
 """
 
 from abc import abstractmethod
@@ -17,32 +17,32 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
 class ClientPolicy(Policy):
-    """A policy that counts by client. Subclasses say what they count, and when to forget it."""
+    """A policy that counts by client. Subclasses define the counts, and when to drop them."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (UNIT,)
 
     def client(self, application: Application) -> ClientId:
-        """Return the application or its tenant's node at the top.
+        """Return the application or its tenant's top node.
 
-        Those below one node are one client: nobody has more by naming many.
+        All tenants below one top node are one client: naming more tenants gains nothing.
         """
         if self.options.own["unit"] == "tenant":
             return application.tenant.partition(SEPARATOR)[0]
         return application.application_id
 
     def application_ended(self, application: Application) -> None:
-        """Forget the application, and the client if that is the same."""
+        """Drop the application's counts, and the client's if that is the same."""
         self.forget_application(application.application_id)
         if self.options.own["unit"] == "application":
             self.forget_client(application.application_id)
 
     @abstractmethod
     def forget_client(self, client: ClientId) -> None:
-        """Forget a client that will not come back; it may be unknown."""
+        """Drop the counts of a client that will not return; it may be unknown."""
 
     @abstractmethod
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget the inferences of an application, of which there are none any more."""
+        """Drop the inferences of an application that has ended."""
 
     @abstractmethod
     def counted(self) -> dict[str, Any]:
@@ -53,20 +53,21 @@ class ClientPolicy(Policy):
         """Restore the counts that `counted` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: If it is not of that form.
+            KeyError, TypeError, ValueError: If they have another form.
         """
 
     def state(self) -> dict[str, Any]:
-        """Return the counts, and the options that they were counted under."""
+        """Return the counts, and the options under which they were made."""
         return {"options": self._counted_under(), "counted": self.counted()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore counts that were made under these same options; others are forgotten.
+        """Restore counts that were made under the same options; others are dropped.
 
-        Numbers of applications say nothing of tenants, nor those of one cost of another.
+        Counts by application cannot be converted to tenants, nor those of one cost function to
+        another.
 
         Raises:
-            KeyError, TypeError, ValueError: If it is not of the form of `state`.
+            KeyError, TypeError, ValueError: If it has not the form of `state`.
         """
         counted = state["counted"]
         if state["options"] == self._counted_under():
@@ -79,12 +80,12 @@ class ClientPolicy(Policy):
 class MeteredPolicy(ClientPolicy):
     """Charges h(p, 0) on admission and tokens as they are reported; each inference once.
 
-    An inference may be granted several times, report tokens that it has made before, or come back
-    to another scheduler; its charges add up to h(p, g) all the same. `Delivery.cost` alone would do
-    as long as the scheduler does not change: after that it knows what is booked in KV token-time,
-    and by application, and not what this inference was charged in the unit of h.
+    An inference may be granted several times, report tokens that it has produced before, or return
+    to another scheduler; its charges still sum to h(p, g). `Delivery.cost` alone would suffice
+    while the scheduler does not change: a new one has the booked service in KV token-time by
+    application, but not the charge of each inference in the unit of h.
 
-    Subclasses say what a charge does.
+    Subclasses define the effect of a charge.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -95,7 +96,7 @@ class MeteredPolicy(ClientPolicy):
 
     @abstractmethod
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Charge the client of an application; 0 is charged too."""
+        """Charge the client of an application; also called with 0."""
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Charge the prompt, h(p, 0), the first time."""
@@ -103,7 +104,9 @@ class MeteredPolicy(ClientPolicy):
         if inference.request_id in charged:
             self.charge(application, 0)
         else:
-            charged[inference.request_id] = self._worth(inference)  # made under another policy
+            charged[inference.request_id] = self._worth(
+                inference
+            )  # tokens produced under another policy
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)
 
@@ -123,9 +126,9 @@ class MeteredPolicy(ClientPolicy):
         return list(changed)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Forget an inference, and charge what it has not been charged for.
+        """Drop an inference, and charge the service that it has not been charged.
 
-        That is nothing, but after a restart: then a report may have been taken for booked before.
+        Above 0 only after a restart, when an earlier report was wrongly taken for booked.
         """
         charged = self._charged.get(application.application_id, {})
         before = charged.pop(inference.request_id, None)
@@ -134,18 +137,18 @@ class MeteredPolicy(ClientPolicy):
         return (self.client(application),)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget what its inferences were charged."""
+        """Drop the charges of an application's inferences."""
         self._charged.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return what inferences were charged."""
+        """Return the charges of unfinished inferences."""
         return {"charged": {name: dict(charged) for name, charged in self._charged.items()}}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
         """Restore the counts that `counted` returned.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If they have another form.
         """
         self._charged = RecordReader(counted, ("charged",), None).table("charged", number_table)
 

@@ -14,11 +14,11 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, VirtualTime
 
 _APART = 0x7FF0 << 48
-"""The rank of infinity: what has no quota comes behind all that has, told apart by 52 bits."""
+"""Engine rank of infinity, followed by the applications beyond quota, whose tags keep 52 bits."""
 
 
 class JustitiaPolicy(Order):
-    """Smallest (F, arrival sequence) first; the first application is given all it can use."""
+    """Smallest (F, arrival sequence) first; the first application gets all that it can use."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set_s", 0.0, number(least=0)),)
     ACCOUNTS_IN_COST: ClassVar[bool] = True
@@ -27,13 +27,13 @@ class JustitiaPolicy(Order):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._tree: TenantShare | None = None
-        """The accounts, if fairness is between tenants."""
+        """The accounts, if fairness is between tenants; else None."""
         if isinstance(context.fair_share, TenantShare):
             self._tree = context.fair_share
         self.by_leaf = self._tree is not None
 
     def client(self, application: Application) -> ClientId:
-        """Return the application; its tenant's node at the top if fairness is between tenants."""
+        """Return the application; with fairness between tenants its tenant's top node."""
         if self._tree is not None:
             return application.leaf.partition(SEPARATOR)[0]
         if self.options.fairness == "tenant":
@@ -41,7 +41,7 @@ class JustitiaPolicy(Order):
         return application.application_id
 
     def members_order(self, client: ClientId) -> LazyHeap:
-        """Return the order of what is below a node at the top: by key, and F_x inside a tenant."""
+        """Return the order below a top node: by key, and by F_x inside a tenant."""
         if self._tree is None or self._tree.branch(client) is None:
             return self._leaf_order(client)
         return self._tree_order(self._tree, client)
@@ -49,33 +49,33 @@ class JustitiaPolicy(Order):
     def key(self, client: ClientId, application: Application) -> Key:
         """Return (F, arrival sequence); between tenants F is the key of `tenant_share`.
 
-        What runs beyond a quota is behind all that does not.
+        Applications beyond quota sort behind all others.
         """
         key = (self.fair_share.tag(application.application_id), application.sequence)
         return (inf, *key) if self._is_apart(application) else key
 
     def application_key(self, application: Application) -> Key:
-        """Return the place inside its tenant; of no effect between applications."""
+        """Return the key inside its tenant; without effect if fairness is between applications."""
         tag = self.fair_share.tag_in_tenant(application.application_id)
         return (tag, application.sequence)
 
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return F as an integer of the same rank, so that the engine's own order is ours."""
+        """Return F as an integer of the same rank, so that the engine uses the same order."""
         return self._rank(application, self.fair_share.tag(application.application_id))
 
     def _rank(self, application: Application, tag: VirtualTime) -> int:
-        """Return a tag as an integer of the same rank, behind all others without quota."""
+        """Return a tag as an integer of the same rank, behind all others if it is beyond quota."""
         rank = rank_preserving_integer(tag)
         return _APART + (rank >> 11) if self._is_apart(application) else rank
 
     def _is_apart(self, application: Application) -> bool:
-        """Return whether it is behind all that has quota, in a clock of its own."""
+        """Return whether an application is beyond quota, with a clock of its own."""
         return application.is_deprioritised and self._tree is not None
 
     def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
-        """Return the order below a node at the top."""
+        """Return the order below a top node."""
         return TreeOrder(tree, client, self.context.application, self._leaf_order)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:

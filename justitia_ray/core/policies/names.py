@@ -1,4 +1,4 @@
-"""Names of the policies, and what earlier versions called them. Nothing is imported for a name."""
+"""Names of the policies, and their names in earlier versions. No policy is imported here."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ POLICIES: dict[str, str] = {
     "vtc-noisy": f"{_HERE}.vtc:VtcNoisyPolicy",
     "justitia-guarded": f"{_HERE}.guarded.policy:GuardedPolicy",
 }
-"""Policies by name, and where each is. The module of one is imported when it is chosen."""
+"""Import path of each policy by name. A policy's module is imported when it is selected."""
 
 _LAB = "justitia_ray.lab.policies"
 
@@ -27,19 +27,19 @@ LAB_POLICIES: dict[str, str] = {
     "mlfq": f"{_LAB}.attained_service:MlfqPolicy",
     "plas": f"{_LAB}.attained_service:PlasPolicy",
 }
-"""Baselines of the papers: simulations and benchmarks take the name, the service the path."""
+"""Baselines of papers: simulations and benchmarks accept the name, the service the import path."""
 
 _MOVED = {"order": "finish", "guard_iterations": 0}
-"""Options that `justitia` had, and their defaults there. They go with the next release."""
+"""Options that `justitia` had before, with their defaults there. The next release drops them."""
 
 
 def policy_path(name: str) -> str:
-    """Return the import path of a policy of the lab; any other name as it is."""
+    """Return the import path of a policy of the lab; any other name unchanged."""
     return LAB_POLICIES.get(name, name)
 
 
 def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
-    """Return the policy and the options that a configuration of an earlier version means now.
+    """Return the current policy and options for a configuration of an earlier version.
 
     `justitia` had the options of `justitia-guarded`.
     """
@@ -53,9 +53,9 @@ def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[s
 
 
 def advice(policy: str, options: Mapping[str, object]) -> str | None:
-    """Return what a policy and options of an earlier version are now; None: they have not changed.
+    """Return how to write a policy and options of an earlier version; None: they have not changed.
 
-    What is written starts as it is meant, in this release.
+    In this release the service still starts with the old form.
     """
     name, meant = in_force(policy, options)
     if (name, meant) == (policy, options):

@@ -1,4 +1,4 @@
-"""Options of policies: declared once; every error of a parser names what is allowed."""
+"""Options of policies, each declared once; a parser's errors name the allowed values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from justitia_ray.cost import CostFunction, find_cost
 
 UNLIMITED = "unlimited"
 _LARGEST = 1e300
-"""An int beyond the floats is no number either."""
+"""Largest number; larger integers do not fit a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,11 @@ class Option:
     name: str
     default: Any
     parse: Callable[[Any], Any]
-    """Returns the value to use; raises ValueError, saying what is allowed."""
+    """Returns the value to use; raises ValueError with the allowed values."""
 
 
 def one_of(*allowed: str) -> Callable[[Any], str]:
-    """Return a parser that takes one of these names."""
+    """Return a parser that accepts one of these names."""
 
     def parse(value: Any) -> str:
         if not isinstance(value, str) or value not in allowed:
@@ -35,7 +35,7 @@ def one_of(*allowed: str) -> Callable[[Any], str]:
 def number(
     above: float | None = None, least: float | None = None, most: float | None = None
 ) -> Callable[[Any], float]:
-    """Return a parser that takes a finite number in a range."""
+    """Return a parser that accepts a finite number in a range."""
     bounds = [
         f"{words} {bound:g}"
         for words, bound in (("above", above), ("at least", least), ("at most", most))
@@ -58,7 +58,7 @@ def number(
 
 
 def whole(least: int, *, or_unlimited: bool = False) -> Callable[[Any], int | None]:
-    """Return a parser that takes a whole number, or `unlimited` (None) if that is allowed."""
+    """Return a parser that accepts a whole number, or `unlimited` (None) if that is allowed."""
     allowed = f"a whole number of at least {least}" + (f" or {UNLIMITED}" if or_unlimited else "")
 
     def parse(value: Any) -> int | None:
@@ -72,7 +72,7 @@ def whole(least: int, *, or_unlimited: bool = False) -> Callable[[Any], int | No
 
 
 def cost_name(value: Any) -> str:
-    """Parse the name of a cost function, or the import path of a user's own."""
+    """Parse the name of a cost function, or the import path of a user's function."""
     if not isinstance(value, str):
         raise ValueError("is not the name of a cost function")
     find_cost(value)
@@ -80,7 +80,7 @@ def cost_name(value: Any) -> str:
 
 
 UNIT = Option("unit", "application", one_of("application", "tenant"))
-"""The client of a policy that compares clients."""
+"""Unit of policies that compare clients."""
 
 COMMON: tuple[Option, ...] = (
     Option("clock", "served", one_of("served", "nominal", "unsettled")),
@@ -94,39 +94,44 @@ COMMON: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """Parsed options. All policies take those of accounts and admission, which all have."""
+    """Parsed options. All policies have those of accounts and admission, which are always kept."""
 
     clock: str = "served"
-    """The source of V: delivered service, or time at the nominal rate (the paper's); `unsettled`:
-    the first without settling, for studies."""
+    """Source of V: delivered service (`served`), or time at the nominal rate, as in the paper
+    (`nominal`); `unsettled`: `served` without settlement, for studies.
+    """
     nominal_iteration_s: float = 0.03
-    """Seconds of a decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
+    """Seconds per decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
     cost: str = "kv_token_time"
-    """Name of the cost function that the policy charges by."""
+    """Name of the cost function by which the policy charges."""
     fairness: str = "application"
-    """Between whom the accounts share: applications, or tenants and then their applications."""
+    """Entities between which the accounts share: applications, or tenants and then their
+    applications.
+    """
     backfill: int | None = 0
-    """Times that the first in line may be passed by what fits while it does not; None: no limit."""
+    """Number of times that the first in line may be overtaken by inferences that fit while it does
+    not; None: no limit.
+    """
     kv_share_cap: float = 1.0
     """Share of a replica's KV that one application may hold while others wait."""
     accounts_cost: str = "kv_token_time"
-    """Name of the cost function that the accounts are kept in."""
+    """Name of the cost function of the accounts."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """Options of this policy alone."""
+    """Options of this policy only."""
 
     @property
     def cost_function(self) -> CostFunction:
-        """h(p, d) of the option `cost`."""
+        """Cost function h(p, d) of the option `cost`."""
         return find_cost(self.cost)
 
     @property
     def accounts_kind(self) -> str:
-        """The kind of accounts: clock, and fairness and cost where they are not the default."""
+        """Kind of accounts: the clock, with fairness and cost if they are not the default."""
         fairness = [self.fairness] if self.fairness != "application" else []
         cost = [self.accounts_cost] if self.accounts_cost != "kv_token_time" else []
         return " ".join([self.clock, *fairness, *cost])
 
     def same_accounts(self, other: "PolicyOptions") -> bool:
-        """Return whether accounts kept under the one can go on under the other."""
+        """Return whether accounts under one set of options can continue under the other."""
         same_rate = self.nominal_iteration_s == other.nominal_iteration_s
         return self.accounts_kind == other.accounts_kind and (self.clock == "served" or same_rate)

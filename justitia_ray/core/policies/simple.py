@@ -10,7 +10,7 @@ from justitia_ray.units import ClientId, KvTokenTime
 
 
 class FcfsPolicy(Order):
-    """First come, first served: inferences in the order of their arrival, as vLLM does."""
+    """First come, first served: inferences in order of arrival, as in vLLM."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the submission order of the first waiting inference."""
@@ -18,9 +18,9 @@ class FcfsPolicy(Order):
 
 
 class AppFcfsPolicy(Order):
-    """Earliest opened application first, FIFO inside (Parrot, OSDI 2024).
+    """Earliest opened application first, with its inferences in FIFO order (Parrot, OSDI 2024).
 
-    Source: Justitia (arXiv:2510.17015v1), Sec. V-A, takes Parrot for "FCFS at the application
+    Source: Justitia (arXiv:2510.17015v1), Sec. V-A, describes Parrot as "FCFS at the application
     level": the inferences of one application are not interleaved with those of another. While the
     first one waits for its tools, later ones are served.
     """
@@ -32,16 +32,16 @@ class AppFcfsPolicy(Order):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return the arrival sequence, so that the engine's own order is ours."""
+        """Return the arrival sequence, so that the engine uses the same order."""
         return application.sequence
 
 
 class SjfPolicy(Order):
     """Least predicted output first, over all sequences of an inference; long ones may starve.
 
-    Source: Shahout et al., "Don't stop me now" (ICLR 2025), as Justitia takes it for a baseline
-    (arXiv:2510.17015v1, Sec. V-A). Differs from the source: nothing is preempted, and the length is
-    that of this project's predictor.
+    Source: Shahout et al., "Don't stop me now" (ICLR 2025), a baseline of Justitia
+    (arXiv:2510.17015v1, Sec. V-A). Differs from the source: nothing is preempted, and this
+    project's predictor estimates the length.
     """
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -55,7 +55,7 @@ class SjfPolicy(Order):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return the predicted output tokens, so that the engine's own order is ours."""
+        """Return the predicted output tokens, so that the engine uses the same order."""
         return inference.predicted_output_tokens
 
 
@@ -63,7 +63,7 @@ class SrjfPolicy(Policy):
     """Least remaining predicted KV token-time first; large applications may starve.
 
     Source: the baseline SRJF of Justitia (arXiv:2510.17015v1, Sec. V-A; its starvation in Fig. 11).
-    What runs is not preempted, and does not count as done before it ends.
+    Running inferences are not preempted, and count as remaining until they end.
     """
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -71,7 +71,7 @@ class SrjfPolicy(Policy):
         return (remaining_cost(application), application.sequence)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Return the application: less of it remains."""
+        """Return the application, because its remaining cost has fallen."""
         return [application.application_id]
 
     def engine_priority(
@@ -84,7 +84,8 @@ class SrjfPolicy(Policy):
 def remaining_cost(application: Application) -> KvTokenTime:
     """Return the predicted cost of an application less that of its ended inferences, at least 0.
 
-    Unit: token·iterations. An application that was predicted too small comes first from then on.
+    Unit: token·iterations. An application whose cost was underestimated reaches 0 and is then
+    first.
     """
     done = application.kv_token_time - application.unfinished_kv_token_time
     return max(0, application.predicted_kv_token_time - done)

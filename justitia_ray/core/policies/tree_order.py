@@ -1,12 +1,12 @@
-"""The order below a node at the top of the tree of tenants: the least key, level by level.
+"""Order below a top node of the tree of tenants: the smallest key, level by level.
 
-At a branch, a child stands where its first application does, by V of the branch at which that one
-is finished by its tenant's reference server. Keys at the levels rise together (`clock/branch`), so
-the least child of the least child is the application of the least key at the root, though only what
-was charged has to be looked at again: the branches above it, and the children of each.
+In a branch, a child has the position of its first application: V of the branch at which the
+tenant's reference server finishes that application. Keys at the levels rise together
+(`clock/branch`), so the first child of the first child contains the application with the smallest
+key at the root. After a charge only the branches above it, and their children, are sorted again.
 
-Inside a leaf its own order says which is first, by F_x or otherwise. Where a leaf lets one pass,
-it stands where that of the least F_x does, as a tenant at the top.
+Inside a leaf its own order selects the first, by F_x or another rule. A leaf that allows overtaking
+keeps the position of its smallest F_x, like a tenant at the top.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from justitia_ray.units import ApplicationId, ClientId
 
 
 class _First(NamedTuple):
-    """The application of the least key below a node, and its place in the branch above that."""
+    """The application with the smallest key below a node, and its key in the branch above."""
 
     key: Key
     name: ApplicationId
@@ -31,7 +31,7 @@ class _First(NamedTuple):
 
 
 class _Level:
-    """The children of a branch of which something waits, as of when none of them was stale."""
+    """The children of a branch with waiting work, as sorted when none of them was stale."""
 
     __slots__ = ("branch", "first", "firsts", "heads")
 
@@ -39,16 +39,16 @@ class _Level:
         self.branch = branch
         self.firsts: dict[ClientId, _First] = {}
         self.heads = LazyHeap()
-        """The children by the keys of their first."""
+        """The children, by the keys of their first applications."""
         self.first: _First | None = None
-        """The least of `firsts`; None if nothing waits."""
+        """Smallest entry of `firsts`; None if nothing waits."""
 
 
 class TreeOrder(LazyHeap):
-    """Applications below one branch at the top. A change costs O(depth · n log n).
+    """Applications below one top node that is a branch. A change costs O(depth · n log n).
 
-    n are the children of a branch that are active in its clock. Who is first costs O(1) if nothing
-    has changed since somebody asked.
+    n is the number of children of a branch that are active in its clock. Reading the first costs
+    O(1) if nothing has changed since the last time.
     """
 
     __slots__ = (
@@ -69,11 +69,12 @@ class TreeOrder(LazyHeap):
         application: Callable[[ApplicationId], Application],
         members: Callable[[ClientId], LazyHeap],
     ) -> None:
-        """Begin empty.
+        """Create an empty order.
 
         Args:
-            share: The accounts, whose branches tell from now on whose keys may have changed.
-            top: The node at the top.
+            share: The accounts, whose branches mark from now on the children whose keys may have
+                changed.
+            top: The top node.
             application: Returns a live application.
             members: Returns an empty order of a tenant's applications.
         """
@@ -83,7 +84,7 @@ class TreeOrder(LazyHeap):
         self._application = application
         self._members = members
         self._leaves: dict[ClientId, LazyHeap] = {}
-        """Orders of the tenants of which something waits."""
+        """Orders of the tenants with waiting work."""
         self._leaf_of: dict[ApplicationId, ClientId] = {}
         self._hidden: dict[ClientId, None] = {}
         self._levels: dict[ClientId, _Level] = {}
@@ -99,20 +100,20 @@ class TreeOrder(LazyHeap):
         return self.in_order()
 
     def in_order(self) -> Iterator[str]:
-        """Yield the names in order, by their keys as they are now: each O(depth · log n)."""
+        """Yield the names in the order of their current keys: each O(depth · log n)."""
         for _, name in self._walk(self._branch(self._top)):
             yield name
 
     def key(self, name: str) -> Key:
-        """Return the place of an application inside its tenant.
+        """Return the key of an application inside its tenant.
 
         Raises:
-            KeyError: If it is not there.
+            KeyError: If it is not in the order.
         """
         return self._leaves[self._leaf_of[name]].key(name)
 
     def put(self, name: str, key: Key) -> None:
-        """Put an application at its place inside its tenant, or move it there."""
+        """Insert an application into its tenant's order, or move it there."""
         tenant = self._leaf_of.get(name)
         if tenant is None:
             tenant = self._leaf_of[name] = self._application(name).leaf
@@ -123,7 +124,7 @@ class TreeOrder(LazyHeap):
         self._mark(self._share.tenant(tenant))
 
     def drop(self, name: str) -> None:
-        """Remove an application; an unknown one changes nothing."""
+        """Remove an application; an unknown one is ignored."""
         tenant = self._leaf_of.pop(name, None)
         if tenant is None:
             return
@@ -133,17 +134,17 @@ class TreeOrder(LazyHeap):
         self._mark(self._share.tenant(tenant))
 
     def least(self) -> str | None:
-        """Return the application of the least key, whoever is first; None if there is none."""
+        """Return the application with the smallest key, whichever is first; None if empty."""
         first = self._catch_up(self._branch(self._top)).first
         return None if first is None else first.name
 
     def first(self) -> str | None:
-        """Return who is first in the tenant that is first; None if nothing waits."""
+        """Return the first application of the first tenant; None if nothing waits."""
         order = self.first_leaf()
         return None if order is None else order.first()
 
     def hide(self, path: str) -> bool:
-        """Leave out a node, and all below it."""
+        """Exclude a node, and everything below it."""
         if path == self._top:
             return False
         self._hidden[path] = None
@@ -151,20 +152,25 @@ class TreeOrder(LazyHeap):
         return True
 
     def show_hidden(self) -> None:
-        """Put back the nodes that are hidden."""
+        """Include the hidden nodes again."""
         hidden, self._hidden = self._hidden, {}
         for path in hidden:
             self._mark(self._share.branch(path) or self._share.tenant(path))
 
     def first_leaf(self) -> LazyHeap | None:
-        """Return the order of the tenant that is first; None if nothing waits."""
+        """Return the order of the first tenant; None if nothing waits."""
         first = self._catch_up(self._branch(self._top)).first
         return None if first is None else first.leaf
 
     def _catch_up(self, branch: Branch) -> _Level:
-        """Put the children where their keys say now. O(1) if nothing below the branch changed."""
+        """Sort the stale children by their current keys.
+
+        O(1) if nothing below the branch changed.
+        """
         level = self._levels.get(branch.path)
-        if level is None or level.branch is not branch:  # one that was forgotten may come again
+        if (
+            level is None or level.branch is not branch
+        ):  # a forgotten branch may have been recreated
             level = self._levels[branch.path] = _Level(branch)
         if not branch.stale:
             return level
@@ -185,7 +191,7 @@ class TreeOrder(LazyHeap):
         return level
 
     def _first_below(self, branch: Branch, child: Branch | Tenant) -> _First | None:
-        """Return the application of the least key below a child of a branch; None: none waits."""
+        """Return the application with the smallest key below a child of a branch, or None."""
         if isinstance(child, Branch):
             first = self._catch_up(child).first
             if first is None:
@@ -200,7 +206,7 @@ class TreeOrder(LazyHeap):
         return _First(key, name, leaf)
 
     def _mark(self, node: Branch | Tenant | None) -> None:
-        """Note that another application below a node may be first, and so of all above it."""
+        """Mark a node, and all above it, as possibly having another first application."""
         while node is not None and node.parent is not None:
             node.parent.stale[node.name] = None
             node = node.parent

@@ -1,10 +1,10 @@
-"""VTC: the client that has received the least service comes first (OSDI 2024, Alg. 2 and 4).
+"""VTC: the client that has received the least service is first (OSDI 2024, Alg. 2 and 4).
 
-A client's counter rises by h(p, 0)/w when an inference of p prompt tokens is admitted and by
-(h(p, g) − h(p, g−1))/w for its g-th token (Sec. 4.2 and 4.3). A client that did not wait and now
-submits is lifted to the level of those that wait: an idle client gathers no credit. The variants
-charge predicted output on admission (Sec. 4.4, Alg. 3): the worst case stays that of VTC (Theorem
-4.8); counters that know what is coming keep clients closer together on average (Table 5).
+A client's counter rises by h(p, 0)/w when an inference of p prompt tokens is admitted and by (h(p,
+g) − h(p, g−1))/w for its g-th token (Sec. 4.2 and 4.3). A client that did not wait and now submits
+is lifted to the level of those that wait: an idle client gathers no credit. The variants charge
+predicted output on admission (Sec. 4.4, Alg. 3): the worst case stays that of VTC (Theorem 4.8);
+counters that know what is coming keep clients closer together on average (Table 5).
 
 Differs from the paper: replicas fail, so an inference may be admitted again, and is charged once
 and lifts once in all; tokens recomputed are not service. The prompt is charged as the replica
@@ -31,12 +31,12 @@ class ClientCounter:
     """The counter of one client."""
 
     value: KvTokenTime
-    """Service received by weight, in the unit of the policy's cost; lifts included."""
+    """Service received divided by weight, in the unit of the policy's cost; includes lifts."""
     first_seen: int
-    """Sequence number of the application by which the client was first seen; breaks ties."""
+    """Sequence number of the application with which the client first appeared; breaks ties."""
     weight: float
     opened: int
-    """Sequence number of the application that the weight is from."""
+    """Sequence number of the application that set the weight."""
 
 
 _COUNTER: Fields = {
@@ -48,19 +48,20 @@ _COUNTER: Fields = {
 
 
 class ClientCounters:
-    """The counters of all clients, and which client was the last to leave the queue."""
+    """Counters of all clients, and the client that left the queue last."""
 
     def __init__(self) -> None:
         self._counters: dict[ClientId, ClientCounter] = {}
         self._last_left: ClientId | None = None
         self._level_left: KvTokenTime = 0
-        """The counter of the last client that left, where it is forgotten."""
+        """Last counter of the client that left last, if the client has been dropped."""
 
     def see(self, client: ClientId, application: Application) -> ClientCounter:
         """Return the counter of a client, new at 0, with the weight of this application.
 
-        The applications of a tenant should have one weight. If they have not, that of the one
-        opened last counts, once it has submitted; also after its end, until the next.
+        The applications of a tenant should have one weight. If they differ, that of the application
+        opened last counts, once it has submitted; it stays after its end, until the next one
+        submits.
         """
         counter = self._counters.get(client)
         if counter is None:
@@ -78,22 +79,22 @@ class ClientCounters:
         return iter(self._counters)
 
     def level(self, client: ClientId) -> KvTokenTime:
-        """Return the counter of a client; 0 if it is not known."""
+        """Return the counter of a client; 0 if it is unknown."""
         counter = self._counters.get(client)
         return 0 if counter is None else counter.value
 
     def leave(self, client: ClientId) -> None:
-        """Note that nothing of a client waits any more."""
+        """Record that a client has no waiting inference left."""
         self._last_left = client
 
     def level_left(self) -> KvTokenTime:
-        """Return the counter, as it is now, of the last client that left the queue; 0 if none."""
+        """Return the current counter of the last client that left the queue; 0 if none has."""
         if self._last_left is None:
             return self._level_left
         return self.level(self._last_left)
 
     def forget(self, client: ClientId) -> None:
-        """Forget a client that will not come back; an unknown one changes nothing."""
+        """Drop a client that will not return; an unknown one is ignored."""
         if client == self._last_left:
             self._last_left, self._level_left = None, self.level(client)
         self._counters.pop(client, None)
@@ -110,7 +111,7 @@ class ClientCounters:
         """Restore the counters that `state` returned.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If the state has another form.
         """
         reader = RecordReader(state, ("counters", "last_left", "level_left"), None)
         counters = reader.table(
@@ -125,16 +126,16 @@ class ClientCounters:
 
 @dataclass(slots=True)
 class Bill:
-    """The charge of an inference that was admitted and has not ended."""
+    """Charge of an admitted inference that has not ended."""
 
     charged: KvTokenTime
-    """The charge in the unit of h, before it is divided by a weight."""
+    """Charge in the unit of h, before the division by the weight."""
     predicted_tokens: Tokens
     """d̂: output charged on admission, over all its sequences."""
     output_tokens: Tokens
-    """Output so far, a high-water mark that outlives the scheduler."""
+    """Output so far, a maximum that outlives the scheduler."""
     weight: float
-    """Weight of its client on admission: a refund is at the weight of the charge."""
+    """Weight of its client on admission: refunds use the weight of the charge."""
 
 
 _BILL: Fields = {
@@ -153,7 +154,7 @@ class VtcPolicy(ClientPolicy):
 
     DEFAULT_COST: ClassVar[str] = "compute"
     LIFTS: ClassVar[bool] = True
-    """Whether a client that starts to wait is lifted to the level of those that wait."""
+    """Whether a client that starts to wait is lifted to the level of the waiting clients."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -161,7 +162,9 @@ class VtcPolicy(ClientPolicy):
         self._cost = self.options.cost_function
         self._bills: dict[ApplicationId, dict[RequestId, Bill]] = {}
         self._returning: dict[ClientId, None] = {}
-        """Clients that waited before a restart, back or not; empty after the first grant."""
+        """Clients that waited before a restart, whether they have returned or not; empty after the
+        first grant.
+        """
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return (counter, first seen)."""
@@ -169,14 +172,14 @@ class VtcPolicy(ClientPolicy):
         return (counter.value, counter.first_seen)
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return d̂, the output to charge on admission, over all sequences of an inference."""
+        """Return d̂, the output tokens charged on admission, over all sequences of an inference."""
         return 0
 
     def produced(self, client: ClientId, output_tokens: Tokens, choices: int) -> None:
-        """Note the output of an inference of a client that has ended; it is above 0."""
+        """Called with the output tokens, above 0, of a client's inference that has ended."""
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Lift the counter of a client of which nothing waits (Alg. 2, lines 8 to 14)."""
+        """Lift the counter of a client without waiting inferences (Alg. 2, lines 8 to 14)."""
         client = self.client(application)
         counter = self.counters.see(client, application)
         if (
@@ -191,7 +194,7 @@ class VtcPolicy(ClientPolicy):
         return (client,)
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Charge h(p, d̂), unless it was charged when it was admitted before (Alg. 3, line 25)."""
+        """Charge h(p, d̂), unless an earlier admission was charged (Alg. 3, line 25)."""
         self._returning.clear()
         bills = self._bills.setdefault(application.application_id, {})
         if inference.request_id in bills:
@@ -199,7 +202,8 @@ class VtcPolicy(ClientPolicy):
         client = self.client(application)
         made = inference.output_tokens
         bill = Bill(
-            self._worth(inference, made) - self._worth(inference, 0),  # made under another policy
+            self._worth(inference, made)
+            - self._worth(inference, 0),  # tokens produced under another policy
             self.predicted_tokens(application, inference),
             made,
             self.counters.see(client, application).weight,
@@ -209,7 +213,7 @@ class VtcPolicy(ClientPolicy):
         return (client,)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the tokens beyond what is charged already (Alg. 2, line 31; Alg. 3, line 36)."""
+        """Charge the tokens beyond those already charged (Alg. 2, line 31; Alg. 3, line 36)."""
         changed: dict[ClientId, None] = {}
         for delivery in deliveries:
             application = self.context.application(delivery.application_id)
@@ -217,7 +221,7 @@ class VtcPolicy(ClientPolicy):
             g, worth = delivery.tokens_after, delivery.worth(self._cost)
             bill = bills.get(delivery.request_id)
             if bill is None:
-                # Admitted by another policy, or by a scheduler that died before it was noted.
+                # Admitted by another policy, or by a scheduler that died before it was saved.
                 charged = worth - delivery.cost(self._cost)
                 weight = self.counters.see(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
@@ -227,11 +231,11 @@ class VtcPolicy(ClientPolicy):
         return list(changed)
 
     def left(self, client: ClientId) -> None:
-        """Note who left the queue last (Alg. 2, line 10)."""
+        """Record the client that left the queue last (Alg. 2, line 10)."""
         self.counters.leave(client)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Refund h(p, d̂) − h(p, d) if it made fewer tokens than predicted (Alg. 3, line 38)."""
+        """Refund h(p, d̂) − h(p, d) if the output was shorter than predicted (Alg. 3, line 38)."""
         bills = self._bills.get(application.application_id, {})
         bill = bills.pop(inference.request_id, None)
         if bill is None:
@@ -242,23 +246,23 @@ class VtcPolicy(ClientPolicy):
             refund = bill.charged - self._worth(inference, made)
             self.counters.see(client, application).value -= refund / bill.weight
         else:
-            # Zero, but after a restart: then a last report may have been taken for booked before.
+            # Above 0 only after a restart, when a last report was wrongly taken for booked.
             self._charge(application, bill, self._worth(inference, made))
         if made:
             self.produced(client, made, inference.choices)
         return (client,)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget the bills of inferences that a dead scheduler had, and that never came back."""
+        """Drop an application's bills, also of inferences that a restart has lost."""
         self._bills.pop(application_id, None)
 
     def forget_client(self, client: ClientId) -> None:
-        """Forget its counter."""
+        """Drop the client's counter."""
         self.counters.forget(client)
         self._returning.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return counters, bills, and who waits."""
+        """Return the counters, the bills, and the waiting clients."""
         return {
             "clients": self.counters.state(),
             "bills": {
@@ -277,7 +281,10 @@ class VtcPolicy(ClientPolicy):
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Go on counting. What waited is submitted again, in any order, and lifts nobody."""
+        """Restore the counts.
+
+        Waiting inferences are submitted again, in any order, without lifts.
+        """
         reader = RecordReader(counted, ("clients", "bills", "waiting"), None)
         bills = reader.table("bills", lambda of_one, name: of_one.table(name, _read_bill))
         self.counters.restore(reader.mapping("clients"))
@@ -288,10 +295,10 @@ class VtcPolicy(ClientPolicy):
         self._bills = bills
 
     def _least_waiting(self) -> KvTokenTime | None:
-        """Return the least counter among the clients that wait, None if none does."""
-        waiting = list(self._returning)  # none, but for a few seconds after a restart
-        # The queue is in the order of the counters. Only while it changes over to this policy can
-        # it name a client that is not known; all counters are 0 then.
+        """Return the least counter of the waiting clients, or None."""
+        waiting = list(self._returning)  # empty except for a few seconds after a restart
+        # The queue is in the order of the counters. Only during a change to this policy may it
+        # return an unknown client; all counters are 0 then.
         first = self.context.clients.first_client()
         if first is not None:
             waiting.append(first)
@@ -301,7 +308,7 @@ class VtcPolicy(ClientPolicy):
         return inference.cost(self._cost, output_tokens)
 
     def _charge(self, application: Application, bill: Bill, worth: KvTokenTime) -> None:
-        """Charge what the bill lacks of h = `worth`; a counter falls by refunds only."""
+        """Charge up to h = `worth`; a counter falls by refunds only."""
         due = worth - bill.charged
         if due > 0:
             counter = self.counters.see(self.client(application), application)
@@ -315,15 +322,15 @@ def _read_bill(bills: RecordReader, request_id: str) -> Bill:
 
 
 _REMEMBERED = 5
-"""Number of last outputs that a prediction is the mean of: VTC, Sec. 5.1."""
+"""Number of last outputs of which a prediction is the mean: VTC, Sec. 5.1."""
 
 
 class VtcPredictPolicy(VtcPolicy):
-    """d̂ is the mean of the client's last five outputs; 0 as long as there is none.
+    """VTC with d̂ the mean of the client's last five outputs; 0 if there is none.
 
-    The policy is not told how an inference ended: one that was cancelled midway counts with what it
-    had made. The mean is over sequences, so that a lease of several is predicted their number of
-    times, and rounded to whole tokens.
+    The outcome of an inference is ignored: one cancelled midway counts with the output that it
+    produced. The mean is over sequences, multiplied by an inference's number of sequences and
+    rounded to whole tokens.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -340,46 +347,46 @@ class VtcPredictPolicy(VtcPolicy):
         return round(inference.choices * tokens / sum(choices for _, choices in outputs))
 
     def produced(self, client: ClientId, output_tokens: Tokens, choices: int) -> None:
-        """Remember the output as one of the client's last."""
+        """Add the output to the client's last ones."""
         outputs = self._outputs.setdefault(client, deque(maxlen=_REMEMBERED))
         outputs.append((output_tokens, choices))
 
     def forget_client(self, client: ClientId) -> None:
-        """Forget its outputs too."""
+        """Drop the client's counter and outputs."""
         super().forget_client(client)
         self._outputs.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the last outputs too."""
+        """Return the counts of VTC and the last outputs."""
         outputs = {client: [list(one) for one in last] for client, last in self._outputs.items()}
         return super().counted() | {"outputs": outputs}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the last outputs, too."""
+        """Restore the counts of VTC and the last outputs."""
         outputs = RecordReader(counted, ("outputs",), None).table("outputs", _read_outputs)
         super().take_over(counted)
         self._outputs = outputs
 
 
 class VtcOraclePolicy(VtcPolicy):
-    """d̂ is the true length; the predicted one where the truth is not known, as in service."""
+    """VTC with d̂ the true length, or the predicted one if the truth is unknown, as in service."""
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the truth, or the prediction that the inference came with."""
+        """Return the true length, or the predicted one if it is unknown."""
         if inference.true_output_tokens is None:
             return inference.predicted_output_tokens
         return inference.true_output_tokens
 
 
 class VtcNoisyPolicy(VtcOraclePolicy):
-    """d̂ is drawn evenly from the whole numbers of [0.5 d, 1.5 d], d as `vtc-oracle` has it."""
+    """VTC with d̂ uniform over the whole numbers of [0.5 d, 1.5 d], d that of `vtc-oracle`."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (*VtcOraclePolicy.OPTIONS, Option("seed", 0, whole(0)))
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Draw once for each inference, the same in every run with this seed."""
+        """Return a number drawn once per inference, the same in every run with this seed."""
         length = super().predicted_tokens(application, inference)
-        # An inference's own id is unique in its application only.
+        # An inference's id is unique only in its application.
         name = repr((self.options.own["seed"], inference.application_id, inference.inference_id))
         drawn = int.from_bytes(hashlib.sha256(name.encode()).digest())
         least, most = (length + 1) // 2, 3 * length // 2
