@@ -1,7 +1,6 @@
-"""The client for code that does not use asyncio: the asynchronous one, on a loop in a thread.
+"""Synchronous client: `JustitiaClient` and `Application` on an event loop in a thread.
 
-Calls are those of `JustitiaClient` and `Application`, with their arguments: what is made here of
-each of their methods waits for its result.
+Its methods take the same arguments as the asynchronous ones, and block until the result is there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Inner = TypeVar("Inner", JustitiaClient, Application)
 
 
 class _LoopThread(threading.Thread):
-    """A thread that runs an event loop until that is stopped."""
+    """Thread that runs an event loop until the loop is stopped."""
 
     def __init__(self) -> None:
         super().__init__(name="justitia-client", daemon=True)
@@ -32,13 +31,13 @@ class _LoopThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        # The runner's exit ends what still runs: streams and calls that nobody waits for.
+        # The runner's exit cancels the remaining tasks: streams and calls without a waiting caller.
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             runner.get_loop().run_forever()
 
 
 class _Waiting(Generic[Inner]):
-    """Base of the synchronous classes: an asynchronous object, and the thread that runs it."""
+    """Base of the synchronous classes: holds the asynchronous object and its loop's thread."""
 
     def __init__(self, inner: Inner, thread: _LoopThread) -> None:
         self._inner: Inner = inner
@@ -66,7 +65,7 @@ class _Waiting(Generic[Inner]):
 def _waits(
     method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_Waiting[Inner], P], T]:
-    """Return the synchronous form of a coroutine method."""
+    """Return the blocking form of a coroutine method."""
 
     @wraps(method)
     def call(self: _Waiting[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,7 +77,7 @@ def _waits(
 def _yields(
     method: Callable[Concatenate[Inner, P], AsyncGenerator[T]],
 ) -> Callable[Concatenate[_Waiting[Inner], P], Generator[T]]:
-    """Return the synchronous form of a method that is an asynchronous generator.
+    """Return the plain generator form of a method that is an asynchronous generator.
 
     Closing the generator, or leaving its loop, closes the asynchronous one.
     """
@@ -96,7 +95,7 @@ def _yields(
             while (found := self.run(next_item())) is not None:
                 yield found[0]
         finally:
-            # The client was closed first, or an interrupt has cancelled the step: both end it too.
+            # A closed client or an interrupted step has already ended the stream.
             with suppress(RuntimeError):
                 self.run(stream.aclose())
 
@@ -106,9 +105,9 @@ def _yields(
 def _makes(
     make: Callable[P, JustitiaClient],
 ) -> Callable[Concatenate[type[SyncClient], P], SyncClient]:
-    """Return the form of one of `JustitiaClient`'s constructors that makes a synchronous client."""
+    """Wrap one of `JustitiaClient`'s constructors to return a synchronous client."""
 
-    @wraps(getattr(make, "__func__", make))  # with its class, as this one has it
+    @wraps(getattr(make, "__func__", make))  # unbound: `call` gets its own class
     def call(cls: type[SyncClient], /, *args: P.args, **kwargs: P.kwargs) -> SyncClient:
         return cls(lambda: make(*args, **kwargs))
 
@@ -118,7 +117,7 @@ def _makes(
 def _opens(
     method: Callable[Concatenate[JustitiaClient, P], Application],
 ) -> Callable[Concatenate[SyncClient, P], SyncApplication]:
-    """Return the form of a method that makes an application which makes a synchronous one."""
+    """Wrap a method that returns an application to return a synchronous application."""
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncApplication:
@@ -151,7 +150,7 @@ class SyncApplication(_Waiting[Application]):
 
     @property
     def application_id(self) -> ApplicationId:
-        """The application's id, the caller's own or the service's."""
+        """Id of the application, chosen by the caller or by the service."""
         return self._inner.application_id
 
     @property
@@ -167,15 +166,15 @@ class SyncApplication(_Waiting[Application]):
     def chat_many(self, conversations: Iterable[Messages], **fields: Any) -> list[Completion]:
         """Run one inference on each conversation, all at once, and return the answers in order.
 
-        The first failure cancels the others and is raised; otherwise as `Application.chat`, with
-        its arguments.
+        The first failure cancels the others and is raised. Arguments and errors are those of
+        `Application.chat`.
         """
         chat = self._inner.chat
         return self.run(fan_out(chat(messages, **fields) for messages in conversations))
 
 
 class SyncClient(_Waiting[JustitiaClient]):
-    """`JustitiaClient` for synchronous code; its threads may share one.
+    """`JustitiaClient` for synchronous code; threads may share a client.
 
     ```
     with SyncClient.connect("http://localhost:8000") as client:
@@ -184,10 +183,10 @@ class SyncClient(_Waiting[JustitiaClient]):
     ```
 
     Args:
-        make_client: Makes the client that does the work.
+        make_client: Creates the asynchronous client that makes the calls.
 
     Raises:
-        ConfigError: As `make_client` does.
+        ConfigError: If `make_client` raises it.
     """
 
     connect = classmethod(_makes(JustitiaClient.connect))
@@ -213,7 +212,7 @@ class SyncClient(_Waiting[JustitiaClient]):
         self.close()
 
     def close(self) -> None:
-        """Give back every connection and end the thread. Safe to call twice."""
+        """Close every connection and end the thread; a second call has no effect."""
         if self._thread.is_alive():
             self.run(self._inner.aclose())
             self._thread.loop.call_soon_threadsafe(self._thread.loop.stop)

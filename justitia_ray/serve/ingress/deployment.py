@@ -194,7 +194,7 @@ class ModelQueue:
             tell(application_id)
 
     async def _prepare_scheduler(self) -> None:
-        """Send a new scheduler what submissions do not carry: settings, ends by owners, names."""
+        """Send a new scheduler the settings, and recent ends and names from this ingress."""
         await self._configure_scheduler()
         await self.scheduler_calls.tell_ended()
         if self._tell_new_scheduler is not None:

@@ -50,7 +50,7 @@ def error_response(
 def headers_of_limits(
     path: str, standings: Iterable[LimitStanding], binding: LimitStanding | None = None
 ) -> dict[str, str]:
-    """Return the headers with a caller's limits, in the form of the path's API; {} without any."""
+    """Return the response headers with a caller's rate limits, in the form of the path's API."""
     anthropic = has_anthropic_form(path)
     return limit_headers(standings, datetime.now(UTC), is_anthropic=anthropic, binding=binding)
 

@@ -108,7 +108,7 @@ class ApplicationFinder:
                 if harness is None:
                     idle_s = self._section.conversation_idle_s
                     context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
-                else:  # continued by almost every harness: idle time of a session
+                else:  # a harness nearly always continues: a session's idle time
                     context = replace(context, recognized_by=harness.name)
                 placed = await self._of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)

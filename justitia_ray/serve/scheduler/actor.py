@@ -85,10 +85,9 @@ class SchedulerService:
         """Applications ended by their owner under an earlier scheduler; the ids may have been
         opened again since."""
         self._reopening: set[ApplicationId] = set()
-        """Stopped applications that have not ended yet, and whose ids callers want to open again.
-        """
+        """Stopped applications that have not ended yet, and whose ids callers want to reopen."""
         self.is_connected: Callable[[ReplicaId], bool] = lambda replica_id: False
-        """Returns whether a replica has a connection here; set by the service's owner."""
+        """Function that returns whether a replica is connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
         """Time of the last outlook that the scheduler computed for itself, to learn from its
         accuracy."""
@@ -147,10 +146,10 @@ class SchedulerService:
         return known
 
     async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
-        """Restore what an ingress ended recently, because a new scheduler has no record of it.
+        """Restore the ends that an ingress made recently: a new scheduler has no record of them.
 
         Args:
-            ended: Id, reason, and how long ago.
+            ended: Id, reason, and seconds since the end.
         """
         term = await self._enter()
         now = term.driver.now()
@@ -355,7 +354,7 @@ class SchedulerService:
         """
         term, core = self.term, self.term.driver.core
         if not term.standing()["ready"] or core.recovery.holding:
-            return None  # running and earlier waiting inferences are still being reported
+            return None  # replicas and ingresses are still reporting their inferences
         return term.fleet.answer(core, term.driver.now(), question)
 
     # --- status and usage
@@ -492,7 +491,7 @@ class SchedulerService:
                 continue
             inference = core.state.inferences.get(item.request_id)
             if inference is None:
-                continue  # refused, held back, or finished within the batch
+                continue  # refused, held back, or ended within the batch
             position: int | None = 0
             if inference.state is InferenceState.WAITING:
                 position = core.outlooks.position(inference)

@@ -30,7 +30,7 @@ from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
 logger = logging.getLogger(__name__)
 
 _LEEWAY_S: Seconds = 1.0
-"""Added to two save intervals: how long a confirmation of the epoch is valid."""
+"""Time added to two save intervals; together, the validity of a confirmed epoch (seconds)."""
 _RETRY_S: Seconds = 0.5
 _MOST_AT_ONCE = 10_000
 """Maximum number of applications per write, which blocks Redis and this event loop for 0.1 s.
@@ -187,7 +187,7 @@ class Checkpointer:
         return await saved
 
     async def save_once(self) -> bool:
-        """Save; return whether it succeeded. Not to be called while `run` runs."""
+        """Save once and return whether it succeeded; must not be called while `run` runs."""
         self._wanted.clear()
         waiting, self._waiting = self._waiting, []
         self._clock.now()
@@ -259,7 +259,7 @@ class Checkpointer:
         changed = [(name, record) for name, record in records.items() if record is not None]
         kept = True
         try:
-            # If the scheduler dies between two parts, the later ones are lost, as if it had died
+            # If the scheduler dies between two parts, later parts are lost, as if it had died
             # before the save; records are independent of each other.
             while kept and len(changed) > _MOST_AT_ONCE:
                 part, changed = changed[:_MOST_AT_ONCE], changed[_MOST_AT_ONCE:]
@@ -280,7 +280,7 @@ class Checkpointer:
             self._note_store(str(error))
             return False
         except BaseException:
-            self._everything = True  # also after a cancellation: it is unknown what was written
+            self._everything = True  # after a cancellation too, what was written is unknown
             raise
         if not kept:  # the store was emptied or restored from a backup
             self._everything = True

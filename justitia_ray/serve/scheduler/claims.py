@@ -18,7 +18,7 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Second
 
 RETRY_AFTER_S: Seconds = 5.0
 UNREACHABLE = LimitStanding("", "", 0, 0, 0)
-"""Used as the limit of a claim that the accounts have not decided in time."""
+"""Limit named in the refusal of a claim that the accounts have not decided in time."""
 _MOST_REFUSED = 10_000
 _MOST_TOLD = 100_000
 _TOLD_KEPT_S: Seconds = 10.0
@@ -90,7 +90,7 @@ class Claim:
         return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
-        """Return what counts as used of the claim if this scheduler has not admitted it."""
+        """Return the amounts that count as used if this scheduler has not admitted the claim."""
         exact = (Unit.APPLICATIONS, Unit.INFERENCES)
         return {unit: 1.0 for unit in exact if self.may_have_run and unit in self.wants}
 
@@ -117,7 +117,7 @@ _SOMETHING = 1.0
 def claim_of_application(
     tree: TenantTree, tenant: ClientId
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return what an application claims when it opens, and what has to be left for it.
+    """Return the claim of an application that opens, and the amounts that must be left for it.
 
     It claims nothing of the units that its inferences claim, but checks whether a deprioritising
     quota is exhausted. It is not opened if nothing of a metered unit is left.
@@ -138,7 +138,7 @@ def claim_of_application(
 def claim_of_inference(
     tree: TenantTree, tenant: ClientId, item: InferenceSubmitted
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return what an inference claims: its maximum usage, and its expected usage.
+    """Return the claim of an inference: its maximum usage, and its expected usage.
 
     An inference that is expected to exceed a limit needs all of it; one that is certain to exceed
     it is never admitted.
@@ -177,7 +177,7 @@ def claim_of_running(
 
 
 def _amount(unit: Unit, of: InferenceSubmitted | Inference, output_tokens: Tokens) -> float:
-    """Return how much of a metered unit an inference uses with this many output tokens."""
+    """Return the amount of a metered unit that an inference with `output_tokens` uses."""
     if unit in (Unit.TOKENS, Unit.COMPUTED_TOKENS):
         return float(of.prompt_tokens + output_tokens)
     return float(choices_kv_token_time(of.prompt_tokens, output_tokens, of.choices))
@@ -253,7 +253,7 @@ class EndedClaims:
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether this same end is contained."""
+        """Return whether exactly this end is contained."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
@@ -271,7 +271,7 @@ class _Told:
 
     tenant: ClientId
     claimed: Amounts
-    """Used amounts that were covered by the claim."""
+    """Used amounts that the claim covered."""
     use: Use
     number: int
     """Number of the exchange that reports the end."""
@@ -305,7 +305,7 @@ class LatelyTold:
             if len(self._told) > _MOST_TOLD:
                 self._forget(next(iter(self._told)))
         else:
-            # the next report that the claim is over refers to this end, which is not recorded
+            # this end is not recorded, so a later report of it must find no earlier one
             self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:

@@ -44,7 +44,7 @@ class SteadyClock:
         """Total stall time so far, which is not counted."""
 
     def not_before(self, instant: Seconds) -> None:
-        """Start at a recorded time if the wall clock was set back since."""
+        """Set the clock forward to a recorded time, if the wall clock was set back since."""
         self._offset += max(0.0, instant - self.now())
 
     def now(self) -> Seconds:
@@ -58,7 +58,7 @@ class SteadyClock:
         return self._offset + at
 
     def beat(self) -> None:
-        """Record that the process runs."""
+        """Record that the process runs; called periodically, so that gaps show stalls."""
         self.now()
         self._beat_at = self._monotonic()
 

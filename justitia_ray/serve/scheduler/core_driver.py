@@ -59,7 +59,7 @@ class CoreDriver:
         self._section = section
         self._clock = clock
         self.now = clock.now
-        """Returns the current time of the scheduler's clock, with which events are handled."""
+        """Function that returns the scheduler's current time, with which events are handled."""
         self._timer: asyncio.TimerHandle | None = None
         """Timer for the core's next deadline, or for an earlier time."""
         self._timer_at: Seconds = 0.0
@@ -206,7 +206,7 @@ class CoreDriver:
                 elif isinstance(action, Refuse) and action.reason is Refusal.ENGINE_KILLER:
                     self._log_killer(action)
         except Exception:
-            if not self._has_failed:  # logged once, because it may fail every time
+            if not self._has_failed:  # log it once: it may fail every time
                 logger.exception("decision.not_told")
             self._has_failed = True
 
@@ -250,7 +250,7 @@ class CoreDriver:
 
 
 def _lag_meter() -> Callable[[State], Meter]:
-    """Return what makes the meter of lags; its module is not imported before that is asked for."""
+    """Return the constructor of the lag meter; its module is imported only on this call."""
     from justitia_ray.core.lag.meter import LagMeter
 
     return LagMeter

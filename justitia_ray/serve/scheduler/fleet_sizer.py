@@ -15,7 +15,7 @@ _TIMES_ITS_COST = 20
 """Maximum age of a decision, as a multiple of the time to compute it over all applications."""
 _LEAST_AGE_S: Seconds = 0.2
 _ASKED_S: Seconds = 60.0
-"""Silence of the autoscaler after which its rules are dropped."""
+"""Silence of the autoscaler after which its rules are dropped (seconds)."""
 
 
 class FleetSizer:

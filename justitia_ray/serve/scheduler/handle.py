@@ -1,9 +1,9 @@
-"""Find, create, replace and end the detached scheduler actor, and stay connected over its restarts.
+"""Find, create, replace and end the detached scheduler actor; stay connected over its restarts.
 
 After a call to a restarting actor has failed, Ray reports the actor's new state only a second or
 more later, because it waits for information about the death. Retrying each failed call would find
-the new actor that much too late. So when the connection is lost, the actor is asked for its address
-ten times a second, without waiting for earlier calls.
+the new actor too late by that time. So when the connection is lost, the actor is asked for its
+address ten times a second, without waiting for earlier calls.
 """
 
 import asyncio

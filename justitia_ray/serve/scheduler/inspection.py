@@ -1,6 +1,6 @@
 """Read-only views of the scheduler for `/v1/status` and `/v1/examination`.
 
-A status contains counts; its cost grows with the running inferences only, so readiness probes may
+A status contains counts; its cost grows only with the running inferences, so readiness probes may
 request it. A report lists everything with both sides of each relation, so that `justitia doctor`
 can compare it with the reports of ingresses and replicas; it iterates over the whole state, at most
 once a second.
@@ -50,7 +50,7 @@ blocked meanwhile."""
 
 
 class KvMeter:
-    """Integrals of KV usage that only grow; a reader takes the difference of two readings."""
+    """Integrals of KV usage over time, which only grow; readers use differences of readings."""
 
     def __init__(self) -> None:
         self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
@@ -90,7 +90,7 @@ class SchedulerInspector:
     def __init__(self, term: Term) -> None:
         self._term = term
         self.kv_meter = KvMeter()
-        """KV usage by the replicas' own gauges."""
+        """Integrals of the KV usage that the replicas report."""
         self._last_report: tuple[Seconds, dict[str, Any]] | None = None
         self._last_shares: tuple[Seconds, list[dict[str, Any]]] | None = None
 

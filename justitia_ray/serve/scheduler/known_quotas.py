@@ -10,7 +10,7 @@ from justitia_ray.units import ClientId, Seconds
 
 
 class KnownQuotas:
-    """The known quotas of all nodes."""
+    """Quotas of all nodes, as in the accounts' last answer."""
 
     def __init__(self) -> None:
         self.nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = {}

@@ -227,7 +227,7 @@ class Term:
         return messages
 
     def note_epoch(self, epoch: Epoch) -> None:
-        """Compare a caller's epoch with this one; check a higher one with the store at once.
+        """Compare a caller's epoch with this scheduler's; check a higher one with the store.
 
         If the store does not have the higher epoch either, it was emptied or restored from a
         backup. Processes with that epoch ignore this scheduler, so a new term begins above it.
@@ -237,7 +237,7 @@ class Term:
             self.checkpointer.save_soon()
 
     def standing(self) -> dict[str, Any]:
-        """Return whether calls are served, any trouble, and the epoch."""
+        """Return whether calls are served, the current trouble if any, and the epoch."""
         return {
             "ready": self.serving.is_set() and self.lost is None,
             "degraded": self.lost or self.checkpointer.trouble,
@@ -283,7 +283,7 @@ class Term:
                 )
                 self._begin_again(higher)
 
-        # Without settings, store none: a successor must not take the defaults for configured ones.
+        # Without settings, store none: the next leader must not restore defaults as settings.
         settings = self.driver.settings.model_dump() if self.has_settings.is_set() else None
         return Checkpoint(self.driver.core, self.epoch, settings, on_saved)
 

@@ -1,4 +1,4 @@
-"""Outboxes: the scheduler's messages to each ingress and replica, and their waiting calls."""
+"""Outboxes: the scheduler's messages to each ingress and replica, and their open calls."""
 
 import asyncio
 from collections import deque
@@ -132,7 +132,8 @@ class Outboxes:
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}
         self.forgotten: set[IngressId] = set()
-        """Ingresses given up because of their silence; if one calls again, the answer says so."""
+        """Ingresses given up because of their silence; if one calls again, the answer reports it.
+        """
         self.replicas: dict[ReplicaId, Outbox] = {}
         self._to_notify: dict[int, Outbox] = {}
         self._last_dropped = 0

@@ -122,7 +122,7 @@ class QuotaGate:
         self._resubmitted: list[ev.Resubmitted] = []
         """`Resubmitted` messages of ingresses that are delayed while submissions are held back."""
         self._over: list[Use] = []
-        """Uses to report in the next exchange, of claims that end with it or have ended."""
+        """Usage of ended claims, to be reported in the next exchange."""
         self._unstored = EndedClaims()
         self._lately_told = LatelyTold()
         self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
@@ -165,7 +165,7 @@ class QuotaGate:
             self.has_quotas,
             any(node.quotas for node in self._tree.described.values()),
         )
-        self._accounts_epoch = 0  # so that the accounts receive the new tree
+        self._accounts_epoch = 0  # makes the next exchange send the new tree
         state = self._driver.core.state
         if not self.has_quotas:
             state.ended = None
@@ -236,7 +236,7 @@ class QuotaGate:
                 await asyncio.sleep(_RETRY_S)
                 continue
             except Exception:
-                # An unexpected error must not hold back everything for good.
+                # After an unexpected error, later submissions must still be decided.
                 self.meter.record_failure()
                 logger.exception("accounts.exchange_failed")
                 self._told = None
@@ -360,7 +360,7 @@ class QuotaGate:
         return None if refused is None else comes_back_s
 
     def _in_the_way(self, application_id: ApplicationId) -> tuple[Decision | None, Seconds | None]:
-        """Return an application's last refusal of an inference, until its quota is back."""
+        """Return the quota refusal that holds an application back, and its remaining seconds."""
         claim = self._claims.get(application_id)
         if claim is None or claim.in_the_way is None:
             return None, None
@@ -402,7 +402,7 @@ class QuotaGate:
             if not wants:
                 return None
             if self._driver.core.applications.is_counted(item):
-                return None  # reopened only to complete the counts of its end: needs no claim
+                return None  # reopened only so that its end is counted
             self._refused.forget(item.application_id)
             name = item.application_id
             return self._make(
@@ -422,7 +422,7 @@ class QuotaGate:
         known = self._claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                known.request_id = item.request_id  # the earlier claim counts its start
+                known.request_id = item.request_id  # its start is counted by the earlier claim
                 return None
             self._settle(known, self._used_of(known)[0], when_stored=True)
             wants.pop(Unit.INFERENCES, None)  # counted with the earlier run
@@ -519,7 +519,7 @@ class QuotaGate:
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self._claims.get(claim.name) is claim:
             self._fresh[claim.name] = claim
-        # admitted by an earlier scheduler, perhaps with a smaller claim
+        # An earlier scheduler admitted it, perhaps with a smaller claim: no refusal now.
         if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
@@ -560,7 +560,7 @@ class QuotaGate:
     def _settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
     ) -> None:
-        """Return the rest of a claim, unless that was done before or its name has a newer claim.
+        """Give the unused rest of a claim back, unless that was done or its name has a newer claim.
 
         Args:
             claim: The claim.
@@ -613,7 +613,7 @@ class QuotaGate:
         while queue:
             item, claim = queue.popleft()
             if self._has_ended(item, claim):
-                claim = self._claim_of(item)  # another application with that name
+                claim = self._claim_of(item)  # the item opens a new application of this id
             is_inference = isinstance(item, ev.InferenceSubmitted)
             is_next = not kept or (is_inference and passes)
             if not is_next or (claim is not None and not claim.is_decided):
@@ -638,7 +638,7 @@ class QuotaGate:
         self._note_emptied(name)
 
     def _note_emptied(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
-        """Record that an application has no held submissions, and a reason except a quota."""
+        """Delete an empty queue; `refusal` is why its application was not opened, quotas aside."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
         if opening is not None and not opening.done():
@@ -667,14 +667,14 @@ class QuotaGate:
                 self._driver.apply(item)
 
     def _has_ended(self, item: Submission, claim: Claim | None) -> bool:
-        """Return whether the application has ended that an item would have reopened."""
+        """Return whether the application that an item would have reopened has ended."""
         if claim is None or claim.refused is not None or not claim.is_decided:
             return False
         is_arrival = isinstance(item, ev.ApplicationArrived)
         return is_arrival and self._claims.get(claim.name) is not claim
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
-        """Return the claim of an item that the core has refused, because it did not run."""
+        """Give a claim back if the core has refused its item, which then did not run."""
         if claim is None:
             return
         state = self._driver.core.state
@@ -755,7 +755,7 @@ class QuotaGate:
             tree = self._tree
             tenants = self._driver.settings.model_dump(mode="json")["tenants"]
             epoch = await accounts.configure(tenants)
-            if self._tree is tree:  # otherwise the tree has changed again and has to be sent
+            if self._tree is tree:  # the tree did not change during the call
                 self._accounts_epoch = epoch
             for claim in self._claims.values():
                 claim.told = {}
@@ -776,7 +776,7 @@ class QuotaGate:
         told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
         answer = await accounts.exchange(told)
         if answer.epoch != self._accounts_epoch:
-            self._accounts_epoch = 0  # not the configured accounts: nothing was booked
+            self._accounts_epoch = 0  # other accounts answered: nothing was booked
             return
         self._told = None
         self._last_accounts = answer.epoch
@@ -791,7 +791,7 @@ class QuotaGate:
                 self._decide(asked, verdict, advances=False)
                 decided[asked.application_id] = None
                 continue
-            # the claim has ended meanwhile
+            # the claim has ended during the exchange
             used = next((used for of, used in self._untold if of is asked), asked.unused())
             self._untold = [untold for untold in self._untold if untold[0] is not asked]
             if verdict.refused_by is None and verdict.holds:
@@ -814,7 +814,7 @@ class QuotaGate:
                 return False
             lost = self._lately_told.after(answer.began_with)
             if told is not None and told.number <= answer.began_with:
-                lost = []  # what the accounts do not have was not reported yet either
+                lost = []  # ends that they lack were never reported
             if lost:
                 number = self._number + 1 if told is None else told.number
                 self._number += 1
@@ -914,7 +914,7 @@ class QuotaGate:
             state.ended = {name: one for name, one in state.ended.items() if name in claimed}
 
     def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
-        """Return what was used of a claim so far, and whether that is final."""
+        """Return the usage under a claim so far, and whether it is final."""
         state = self._driver.core.state
         if claim.request_id is None:
             is_open = claim.name in state.applications

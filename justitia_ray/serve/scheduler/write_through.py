@@ -1,6 +1,6 @@
 """Write-through admission: hold submissions back until their application is stored.
 
-Normally a submission reaches the core at once; under `durability: strict` not before its
+Normally a submission reaches the core at once; under `durability: strict` only after its
 application's tag is stored. Submissions to an unstored application are held back, in order, and
 passed to the core after a save that started after the application's arrival has succeeded. So no
 tag, grant or end of the application leaves the scheduler before. Other applications continue
@@ -32,8 +32,8 @@ class WriteThroughAdmission:
     """Holds back submissions to applications that are not stored yet.
 
     Args:
-        timeout_s: Longest wait of an application to be stored; None: nothing waits, and tags may be
-            sent before they are stored.
+        timeout_s: Maximum wait of an application to be stored; None: no application waits, and tags
+            may be sent before they are stored.
         driver: Driver of the core.
         save_soon: Requests a save.
     """
@@ -63,7 +63,7 @@ class WriteThroughAdmission:
         name, known = item.application_id, self.driver.core.state.applications
         was_open = name in known
         self.driver.apply(item, quiet)
-        if not was_open and name in known:  # admitted by the core
+        if not was_open and name in known:  # the core has admitted it
             loop = asyncio.get_running_loop()
             deadline = loop.call_later(self._timeout_s, self._expire, name)
             self._waiting[name] = _WaitingApplication(deadline)
