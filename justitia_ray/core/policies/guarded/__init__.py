@@ -1,5 +1,5 @@
-"""`justitia-guarded`: justitia, where some applications pass others inside their slack.
+"""Policy `justitia-guarded`: justitia, with applications that overtake others within their slack.
 
-Imported only when the policy is chosen. Nothing outside this folder and the lab names it but the
-table of policies.
+Imported only when the policy is selected. Outside this folder and the lab only the table of
+policies names it.
 """

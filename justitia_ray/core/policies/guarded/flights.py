@@ -2,9 +2,9 @@
 
 VTC starts the first inference of a stage at once, and a long one holds a part of the memory for
 minutes, while others run beside it. So each is a *flight*: it holds its mean memory until it ends.
-The others of a stage start while X rises. What starts of them within 32 iterations is a *cohort*:
-it is held whole while it gathers, and flies then, as long as its inferences are in the mean. What
-is left of all flights falls in a straight line from one end to the next.
+The other inferences of a stage start while X rises. Those that start within 32 iterations form a
+*cohort*: while it gathers its whole service counts as left, then it flies for the mean length of
+its inferences. The remaining work of all flights falls linearly between two ends.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _GATHERED_ITERATIONS = 32
-"""Iterations in which a cohort gathers: about a second of a 7B model on an A10G."""
+"""Number of iterations during which a cohort gathers: about a second of a 7B model on an A10G."""
 
 
 class _Cohort(NamedTuple):
-    """A cohort that flies."""
+    """A cohort in flight."""
 
     until: Seconds
     rate: float
-    """Service a second."""
+    """Service per second."""
 
 
 _COHORT: Fields = {"until": RecordReader.number, "rate": RecordReader.positive}
@@ -38,44 +38,44 @@ _GATHERING: Fields = {
 
 
 class Flights:
-    """The first inferences, at most one of each application, and the cohorts.
+    """The first inferences, at most one per application, and the cohorts.
 
     A change costs O(log N), a sum O(1).
 
     Attributes:
-        rate: Service a second of all that fly, token·iterations.
-        next_change: When the next of them ends, or the cohort that gathers sets off; infinite if
-            there is none.
+        rate: Service per second of all flights, token·iterations.
+        next_change: Time at which the next flight ends, or the gathering cohort departs; infinite
+            if there is none.
     """
 
     def __init__(self) -> None:
         self.rate: float = 0
         self.next_change: Seconds = math.inf
         self._rate_to_end: float = 0
-        """Sum of the rates, each times the instant at which its flight ends."""
+        """Sum over the flights of rate times end."""
         self._first: dict[ApplicationId, tuple[Seconds, float]] = {}
         """End and rate of each first inference."""
         self._by_end = LazyHeap()
         """Applications by the end of their first inferences."""
         self._cohorts: list[_Cohort] = []
-        """Heap of the cohorts that fly, by their ends."""
+        """Heap of the flying cohorts, by their ends."""
         self._gathered: KvTokenTime = 0
-        """Service of the cohort that gathers."""
+        """Service of the gathering cohort."""
         self._gathered_rate: float = 0
-        """Service a second that its inferences are given."""
+        """Service per second of its inferences."""
         self._gathers_until: Seconds = math.inf
-        """When it sets off; infinite if none gathers."""
+        """Time at which it departs; infinite if no cohort gathers."""
 
     def __contains__(self, name: ApplicationId) -> bool:
         return name in self._first
 
     @property
     def held_rate(self) -> float:
-        """Service a second of all that holds memory: of what gathers, too."""
+        """Service per second of everything that holds memory, including the gathering cohort."""
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the service that is left of all; nothing has ended before now. Of none it is 0."""
+        """Return the remaining service of all; no flight has ended before `now`."""
         flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
         return flying + self._gathered
 
@@ -87,7 +87,7 @@ class Flights:
         since: Seconds,
         until: Seconds,
     ) -> None:
-        """Let a first inference of so much service run, in place of the application's own."""
+        """Start the flight of an application's first inference, in place of its earlier one."""
         self.end(name)
         rate = service / (until - since)
         self._first[name] = (until, rate)
@@ -95,7 +95,7 @@ class Flights:
         self._count(until, rate)
 
     def end(self, name: ApplicationId) -> None:
-        """End the first inference of an application; nothing if it has none that runs."""
+        """End the flight of an application's first inference, if there is one."""
         if (flight := self._first.pop(name, None)) is not None:
             self._by_end.drop(name)
             self._discount(*flight)
@@ -106,19 +106,19 @@ class Flights:
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Let a cohort gather from now on; nothing if one does."""
+        """Let a cohort gather from now on, unless one does."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
 
     def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
-        """Add service, of inferences of a length, to the cohort that gathers; none if it is 0."""
+        """Add service of inferences of this length, if above 0, to the gathering cohort."""
         if length_s:
             self._gathered += service
             self._gathered_rate += service / length_s
 
     def pass_next(self) -> ApplicationId | None:
-        """Let the next change happen, which there is; return whose first inference it ended."""
+        """Process the next change; return the application whose first inference ended, or None."""
         if self._gathers_until == self.next_change:
             self._set_off()
         elif self._cohorts and self._cohorts[0].until == self.next_change:
@@ -131,7 +131,7 @@ class Flights:
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the cohorts, as JSON; first inferences are in the records of their shadows."""
+        """Return the cohorts as JSON; first inferences are in the records of their shadows."""
         gathering = None
         if self.gathers:
             values = (self._gathered, self._gathered_rate, self._gathers_until)
@@ -139,10 +139,10 @@ class Flights:
         return {"flying": [cohort._asdict() for cohort in self._cohorts], "gathering": gathering}
 
     def restore(self, state: object) -> None:
-        """Restore the cohorts that `state` returned, where there are none.
+        """Restore the cohorts that `state` returned, into an empty object.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If it has another form.
         """
         reader = RecordReader(state, ("flying", "gathering"))
         cohorts = [
@@ -158,7 +158,7 @@ class Flights:
         self._find_next()
 
     def _set_off(self) -> None:
-        """Let the cohort that gathers fly, if there is anything in it."""
+        """Let the gathering cohort depart, if it has any service."""
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf
@@ -179,7 +179,7 @@ class Flights:
     def _discount(self, until: Seconds, rate: float) -> None:
         self.rate -= rate
         self._rate_to_end -= rate * until
-        if not self._first and not self._cohorts:  # whatever the rounding
+        if not self._first and not self._cohorts:  # exactly 0, whatever the rounding
             self.rate = self._rate_to_end = 0
         self._find_next()
 

@@ -1,14 +1,14 @@
-"""When VTC would end each live application, and who is urgent because of that.
+"""Predicted finish of each live application under VTC, and which applications are urgent by it.
 
-`shadow` says what VTC would have started by now, with the stages of each application as they are
-known (`known_stages`). Looking ahead, a level is taken to cost what it does now: the sum of ω·k/w
-over those that will ask for more, at the present pace. An application's *deadline* is when VTC ends
-it. It is *urgent* when little more than what remains of its own longest path fits before that:
-now ≥ deadline − path − margin. The margin is as long as the path, and 150 iterations at most: with
-150 for all, short applications would be urgent from the first.
+`shadow` computes what VTC would have started by now, from the known stages of each application
+(`known_stages`). For predictions a level is assumed to cost as much as now: the sum of ω·k/w over
+the applications that will request more, at the present pace. An application's *deadline* is its end
+under VTC. It is *urgent* when little more than its own longest remaining path fits before the
+deadline: now ≥ deadline − path − margin. The margin is as long as the path, and at most 150
+iterations: with 150 for all, short applications would be urgent from the start.
 
-An application that ends keeps its shadow until that is through, as VTC would still be serving it:
-without that the others are foretold twice too early.
+An application that ends keeps its shadow until that is through, because VTC would still be serving
+it: without it the ends of the others are predicted at half their time.
 """
 
 from __future__ import annotations
@@ -30,72 +30,72 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Delivery
 
 _MARGIN_ITERATIONS = 150
-"""Most by which an application becomes urgent before its longest path must begin, in iterations:
-4.5 s of a 7B model on an A10G."""
+"""Maximum number of iterations by which an application is urgent before its longest path must
+begin: 4.5 s of a 7B model on an A10G.
+"""
 _BAND = 2.0
-"""Factor by which rates may move before a place in the order of urgency says nothing any more."""
+"""Factor by which rates may change before a place in the order of urgency is invalid."""
 _RENEWED_FROM = 1.5
-"""Factor from which on the places are made anew, one for each inference that a report names."""
+"""Factor from which on the places are updated, one for each inference that a report names."""
 
 
 def _with_margin(path: CriticalPath) -> CriticalPath:
-    """Return a path longer by the margin: how long before its deadline one is urgent."""
+    """Return a path with the margin: how long before its deadline an application is urgent."""
     margin = min(_MARGIN_ITERATIONS, path.iterations)
     return CriticalPath(path.iterations + margin, path.gap_s)
 
 
 class _Rates(NamedTuple):
-    """The rates by which places in the order of urgency were made."""
+    """Rates for which places in the order of urgency were computed."""
 
     kv_per_s: float
     iteration_s: Seconds
     density: float
 
     def is_near(self, other: _Rates, band: float = _BAND) -> bool:
-        """Return whether no rate is further from its other than the band."""
+        """Return whether no rate differs from its counterpart by more than the band."""
         for here, there in zip(self, other, strict=True):
             if here != there and not (there and 1 / band < here / there < band):
                 return False
         return True
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
-        """Return the least time that X may take for so many levels, within the band."""
+        """Return the least time in which X rises by these levels, within the band."""
         return levels * (self.density / _BAND + own_density) / (self.kv_per_s * _BAND)
 
     def least_s(self, iterations: float) -> Seconds:
-        """Return the least that iterations may take within the band; they may be below 0."""
+        """Return the least time of these iterations within the band; they may be negative."""
         factor = 1 / _BAND if iterations > 0 else _BAND
         return iterations * self.iteration_s * factor
 
 
 class _Candidate(NamedTuple):
-    """An application that may be urgent, with what tells cheaply that it is not.
+    """An application that may be urgent, with values that cheaply exclude it.
 
-    It is urgent some iterations and a gap before its last inference starts under VTC.
+    It is urgent `lead` before its last inference starts under VTC.
     """
 
     shadow: Shadow
     level_of_end: float
-    """Level before which that does not start; 0: no level keeps it from starting."""
+    """Level before which that inference does not start; 0: no level delays it."""
     lead: CriticalPath
-    """The iterations, which may be below 0, and the gap."""
+    """Iterations, which may be negative, and gap by which urgency precedes that start."""
 
 
 class ForetoldVtc:
-    """Deadlines of live applications by a shadow of VTC, and which of them are urgent.
+    """Deadlines of live applications by a shadow of VTC, and which applications are urgent.
 
-    A policy passes on its hooks, in their order; `now` never falls. Between two questions each
-    event costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c
-    candidates, applications that would be urgent if X were up to four times as fast, and an
-    iteration twice as long; O(n) for each whose deadline the level alone does not put off; and
-    O(u log u) for the u that are urgent. While rates move, all are placed anew, one for each
-    inference of a report; all at once, in O(N log N), only after a leap out of the band in which
-    that holds.
+    A policy passes on its hooks, in their order; `now` never falls. Between two queries each event
+    costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c candidates,
+    applications that would be urgent if X rose up to four times as fast and an iteration took twice
+    as long; O(n) for each whose deadline the level alone does not exclude; and O(u log u) for the u
+    urgent ones. While rates change, all places are updated, one for each inference of a report; all
+    at once, in O(N log N), only after a jump out of the band in which they are valid.
 
     Args:
         kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here;
-            None: what it was.
-        pace: The speed of the replicas.
+            None: unchanged.
+        pace: Speed of the replicas.
     """
 
     def __init__(self, kv_tokens: Callable[[], float | None], pace: Pace | None = None) -> None:
@@ -104,38 +104,40 @@ class ForetoldVtc:
         self.clock = ShadowClock(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
         self._rates: _Rates | None = None
-        """Rates that places are made by; None while no service is known."""
+        """Rates for which places are computed; None while no service is known."""
         self._former: _Rates | None = None
-        """Rates that those of `_to_renew` are of."""
+        """Rates of the places in `_to_renew`."""
         self._to_renew: dict[ApplicationId, None] = {}
         self._found: tuple[Seconds, list[ApplicationId]] | None = None
-        """The last answer of `urgent` and its instant; None: something has changed since."""
+        """Cached result of `urgent` and its time; None after a change."""
         self._may_renew = 0
-        """How many places may be made anew for what has been reported since the last question."""
+        """Number of places that may be updated for the reports since the last query."""
         self._by_level = LazyHeap()
         """Applications in a stage, by a level before which they are not urgent."""
         self._by_time = LazyHeap()
-        """All others of which a deadline is known, by an instant before which they are not."""
+        """All others with a known deadline, by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _Candidate] = {}
-        """Applications whose level or instant has come, until they are placed anew."""
+        """Applications whose level or time has been reached, until they are placed again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
-        """When the last scheduler was told of what runs, until that is adopted."""
+        """Last report of each running inference under the last scheduler, until the inference is
+        adopted.
+        """
 
     # --- hooks
 
     def arrived(self, application: Application, now: Seconds) -> None:
-        """Begin a shadow with the stages that are expected; nothing if none are, or if known."""
+        """Create a shadow with the expected stages, unless there are none or one exists."""
         if application.application_id not in self._stages:
             self._begin(application)
             self._renew(application, now)
 
     def reweighed(self, application: Application, now: Seconds) -> None:
-        """Note the weight of an application; also done with all that it submits."""
+        """Update the weight of an application; each submission also does this."""
         if application.application_id in self._stages:
             self._renew(application, now)
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count an inference that is about to wait, by its predicted length; again: no change."""
+        """Count an inference that is about to wait, by its predicted length; may be repeated."""
         name = application.application_id
         self.pace.leave(inference.request_id)
         if name not in self._stages:
@@ -147,11 +149,11 @@ class ForetoldVtc:
         self._renew(application, now)
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
-        """Note that an inference was leased."""
+        """Record that an inference was leased."""
         self.pace.begin(inference.request_id, now)
 
     def adopted(self, inference: Inference, now: Seconds) -> None:
-        """Note that an inference runs that was leased before; told of again after `submitted`."""
+        """Record an inference that was leased before and runs; called after `submitted`."""
         told_at = self._told_before.get(inference.application_id, {})
         request_id = inference.request_id
         self.pace.begin(request_id, now, told_at.pop(request_id, None))
@@ -163,7 +165,7 @@ class ForetoldVtc:
         self._advance(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count the true sizes of an inference; nothing of one that produced nothing."""
+        """Count the true sizes of an inference; one without output is dropped."""
         self.pace.leave(inference.request_id)
         stages = self._stages.get(application.application_id)
         if stages is None:
@@ -174,7 +176,7 @@ class ForetoldVtc:
         self._renew(application, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Tell no more of an application; its shadow goes on with what it has submitted."""
+        """Drop the application's deadline; its shadow runs until VTC would have finished it."""
         name = application.application_id
         stages = self._stages.get(name)
         if stages is None:
@@ -195,33 +197,33 @@ class ForetoldVtc:
     # --- answers
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return when VTC would have ended it; None if its stages or the pace are not known."""
+        """Return an application's end under VTC; None if its stages or the pace are unknown."""
         if application_id not in self._stages or application_id not in self.clock.shadows:
             return None
         return self.clock.ends_at(application_id, now)
 
     def critical_path(self, application_id: ApplicationId) -> CriticalPath:
-        """Return the longest path of what an application has not done yet, by what is known.
+        """Return the longest remaining path of an application, by the known stages.
 
-        A call that runs counts whole: only what waits asks whether it is urgent.
+        A running call counts as a whole, because urgency matters only for waiting inferences.
         """
         stages = self._stages.get(application_id)
         return CriticalPath(0, 0) if stages is None else stages.path()
 
     def is_urgent(self, application_id: ApplicationId, now: Seconds) -> bool:
-        """Return whether nothing but its own longest path fits before its deadline."""
+        """Return whether only its longest path and the margin fit before its deadline."""
         deadline = self.deadline(application_id, now)
         return deadline is not None and self._is_urgent(application_id, deadline, now)
 
     def urgent(
         self, now: Seconds, waits: Callable[[ApplicationId], bool] | None = None
     ) -> list[ApplicationId]:
-        """Return the applications that are urgent now: by deadline, then by arrival.
+        """Return the urgent applications, by deadline, then by arrival.
 
         Args:
-            now: The instant; asked again at one, it answers what it did if nothing was told since.
-            waits: Tells whether an application has anything to start, for the others need not be
-                looked at; None: all may have.
+            now: The time; the result is cached until the time changes or an event arrives.
+            waits: Returns whether an application has anything to start; others are skipped. None:
+                all may have.
         """
         if self._found is not None and self._found[0] == now:
             return self._found[1]
@@ -256,9 +258,9 @@ class ForetoldVtc:
         }
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return what is known of a live application beside what it runs, as JSON; None: nothing.
+        """Return a live application's state as JSON, without running inferences; None if unknown.
 
-        What it runs is submitted again to whoever restores it.
+        Running inferences are submitted again after a restart.
         """
         stages = self._stages.get(application_id)
         shadow = self.clock.shadows.get(application_id)
@@ -274,12 +276,12 @@ class ForetoldVtc:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned, into an object that has been told nothing.
+        """Restore a result of `state`, into an object without events.
 
-        Of a state of release 0.2.0, whose shadow was another, the pace alone.
+        From a state of release 0.2.0, with another kind of shadow, only the pace is restored.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If it has another form.
         """
         if "owed" not in state:
             self.pace.restore(RecordReader(state, ("level", "pace", "ended"), None).mapping("pace"))
@@ -294,12 +296,13 @@ class ForetoldVtc:
             self.clock.put_back(name, restored(record))
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore what `application_state` returned, after `restore`.
+        """Restore a result of `application_state`, after `restore`.
 
-        One of release 0.2.0 is foretold anew when it submits, as if it came then.
+        One of release 0.2.0 is ignored: its prediction starts when it submits, as if it arrived
+        then.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If it has another form.
         """
         name = application.application_id
         if "gap_until" in RecordReader(state, ("shadow",), None).mapping("shadow"):
@@ -317,19 +320,19 @@ class ForetoldVtc:
         return now >= deadline - path.seconds(self.pace.iteration_s)
 
     def _begin(self, application: Application) -> None:
-        """Begin with the stages expected; an ended application of this id is forgotten."""
+        """Start with the expected stages; an ended application of this id is dropped."""
         self.clock.remove(application.application_id)
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Let service flow, into the memory that there is now."""
+        """Let service flow, with the current KV memory."""
         kv_tokens = self._kv_tokens()
         if kv_tokens is not None:
             self.clock.kv_tokens = kv_tokens
         self.clock.advance(amount, now)
 
     def _renew(self, application: Application, now: Seconds) -> None:
-        """Let the shadow have the stages as they are known now."""
+        """Update the shadow to the stages as currently known."""
         self._found = None
         name = application.application_id
         self._advance(0, now)
@@ -339,10 +342,12 @@ class ForetoldVtc:
             self.clock.change(name, stages, application.weight)
         else:
             self.clock.add(name, application.weight, application.sequence, stages)
-        self.clock.advance(0, now)  # it may be through with its stage, or its last may start
+        self.clock.advance(
+            0, now
+        )  # the application may be through with its stage, or its last inference may start
 
     def _place_moved(self) -> None:
-        """Put at their places those that moved, and some or all others if the rates have."""
+        """Sort the applications that changed, and some or all others if the rates have changed."""
         moved = self.clock.take_moved()
         if self.pace.kv_per_s is None:
             return
@@ -376,7 +381,7 @@ class ForetoldVtc:
         return _Candidate(shadow, level, self._lead(name))
 
     def _close(self) -> list[ApplicationId]:
-        """Return the candidates that may be urgent: X puts their last start off no longer."""
+        """Return the candidates that may be urgent, as X does not delay their last start enough."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s
@@ -389,7 +394,7 @@ class ForetoldVtc:
         return found
 
     def _place(self, name: ApplicationId, rates: _Rates) -> None:
-        """Put an application where it cannot be urgent before, while rates stay in the band."""
+        """Sort an application by a level or time before which it is not urgent, within the band."""
         shadow, lead = self.clock.shadows[name], self._lead(name)
         spare_s = rates.least_s(-lead.iterations) - lead.gap_s
         self._candidates.pop(name, None)

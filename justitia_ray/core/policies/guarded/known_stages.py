@@ -1,7 +1,7 @@
-"""The stages of an application as they are known: expected, submitted, and with true sizes.
+"""The stages of an application as currently known: expected, submitted, and with true sizes.
 
-Stages are those expected, replaced by what is submitted, and by true lengths at each end. They are
-counted once, whatever the charge of the account.
+Stages are the expected ones, replaced by submitted inferences, and by true lengths at each end.
+They count once, independently of the charge of the account.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class CriticalPath(NamedTuple):
-    """The longest path that an application still has to go."""
+    """The longest path that an application still has to complete."""
 
     iterations: float
     gap_s: Seconds
 
     def seconds(self, iteration_s: Seconds) -> Seconds:
-        """Return how long it takes on replicas of this pace."""
+        """Return the time of the path on replicas of this pace."""
         return self.iterations * iteration_s + self.gap_s
 
 
 class Call(NamedTuple):
-    """Sizes of an inference: predicted while it is not over, then true."""
+    """Sizes of an inference: predicted until it ends, then true."""
 
     compute_tokens: float
     kv_token_time: KvTokenTime
@@ -38,7 +38,7 @@ class Call(NamedTuple):
 
 
 def call_of(inference: Inference, output_tokens: Tokens) -> Call:
-    """Return the sizes of an inference that makes so many tokens over all its sequences."""
+    """Return the sizes of an inference with this output over all its sequences."""
     return Call(
         inference.cost(weighted_tokens, output_tokens),
         inference.cost(kv_token_time, output_tokens),
@@ -48,20 +48,20 @@ def call_of(inference: Inference, output_tokens: Tokens) -> Call:
 
 @dataclass(slots=True)
 class _Submitted:
-    """The calls that have been submitted of one stage. A change is O(1), but for the longest."""
+    """Submitted calls of one stage. A change is O(1), except of the longest call."""
 
     ended: ExpectedStage = UNKNOWN_STAGE
-    """Sums over the calls that are over, without those that produced nothing."""
+    """Sums over ended calls, without those that produced nothing."""
     running: dict[RequestId, Call] = field(default_factory=dict)
-    """Calls that are not over."""
+    """Calls that have not ended."""
     compute_tokens: float = 0
     kv_token_time: KvTokenTime = 0
-    """Sums over those; exact, as they are of whole numbers."""
+    """Sums over the running calls; exact, because all terms are whole numbers."""
     iterations: int = 0
-    """The longest of those."""
+    """Length of the longest running call."""
 
     def begin(self, request_id: RequestId, call: Call) -> None:
-        """Put a call here, or replace it."""
+        """Add a call, or replace it."""
         self.remove(request_id)
         self.running[request_id] = call
         self.compute_tokens += call.compute_tokens
@@ -69,7 +69,7 @@ class _Submitted:
         self.iterations = max(self.iterations, call.iterations)
 
     def remove(self, request_id: RequestId) -> None:
-        """Forget a call that is not over; an unknown one changes nothing."""
+        """Remove a call that has not ended; an unknown one is ignored."""
         call = self.running.pop(request_id, None)
         if call is None:
             return
@@ -79,7 +79,7 @@ class _Submitted:
             self.iterations = max([one.iterations for one in self.running.values()], default=0)
 
     def end(self, call: Call) -> None:
-        """Count the true sizes of a call that is over."""
+        """Count the true sizes of an ended call."""
         ended = self.ended
         self.ended = ExpectedStage(
             ended.inferences + 1,
@@ -104,10 +104,10 @@ class _Submitted:
 
 
 class KnownStages:
-    """The stages of one application: those expected, and those that it has submitted.
+    """The stages of one application: expected and submitted ones.
 
-    `all` and `path` are kept until something changes; a change of a stage that has begun is O(1)
-    for `all`, and O(stages) for `path`.
+    `all` and `path` are cached until a change; a change of a stage that has begun is O(1) for
+    `all`, and O(stages) for `path`.
     """
 
     __slots__ = ("_all", "_expected", "_path", "submitted")
@@ -115,7 +115,6 @@ class KnownStages:
     def __init__(
         self, expected: tuple[ExpectedStage, ...], ended: Iterable[ExpectedStage] = ()
     ) -> None:
-        """Begin with these stages, of which some have calls that are over."""
         self._expected = expected
         self.submitted = [_Submitted(stage) for stage in ended]
         self._all: list[ExpectedStage] | None = None
@@ -123,32 +122,32 @@ class KnownStages:
 
     @property
     def has_calls(self) -> bool:
-        """Whether it has submitted anything that counts."""
+        """Whether it has submitted any call that counts."""
         return any(stage.running or stage.ended.inferences for stage in self.submitted)
 
     def running(self) -> Iterator[RequestId]:
-        """Yield the calls that are not over."""
+        """Yield the calls that have not ended."""
         for stage in self.submitted:
             yield from stage.running
 
     def expect(self, expected: tuple[ExpectedStage, ...]) -> None:
-        """Replace the stages that are expected."""
+        """Replace the expected stages."""
         if expected != self._expected:
             self._expected = expected
             self._all = self._path = None
 
     def expect_no_more(self) -> None:
-        """Expect no stage of which nothing has been submitted."""
+        """Drop expected stages without submitted calls."""
         self.expect(self._expected[: len(self.submitted)])
 
     def begin(self, stage: int, request_id: RequestId, call: Call) -> None:
-        """Put a call into its stage, or replace it there."""
+        """Add a call to its stage, or replace it there."""
         self._reach(stage)
         self.submitted[stage].begin(request_id, call)
         self._renew(stage)
 
     def end(self, stage: int, request_id: RequestId, call: Call | None) -> None:
-        """Note that a call is over, with its true sizes; None if it produced nothing."""
+        """Record that a call has ended, with its true sizes; None if it produced nothing."""
         self._reach(stage)
         self.submitted[stage].remove(request_id)
         if call is not None:
@@ -156,14 +155,14 @@ class KnownStages:
         self._renew(stage)
 
     def all(self) -> Sequence[ExpectedStage]:
-        """Return every stage: as submitted, or else as expected."""
+        """Return every stage, as submitted or otherwise as expected."""
         if self._all is None:
             count = max(len(self._expected), len(self.submitted))
             self._all = [self._stage(number) for number in range(count)]
         return self._all
 
     def path(self) -> CriticalPath:
-        """Return the longest path from the calls that are not over to the end."""
+        """Return the longest path from the running calls to the end."""
         if self._path is None:
             present = len(self.submitted) - 1
             longest: float = max([stage.iterations for stage in self.submitted], default=0)
@@ -206,9 +205,10 @@ class KnownStages:
         return stage if stage.gap_s == expected.gap_s else stage._replace(gap_s=expected.gap_s)
 
     def _missing(self, number: int) -> float:
-        """Return how many more calls are expected at a stage: none after one of it is over.
+        """Return how many more calls are expected at a stage; 0 after one of it has ended.
 
-        What is submitted at once comes one by one; else the shadow would pass a stage at its first.
+        Calls that belong together are submitted one by one; otherwise the shadow would complete a
+        stage at its first call.
         """
         is_present = number == len(self.submitted) - 1 < len(self._expected)
         if not is_present or self.submitted[number].ended.inferences:

@@ -1,7 +1,7 @@
-"""Pace of the replicas: KV token-time served a second, and seconds an iteration, lately.
+"""Recent speed of the replicas: KV token-time served per second, and seconds per iteration.
 
 Both are ratios of sums that decay with the time in which something ran, by half in `HALF_LIFE_S`.
-Time in which nothing runs is in neither.
+Time in which nothing runs counts in neither.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Delivery
 
 _USUAL_WEIGHT = 100.0
-"""Iterations that the usual length counts for at the start."""
+"""Number of iterations of the usual length that are assumed at the start."""
 
 _SUMS: Fields = dict.fromkeys(
     ("service", "busy_s", "iterations", "iterating_s"), RecordReader.not_negative
@@ -25,15 +25,15 @@ _SUMS: Fields = dict.fromkeys(
 
 
 class Pace:
-    """How fast the replicas serve, all together, and how fast one sequence grows.
+    """Speed of service of all replicas together, and of one sequence.
 
-    Every call costs O(1) for each inference that it names. An iteration is as long as one more
-    token of a lease takes between two reports, or from its dispatch to the first: the computation
-    of prompts is spread over it.
+    Every call costs O(1) for each inference that it names. The length of an iteration is the time
+    per token of a lease between two reports, or from its dispatch to the first report, so that it
+    includes the computation of prompts.
 
     Attributes:
-        kv_per_s: KV token·iterations served a second; None until a report has told of any.
-        iteration_s: Seconds that an iteration takes.
+        kv_per_s: KV token·iterations served per second; None before any is reported.
+        iteration_s: Seconds per iteration.
     """
 
     def __init__(self) -> None:
@@ -44,28 +44,28 @@ class Pace:
         self._iterations = _USUAL_WEIGHT
         self._iterating_s: Seconds = _USUAL_WEIGHT * USUAL_ITERATION_S
         self._since: Seconds = 0.0
-        """When the last report was booked, or when something began to run after nothing did."""
+        """Time of the last report, or at which something began to run after nothing did."""
         self._told_at: dict[RequestId, Seconds] = {}
-        """When what runs was reported last, or leased."""
+        """Time of the last report of each running inference, or of its lease."""
 
     def begin(self, request_id: RequestId, now: Seconds, told_at: Seconds | None = None) -> None:
-        """Note that an inference runs from now on, or did before, and was told of last then."""
+        """Record that an inference runs, from now on or with its last report at `told_at`."""
         if not self._told_at:
             self._since = now
         self._told_at[request_id] = now if told_at is None else told_at
 
     def told_at(self, request_ids: Iterable[RequestId]) -> dict[RequestId, Seconds]:
-        """Return when those that run were leased, or told of last."""
+        """Return the times of the last reports, or leases, of those that run."""
         return {name: self._told_at[name] for name in request_ids if name in self._told_at}
 
     def leave(self, request_id: RequestId) -> None:
-        """Note that an inference runs no more; an unknown one changes nothing."""
+        """Record that an inference no longer runs; an unknown one is ignored."""
         self._told_at.pop(request_id, None)
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
-        """Count the service of a report; return its sum, without what was booked before.
+        """Count the service of a report; return its sum, without service booked before.
 
-        Inferences whose lease this object has not seen count for the service alone.
+        Inferences without a recorded lease count only for the service.
         """
         service, iterations, iterating_s = 0.0, 0.0, 0.0
         told = self._told_at
@@ -83,14 +83,14 @@ class Pace:
         return service
 
     def state(self) -> dict[str, Any]:
-        """Return the sums, as JSON."""
+        """Return the sums as JSON."""
         return {name: getattr(self, f"_{name}") for name in _SUMS}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the sums that `state` returned.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If it has another form.
         """
         for name, value in read_fields(state, _SUMS).items():
             setattr(self, f"_{name}", value)

@@ -1,17 +1,19 @@
-"""The order by F in which some may pass: urgent ones, and the shortest (`slack`).
+"""The order by F with overtaking: urgent applications, and the shortest (`slack`).
 
-1. Urgent applications (`foretold`), by VTC's deadline, if all before them have the slack for
-   their next inference, but for the guard's budget B.
-2. With the order `sgps`, those that may pass with all that is left of them, the shortest first.
+1. Urgent applications (`foretold`), by VTC's deadline, if all before them have the slack for their
+next inference, less the guard's budget B.
+2. With the order `sgps`, applications that may overtake with all their remaining work, the shortest
+first.
 3. All others, by F.
 
 Between applications slack is that of GPS. Inside a tenant it is that of its reference server
-(`clock/tenant_share`), and two rules more keep what passes inside the tenant's share:
+(`clock/tenant_share`), and two more rules keep overtaking inside the tenant's share:
 
-- What is to start before the one of least F, x, is first booked at the place of x in the reference
-  server. So x's key, by which the tenant stands in the order, is later by it: the tenant waits for
-  whom it puts first, and nobody else does. What was booked stays booked if it changes its mind.
-- If V has reached x's key, and x waits still, its tenant is late, and x goes first.
+- Work that is to start before x, the application with the smallest F, is first booked at the place
+  of x in the reference server. This makes x's key, which is the tenant's key, later by that work:
+  the tenant waits for the application that it puts first, and no other tenant does. A booking stays
+  if the choice changes.
+- If V has reached x's key while x still waits, its tenant is late, and x is first.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,18 +38,18 @@ from justitia_ray.units import (
 )
 
 _MOST_MOVED = 1024
-"""Accounts that moved and are not in the slack yet, if nobody asks who is first."""
+"""Maximum number of changed accounts that are not in the slack yet, without a query."""
 _CAUGHT_UP = 4
-"""Accounts that moved inside a tenant and are put in the slack by a question that needs none."""
+"""Number of changed accounts that a query without need of slack puts in the slack of a tenant."""
 
 
 class Guard:
-    """Who would end later than under VTC unless it goes first, and what that may cost others.
+    """Applications that would end later than under VTC unless they go first, and their budget.
 
     Args:
-        foretold: Foretells the end under VTC.
+        foretold: Predicts the end under VTC.
         budget: Returns B, token·iterations.
-        now: Returns the instant of the event being handled.
+        now: Returns the time of the event being handled.
         application: Returns a live application.
     """
 
@@ -76,45 +78,45 @@ class Guard:
 
 
 class Promised(NamedTuple):
-    """Promise to an application, and the work that is left for it."""
+    """Guarantee of an application, and its remaining work."""
 
     finish: VirtualTime
     sequence: int
     weight: float
     remaining: KvTokenTime
     is_live: bool
-    """Whether it may still ask for more."""
+    """Whether it may request more."""
 
 
 class Promises(Protocol):
-    """Accounts as the order sees them."""
+    """Interface of the accounts that the order uses."""
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return where whoever moves from now on is written, all that are there at first."""
+        """Return the set in which changed applications are recorded, at first all of them."""
 
     def advance(self, slack: Slack) -> None:
-        """Bring slack to V and S of now."""
+        """Update slack to the current V and S."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return what an application was promised; None if it bears on nobody's slack."""
+        """Return the guarantee of an application; None if it affects no slack."""
 
 
 class GpsPromises:
-    """The promises of GPS between applications."""
+    """The guarantees of GPS between applications."""
 
     def __init__(self, share: ServedShare) -> None:
         self._share = share
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Let the accounts write down who moves."""
+        """Let the accounts record changes."""
         return self._share.watch()
 
     def advance(self, slack: Slack) -> None:
-        """Bring slack to the root's V, and to the service booked."""
+        """Update slack to the root's V, and to the service booked."""
         slack.advance(self._share.clock.virtual_time, self._share.served)
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return tag and charge left; None if GPS owes it nothing and it is owed nothing."""
+        """Return tag and remaining charge; None if neither GPS nor the account owes anything."""
         share, clock = self._share, self._share.clock
         account = share.accounts.get(name)
         is_live = account is not None and not account.withdrawn
@@ -128,13 +130,13 @@ class GpsPromises:
 
 
 class TenantPromises:
-    """The promises of GPS inside a tenant, and what its reference server has to do for them.
+    """The guarantees of GPS inside a tenant, and the work of its reference server for them.
 
     By the invariant of `tenant_share` the slack of k, Σ w·(min(F, F_k) − V_T) − R(≤ F_k), is the
-    sum over the tags behind k of what remains of them less w·(F − F_k). While the reference server
-    has anything to do up to k that is constant but for charges and transfers, overdue or not: what
-    it does lowers both sums alike. So neither V nor S has to be told, and a look at the tenant that
-    is old says the same as one of now.
+    sum over the tags behind k of their remaining work less w·(F − F_k). While the reference server
+    has any work up to k it changes only by charges and transfers, overdue or not: service lowers
+    both sums alike. So neither V nor S is needed, and the values of the last update are as good as
+    current ones.
     """
 
     def __init__(self, share: TenantShare, tenant: ClientId) -> None:
@@ -142,14 +144,14 @@ class TenantPromises:
         self._name = tenant
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Let the accounts write down who moves inside the tenant."""
+        """Let the accounts record changes inside the tenant."""
         return self._share.watch_tenant(self._name)
 
     def advance(self, slack: Slack) -> None:
         """Do nothing: no slack depends on V."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return F_x and what remains at its place; None if neither server owes it anything."""
+        """Return F_x and the work remaining at its place; None if no server owes it anything."""
         tenant, account = self._share.tenant(self._name), self._share.accounts.get(name)
         if tenant is None or name not in tenant:
             return None
@@ -161,7 +163,7 @@ class TenantPromises:
 
 
 class PassingOrder(LazyHeap):
-    """Applications by F, but those that may pass first."""
+    """Applications by F, except those that may overtake."""
 
     __slots__ = (
         "_application",
@@ -186,13 +188,13 @@ class PassingOrder(LazyHeap):
         guard: Guard | None,
         cost: CostFunction = kv_token_time,
     ) -> None:
-        """Begin empty.
+        """Create an empty order.
 
         Args:
-            promises: The accounts, which tell from now on who moves.
+            promises: The accounts, which record changes from now on.
             application: Returns a live application.
-            shortest: Whether the shortest go first where they may.
-            guard: Tells who is urgent; None: nobody is.
+            shortest: Whether the shortest are first where they may overtake.
+            guard: Determines urgent applications; None: none are.
             cost: Cost of an inference that is about to start.
         """
         super().__init__()
@@ -205,31 +207,31 @@ class PassingOrder(LazyHeap):
         promises.advance(self._slack)
         self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
-        """The first, if the guard let it pass, and the slack that it asked for."""
+        """The first application and the slack that it required, if the guard put it first."""
         self._aside: dict[ApplicationId, None] = {}
-        """Applications set aside, which still wait by what the slack knows."""
+        """Applications set aside, which still count as waiting in the slack."""
 
     def put(self, name: str, key: Key) -> None:
-        """Put an application at its place by F, or move it there."""
+        """Insert an application by F, or move it."""
         super().put(name, key)
-        if name in self._aside:  # the accounts tell what else of it has changed
+        if name in self._aside:  # the accounts record its other changes
             del self._aside[name]
         else:
             self._move(name)
 
     def drop(self, name: str) -> None:
-        """Remove an application; what is left of its charge still counts."""
+        """Remove an application; its remaining charge still counts."""
         super().drop(name)
         self._move(name)
 
     def set_aside(self, name: str) -> None:
-        """Remove an application that waits on and comes back soon: its slack is left as it is."""
+        """Remove a waiting application that returns soon, without a change of its slack."""
         if name in self:
             super().drop(name)
             self._aside[name] = None
 
     def first(self) -> str | None:
-        """Return the first urgent one that may pass, else the shortest, else that of least F."""
+        """Return the first urgent one that may overtake, else the shortest, else the least F."""
         self._let_pass = None
         if not len(self):
             return None
@@ -242,10 +244,10 @@ class PassingOrder(LazyHeap):
         return self.least() if passing is None else passing
 
     def may_precede(self, name: ApplicationId, first: ApplicationId) -> bool:
-        """Return whether one may come before another: it is urgent, or shorter.
+        """Return whether an application may come before `first`: it is urgent, or shorter.
 
-        Or it has less F, and the other passes nobody. Whether its slack lets it pass is not asked:
-        that takes a look. O(stages).
+        Or it has the smaller F, and `first` overtakes none. Whether its slack allows it to overtake
+        is not checked, because that is costly. O(stages).
         """
         one, other = self._promises.of(name), self._promises.of(first)
         if one is None or other is None:
@@ -257,7 +259,7 @@ class PassingOrder(LazyHeap):
         return self._guard is not None and self._guard.is_urgent(name)
 
     def in_order(self) -> Iterator[str]:
-        """Yield the applications as they would be served if nothing moved. O(N log N)."""
+        """Yield the applications in the order of service if nothing changed. O(N log N)."""
         self._catch_up()
         passing = [name for name, wanted in self._urgent() if self._slack.allows(name, wanted)]
         if self._shortest:
@@ -267,16 +269,16 @@ class PassingOrder(LazyHeap):
         yield from (name for name in super().in_order() if name not in passed)
 
     def wanted_slack(self, application_id: ApplicationId) -> KvTokenTime | None:
-        """Return the slack that the guard asked for, if it has let this one pass at the last look.
+        """Return the slack that the guard required if it put this application first, else None.
 
-        What is below 0 those before it may lack.
+        A negative value is the slack that those before it may lack.
         """
         if self._let_pass is None or self._let_pass[0] != application_id:
             return None
         return self._let_pass[1]
 
     def _urgent(self) -> Iterator[tuple[ApplicationId, KvTokenTime]]:
-        """Yield who is urgent and waits, with the slack that it needs."""
+        """Yield the urgent applications that wait, with the slack that each needs."""
         if self._guard is None or not (urgent := self._guard.urgent()):
             return
         budget = self._guard.budget()
@@ -294,7 +296,7 @@ class PassingOrder(LazyHeap):
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Put all that moved at their places in the slack."""
+        """Update the slack of all changed applications."""
         for name in self._moved:
             self._put_in_slack(name)
         self._moved.clear()
@@ -319,7 +321,7 @@ class PassingOrder(LazyHeap):
 
 
 class TenantOrder(PassingOrder):
-    """The applications of one tenant by F_x, but those that may pass inside its share first."""
+    """The applications of one tenant by F_x, except those that may overtake inside its share."""
 
     __slots__ = ("_booked", "_share", "_tenant")
 
@@ -333,29 +335,29 @@ class TenantOrder(PassingOrder):
         guard: Guard | None,
         cost: CostFunction,
     ) -> None:
-        """Begin empty.
+        """Create an empty order.
 
         Args:
-            share: The accounts, which tell from now on who moves inside the tenant.
+            share: The accounts, which record changes inside the tenant from now on.
             tenant: The tenant.
             application: Returns a live application.
-            shortest: Whether the shortest go first where they may.
-            guard: Tells who is urgent; None: nobody is.
+            shortest: Whether the shortest are first where they may overtake.
+            guard: Determines urgent applications; None: none are.
             cost: Cost of an inference that is about to start, in the unit of the accounts.
         """
         self._share = share
         self._tenant = tenant
         self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
-        """Inferences, not over yet, that are booked at the place of another application."""
+        """Unfinished inferences that are booked at the place of another application."""
         super().__init__(
             TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost
         )
 
     def first(self) -> str | None:
-        """Return who may pass and is to be first by the rules, or who has the least F_x.
+        """Return the first application by the rules: one that may overtake, or that of least F_x.
 
-        Slack is brought up to date when somebody's is asked: whenever the shortest may pass, else
-        if any is urgent. Until then a few of those that moved are put in it at a time.
+        Slack is updated only if needed: whenever the shortest may overtake, otherwise if any
+        application is urgent. Until then a few changed applications are updated per call.
         """
         self._let_pass = None
         least = self.least()
@@ -374,7 +376,7 @@ class TenantOrder(PassingOrder):
         return least if passing is None else passing
 
     def in_order(self) -> Iterator[str]:
-        """Yield the applications as they would be served if nothing moved. O(N log N)."""
+        """Yield the applications in the order of service if nothing changed. O(N log N)."""
         first, let_pass = self.first(), self._let_pass
         if first is not None:
             yield first
@@ -382,9 +384,9 @@ class TenantOrder(PassingOrder):
         self._let_pass = let_pass
 
     def claim(self) -> ApplicationId | None:
-        """Return the first if its next inference is booked, or need not be; else book it: None.
+        """Return the first if its next inference is booked, or needs no booking.
 
-        It is booked at the place of the least F_x.
+        None: the inference has just been booked at the place of the least F_x; call again.
         """
         name, least = self.first(), self.least()
         if name is None or least is None or name == least or self._is_booked(name):
@@ -398,16 +400,16 @@ class TenantOrder(PassingOrder):
         return list(self._booked.get(name, ()))
 
     def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:
-        """Restore what `booked` returned."""
+        """Restore a result of `booked`."""
         self._booked[name] = dict.fromkeys(request_ids)
 
     def inference_ended(self, name: ApplicationId, request_id: RequestId) -> None:
-        """Forget that an inference was booked: it waits no more."""
+        """Drop the booking of an inference that has ended."""
         if (booked := self._booked.get(name)) is not None:
             booked.pop(request_id, None)
 
     def application_ended(self, name: ApplicationId) -> None:
-        """Forget what was booked of an application."""
+        """Drop the bookings of an application."""
         self._booked.pop(name, None)
 
     def _is_booked(self, name: ApplicationId) -> bool:
@@ -415,18 +417,18 @@ class TenantOrder(PassingOrder):
         return bool(booked) and self._application(name).waiting.first.request_id in booked
 
     def _is_late(self, least: ApplicationId) -> bool:
-        """Return whether V has reached the key by which the tenant stands in the order."""
+        """Return whether V has reached the tenant's key in the order."""
         return self._share.tag(least) <= self._share.top_time(self._tenant)
 
 
 class PassingTreeOrder(TreeOrder):
-    """Applications below one branch at the top, some of which pass inside their tenants."""
+    """Applications below one top branch, with overtaking inside their tenants."""
 
     __slots__ = ()
 
     lets_pass = True
 
     def claim(self) -> ApplicationId | None:
-        """Return the first of the tenant that is first; None if it was booked there just now."""
+        """Return the first application of the first tenant; None if it was just booked there."""
         order = self.first_leaf()
         return None if order is None else order.claim()

@@ -1,8 +1,8 @@
-"""Justitia with two options that are not in the paper, which let applications pass others.
+"""Justitia with two options that are not in the paper, which let applications overtake others.
 
-The order `sgps` is shortest first wherever GPS's promise to others allows it; the guard puts those
-first that VTC would have finished by now (`passing`). With fairness between tenants both act inside
-each tenant's share, and move no other tenant's key.
+The order `sgps` puts the shortest first wherever GPS's guarantee to others allows it; the guard
+puts those first that VTC would have finished by now (`passing`). With fairness between tenants both
+act inside each tenant's share, and change no other tenant's key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,12 @@ from justitia_ray.core.records import RecordReader
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
 _RANKS = 1 << 63
-"""Numbers of `rank_preserving_integer`; less these, they come before all others."""
+"""Number of results of `rank_preserving_integer`; less this number, a rank comes before all others.
+"""
 
 
 class GuardedPolicy(JustitiaPolicy, Policy):
-    """Smallest (F, arrival sequence) first, but for those that may pass."""
+    """Smallest (F, arrival sequence) first, except for applications that may overtake."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         Option("order", "sgps", one_of("finish", "sgps")),
@@ -50,29 +51,30 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         self.lets_pass = self.moves_with_service = self._shortest or self._guards
         self.keeps_place_in_flight = self._guards
         self._tenants: TenantShare | None = self._tree if self.lets_pass else None
-        """The accounts, if fairness is between tenants and some may pass inside them."""
+        """The accounts, if fairness is between tenants and applications may overtake inside them.
+        """
         self._foretold: ForetoldVtc | None = None
-        """The guard's shadow of VTC between all applications."""
+        """The guard's shadow of VTC over all applications."""
         if self._guards and self._tenants is None:
             self._foretold = ForetoldVtc(context.kv_tokens)
         self._foretold_in: dict[ClientId, ForetoldVtc] = {}
-        """The guard's shadow of VTC among the applications of each tenant."""
+        """The guard's shadow of VTC over the applications of each tenant."""
         self._order: PassingOrder | None = None
         self._order_in: dict[ClientId, TenantOrder] = {}
 
     @property
     def guard_budget(self) -> KvTokenTime:
-        """B: service that the guard may take from those before the urgent, token·iterations."""
+        """B: service that the guard may take from those before an urgent one, token·iterations."""
         iterations: float = self.options.own["guard_iterations"]
         return iterations * self.context.kv_tokens()
 
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
-        """Return what the guard may take from those of a tenant: its part of B, by weight now."""
+        """Return the tenant's part of B by current weight, which the guard may take there."""
         assert self._tenants is not None
         return self._tenants.part_of(tenant, self.guard_budget)
 
     def order(self) -> LazyHeap:
-        """Return the order by F, or the one in which some pass where they may."""
+        """Return the order by F, or the one with overtaking."""
         self._order_in.clear()
         if not self.lets_pass or self._tenants is not None:
             return super().order()
@@ -93,9 +95,9 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return self._order
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
-        """Return the slack that the guard asked for, if by it this application was first just now.
+        """Return the slack that the guard required if it put this application first, else None.
 
-        What is below 0 those before it may lack.
+        A negative value is the slack that those before it may lack.
         """
         order = self._order
         if self._tenants is not None:
@@ -105,11 +107,11 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return F as an integer of the same rank, so that the engine's own order is ours.
+        """Return F as an integer of the same rank, so that the engine uses the same order.
 
-        An application that the guard let pass comes before all others, by VTC's deadline: by F it
-        would be among the last, and the first to be stopped where memory overflows. One that passes
-        inside a tenant has the place in whose turn it goes.
+        An application that the guard put first comes before all others, by VTC's deadline: by F it
+        would be among the last, and the first to be stopped if memory overflows. One that overtakes
+        inside a tenant has the rank of the application whose turn it takes.
         """
         name = application.application_id
         if self._foretold is not None and self.wanted_slack(application) is not None:
@@ -122,7 +124,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     # --- what the guard has to know
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of an inference."""
+        """Pass a submission to the guard."""
         shadow = self._foretold
         if self._tenants is not None and self._guards:
             shadow = self._shadow_in(application.leaf)
@@ -131,19 +133,19 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of a lease."""
+        """Pass a lease to the guard."""
         if (shadow := self._shadow(application)) is not None:
             shadow.dispatched(inference, self.context.now())
         return ()
 
     def adopted(self, application: Application, inference: Inference) -> None:
-        """Tell the guard of an inference that runs already."""
+        """Pass an inference that already runs to the guard."""
         self.submitted(application, inference)
         if (shadow := self._shadow(application)) is not None:
             shadow.adopted(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Tell the guard of service."""
+        """Pass service to the guard."""
         if self._foretold is not None:
             self._foretold.served(deliveries, self.context.now())
         elif self._foretold_in:
@@ -153,7 +155,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of true sizes."""
+        """Pass the true sizes of an ended inference to the guard."""
         if (shadow := self._shadow(application)) is not None:
             shadow.ended(application, inference, self.context.now())
         if (order := self._order_in.get(application.leaf)) is not None:
@@ -161,7 +163,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def application_ended(self, application: Application) -> None:
-        """Tell the guard of an end, and forget a tenant that has nothing else."""
+        """Pass an application's end to the guard, and drop a tenant without other applications."""
         if (shadow := self._shadow(application)) is not None:
             shadow.application_ended(application, self.context.now())
         if self._tenants is None:
@@ -175,7 +177,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             self._tenants.unwatch_tenant(application.leaf)
 
     def state(self) -> dict[str, Any]:
-        """Return level and pace of the guard's shadow, or of each tenant's; {} without a guard."""
+        """Return the state of the guard's shadow, or of each tenant's; {} without a guard."""
         if self._foretold is not None:
             return self._foretold.state()
         if self._tenants is None or not self._guards:
@@ -183,7 +185,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return where an application stands in the guard's shadow, and what is booked of it."""
+        """Return an application's state in the guard's shadow, and its booked inferences."""
         application = self.context.application(application_id)
         shadow = self._shadow(application)
         guarded = None if shadow is None else shadow.application_state(application_id)
@@ -196,7 +198,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"guarded": guarded, "booked": booked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the guard's shadow, if there was one and is one; of tenants that are there."""
+        """Restore the guard's shadow, if there is one, for tenants with live applications."""
         if not state:
             return
         if self._foretold is not None:
@@ -209,7 +211,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
                     self._shadow_in(name).restore(shadow)
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore where an application stood in the guard's shadow, and what was booked of it."""
+        """Restore an application's state in the guard's shadow, and its booked inferences."""
         if self._tenants is None:
             if self._foretold is not None:
                 self._foretold.restore_application(application, state)
@@ -223,22 +225,22 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             order.restore_booked(application.application_id, map(str, booked))
 
     def _shadow(self, application: Application) -> ForetoldVtc | None:
-        """Return the shadow that may know an application; None without one."""
+        """Return the shadow that may contain an application, or None."""
         if self._tenants is None:
             return self._foretold
         return self._foretold_in.get(application.leaf)
 
     def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
-        """Return the order below a node at the top."""
+        """Return the order below a top node."""
         kind = TreeOrder if self._tenants is None else PassingTreeOrder
         return kind(tree, client, self.context.application, self._leaf_order)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:
-        """Return an order of a tenant's applications: by F_x, or one in which some pass."""
+        """Return an order of a tenant's applications: by F_x, or with overtaking."""
         return LazyHeap() if self._tenants is None else self._tenant_order(tenant)
 
     def _tenant_order(self, tenant: ClientId) -> TenantOrder:
-        """Return the order in a tenant, which is kept while anything of the tenant is live."""
+        """Return the order of a tenant, which is kept while any of its applications is live."""
         assert self._tenants is not None
         if tenant not in self._order_in:
             guard = None
@@ -265,7 +267,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return self._foretold_in[tenant]
 
     def _kv_tokens_of(self, name: ClientId) -> float | None:
-        """Return the part of the KV memory that a tenant is given now; None if it is owed none."""
+        """Return the part of the KV memory that a tenant receives now; None if nothing is owed."""
         assert self._tenants is not None
         tenant = self._tenants.tenant(name)
         part = None if tenant is None else self._tenants.fair_part(tenant)

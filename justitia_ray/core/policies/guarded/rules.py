@@ -1,4 +1,4 @@
-"""Rules of an order in which some pass, held to the definition of slack; see `core.invariants`."""
+"""Invariants of an order with overtaking, by the definition of slack; see `core.invariants`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 def first_touches_no_promise(core: SchedulerCore) -> Findings:
-    """The first may pass all before it, and with the order `sgps` is the shortest that may."""
+    """The first application may overtake all before it; with `sgps` it is the shortest that may."""
     policy = cast("GuardedPolicy", core.ledger.policy)
     if policy.lets_pass and (first := core.ledger.queue.first()) is not None:
         yield from comes_first(core, policy, first)
 
 
 def comes_first(core: SchedulerCore, policy: GuardedPolicy, first: Application) -> Findings:
-    """Hold the first of an order in which some pass to the definition of slack. O(N²).
+    """Check the first of an order with overtaking by the definition of slack. O(N²).
 
-    Whether any other is urgent is not asked: the guard's shadow tells that.
+    Whether another application is urgent is not checked: only the guard's shadow determines that.
     """
     if isinstance(core.ledger.fair_share, TenantShare):
         return _first_in_tenant(core, core.ledger.fair_share, policy, first)
@@ -56,7 +56,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
         owed += live[name]
         if live[name] > 0 or application.waiting:
             given = sum(s.weight * max(0, min(s.finish, finish) - virtual_time) for s in active)
-            least_overdue = min(least_overdue, given - owed)  # at most, if it is overdue
+            least_overdue = min(least_overdue, given - owed)  # an upper limit if it is overdue
             least = least_overdue if finish > virtual_time else -inf
     tolerance = RELATIVE_TOLERANCE * (owed + 1)
     chosen = first.application_id
@@ -83,7 +83,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
 def _first_in_tenant(
     core: SchedulerCore, share: TenantShare, policy: GuardedPolicy, first: Application
 ) -> Findings:
-    """Hold the first tenant, and who is first in it, to the rules of `passing`."""
+    """Check the first tenant, and the first application in it, by the rules of `passing`."""
     heads = least_of_clients(core)
     keys = {client: policy.key(client, head) for client, head in heads.items()}
     client, of_least_key = policy.client(first), min(keys, key=keys.__getitem__)
@@ -107,7 +107,7 @@ def _first_in_tenant(
         yield chosen == least, (chosen, least), "is first, not of the least tag"
         return
     if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
-        return  # rounding decides
+        return  # too close for floats: rounding decides
     rank = {
         other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
         for other, limit in limits.items()
@@ -121,9 +121,9 @@ def _first_in_tenant(
 
 
 def _limits_in_tenant(core: SchedulerCore, share: TenantShare, name: str) -> dict[str, KvTokenTime]:
-    """Return the least slack before each application of a tenant that waits, by its definition.
+    """Return the least slack before each waiting application of a tenant, by its definition.
 
-    Of what is overdue it is at most that; how long it has been is not known here.
+    For overdue applications it is an upper limit; how long they have been overdue is unknown here.
     """
     tenant = share.tenants()[name]
     sessions = {member: tenant.gps.session(member) for member in tenant.members}

@@ -1,39 +1,41 @@
-"""The shadow of VTC: what VTC would have started by now, fed with the service of the replicas.
+"""The shadow of VTC: which inferences VTC would have started by now, given the replicas' service.
 
-VTC (OSDI 2024) charges an inference p + 2d and starts next what waits of the smallest counter. So
-all that wait are served up to one *level* X, the tokens p + 2d of each unit of weight, and whole
-inferences ahead of it: an inference that has started is never held back. Of a stage with n
-inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of weight ω:
+VTC (OSDI 2024) charges an inference p + 2d and starts next the waiting inference of the client with
+the smallest counter. So all waiting clients are served up to one *level* X, in tokens p + 2d per
+unit of weight, and whole inferences ahead of it: a started inference is never held back. For a
+stage with n inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of weight ω:
 
-- It is entered at a level e, and its first inference starts at once; the others start while X
-  rises to Y = e + w/ω·(n − 1)/n.
-- Its last inference starts when X is at Y, and it is over L iterations later. Then its tool gap
-  passes, in wall time, and the next stage waits for X to reach e + w/ω, the counter of the
-  application; it is entered where X is then.
+- It is entered at a level e, and its first inference starts at once; the others start while X rises
+  to Y = e + w/ω·(n − 1)/n.
+- Its last inference starts when X is at Y, and ends L iterations later. Then its tool gap passes,
+  in wall time, and the next stage waits for X to reach e + w/ω, the counter of the application; it
+  is entered at the level of X at that time.
 
-What has started is *owed* until the replicas have served as much: k/n for a first inference, and ρ
-for each level by which X rises, ρ being the sum of ω·k/w over those whose others start. X rises
-only while no more is owed than VTC would have in flight. That is what is left of all that has
-started, each inference running for its length in time (`flights`), and each token of the KV memory
-that is free for the length of an inference, the mean over what starts now. Where more runs than
-fits, that is taken off. So on empty replicas all starts at once, and on full ones newcomers hold X
-up; but a long one only as far as its memory goes. What really runs says less: by the order of the
-service that is short ones now and a long one then. Where nobody waits X goes to the next level at
-which anything happens.
+Started work is *owed* until the replicas have served the same amount: k/n for a first inference,
+and ρ for each level by which X rises, ρ being the sum of ω·k/w over stages whose other inferences
+start. X rises only while no more is owed than VTC would have in flight. That amount is the
+remaining work of everything started, each inference running for its length in time (`flights`),
+plus each free token of the KV memory times the length of an inference, the mean over those that
+start now. If more runs than fits, the excess is subtracted. So on empty replicas everything starts
+at once, and on full ones new applications delay X, but a long one only as far as its memory goes.
+The inferences that really run are a worse estimate: in the order of the service they are short ones
+now and a long one later. If no application waits, X moves to the next level at which something
+happens.
 
-A fluid in which all are served evenly, and nothing ahead of the level, has X rise up to 1.4 times
-too fast while the applications become more, and foretells long ones a quarter early.
+A fluid model that serves all evenly, and nothing ahead of the level, raises X up to 1.4 times too
+fast while applications become more, and predicts the end of long ones a quarter early.
 
-Newcomers take most of the service then, and X rises by what they leave: where VTC served 1.5 % more
-in five minutes than the order of the service did, X rose by 9 % less than VTC's level (seed 201 of
-the suite, at 3x). So an application's own end is foretold as if X had risen by a sixth more since
-it came.
+New applications then take most of the service, and X rises by the remainder: when VTC served 1.5 %
+more in five minutes than the order of the service did, X rose by 9 % less than VTC's level (seed
+201 of the suite, at 3x). So an application's own end is predicted as if X had risen by a sixth more
+since its arrival.
 
-When a stage changes, what its first inference owes changes by the difference. Stages that the
-shadow has left change nothing any more.
+When a stage changes, the debt of its first inference changes by the difference. Stages that the
+shadow has left no longer change anything.
 
 An application is *through* when the last inference of its last stage has started; it ends L
-iterations later. Exact in the arithmetic of its arguments, however often service is told.
+iterations later. The result is exact in the arithmetic of its arguments, however often service is
+reported.
 """
 
 from __future__ import annotations
@@ -51,44 +53,45 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""An application's own end is foretold as if X had risen by one part in so many more."""
+"""An application's own end is predicted as if X had risen by one part in this many more."""
 
 
 @dataclass(slots=True)
 class Shadow:
-    """An application in the shadow: the stage at which it is, and what of that has started."""
+    """An application in the shadow: its current stage, and the part of it that has started."""
 
     weight: float
     sequence: int
     stages: list[ExpectedStage]
     came: float = 0
-    """Level at which it came."""
+    """Level at its arrival."""
     at: int = 0
-    """Stage that it has entered last; as many as there are: all that it entered are gone."""
+    """Stage that it entered last; the number of stages if it has completed all."""
     entered: float = 0
-    """Level at which it entered that."""
+    """Level at which it entered that stage."""
     owed: KvTokenTime = 0
-    """Service that the first inference of the stage takes."""
+    """Service of the first inference of the stage."""
     first_since: Seconds = 0
-    """When the first inference of the stage started."""
+    """Time at which the first inference of the stage started."""
     first_until: Seconds = 0
-    """When that ends."""
+    """Time at which that inference ends."""
     first_iteration_s: Seconds = 0
-    """Length of an iteration when that started: a pace that changes later moves no end."""
+    """Length of an iteration at that start; later changes of pace do not move its end."""
     last_started_at: Seconds | None = None
-    """When the last inference of the stage was started; None: it has not been."""
+    """Time at which the last inference of the stage started; None: not yet."""
     ready_at: Seconds = 0
-    """When it asks for its next stage; of no meaning before the last inference has started."""
+    """Time from which it may enter its next stage; undefined before the last inference has started.
+    """
     released: bool = False
-    """Whether its application has ended: it is forgotten when it is through."""
+    """Whether its application has ended: it is removed when it is through."""
     density: float = 0
-    """ω·k/w, if it will ask for more when X has risen, else 0."""
+    """ω·k/w if it requests more as X rises, else 0."""
     lasting: float = 0
     """The density times the mean length of the stage's inferences, in iterations."""
     starting: float = 0
-    """ω·k/w, if inferences of the stage start while X rises, its part of ρ; else 0."""
+    """Its part of ρ: ω·k/w if inferences of the stage start while X rises; else 0."""
     starting_lasting: float = 0
-    """That times the mean length."""
+    """`starting` times the mean length of the stage's inferences."""
 
     @property
     def is_through(self) -> bool:
@@ -97,12 +100,12 @@ class Shadow:
 
     @property
     def is_last(self) -> bool:
-        """Whether no stage follows the one at which it is."""
+        """Whether no stage follows the current one."""
         return self.at == len(self.stages) - 1
 
     @property
     def level_of_last(self) -> float:
-        """Y, at which the last inference of the stage starts."""
+        """Y, the level at which the last inference of the stage starts."""
         return self.entered + _levels_of_starts(self.stages[self.at], self.weight)
 
     @property
@@ -111,22 +114,22 @@ class Shadow:
         return self.entered + self.stages[self.at].compute_tokens / self.weight
 
     def ahead(self, level: float) -> float:
-        """Return the level by which its end is foretold when X is at one after it came."""
+        """Return the level used to predict its end when X is at `level`, after its arrival."""
         return level + (level - self.came) / _AHEAD
 
     def before(self, level: float) -> float:
-        """Return where X is when `ahead` is at a level."""
+        """Return the level of X at which `ahead` is `level`."""
         return self.came + (level - self.came) * _AHEAD / (_AHEAD + 1)
 
     def ratio(self) -> float:
-        """Return ω·k/w of the stage at which it is."""
+        """Return ω·k/w of the current stage."""
         stage = self.stages[self.at]
         if not stage.compute_tokens:
             return 0
         return self.weight * stage.kv_token_time / stage.compute_tokens
 
     def level_of_end(self) -> float:
-        """Return the level at which the last inference of the last stage starts, at the least."""
+        """Return the lowest level at which the last inference of the last stage can start."""
         if self.is_last:
             return self.level_of_last
         *between, last = self.stages[self.at + 1 :]
@@ -135,24 +138,24 @@ class Shadow:
 
 
 class Rise(NamedTuple):
-    """How level X rises from now on."""
+    """Predicted rise of level X from now on."""
 
     wait_s: Seconds
     """Seconds until it rises again."""
     level_s: Seconds
-    """Seconds a level from then on."""
+    """Seconds per level from then on."""
 
 
 class ShadowClock:
-    """Level X and where each shadow is. Every step of a shadow costs O(log N).
+    """Level X and the state of each shadow. Every step of a shadow costs O(log N).
 
-    Service flows evenly from one call of `advance` to the next.
+    Service is assumed even between two calls of `advance`.
 
     Args:
         pace: The speed of the replicas.
 
     Attributes:
-        kv_tokens: KV memory of the replicas; 0 until it is told.
+        kv_tokens: KV memory of the replicas; 0 until it is set.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -160,46 +163,48 @@ class ShadowClock:
         self.kv_tokens: float = 0
         self.level: float = 0
         self.owed: KvTokenTime = 0
-        """Service of what has started, without what has been served."""
+        """Service of all started inferences, less the service delivered."""
         self.flights = Flights()
         """Inferences that have started and have not ended."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
-        """Sum over those that ask for more as X rises: what a level costs, looking ahead."""
+        """Service per level, in prediction: the sum of the densities of those that request more as
+        X rises.
+        """
         self._lasting = WeightSum()
-        """Sum of the mean lengths of their inferences, weighted by that."""
+        """Sum of the mean lengths of their inferences, weighted by density."""
         self._starting = WeightSum()
-        """ρ."""
+        """ρ, the service started per level."""
         self._starting_lasting = WeightSum()
-        """Sum of the mean lengths of what starts as X rises, weighted by ω·k/w."""
+        """Sum of the mean lengths of inferences that start as X rises, weighted by ω·k/w."""
         self._now: Seconds = -math.inf
-        """Time that X is of; before all others until the first `advance`."""
+        """Time of X; minus infinity before the first `advance`."""
         self._by_level = LazyHeap()
-        """Shadows by the level at which something happens to them."""
+        """Shadows by the level of their next event."""
         self._by_time = LazyHeap()
-        """Shadows by when they ask for their next stage."""
+        """Shadows by the time at which they request their next stage."""
         self._moved: dict[ApplicationId, None] = {}
 
     def take_moved(self) -> list[ApplicationId]:
-        """Return the shadows that were changed, or went on, since the last call."""
+        """Return the shadows that changed or progressed since the last call."""
         moved, self._moved = self._moved, {}
         return [name for name in moved if name in self.shadows]
 
     def add(
         self, name: ApplicationId, weight: float, sequence: int, stages: Sequence[ExpectedStage]
     ) -> None:
-        """Let an application enter its first stage now; it has at least one."""
+        """Add an application with at least one stage, which it enters now."""
         shadow = self.shadows[name] = Shadow(weight, sequence, [*stages], self.level)
         self._enter(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Put back a shadow as it was at this clock's level; what it owes is in `owed`."""
+        """Restore a shadow as of this clock's level; its debt is included in `owed`."""
         self.shadows[name] = shadow
         self._fly(name, shadow)
         self._place(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
-        """Forget an application, and what it owes, at once; an unknown one changes nothing."""
+        """Remove an application and its debt at once; an unknown one is ignored."""
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._displace(name, shadow)
@@ -207,7 +212,7 @@ class ShadowClock:
             self.owed = max(0, self.owed - shadow.owed)
 
     def release(self, name: ApplicationId) -> None:
-        """Forget an application as soon as it is through with its stages."""
+        """Remove an application as soon as it is through with its stages."""
         shadow = self.shadows[name]
         shadow.released = True
         self._forget_released(name, shadow)
@@ -215,8 +220,8 @@ class ShadowClock:
     def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
         """Replace the stages of an application, at least one, and its weight.
 
-        The tokens that it was served in its stage stay served. If there are fewer stages now than
-        it has entered, it is through with all.
+        Tokens that it was served in its stage stay served. If it has entered more stages than there
+        are now, it is through with all.
         """
         shadow = self.shadows[name]
         had_left, shadow.stages = shadow.at >= len(shadow.stages), [*stages]
@@ -237,7 +242,7 @@ class ShadowClock:
             self._place(name, shadow)
 
     def advance(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Let service flow since the last call, up to now, which is not before that."""
+        """Serve `amount` evenly since the last call up to `now`, which is not earlier."""
         self._now = now if self._now == -math.inf else min(self._now, now)
         lacking = self._settle()
         while amount > 0 or self._now < now:
@@ -262,14 +267,14 @@ class ShadowClock:
                 self._now = until
                 self.owed -= part
                 if gained > 0:
-                    self._start_what_fits()  # before anything that happens then
+                    self._start_what_fits()  # before the events at that time
             amount -= part
             lacking = self._settle()
 
     def ends_at(self, name: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return when an application ends at the present pace; None if that is not known.
+        """Return when an application ends at the present pace; None if unknown.
 
-        Each level is taken to cost what it does now. O(stages).
+        Each level is assumed to cost as much as now. O(stages).
         """
         shadow, iteration_s = self.shadows[name], self.pace.iteration_s
         tail_s = shadow.stages[-1].output_tokens * iteration_s
@@ -300,21 +305,21 @@ class ShadowClock:
         return now + wait_s + tail_s
 
     def rise(self, kv_per_s: float) -> Rise:
-        """Return how X rises at a pace, as if nobody came or went."""
+        """Return how X rises at a pace if no application arrives or ends."""
         overdue = max(0, self.owed - self._in_flight())
         return Rise(overdue / kv_per_s, self.density.total / kv_per_s)
 
     def _in_flight(self) -> KvTokenTime:
-        """Return the service that VTC would have in flight; no limit where nobody waits."""
+        """Return the service that VTC would have in flight; infinite if no application waits."""
         if not self.density.total:
             return math.inf
         free = self.kv_tokens - self.flights.held_rate * self.pace.iteration_s
         if not self._starting.total:
-            free = max(0, free)  # nobody has to wait for memory
+            free = max(0, free)  # no application has to wait for memory
         return self.flights.rest(self._now) + free * self._mean_length()
 
     def _mean_length(self) -> float:
-        """Return the iterations of an inference that starts next, where anybody waits."""
+        """Return the iterations of an inference that starts next, if any application waits."""
         if self._starting.total:
             return self._starting_lasting.total / self._starting.total
         return self._lasting.total / self.density.total
@@ -328,13 +333,13 @@ class ShadowClock:
             self.flights.gather(service, self._mean_length() * iteration_s)
 
     def _short(self) -> KvTokenTime | None:
-        """Return the service after which a cohort begins to gather; None if none will, or does."""
+        """Return the service until a cohort starts to gather; None if none will, or one does."""
         if not self._starting.total or self.flights.gathers:
             return None
         return max(0, self.owed - self._in_flight())
 
     def _settle(self) -> KvTokenTime:
-        """Let happen all that happens now; return the service that the next level lacks."""
+        """Process all events of the present time; return the service missing to the next level."""
         while True:
             while self.flights.next_change <= self._now:
                 if (name := self.flights.pass_next()) is not None:
@@ -347,9 +352,9 @@ class ShadowClock:
             self._reach()
 
     def _start_what_fits(self) -> KvTokenTime:
-        """Raise X by what may start, short of the next level; return what service that lacks."""
+        """Raise X by the work that may start; return the service missing to the next level."""
         if not self._starting.total:
-            # nobody could use more: what runs is no faster than it is
+            # no application could use more: the debt is at least the remaining work in flight
             self.owed = max(self.flights.rest(self._now), self.owed)
         level = self._by_level.least_value()
         if level == math.inf:
@@ -357,13 +362,13 @@ class ShadowClock:
         room, starting = self._in_flight() - self.owed, self._starting.total
         lacking = (level - self.level) * starting - room
         if lacking > 0 and room > 0 and starting:
-            # rounding must not carry X past what happens at a level
+            # rounding must not carry X past an event at a level
             self.level = min(self.level + room / starting, level)
             self._start(room)
         return lacking
 
     def _reach(self) -> None:
-        """Raise X to the next level, and let happen what happens there."""
+        """Raise X to the next level, and process the event there."""
         level = self._by_level.least_value()
         self._start((level - self.level) * self._starting.total)
         self.level = level
@@ -374,14 +379,14 @@ class ShadowClock:
         self._place(name, self.shadows[name])
 
     def _enter(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
-        """Let an application enter a stage where X is."""
+        """Let an application enter a stage at the current level."""
         shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
         shadow.first_since, shadow.first_iteration_s = self._now, self.pace.iteration_s
         self._owe(name, shadow)
         self._place(name, shadow)
 
     def _owe(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Owe what the first inference of its stage takes, in place of what was taken for that."""
+        """Set the debt for the first inference of its stage, in place of the earlier one."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
@@ -392,7 +397,7 @@ class ShadowClock:
         self._fly(name, shadow)
 
     def _fly(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Let the first inference of its stage run, unless it has ended."""
+        """Start the flight of the first inference of its stage, unless it has ended."""
         since, until = shadow.first_since, shadow.first_until
         if until > max(since, self._now):
             self.flights.begin(name, shadow.sequence, shadow.owed, since, until)
@@ -400,13 +405,13 @@ class ShadowClock:
             self.flights.end(name)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
-        """Note when the last inference of its stage started, and so when it asks for the next."""
+        """Store the start of the stage's last inference, and the time of the next stage."""
         stage = shadow.stages[shadow.at]
         shadow.last_started_at = started_at
         shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
 
     def _place(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Sort an application by the level and the time at which something happens to it next."""
+        """Sort an application by the level and the time of its next event."""
         self._moved[name] = None
         self._displace(name, shadow)
         if shadow.at >= len(shadow.stages):
@@ -434,7 +439,7 @@ class ShadowClock:
             self._enter(name, shadow, shadow.at + 1)
 
     def _ask(self, shadow: Shadow, ratio: float) -> None:
-        """Note that an application will ask for more as X rises."""
+        """Add an application to those that request more as X rises."""
         shadow.density = self.density.add(ratio)
         shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].mean_output_tokens)
 
@@ -452,7 +457,7 @@ class ShadowClock:
 
 
 class WeightSum:
-    """A sum of positive terms that come and go: 0 when none is there, whatever the rounding."""
+    """Sum of positive terms that are added and removed; exactly 0 without terms."""
 
     __slots__ = ("_count", "total")
 
@@ -492,7 +497,7 @@ _SHADOW: Fields = {
 
 
 def record_of(shadow: Shadow) -> Record:
-    """Return the durable record of a shadow, as JSON."""
+    """Return the durable record of a shadow as JSON."""
     record = {name: getattr(shadow, name) for name in _SHADOW}
     return record | {"stages": [[*stage] for stage in shadow.stages]}
 
@@ -501,7 +506,7 @@ def restored(record: object) -> Shadow:
     """Return the shadow of a record.
 
     Raises:
-        ValueError: If it is not one of `record_of`.
+        ValueError: If it is not a result of `record_of`.
     """
     reader = RecordReader(record, (*_SHADOW, "stages"))
     shadow = Shadow(stages=[*read_stages(reader, "stages")], **read_fields(record, _SHADOW))

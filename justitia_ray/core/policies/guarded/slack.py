@@ -1,22 +1,22 @@
-"""Slack: how much other work may be served first before GPS's promise to anybody is touched.
+"""Slack: how much other work may be served first without breaking a guarantee of GPS.
 
-GPS will have finished application k when V reaches its tag F_k. The slack of k is the service that
-GPS gives until then, less what the replicas still have to do of all tags up to F_k:
+GPS will have finished application k when V reaches its tag F_k. The slack of k is the service of
+GPS until then, less the remaining work of the replicas for all tags up to F_k:
 
-    slack_k = Σ ω·(min(F, F_k) − V), over the sessions that GPS is active for
-              − Σ (chg − att), over the applications with tags up to F_k that are not withdrawn.
+    slack_k = Σ ω·(min(F, F_k) − V), over the active sessions of GPS − Σ (chg − att), over the
+        applications with tags up to F_k that are not withdrawn.
 
-By the invariant of `fair_share` both sums are the same over everything, so that the slack of k can
-be read from what comes after it alone, and V is not in it:
+By the invariant of `fair_share` both sums are equal over all applications, so that the slack of k
+depends only on the applications after it, and not on V:
 
     slack_k = Σ_{i after k} (chg_i − att_i) − ω_i·(F_i − F_k).
 
 Of an *overdue* k, with F_k ≤ V, the first sum is the service since V reached F_k, below 0: with S
 the service of the replicas, slack_k = S(then) − S(now) − Σ (chg − att).
 
-Work of a later tag that is served lowers slack by as much; work of an earlier one, and arrivals,
-never do. So an application that may still ask for x harms nobody's promise if slack_k ≥ x for every
-k before it that is *bound*: that has charge left, or something waiting.
+Serving work of a later tag lowers slack by the same amount; serving an earlier one, and arrivals,
+never lower it. So an application that may still request x breaks no guarantee if slack_k ≥ x for
+every k before it that *binds*: that has remaining charge, or a waiting inference.
 """
 
 from __future__ import annotations
@@ -41,32 +41,31 @@ from justitia_ray.core.policies.guarded.spans import (
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 _MOST = 48
-"""Applications in a block; more are split in two."""
+"""Maximum number of applications in a block; a larger one is split."""
 _MOST_BLOCKS = 20
-"""Blocks in a group; more are split in two."""
+"""Maximum number of blocks in a group; a larger one is split."""
 _CHANGES_A_GROUP = 16
-"""Changes for which a group more is summed up, where nobody has to look."""
+"""Number of changes for which one more group is summed up, when no search is needed."""
 
 
 class _Answer:
-    """Who passes, and how much the slack of others may fall before somebody has to look again."""
+    """The application that overtakes, and how far slack of others may fall before a new search."""
 
     __slots__ = ("_spare", "best")
 
     def __init__(self, search: Search) -> None:
-        """Keep what a search has found."""
         self.best = search.best
         self._spare = -inf if search.best is None or search.passes_over else search.spare
 
     def outlives(self, entry: Entry, fall: KvTokenTime, *, is_shorter: bool, binds: bool) -> bool:
-        """Return whether a change of one application leaves it the answer. O(1).
+        """Return whether the answer stays valid after a change of one application. O(1).
 
         Args:
-            entry: The application, as it is now.
-            fall: The most by which it makes the slack of others fall.
-            is_shorter: Of the best: whether it still waits, and no more is left of it than before.
-                What is served of it lowers what it needs by as much as the slack before it.
-            binds: Whether it has begun to be bound: nobody has asked for its slack.
+            entry: The application, in its current state.
+            fall: Most by which the change lowers the slack of others.
+            is_shorter: For the answer itself: whether it still waits, without more remaining work
+                than before. Its service lowers its need by as much as the slack before it.
+            binds: Whether it has started to bind, so that its slack was not included.
         """
         best = self.best
         if best is None or entry is best:
@@ -78,7 +77,7 @@ class _Answer:
 
 
 class _Ranking:
-    """Applications that may pass, found one after the other and kept."""
+    """Applications that may overtake, searched one by one and cached."""
 
     __slots__ = ("_found", "_others")
 
@@ -95,33 +94,33 @@ class _Ranking:
 
 
 class Slack:
-    """The applications in the order of their tags, and who of them may pass whom.
+    """The applications in the order of their tags, and which of them may overtake others.
 
-    They stand in blocks of some forty, these in groups of some fifteen, the overdue apart. A change
-    is O(1) or O(block), and makes its group sum up its blocks anew. A decision looks at every group
-    once, and into those groups and blocks that may decide it: O(N/500 + 50), O(N) at worst. The
-    answer is kept through changes that leave enough slack before the one that passes, which is told
-    in O(1).
+    They are in blocks of some forty, these in groups of some fifteen, the overdue ones apart. A
+    change is O(1) or O(block), and makes its group's sums stale. A decision reads every group once,
+    and searches the groups and blocks that may decide it: O(N/500 + 50), O(N) at worst. The answer
+    is kept through changes that leave enough slack before the overtaking application, which is
+    checked in O(1).
     """
 
     def __init__(self, virtual_time: VirtualTime = 0, served: KvTokenTime = 0) -> None:
-        """Begin empty, at this V and S."""
+        """Create an empty order at this V and S."""
         self._virtual_time = virtual_time
         self._served = served
         self._entries: dict[ApplicationId, Entry] = {}
         self._groups: list[Group] = []
         self._overdue: list[Entry] = []
-        """Bound ones that GPS is done with, by their tags."""
+        """Binding applications that GPS has finished, by their tags."""
         self._least_overdue: KvTokenTime | None = None
-        """Least slack of those and S; None: not known."""
+        """Least slack of those plus S; None: unknown."""
         self._answer: _Answer | None = None
-        """Who passes; None: somebody has to look."""
+        """The overtaking application; None: a search is needed."""
         self._by_rank: _Ranking | None = None
-        """Who may pass after that; None: something has changed since somebody asked."""
+        """Further applications that may overtake; None after a change."""
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
-        """Last result of `lines_of`; None: something has changed since."""
+        """Last result of `lines_of`; None after a change."""
         self._changes = 0
-        """Applications that were changed since somebody asked who passes."""
+        """Number of applications changed since the last query."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -140,13 +139,13 @@ class Slack:
         """Put an application at its place, or change it there.
 
         Args:
-            name: The application, or one that ended before GPS was done with it.
+            name: The application, live or ended before GPS finished it.
             finish: Its tag F.
             sequence: Its arrival, the tie-break of equal tags.
             weight: Its weight ω.
-            remaining: What it may still ask for, chg − att, token·iterations; 0 if it ended.
-            binds: Whether those behind it need its slack to pass.
-            waits: Whether it is one of those to choose from.
+            remaining: Work that it may still request, chg − att, token·iterations; 0 if it ended.
+            binds: Whether those behind it need its slack to overtake.
+            waits: Whether it has a waiting inference, so that it may be chosen.
         """
         key = (finish, sequence)
         entry = self._entries.get(name)
@@ -175,7 +174,7 @@ class Slack:
             self._least_overdue = None
 
     def drop(self, name: ApplicationId) -> None:
-        """Remove an application; an unknown one changes nothing."""
+        """Remove an application; an unknown one is ignored."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return
@@ -186,10 +185,10 @@ class Slack:
             self._least_overdue = None
 
     def advance(self, virtual_time: VirtualTime, served: KvTokenTime) -> None:
-        """Set V and S. Who is not bound when V reaches its tag is forgotten.
+        """Set V and S. An application that does not bind when V reaches its tag is dropped.
 
-        V is taken to have reached a tag at the call before, or just after. Of tags below the V of
-        that call nothing is known: nobody passes them.
+        V is assumed to have reached a tag at the previous call, or just after. For tags below V of
+        that call the time is unknown: no application overtakes them.
         """
         while self._groups:
             entry = self._groups[0].blocks[0].entries[0]
@@ -206,12 +205,12 @@ class Slack:
         self._virtual_time, self._served = virtual_time, served
 
     def first(self, but: Container[ApplicationId] = ()) -> ApplicationId | None:
-        """Return who of those that may pass has least left for its weight; None if nobody may.
+        """Return the shortest application that may overtake, by work per weight; or None.
 
-        While anything bound is overdue, nobody passes anybody.
+        While any application that binds is overdue, none overtakes.
 
         Args:
-            but: Some that wait and are left out, a few: each costs a look at who comes next.
+            but: A few waiting applications to leave out: each costs a search for the next one.
         """
         if self._overdue:
             return None
@@ -223,7 +222,7 @@ class Slack:
                     break
             self._answer = _Answer(search)
         elif self._changes:
-            # so that no look has to sum up all that has changed since somebody looked last
+            # so that a later search need not recompute all sums that have changed
             self._sum_up(1 + self._changes // _CHANGES_A_GROUP)
         self._changes = 0
         best = self._answer.best
@@ -234,7 +233,7 @@ class Slack:
         return next((name for name in self._by_rank if name not in but), None)
 
     def passing(self) -> list[ApplicationId]:
-        """Return all that wait and may pass, least left for its weight first. O(N log N)."""
+        """Return all waiting applications that may overtake, shortest first. O(N log N)."""
         if self._overdue:
             return []
         found: list[Entry] = []
@@ -249,11 +248,12 @@ class Slack:
         return [entry.name for entry in sorted(found, key=rank_of)]
 
     def allows(self, name: ApplicationId, amount: KvTokenTime) -> bool:
-        """Return whether everything bound before an application has so much slack.
+        """Return whether every application that binds before this one has this much slack.
 
         Args:
-            name: An application that has been put here.
-            amount: Service, token·iterations; what those before are to be left short of is below 0.
+            name: An application in the order.
+            amount: Service, token·iterations; a negative amount is slack that those before it may
+                lack.
         """
         entry = self._entries[name]
         if entry.due_at is not None:
@@ -280,10 +280,10 @@ class Slack:
         raise AssertionError(f"{name} is in no block")
 
     def _in_rank_order(self) -> Iterator[ApplicationId]:
-        """Yield those that wait and may pass, least left for its weight first.
+        """Yield the waiting applications that may overtake, shortest first.
 
-        The first few cost O(groups + block) and a look at the slack of those before; all of them
-        far more than `passing`. Nothing may change meanwhile.
+        The first few cost O(groups + block) and a check of the slack before each; all of them far
+        more than `passing`. Nothing may change during the iteration.
         """
         least: KvTokenTime = inf
         bounds: dict[Group, KvTokenTime] = {}
@@ -301,7 +301,7 @@ class Slack:
                 yield one.name
 
     def _least_of_overdue(self, before: Entry | None) -> KvTokenTime:
-        """Return the least slack of the overdue before one, or of all, and S together."""
+        """Return the least slack plus S of the overdue applications before one, or of all."""
         least: KvTokenTime = inf
         owed: KvTokenTime = 0
         for entry in self._overdue:
@@ -313,14 +313,14 @@ class Slack:
         return least
 
     def _lines(self) -> list[tuple[Group, KvTokenTime, float]]:
-        """Return each group, first tags first, with the line of everything after it."""
+        """Return each group in order of tags, with the line of everything after it."""
         if self._groups_found is None:
             self._sum_up(inf)
             self._groups_found = lines_of(self._groups, 0, 0)
         return self._groups_found
 
     def _sum_up(self, most: float) -> None:
-        """Sum up so many of the stale groups anew, last tags first; leave the others stale."""
+        """Recompute the sums of at most this many stale groups, last tags first."""
         weight: float = 0
         for group in reversed(self._groups):
             if group.is_stale:

@@ -1,6 +1,6 @@
-"""Neighbours in the order of tags: the slack in a block or a group of them, and who may pass.
+"""Blocks and groups of neighbours in the order of tags: their least slack, and which may overtake.
 
-What slack is, and what a decision costs, is told in `slack`, which asks.
+`slack` uses them; it defines slack, and states the cost of a decision.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Entry:
         self.waits = False
         self.rank: Rank = (0, 0)
         self.due_at: KvTokenTime | None = None
-        """S when V reached its tag, if it is overdue."""
+        """S when V reached its tag, if it is overdue; else None."""
         self.block: Block
-        """Where it stands, while it is not overdue."""
+        """Its block, while it is not overdue."""
 
 
 key_of: Callable[[Entry], Key] = attrgetter("key")
-"""Returns the place of an application in the order of tags."""
+"""Sort key of an application in the order of tags."""
 rank_of: Callable[[Entry], Rank] = attrgetter("rank")
-"""Returns the place of an application among those that may pass, the shortest first."""
+"""Sort key of an application among those that may overtake, the shortest first."""
 
 
 class Span:
-    """Neighbours in the order of tags, and what is asked of them together.
+    """A group of neighbours in the order of tags, with its least slack and its first by rank.
 
-    Seen from a span, everything after it is a line: at the tag F it comes to `after + weight·F`.
-    The least slack in it was found at one weight. From then on a bound of it is kept, which falls
-    with every change and is as far off as the weight has moved times its range of tags.
+    For a span, everything after it acts as a line: at the tag F it adds `after + weight·F`. The
+    least slack in the span was computed at one weight. From then on a lower bound is kept, which
+    falls with every change and is too low by at most the change of weight times the range of tags.
     """
 
     __slots__ = (
@@ -68,39 +68,39 @@ class Span:
     def __init__(self) -> None:
         self.offset: KvTokenTime = 0
         self.weight: float = 0
-        """With the offset the line that it adds for all before it."""
+        """Weight of the line, with the offset, that the span adds for everything before it."""
         self.choice: Entry | None = None
-        """The first by rank of those that wait."""
+        """The waiting application that is first by rank."""
         self.smallest: KvTokenTime = inf
-        """At most what is left of any that waits."""
+        """Lower bound of the remaining work of any waiting application."""
         self.at_weight: float = 0
         self.least: KvTokenTime = inf
-        """At most the least slack at that weight, if after that came nothing else."""
+        """Lower bound of the slack at that weight, without anything after the span."""
         self.is_exact = False
-        """Whether it is the least slack at that weight."""
+        """Whether it is the least slack at that weight exactly."""
         self.lowest: VirtualTime = 0
         self.highest: VirtualTime = 0
-        """Range of the bound tags."""
+        """Range of the tags of applications that bind."""
         self.last: Key = (inf, 0)
-        """Key of the last application in it."""
+        """Key of the last application in the span."""
 
     def bound(self, after: KvTokenTime, weight: float) -> KvTokenTime:
-        """Return what no slack in it is below, and some may be far above. O(1)."""
+        """Return a lower bound of all slacks in the span, which may be far too low. O(1)."""
         moved = weight - self.at_weight
         return after + self.least + moved * (self.lowest if moved > 0 else self.highest)
 
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return its least slack, but for that of the parts that are returned with it."""
+        """Return its least slack, except that of the parts returned with it."""
         raise NotImplementedError
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Look at what is in it."""
+        """Search the applications of the span."""
         raise NotImplementedError
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return its parts of which anything waits, each with the first by rank in it."""
+        """Return its parts with waiting applications, each with the rank of its first."""
         raise NotImplementedError
 
 
@@ -113,7 +113,7 @@ _last = attrgetter("last")
 def lines_of(
     spans: Sequence[AnySpan], after: KvTokenTime, weight: float
 ) -> list[tuple[AnySpan, KvTokenTime, float]]:
-    """Return neighbours, first tags first, each with the line of everything after it."""
+    """Return neighbours in order of tags, each with the line of everything after it."""
     found = []
     for span in reversed(spans):
         found.append((span, after, weight))
@@ -124,12 +124,12 @@ def lines_of(
 
 
 def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
-    """Return the spans of which anything waits, each with the first by rank in it."""
+    """Return the spans with waiting applications, each with the rank of its first."""
     return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
 
 class Block(Span):
-    """Neighbours one by one."""
+    """Neighbouring applications."""
 
     __slots__ = ("_bound", "entries", "group")
 
@@ -138,7 +138,7 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of what is bound, as if nothing came after it; last first."""
+        """Slack and tag of applications that bind, without anything after the block; last first."""
         for entry in entries:
             entry.block = self
         self._find_last()
@@ -147,7 +147,7 @@ class Block(Span):
         self._choose()
 
     def insert(self, entry: Entry) -> None:
-        """Put an application at its place, with nothing left and not bound."""
+        """Insert an application without remaining work, not binding."""
         insort(self.entries, entry, key=key_of)
         entry.block = self
         self._find_last()
@@ -168,8 +168,8 @@ class Block(Span):
     ) -> None:
         """Change an application at its place.
 
-        O(1), unless its weight changes, or it begins to be bound, or it is the choice and waits no
-        more or has more left: O(block).
+        O(1), unless its weight changes, or it starts to bind, or it is the choice and no longer
+        waits or has more remaining work: O(block).
         """
         more, was_bound, rank = remaining - entry.remaining, entry.binds, entry.rank
         if weight != entry.weight:
@@ -195,14 +195,14 @@ class Block(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack of what is bound in it, and no parts. O(block)."""
+        """Return the least slack of applications that bind in it, and no parts. O(block)."""
         if not (self.is_exact and weight == self.at_weight):
             self.at_weight = weight
             self._find_least()
         return after + self.least, ()
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Look at each application in it. O(block)."""
+        """Search each application in the block. O(block)."""
         least: KvTokenTime = inf
         for entry, slack in self.slacks(after, weight):
             if (
@@ -216,15 +216,17 @@ class Block(Span):
                 least = slack
                 if least < self.smallest:
                     break
-        self.refine(after, weight)  # so that the next look need not go into it
+        self.refine(
+            after, weight
+        )  # makes the bound exact, so that the next search can skip the block
         search.note(self, self.bound(after, weight), after, weight)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the applications in it that wait. O(block)."""
+        """Return the waiting applications of the block. O(block)."""
         return [(entry.rank, entry) for entry in self.entries if entry.waits]
 
     def lacks(self, amount: KvTokenTime, before: Entry, after: KvTokenTime, weight: float) -> bool:
-        """Return whether the slack of any that is bound before one of them is less. O(block)."""
+        """Return whether any that binds before `before` has less slack than `amount`. O(block)."""
         for entry, slack in self.slacks(after, weight):
             if entry is before:
                 return False
@@ -235,7 +237,7 @@ class Block(Span):
     def slacks(
         self, after: KvTokenTime, weight: float
     ) -> Iterator[tuple[Entry, KvTokenTime | None]]:
-        """Yield its applications in order, each with its slack, None if it is not bound."""
+        """Yield its applications in order, each with its slack, or None if it does not bind."""
         bound = iter(reversed(self._slacks()))
         for entry in self.entries:
             if entry.binds:
@@ -252,7 +254,7 @@ class Block(Span):
         return self._sum_up() if self._bound is None else self._bound
 
     def _sum_up(self) -> list[tuple[KvTokenTime, VirtualTime]]:
-        """Sum up its applications, last first; return the slacks. O(block)."""
+        """Compute the sums over its applications, last first; return the slacks. O(block)."""
         offset: KvTokenTime = 0
         weight: float = 0
         bound: list[tuple[KvTokenTime, VirtualTime]] = []
@@ -277,7 +279,7 @@ class Block(Span):
         self.smallest = min([entry.remaining for entry in waiting], default=inf)
 
     def _count(self, entry: Entry, times: int) -> None:
-        """Count the weight of an application in, or out, at its tag."""
+        """Add or subtract the weight of an application at its tag."""
         finish = entry.key[0]
         self.offset -= times * entry.weight * finish
         self.weight += times * entry.weight
@@ -286,7 +288,7 @@ class Block(Span):
             self.least -= entry.weight * max(0, finish - self.lowest)
 
     def _bind(self, entry: Entry) -> None:
-        """Let the bound hold for one that is bound from now on."""
+        """Extend the bound to an application that binds from now on."""
         finish = entry.key[0]
         own = self.at_weight * finish
         for other in reversed(self.entries):
@@ -302,7 +304,7 @@ class Block(Span):
 
 
 class Group(Span):
-    """Neighbouring blocks, so that not every block has to be looked at."""
+    """Neighbouring blocks, so that a search can skip them together."""
 
     __slots__ = ("blocks", "is_stale")
 
@@ -315,7 +317,7 @@ class Group(Span):
         self.outdate()
 
     def outdate(self) -> None:
-        """Note that a block has changed."""
+        """Mark the sums as stale, because a block has changed."""
         self.is_stale = True
         if self.blocks:
             self.last = self.blocks[-1].last
@@ -330,7 +332,7 @@ class Group(Span):
         self.outdate()
 
     def renew(self, weight: float) -> None:
-        """Sum up the blocks as they are now, at the weight of everything after. O(blocks)."""
+        """Recompute the sums over the blocks, at the weight of everything after. O(blocks)."""
         self.is_stale = False
         self.at_weight = weight
         offset: KvTokenTime = 0
@@ -340,7 +342,7 @@ class Group(Span):
         first: Entry | None = None
         for block in reversed(self.blocks):
             if block.least < inf:
-                # `bound`, written out: a decision does nothing more often
+                # `bound`, inlined: the most frequent operation of a decision
                 moved = weight + own - block.at_weight
                 bound = (
                     offset + block.least + moved * (block.lowest if moved > 0 else block.highest)
@@ -362,18 +364,18 @@ class Group(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return all its blocks: nothing is known of their least slack that they do not know."""
-        self.is_stale = True  # who looks into it may leave it better bounds
+        """Return all blocks as parts: the group has no better bound of its slack than they have."""
+        self.is_stale = True  # the caller may improve the bounds of its blocks
         return inf, self.lines(after, weight)
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Look at each block. O(blocks) if their bounds say enough."""
-        self.is_stale = True  # who looks into it may leave it better bounds
+        """Search each block. O(blocks) if their bounds suffice."""
+        self.is_stale = True  # the search may improve the bounds of its blocks
         for line in self.lines(after, weight):
             search.look(*line)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return its blocks of which anything waits. O(blocks)."""
+        """Return the blocks with waiting applications. O(blocks)."""
         return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
@@ -382,7 +384,7 @@ class Group(Span):
 
 
 class Search:
-    """Who comes first by rank of those that may pass, as span after span is looked at."""
+    """Search for the first by rank of those that may overtake, span after span."""
 
     __slots__ = ("_least", "_loose", "best", "known", "passes_over", "spare")
 
@@ -393,14 +395,14 @@ class Search:
         self.spare: KvTokenTime = 0
         """At most the slack before the best beyond what is left of it, if it passes over nobody."""
         self.known: KvTokenTime = inf
-        """Least slack of what it has looked at, without what is loose."""
+        """Least exact slack of the spans searched so far."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
-        """Spans with a bound of their slack, below what is known, and the line after them."""
+        """Spans whose lower bound is below `known`, with their bound and the line after them."""
         self._least: KvTokenTime = inf
-        """At most the least slack of all that it has looked at."""
+        """Lower bound of all slacks so far."""
 
     def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
-        """Look at the next span. O(1) if the bounds say enough."""
+        """Search the next span. O(1) if the bounds suffice."""
         choice, best, bound = span.choice, self.best, span.bound(after, weight)
         if choice is not None and (best is None or choice.rank < best.rank):
             if choice.remaining <= bound and self.has_slack(choice.remaining):
@@ -415,11 +417,11 @@ class Search:
             self.note(span, bound, after, weight)
 
     def would_be_best(self, entry: Entry) -> bool:
-        """Return whether an application comes before the best so far."""
+        """Return whether an application has a smaller rank than the best so far."""
         return self.best is None or entry.rank < self.best.rank
 
     def has_slack(self, wanted: KvTokenTime) -> bool:
-        """Return whether no slack so far is less. What bounds leave open is looked into."""
+        """Return whether no slack so far is below `wanted`; refines bounds if needed."""
         if wanted <= self._least:
             return True
         open_spans, self._loose = self._loose, []
@@ -437,7 +439,7 @@ class Search:
         return wanted <= self._least
 
     def note(self, span: Span, bound: KvTokenTime, after: KvTokenTime, weight: float) -> None:
-        """Count the slack of a span, and its bound, for what follows it."""
+        """Include the slack of a span, or its bound, for the spans that follow."""
         if bound >= self.known:
             return
         if span.is_exact and weight == span.at_weight:
@@ -449,7 +451,7 @@ class Search:
 
 
 def nearest(spans: Sequence[AnySpan], key: Key) -> AnySpan:
-    """Return the first of some neighbours that ends at a key or after it, or the last."""
+    """Return the first of these neighbours that ends at or after a key, or the last one."""
     if len(spans) == 1:
         return spans[0]
     return spans[min(bisect_left(spans, key, key=_last), len(spans) - 1)]
