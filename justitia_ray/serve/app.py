@@ -61,7 +61,7 @@ def build(args: dict[str, Any]) -> Application:
         max_ongoing_requests=_UNBOUNDED,
         graceful_shutdown_timeout_s=600,
         user_config={},
-        logging_config=_logging(parsed),
+        logging_config=_log_settings(parsed),
     )
     parts = [_parts(place) for place in placed]
     return ingress.bind(parsed.model_dump(), parts, load_prompt_counter)
@@ -71,7 +71,7 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
     """Return the engine deployment and the predictor deployment of one model."""
     values = place.config.model_dump()
     # The Ingress already writes an access line for each request.
-    quiet = {"enable_access_log": False, **(_logging(place.config) or {})}
+    quiet = {"enable_access_log": False, **(_log_settings(place.config) or {})}
     replicas = serve.deployment(
         EngineReplica,
         name=place.replicas,
@@ -117,7 +117,7 @@ def _scaled(config: AppConfig) -> dict[str, Any]:
     return {"autoscaling_config": scaling}
 
 
-def _logging(sections: SharedSections) -> dict[str, Any] | None:
+def _log_settings(sections: SharedSections) -> dict[str, Any] | None:
     """Return the log settings of a deployment; None: Serve's own."""
     return None if sections.log_encoding is None else {"encoding": sections.log_encoding}
 

@@ -101,7 +101,7 @@ class DrainTimePolicy:
         question = {"rules": self._rules, "fleet": fleet, "running": names}
         latest = self._answers.latest(question)
         if latest is None or latest[1] > self._stale_s:
-            wanted, reason = self._without_answer(ctx), "no answer of the scheduler"
+            wanted, reason = self._target_without_answer(ctx), "no answer of the scheduler"
         else:
             wanted, reason = int(latest[0]["wanted"]), str(latest[0]["reason"])
             if wanted:
@@ -113,7 +113,7 @@ class DrainTimePolicy:
             wanted = max(wanted, target)
         return wanted, {"wanted": wanted, "reason": reason}
 
-    def _without_answer(self, ctx: AutoscalingContext) -> int:
+    def _target_without_answer(self, ctx: AutoscalingContext) -> int:
         """Return the current target, or the number for Serve's own count of requests if larger.
 
         Serve counts few of the requests, because they use separate connections: a low count is no
@@ -155,7 +155,7 @@ class PolledAnswers:
             self._is_asking = True
             arguments = (mailbox, *self._arguments)
             threading.Thread(
-                target=_keep_asking, args=arguments, name="justitia-drain-policy", daemon=True
+                target=_poll_scheduler, args=arguments, name="justitia-drain-policy", daemon=True
             ).start()
             # Serve drops a policy with its deployment, and creates another when the deployment
             # changes.
@@ -163,7 +163,7 @@ class PolledAnswers:
         return None if answer is None else (answer[0], time.monotonic() - answer[1])
 
 
-def _keep_asking(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: float) -> None:
+def _poll_scheduler(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: float) -> None:
     """Poll until the policy is dropped; a failure only makes the last answer grow older."""
     failed = ""
     while not mailbox.ended.is_set():

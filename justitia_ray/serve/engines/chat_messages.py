@@ -140,7 +140,7 @@ def _check_parts(role: str, parts: list[Any]) -> None:
             )
     # Pydantic accepts a part that is not of OpenAI's form among several parts, but not a single one
     # (openai/chat_completion/protocol.py:194, a union of typed dictionaries).
-    if role in _ROLES and parts and all(_is_of_no_form(part) for part in parts):
+    if role in _ROLES and parts and all(_is_malformed_part(part) for part in parts):
         raise RequestError(
             f"messages: a content is {shown_short(parts)}: a string, or a list with a part of"
             " OpenAI's chats, such as {'type': 'text', 'text': 'hi'}, is allowed",
@@ -148,7 +148,7 @@ def _check_parts(role: str, parts: list[Any]) -> None:
         )
 
 
-def _is_of_no_form(part: Any) -> bool:
+def _is_malformed_part(part: Any) -> bool:
     if not isinstance(part, dict):
         return True
     kind = part.get("type")

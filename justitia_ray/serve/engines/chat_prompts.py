@@ -122,14 +122,14 @@ class ChatRenderer:
         if effort not in self._efforts:
             if len(self._efforts) >= _MOST_EFFORTS:
                 del self._efforts[next(iter(self._efforts))]
-            self._efforts[effort] = self._why_refused(effort)
+            self._efforts[effort] = self._effort_refusal(effort)
         if (reason := self._efforts[effort]) is not None:
             raise RequestError(
                 f"{field_name} is {shown_short(effort)}: the chat template refuses it: {reason}",
                 field_name,
             )
 
-    def _why_refused(self, effort: str) -> str | None:
+    def _effort_refusal(self, effort: str) -> str | None:
         plain = template_arguments({}, self._options.arguments)
         asked = template_arguments({"reasoning_effort": effort}, self._options.arguments)
         try:
@@ -192,7 +192,7 @@ class ChatRenderer:
         if self._options.content_format != "auto":
             return (self._options.content_format == _OPENAI,)
         if has_tools not in self._formats:
-            parts_stay = _reads_parts(template)
+            parts_stay = _iterates_over_parts(template)
             self._formats[has_tools] = (parts_stay, not parts_stay)
         return self._formats[has_tools]
 
@@ -201,7 +201,7 @@ def _refusal(error: Exception, param: str, what: str) -> RequestError:
     return RequestError(f"the chat template refuses {what}: {error}", param)
 
 
-def _reads_parts(template: str) -> bool:
+def _iterates_over_parts(template: str) -> bool:
     """Return whether a template iterates over contents part by part (vllm/renderers/hf.py:491)."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -209,15 +209,15 @@ def _reads_parts(template: str) -> bool:
         tree = _compile_jinja_template(template).environment.parse(template)
     except jinja2.TemplateError:
         return False
-    return any(_names_content(loop.iter) for loop in tree.find_all(jinja2.nodes.For))
+    return any(_refers_to_content(loop.iter) for loop in tree.find_all(jinja2.nodes.For))
 
 
-def _names_content(node: jinja2.nodes.Node | None) -> bool:
+def _refers_to_content(node: jinja2.nodes.Node | None) -> bool:
     while isinstance(node, jinja2.nodes.Filter | jinja2.nodes.Test):
         node = node.node
     if isinstance(node, jinja2.nodes.Getitem):
         if isinstance(node.arg, jinja2.nodes.Slice):
-            return _names_content(node.node)
+            return _refers_to_content(node.node)
         return isinstance(node.arg, jinja2.nodes.Const) and node.arg.value == "content"
     if isinstance(node, jinja2.nodes.Getattr):
         return node.attr == "content"

@@ -243,7 +243,7 @@ class FakeEngine:
             request = parse_request(
                 call.path, call.body, self._served_model_name, self._max_model_len
             )
-            apart = self._kept_apart(call, request)
+            apart = self._cache_salt_of(call, request)
         except RequestError as error:
             status, body = error_answer(error)
             yield ResponseHead(status, _JSON)
@@ -260,11 +260,11 @@ class FakeEngine:
                     async for chunk in chunks:
                         yield chunk
                 self.check()
-                yield answer.closing(self._told_cached(lease))
+                yield answer.closing(self._cached_tokens_to_report(lease))
             else:
                 await self._change(lease)
                 yield ResponseHead(200, _JSON)
-                yield answer.body(self._told_cached(lease))
+                yield answer.body(self._cached_tokens_to_report(lease))
         finally:
             lease.ended_at = asyncio.get_running_loop().time()
             for sequence in lease.sequences:
@@ -376,7 +376,7 @@ class FakeEngine:
         for lease in self._called.values():
             lease.changed.set()
 
-    def _kept_apart(self, call: EngineCall, request: FakeRequest) -> str | None:
+    def _cache_salt_of(self, call: EngineCall, request: FakeRequest) -> str | None:
         """Return the prefix-cache salt for a call's prompts.
 
         Raises:
@@ -449,7 +449,7 @@ class FakeEngine:
         lease.changed.clear()
         self.check()
 
-    def _told_cached(self, lease: _Lease) -> Tokens | None:
+    def _cached_tokens_to_report(self, lease: _Lease) -> Tokens | None:
         """Return the cached prompt tokens, counting the first choice of each prompt."""
         if not self._tells_cached:
             return None

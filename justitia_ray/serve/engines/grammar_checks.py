@@ -136,7 +136,7 @@ class GrammarChecks:
         if result is None:
             wait = self._waits.get(digest)
             if wait is None:
-                wait = self._line_up(tenant, raw, digest)
+                wait = self._enqueue_check(tenant, raw, digest)
             wait.callers += 1
             try:
                 result = await asyncio.shield(wait.done)
@@ -149,7 +149,7 @@ class GrammarChecks:
         checked: dict[str, Any] = json.loads(result.checked)
         return checked
 
-    def _line_up(self, tenant: ClientId, raw: bytes, digest: bytes) -> _Wait:
+    def _enqueue_check(self, tenant: ClientId, raw: bytes, digest: bytes) -> _Wait:
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         done.add_done_callback(lambda done: done.cancelled() or done.exception())
         wait = self._waits[digest] = _Wait(tenant, raw, digest, done)

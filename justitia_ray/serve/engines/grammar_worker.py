@@ -143,7 +143,7 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
     return make_judge
 
 
-class _Judged(NamedTuple):
+class _Outcome(NamedTuple):
     """Outcome that a fork reports for a grammar; the fields are those of `Result`."""
 
     checked: bytes = b""
@@ -203,7 +203,7 @@ class Forks:
                     if pipe is self._answers:
                         self._begin(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
                     elif pipe in self._forks:  # else its death was noticed while a job was sent
-                        self._hear(self._forks[pipe])
+                        self._forward_result(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
                         self._kill(fork)
@@ -220,9 +220,9 @@ class Forks:
                 return
         extra = self._fork()
         if extra is None:
-            self._tell(job, self._no_fork(), began_at)
+            self._tell(job, self._outcome_without_fork(), began_at)
         elif not self._send(extra, job, began_at):
-            self._end(extra, _Judged(reason=_HAS_DIED, is_accident=True))
+            self._end(extra, _Outcome(reason=_HAS_DIED, is_accident=True))
 
     def _send(self, fork: _Fork, job: Job, began_at: Seconds) -> bool:
         """Send a job to a fork; return False if the fork is dead."""
@@ -235,12 +235,12 @@ class Forks:
             return False
         return True
 
-    def _hear(self, fork: _Fork) -> None:
+    def _forward_result(self, fork: _Fork) -> None:
         """Forward a fork's result; a fork that died exceeded its memory or crashed."""
         try:
-            judged = msgspec.msgpack.decode(fork.pipe.recv_bytes(), type=_Judged)
+            judged = msgspec.msgpack.decode(fork.pipe.recv_bytes(), type=_Outcome)
         except (EOFError, OSError):
-            judged = self._last_words(fork, self._kill(fork))
+            judged = self._outcome_of_exit(fork, self._kill(fork))
         if fork.is_ready:
             self._end(fork, judged)
         elif judged.reason:
@@ -257,30 +257,30 @@ class Forks:
         limit = f"{self._timeout_s:g} s"
         if fork.is_ready:
             reason = f"it takes longer than {limit} to compile (engine.grammar_timeout_s)"
-            self._end(fork, _Judged(reason=reason))
+            self._end(fork, _Outcome(reason=reason))
         else:
             self._fail(fork, f"it had not begun after {limit}")
 
     def _fail(self, fork: _Fork, reason: str) -> None:
         """Record that a fork failed to start, and fail its job."""
-        self._note_unmade(reason)
-        self._end(fork, self._no_fork())
+        self._note_failed_fork(reason)
+        self._end(fork, self._outcome_without_fork())
 
-    def _no_fork(self) -> _Judged:
-        return _Judged(
+    def _outcome_without_fork(self) -> _Outcome:
+        return _Outcome(
             reason=f"no fork for it can be made: {self._fork_tries.reason}", is_accident=True
         )
 
-    def _last_words(self, fork: _Fork, exit_code: int) -> _Judged:
+    def _outcome_of_exit(self, fork: _Fork, exit_code: int) -> _Outcome:
         """Return the outcome for a fork that exited early: blame its grammar or the fork."""
         if not fork.is_ready:
-            return _Judged(reason=f"it ended with code {exit_code} as it began", is_accident=True)
+            return _Outcome(reason=f"it ended with code {exit_code} as it began", is_accident=True)
         if exit_code in _BY_ITS_GRAMMAR:
             limit = f"{self._memory_bytes / 2**20:g} MiB (engine.grammar_memory_bytes)"
-            return _Judged(reason=f"its compiler breaks down, or needs more than {limit}")
-        return _Judged(reason=_HAS_DIED, is_accident=True)
+            return _Outcome(reason=f"its compiler breaks down, or needs more than {limit}")
+        return _Outcome(reason=_HAS_DIED, is_accident=True)
 
-    def _end(self, fork: _Fork, judged: _Judged) -> None:
+    def _end(self, fork: _Fork, judged: _Outcome) -> None:
         """End the job of a fork, if any; kill the fork after `_GRAMMARS_EACH` grammars."""
         if fork.job is not None:
             job, fork.job = fork.job, None
@@ -288,7 +288,7 @@ class Forks:
         if fork.grammars >= _GRAMMARS_EACH and fork.pipe in self._forks:
             self._kill(fork)
 
-    def _tell(self, job: Job, judged: _Judged, began_at: Seconds) -> None:
+    def _tell(self, job: Job, judged: _Outcome, began_at: Seconds) -> None:
         took_s = time.monotonic() - began_at
         result = Result(job.number, judged.checked, judged.reason, took_s, judged.is_accident)
         self._answers.send_bytes(msgspec.msgpack.encode(result))
@@ -305,7 +305,7 @@ class Forks:
         while len(self._forks) < _SPARE and self._fork() is not None:
             pass
 
-    def _note_unmade(self, reason: str) -> None:
+    def _note_failed_fork(self, reason: str) -> None:
         """Start the pause before the next fork, and report the failure to the replica."""
         pause_s = self._fork_tries.fail(reason, time.monotonic())
         result = Result(NO_JOB, b"", reason, pause_s, is_accident=True)
@@ -318,34 +318,34 @@ class Forks:
         try:
             here, there = Pipe()
         except OSError as error:
-            self._note_unmade(_text(error))
+            self._note_failed_fork(_text(error))
             return None
         try:
             pid = os.fork()
         except OSError as error:
             here.close()
             there.close()
-            self._note_unmade(_text(error))
+            self._note_failed_fork(_text(error))
             return None
         if pid == 0:
             try:
                 for pipe in (here, self._answers, *self._forks):
                     pipe.close()
-                self._judge_grammars(there)
+                self._compile_grammars(there)
             finally:
                 os._exit(0)
         there.close()
         fork = self._forks[here] = _Fork(pid, here)
         return fork
 
-    def _judge_grammars(self, pipe: Connection) -> None:
+    def _compile_grammars(self, pipe: Connection) -> None:
         """Compile grammars from the pipe; runs in the fork."""
         try:
             judge = self._make_judge()
         except Exception as error:
-            pipe.send_bytes(msgspec.msgpack.encode(_Judged(reason=_text(error), is_accident=True)))
+            pipe.send_bytes(msgspec.msgpack.encode(_Outcome(reason=_text(error), is_accident=True)))
             return
-        pipe.send_bytes(msgspec.msgpack.encode(_Judged()))
+        pipe.send_bytes(msgspec.msgpack.encode(_Outcome()))
         with open("/proc/self/statm", encoding="ascii") as file:
             data_pages = int(file.read().split()[5])
         limit = data_pages * _PAGE + self._memory_bytes
@@ -362,20 +362,20 @@ class Forks:
             os._exit(_NO_MEMORY)
 
 
-def _judged(judge: Judge, raw: bytes) -> _Judged:
+def _judged(judge: Judge, raw: bytes) -> _Outcome:
     """Return the outcome of a grammar.
 
     Raises:
         MemoryError: If there is too little memory.
     """
     try:
-        return _Judged(judge(raw))
+        return _Outcome(judge(raw))
     except (MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except (OSError, ImportError) as error:  # local files and packages, not the grammar
-        return _Judged(reason=_text(error), is_accident=True)
+        return _Outcome(reason=_text(error), is_accident=True)
     except BaseException as error:  # a panic in a Rust compiler is a BaseException
-        return _Judged(reason=_text(error))
+        return _Outcome(reason=_text(error))
 
 
 def _text(error: BaseException) -> str:

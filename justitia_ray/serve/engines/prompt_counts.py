@@ -143,7 +143,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
             reason=str(error),
         )
         tokenizer = None
-    has_kind_of_its_own = _is_mistrals(options, path, revision)
+    has_kind_of_its_own = _uses_mistral_tokenizer(options, path, revision)
     return PromptCounter(
         tokenizer,
         _chat_options(options, model, path, revision),
@@ -151,7 +151,9 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
     )
 
 
-def _is_mistrals(options: Mapping[str, Any], tokenizer: str, revision: str | None) -> bool:
+def _uses_mistral_tokenizer(
+    options: Mapping[str, Any], tokenizer: str, revision: str | None
+) -> bool:
     """Return whether vLLM uses Mistral's own tokenizer (tokenizers/registry.py:130)."""
     mode = _tokenizer_mode(options)
     return mode == "mistral" or (
@@ -174,9 +176,9 @@ def _chat_options(
     is_known = (
         _tokenizer_mode(options) in ("auto", "hf")
         and (template is None or text is not None)
-        and not _renders_by_code(model, options.get("revision"))
+        and not _has_code_renderer(model, options.get("revision"))
         and not any(_find_file(tokenizer, name, revision) for name in _PROCESSOR_FILES)
-        and not _is_mistrals(options, tokenizer, revision)
+        and not _uses_mistral_tokenizer(options, tokenizer, revision)
     )
     return ChatOptions(
         template=text,
@@ -199,7 +201,7 @@ def _read_template(given: str) -> str | None:
         return given if any(sign in given for sign in _JINJA) else None
 
 
-def _renders_by_code(model: str, revision: Any) -> bool:
+def _has_code_renderer(model: str, revision: Any) -> bool:
     described = _find_file(model, "config.json", revision)
     if described is None:
         return False

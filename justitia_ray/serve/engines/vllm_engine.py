@@ -188,7 +188,7 @@ class VllmEngine:
         server = http_server()
         tasks = await self._llm.get_supported_tasks()
         app = server.build_app(arguments, tasks, self._llm.model_config)
-        client = LeasedEngineClient(self._llm, self._checks_of_grammars(tasks))
+        client = LeasedEngineClient(self._llm, self._make_grammar_checks(tasks))
         await server.init_app_state(client, app.state, arguments, tasks)
         # vLLM's error handlers stop the HTTP server when the engine is dead; here there is no
         # server.
@@ -196,7 +196,7 @@ class VllmEngine:
         freeze_gc_heap()  # the application's lifespan would do this, but is not run
         return app
 
-    def _checks_of_grammars(self, tasks: Iterable[str]) -> GrammarChecks | None:
+    def _make_grammar_checks(self, tasks: Iterable[str]) -> GrammarChecks | None:
         """Return the grammar checks that replace vLLM's own, then off; None if disabled."""
         if self._grammar_limits is None or "generate" not in tasks:
             return None

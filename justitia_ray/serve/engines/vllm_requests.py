@@ -92,15 +92,15 @@ class StreamTape:
     async def _follow(self, outputs: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
         async with aclosing(outputs):
             async for output in outputs:
-                for played in self._take_played():
+                for played in self._take_replayed_outputs():
                     yield played
                 if not self.obstacle:
                     self._outputs.append(_kept(output))
                 yield output
-        for played in self._take_played():
+        for played in self._take_replayed_outputs():
             yield played
 
-    def _take_played(self) -> list[Any]:
+    def _take_replayed_outputs(self) -> list[Any]:
         played, self._played = self._played, []
         return played
 
@@ -119,7 +119,9 @@ class StreamTape:
         queue, state.queue = state.queue, None  # so that outputs are returned one by one
         tracing, output_processor.tracing_enabled = output_processor.tracing_enabled, False
         for output in self._earlier:
-            made = output_processor.process_outputs([_remade(request.request_id, output)])
+            made = output_processor.process_outputs(
+                [_engine_output_from(request.request_id, output)]
+            )
             self._played += made.request_outputs
         output_processor.tracing_enabled = tracing
         state.queue = queue
@@ -149,7 +151,7 @@ def _kept(output: Any) -> Output:
     return Output(tuple(completion.token_ids), completion.finish_reason, completion.stop_reason)
 
 
-def _remade(request_id: str, output: Output) -> Any:
+def _engine_output_from(request_id: str, output: Output) -> Any:
     """Return an `EngineCoreOutput` from which vLLM rebuilds an output."""
     from vllm.v1.engine import EngineCoreOutput, FinishReason
 
@@ -219,7 +221,7 @@ class LeaseMeter:
 
     def read_progress(self) -> Progress:
         """Return the tokens used so far; n choices of a prompt count it n times."""
-        self._look_at_caches()
+        self._store_cached_counts()
         is_known = self._cached and not self._reading
         return Progress(
             prompt_tokens=sum(prompt for prompt, _ in self._sequences.values())
@@ -229,7 +231,7 @@ class LeaseMeter:
             cached_tokens=sum(self._cached.values()) if is_known else None,
         )
 
-    def _look_at_caches(self) -> None:
+    def _store_cached_counts(self) -> None:
         """Store the cached prompt tokens of sequences that have their first token."""
         for name, state in list(self._reading.items()):
             if not state.is_prefilling:

@@ -80,13 +80,13 @@ class AccessKeeper:
         self._reload_s = section.reload_s
         tables: list[Any] = []
         if section.keys_file is not None:
-            self._file = file = KeyFile(Path(section.keys_file).expanduser(), _tell_of_file)
+            self._file = file = KeyFile(Path(section.keys_file).expanduser(), _log_unreadable_file)
             tables.append(lambda: file.table)
         if section.keys_in_redis:
             self._redis = RedisKeys(key_store(args))
             tables.append(self._redis.table)
         issuers = [Issuer(**one.model_dump()) for one in section.jwt]
-        tokens = TokenVerifier(issuers, _tell_of_issuer) if issuers else None
+        tokens = TokenVerifier(issuers, _log_failing_issuer) if issuers else None
         gate = Gate(tables, tokens, _anonymous(section), on_failure=self._note_failure)
         self.door = Door(gate, section.default_tenant)
 
@@ -135,9 +135,9 @@ def _anonymous(section: AccessSection) -> Identity | None:
     )
 
 
-def _tell_of_file(reason: str) -> None:
+def _log_unreadable_file(reason: str) -> None:
     log_event(logger, logging.ERROR, "access.keys_unreadable", source="file", why=reason)
 
 
-def _tell_of_issuer(issuer: str, reason: str) -> None:
+def _log_failing_issuer(issuer: str, reason: str) -> None:
     log_event(logger, logging.ERROR, "access.issuer_fails", issuer=issuer, why=reason)

@@ -172,7 +172,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         most = how_many(applications, "applications")
         if (single := models.single(model)) is not None:
             return await _status(single, most)
-        answers = await models.ask_each(lambda m: _status_or_why(m, most))
+        answers = await models.ask_each(lambda m: _status_or_error(m, most))
         return {"ready": all(told["ready"] for told in answers.values()), "models": answers}
 
     @app.get("/v1/examination")
@@ -248,7 +248,7 @@ async def _status(model: ServedModel, applications: int) -> dict[str, Any]:
     return {"model": model.name, **told, "front": front}
 
 
-async def _status_or_why(model: ServedModel, applications: int) -> dict[str, Any]:
+async def _status_or_error(model: ServedModel, applications: int) -> dict[str, Any]:
     """Return a model's status, or an error: one scheduler must not hide the others."""
     try:
         return await asyncio.wait_for(_status(model, applications), _ANSWER_S)

@@ -100,7 +100,7 @@ def add_applications(
         tenant = None if is_all else context.tenant
         wanted = how_many(most, "most")
         asked = models.chosen(model)
-        told = await _of_each([m.scheduler.applications(wanted, tenant) for m in asked])
+        told = await _gather_all([m.scheduler.applications(wanted, tenant) for m in asked])
         return {"models": {m.name: one for m, one in zip(asked, told, strict=True)}}
 
     @app.get("/v1/applications/{application_id:path}")
@@ -113,9 +113,9 @@ def add_applications(
         """
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
-        views = await _of_each([m.scheduler.find_application(key) for m in asked])
+        views = await _gather_all([m.scheduler.find_application(key) for m in asked])
         known: dict[str, Json] = {
-            m.name: _for_its_tenant(view)
+            m.name: _with_tenant_names(view)
             for m, view in zip(asked, views, strict=True)
             if view is not None
         }
@@ -123,10 +123,10 @@ def add_applications(
             return known[models.only.name]
         spec = specs.find_spec(key, _now())
         if known:
-            return _view(next(iter(known.values())), known)
+            return _combined_view(next(iter(known.values())), known)
         if spec is None or model is not None:
             raise unknown_application(application_id)
-        return _view(asdict(spec), {})
+        return _combined_view(asdict(spec), {})
 
     @app.post("/v1/applications/{application_id:path}/close")
     async def close(application_id: str, request: Request, model: str | None = None) -> Json:
@@ -150,7 +150,7 @@ def add_applications(
         verb: Callable[[ServedModel], Awaitable[bool]],
     ) -> None:
         """Apply `verb` to an application's part in one queue, or to all parts and drop its spec."""
-        known = await _of_each([verb(m) for m in models.chosen(model)])
+        known = await _gather_all([verb(m) for m in models.chosen(model)])
         if model is None:
             known.append(specs.drop_spec(key))
         if not any(known):
@@ -180,7 +180,7 @@ def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
     return replace(spec, application_id=body.application_id)
 
 
-def _for_its_tenant(view: Json) -> Json:
+def _with_tenant_names(view: Json) -> Json:
     """Return the scheduler's view of an application with its caller's tenant and id for it."""
     tenant, application_id = split_key(view["application_id"])
     return view | {"tenant": tenant, "application_id": application_id}
@@ -202,7 +202,7 @@ async def _open(model: ServedModel, spec: ApplicationSpec) -> Json:
     }
 
 
-async def _of_each(answers: Sequence[Awaitable[Any]]) -> list[Any]:
+async def _gather_all(answers: Sequence[Awaitable[Any]]) -> list[Any]:
     """Await all answers and return them; raise the first failure once all have ended."""
     found = await asyncio.gather(*answers, return_exceptions=True)
     for answer in found:
@@ -211,7 +211,7 @@ async def _of_each(answers: Sequence[Awaitable[Any]]) -> list[Any]:
     return list(found)
 
 
-def _view(opened: Json, views: Mapping[str, Json]) -> Json:
+def _combined_view(opened: Json, views: Mapping[str, Json]) -> Json:
     """Return one view of an application that combines its parts in the queues, if any.
 
     Amounts are summed. Tags and lags of different queues cannot be compared, so the view has them

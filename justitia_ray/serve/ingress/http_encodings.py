@@ -80,7 +80,7 @@ class _Zlib:
             try:
                 step = self._decoder.decompress(data, _STEP_BYTES)
             except zlib.error as error:
-                raise _broken(self._name, str(error)) from None
+                raise _malformed_error(self._name, str(error)) from None
             yield step
             data = self._decoder.unconsumed_tail
             # The input may be consumed while output is left: after a full step, ask again.
@@ -93,7 +93,7 @@ class _Zlib:
 
     def _next_decoder(self, data: bytes) -> Any:
         if self._begun:
-            raise _trailing(self._name)
+            raise _trailing_error(self._name)
         self._begun = True
         # Zlib's first byte: method 8, and a window of at most 32 KiB. As raw deflate it would be a
         # stored block whose padding is not 0, which no encoder writes.
@@ -111,7 +111,7 @@ class _Gzip(_Zlib):
 
     def _next_decoder(self, data: bytes) -> Any:
         if self._begun and data[0] != 0x1F:
-            raise _trailing(self._name)
+            raise _trailing_error(self._name)
         self._begun = True
         self._members += 1
         _check_members(self._name, self._members)
@@ -145,7 +145,7 @@ class _Zstd:
             try:
                 made.append(self._decoder.decompress(piece))
             except self._error as error:
-                raise _broken("zstd", str(error)) from None
+                raise _malformed_error("zstd", str(error)) from None
             size += len(made[-1])
             if self._decoder.eof:
                 begin -= len(self._decoder.unused_data)
@@ -173,7 +173,7 @@ class _Brotli:
             try:
                 step = self._decoder.process(data, output_buffer_limit=_STEP_BYTES)
             except self._error:
-                raise _broken("br", "it is no brotli, or goes on after its end") from None
+                raise _malformed_error("br", "it is no brotli, or goes on after its end") from None
             yield step
             data = b""
             if self._decoder.is_finished():
@@ -197,12 +197,12 @@ _CODINGS: dict[str, Callable[[int], Decoder]] = {
 
 def _check_members(name: str, members: int) -> None:
     if members > _MOST_MEMBERS:
-        raise _broken(name, f"it has more than {_MOST_MEMBERS:,} members")
+        raise _malformed_error(name, f"it has more than {_MOST_MEMBERS:,} members")
 
 
-def _trailing(name: str) -> RequestError:
-    return _broken(name, "something follows its end")
+def _trailing_error(name: str) -> RequestError:
+    return _malformed_error(name, "something follows its end")
 
 
-def _broken(name: str, reason: str) -> RequestError:
+def _malformed_error(name: str, reason: str) -> RequestError:
     return RequestError(f"the body is not valid {name}, as its {HEADER} says: {reason}")

@@ -109,7 +109,7 @@ class SignsOfLife:
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
-            self._task.add_done_callback(_take_failure)
+            self._task.add_done_callback(_retrieve_failure)
 
     # --- timer
 
@@ -123,9 +123,9 @@ class SignsOfLife:
         elif self._reply.is_sending or not self.form.is_between_events:
             self._timer = self._loop.call_at(now + self._early_s, self._look)
         else:
-            self._task = asyncio.create_task(self._speak())
+            self._task = asyncio.create_task(self._send_keepalive())
 
-    async def _speak(self) -> None:
+    async def _send_keepalive(self) -> None:
         comment = KEEPALIVE
         if self._waits and self._kind is not Keepalive.CHUNK:
             with suppress(TimeoutError):
@@ -144,7 +144,7 @@ class SignsOfLife:
         self._timer = self._loop.call_at(self.spoke_at + self._quiet_s, self._look)
 
 
-def _take_failure(task: asyncio.Task[None]) -> None:
+def _retrieve_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()  # retrieved, or asyncio reports it as never retrieved
 

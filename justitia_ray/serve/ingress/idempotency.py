@@ -94,12 +94,12 @@ class IdempotentAttempt:
                 grown = _ITEM_BYTES + (len(item) if isinstance(item, bytes) else 0)
                 self.kept_bytes += grown
                 self._on_growth(grown)
-                self._wake()
+                self._wake_readers()
         finally:
             await items.aclose()
-            asyncio.get_running_loop().call_soon(self._wake)  # when the task is done
+            asyncio.get_running_loop().call_soon(self._wake_readers)  # when the task is done
 
-    def _wake(self) -> None:
+    def _wake_readers(self) -> None:
         self._more.set()
         self._more = asyncio.Event()
 

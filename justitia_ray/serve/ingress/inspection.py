@@ -77,8 +77,8 @@ class InspectionCalls:
     async def _inspect(self) -> Inspection:
         silent: dict[str, str] = {}
         scheduler, seen_by_serve = await asyncio.gather(
-            _within(_SCHEDULER_S, "scheduler", self._ask_scheduler(), silent),
-            _within(_SERVE_S, "serve", self._ask_serve(), silent),
+            _answer_within(_SCHEDULER_S, "scheduler", self._ask_scheduler(), silent),
+            _answer_within(_SERVE_S, "serve", self._ask_serve(), silent),
         )
         known: dict[ReplicaId, None] = {}
         if scheduler is not None:
@@ -90,7 +90,7 @@ class InspectionCalls:
             running = (n for n, r in seen_by_serve.replicas.items() if r.state == "RUNNING")
             known |= dict.fromkeys(running)
         answers = await asyncio.gather(
-            *(_within(_REPLICA_S, name, self._ask_replica(name), silent) for name in known)
+            *(_answer_within(_REPLICA_S, name, self._ask_replica(name), silent) for name in known)
         )
         return Inspection(
             name=self._placed.config.name,
@@ -131,7 +131,7 @@ class InspectionCalls:
         return await asyncio.shield(self._asking_serve)
 
 
-async def _within(
+async def _answer_within(
     limit_s: Seconds, name: str, answer: Awaitable[T], silent: dict[str, str]
 ) -> T | None:
     """Return an answer; if none arrives in time, store the reason in `silent` and return None."""

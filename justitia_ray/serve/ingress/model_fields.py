@@ -52,14 +52,14 @@ async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
         except ValidationError as error:
             [first, *_] = error.errors(include_url=False, include_input=False)
             if first["type"] == "json_invalid":
-                raise _no_json(str(first["ctx"]["error"])) from None
+                raise _json_error(str(first["ctx"]["error"])) from None
             raise
     try:
         body = _reader(kind).decode(raw)
     except msgspec.ValidationError as error:
         return kind.model_validate_json(_refused(str(error)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_json(_flaw(raw, error)) from None
+        raise _json_error(_flaw(raw, error)) from None
     await asyncio.sleep(0)
     values = {}
     for name in kind.model_fields:
@@ -81,7 +81,7 @@ def _reader(kind: type[BaseModel]) -> msgspec.json.Decoder[msgspec.Struct]:
     )
 
 
-def _no_json(reason: str) -> RequestError:
+def _json_error(reason: str) -> RequestError:
     return RequestError(f"the body is not valid JSON: {reason}")
 
 
@@ -155,17 +155,17 @@ def _whole_bytes(piece: bytes) -> int:
     last = piece.rfind(b"\\")
     if last < len(piece) - _LONGEST_ESCAPE_BYTES:
         return _whole_utf8_bytes(piece)
-    begin = _first_of_run(piece, last)
+    begin = _start_of_backslashes(piece, last)
     if begin == 0:
         return last // 2 * 2  # a text of backslashes: each pair is a character
     high = begin - _LONGEST_ESCAPE_BYTES // 2
     if high > 0 and _HIGH_SURROGATE.match(piece, high):
-        is_escape = (high - _first_of_run(piece, high)) % 2 == 0
+        is_escape = (high - _start_of_backslashes(piece, high)) % 2 == 0
         return high if is_escape else begin
     return begin
 
 
-def _first_of_run(piece: bytes, last: int) -> int:
+def _start_of_backslashes(piece: bytes, last: int) -> int:
     """Return the index at which the run of backslashes that ends at `last` begins."""
     return len(piece[: last + 1].rstrip(b"\\"))
 

@@ -113,14 +113,14 @@ class PendingInferences:
         """
         for application_id in told.application_ids:
             if not self.unstored.has_application(application_id):
-                self._note_over(application_id)
+                self._drop_ended(application_id)
         self.unstored.drop_stored(told)
         for request_id in told.request_ids:
             inference = self.inferences.get(request_id)
             if inference is not None:
                 inference.item = replace(inference.item, is_counted=True)
 
-    def _note_over(self, application_id: ApplicationId) -> None:
+    def _drop_ended(self, application_id: ApplicationId) -> None:
         """Drop an ended application, unless answers to its inferences may have been lost."""
         arrival = self.applications.get(application_id)
         waiting = [
@@ -228,9 +228,9 @@ class PendingInferences:
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """
-        return [now for sent in submissions if (now := self._as_it_is(sent)) is not None]
+        return [now for sent in submissions if (now := self._current_form(sent)) is not None]
 
-    def _as_it_is(self, sent: Submission) -> Submission | None:
+    def _current_form(self, sent: Submission) -> Submission | None:
         if isinstance(sent, InferenceSubmitted):
             if sent.outcome is not None:
                 return sent if self.unstored.has_inference(sent.request_id) else None

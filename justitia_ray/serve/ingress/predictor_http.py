@@ -39,7 +39,7 @@ class HistoryBody(BaseModel):
 
     @field_validator("samples", mode="after")
     @classmethod
-    def _refuse_no_numbers(cls, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _refuse_non_finite(cls, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Refuse NaN, Infinity and 1e400, as the reader of large bodies does."""
         for number, sample in enumerate(samples):
             for name, value in sample.items():
@@ -73,7 +73,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
         """Return statistics of each class, its model's versions, and the version that serves."""
         if (single := models.single(model)) is not None:
             return await _overview(single)
-        return {"models": await models.ask_each(_overview_or_why)}
+        return {"models": await models.ask_each(_overview_or_error)}
 
     @app.post("/v1/predictor/samples")
     async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
@@ -100,22 +100,22 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
         audit_act(
             context_of(request.scope).identity,
             "predictor.rollback",
-            _what_serves(before),
-            _what_serves(state),
+            _serving_state(before),
+            _serving_state(state),
             model=asked.name,
             application_class=application_class,
         )
         return state
 
 
-def _what_serves(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _serving_state(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the part of a class's overview that a rollback changes."""
     if overview is None:
         return None
     return {name: overview[name] for name in ("serving", "active", "pinned") if name in overview}
 
 
-async def _overview_or_why(model: ServedModel) -> dict[str, Any]:
+async def _overview_or_error(model: ServedModel) -> dict[str, Any]:
     """Return a predictor's overview, or its error: one predictor must not hide the others."""
     try:
         return await _overview(model)

@@ -171,7 +171,7 @@ class QueueClient:
                 raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)
             # The application was open. If the inference was resubmitted, the previous scheduler had
             # ended both and its answer was lost; otherwise the application has just expired.
-            self._submit_anew(inference, was_closed=inference.item.resubmitted)
+            self._submit_under_new_id(inference, was_closed=inference.item.resubmitted)
 
     async def nack_lease(
         self, inference: PendingInference, grant: Grant, reason: NackReason
@@ -180,7 +180,7 @@ class QueueClient:
         inference.lease_id = None
         waits = await self.session.nack_lease(inference.item.request_id, grant, reason)
         if not waits and not inference.answers:
-            self._submit_anew(inference)
+            self._submit_under_new_id(inference)
 
     def cancel_inference(self, inference: PendingInference) -> None:
         """Cancel an inference; no effect if it was answered."""
@@ -188,7 +188,7 @@ class QueueClient:
             self.pending.keep_end(inference, Outcome.CANCELLED)
             self.session.send(InferenceCancelled(inference.item.request_id))
 
-    def _submit_anew(self, inference: PendingInference, *, was_closed: bool = True) -> None:
+    def _submit_under_new_id(self, inference: PendingInference, *, was_closed: bool = True) -> None:
         """Submit an inference under a new id: the scheduler considers the old one ended.
 
         Args:

@@ -95,7 +95,7 @@ class ApplicationFinder:
         """
         found = self._recognizer.recognize(context.headers, fields)
         if found is not None:
-            return FoundApplication(await self._of_session(context, found), None, self)
+            return FoundApplication(await self._context_of_session(context, found), None, self)
         context = replace(context, application_id=None)
         harness = self._recognizer.conversing(context.headers, path, fields)
         if harness is not None:
@@ -110,11 +110,13 @@ class ApplicationFinder:
                     context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
                 else:  # a harness nearly always continues: a session's idle time
                     context = replace(context, recognized_by=harness.name)
-                placed = await self._of_conversation(context, conversation)
+                placed = await self._context_of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)
         return FoundApplication(context, None, self)
 
-    async def _of_session(self, context: RequestContext, found: Recognized) -> RequestContext:
+    async def _context_of_session(
+        self, context: RequestContext, found: Recognized
+    ) -> RequestContext:
         application_id = found.application_id
         if found.can_have_parent:
             application_id = await self._root(context, found)
@@ -143,7 +145,7 @@ class ApplicationFinder:
         self._sessions.add(namespace, session, root)
         return root
 
-    async def _of_conversation(
+    async def _context_of_conversation(
         self, context: RequestContext, conversation: Conversation
     ) -> RequestContext:
         known = None

@@ -181,9 +181,9 @@ class SchedulerSession:
                 self._has_unsent.clear()
             asked = self._terms
             if not await self._ask("submit_many", tuple(batch)):
-                await self._submit_later(batch, asked)
+                await self._requeue_batch(batch, asked)
 
-    async def _submit_later(self, batch: list[Submission], asked: _Terms) -> None:
+    async def _requeue_batch(self, batch: list[Submission], asked: _Terms) -> None:
         """Queue a failed batch again, unless everything pending was queued again meanwhile."""
         if self._terms == asked:
             if self._is_given_up():

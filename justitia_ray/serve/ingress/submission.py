@@ -212,7 +212,7 @@ class Submitter:
             application, source = await self._opening(context, tenant, body, size, most)
             opening = application
         stage, inferences = self._queue.pending.next_stage(application.application_id)
-        each, remaining = self._foresee(
+        each, remaining = self._predict_inference(
             application.application_class, size, body, most, stage, inferences
         )
         item = InferenceSubmitted(
@@ -250,7 +250,7 @@ class Submitter:
 
     # --- predictions
 
-    def _foresee(
+    def _predict_inference(
         self,
         application_class: str,
         size: PromptSize,

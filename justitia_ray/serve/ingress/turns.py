@@ -85,7 +85,7 @@ class Turns(Generic[T]):
         """Remove a call from the waiting ones, for its turn."""
         for node, parent in place.up():
             parent.now = max(parent.now, node.tag)
-        self._step_out(place)
+        self._remove_from_waiting(place)
 
     def charge(self, place: Place[T], cost: float) -> None:
         """Charge a call and its tenants for the cost of its turn."""
@@ -94,7 +94,7 @@ class Turns(Generic[T]):
 
     def leave(self, place: Place[T]) -> None:
         """Remove a call for good, whether it waits or not."""
-        self._step_out(place)
+        self._remove_from_waiting(place)
         self._root.members -= 1
         for node, parent in place.up():
             node.members -= 1
@@ -103,7 +103,7 @@ class Turns(Generic[T]):
         if not self._root.members:
             self._root.children.clear()
 
-    def _step_out(self, place: Place[T]) -> None:
+    def _remove_from_waiting(self, place: Place[T]) -> None:
         for node, parent in place.up():
             parent.waiting.pop(node, None)
             if parent.waiting:

@@ -102,11 +102,11 @@ def check_values(values: Mapping[str, Any]) -> CheckedFile:
     errors: list[str] = []
     if _checked(ServeDeploySchema, values, "", errors) is None:
         return CheckedFile((), tuple(errors))
-    errors += _ignored(ServeDeploySchema, values, "")
+    errors += _unknown_keys(ServeDeploySchema, values, "")
     found: list[CheckedApplication] = []
     for index, application in enumerate(values["applications"]):
         key = f"applications[{index}]."
-        errors += _ignored(ServeApplicationSchema, application, key)
+        errors += _unknown_keys(ServeApplicationSchema, application, key)
         if application["import_path"] == IMPORT_PATH:
             checked = _check_application(application, key, errors)
             if checked is not None:
@@ -151,7 +151,7 @@ def _check_application(
     for index, deployment in enumerate(application.get("deployments", [])):
         inner = f"{key}deployments[{index}]."
         name, user_config = deployment["name"], deployment.get("user_config")
-        errors += _ignored(DeploymentSchema, deployment, inner)
+        errors += _unknown_keys(DeploymentSchema, deployment, inner)
         if name == "Ingress":
             settings_key = f"{inner}user_config"
             settings = _checked(AppSettings, user_config or {}, f"{settings_key}.", errors)
@@ -162,7 +162,7 @@ def _check_application(
             errors.append(f"{inner}user_config: only Ingress takes one (got it for {name})")
         place = next((p for p in placed if p.replicas == name), None)
         if place is not None or name == "Replica":
-            errors += _scaled_blindly(deployment, inner)
+            errors += _autoscaling_errors(deployment, inner)
         if place is not None:
             errors += _scaled_twice(deployment, inner, place.config.autoscaling)
             errors += gpu_mistakes(place.config.engine, deployment, inner)
@@ -180,7 +180,7 @@ def _check_application(
     )
 
 
-def _scaled_blindly(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
+def _autoscaling_errors(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
     """Yield an error if Serve would scale engines by its own count of calls, which is wrong."""
     scaling = deployment.get("autoscaling_config")
     if deployment.get("num_replicas") == "auto" or (scaling and not scaling.get("policy")):
@@ -265,7 +265,7 @@ def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
     return list(model.model_fields)
 
 
-def _ignored(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Iterator[str]:
+def _unknown_keys(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Iterator[str]:
     """Yield a message for each key that Serve would silently ignore."""
     for name in values:
         if name not in model.model_fields:

@@ -39,7 +39,7 @@ def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str)
     if not own and not any(bundles):
         return
     if given.get(_BACKEND) == "ray":
-        yield from _of_bundles(ranks, needs, own, bundles, key)
+        yield from _bundle_errors(ranks, needs, own, bundles, key)
     elif any(bundles) and not own:
         yield (
             f"{key}placement_group_bundles: only ranks that are actors of Ray reach their GPUs;"
@@ -53,7 +53,7 @@ def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str)
         )
 
 
-def _of_bundles(
+def _bundle_errors(
     ranks: int, needs: str, own: float, bundles: list[float], key: str
 ) -> Iterator[str]:
     if own:

@@ -131,13 +131,13 @@ class Chosen:
             return True
         if configs is None:
             return serve_name == self.name
-        return self._names_any(configs) and not self.names_a_part(configs)
+        return self._has_schedulers_of(configs) and not self.names_a_part(configs)
 
     def names_a_part(self, configs: Configs | None) -> bool:
         """Return whether only some of an application's models are selected."""
         if configs is None or self.configs is not None or self.model is None:
             return False
-        return len(configs) > 1 and self._names_any(configs)
+        return len(configs) > 1 and self._has_schedulers_of(configs)
 
     def scheduler(self, scheduler: SchedulerName) -> bool:
         """Return whether a scheduler is selected."""
@@ -145,7 +145,7 @@ class Chosen:
             return any(scheduler == SchedulerName.of(c) for c in chain(*self.configs.values()))
         return self.name in (None, scheduler.application) and self.model in (None, scheduler.model)
 
-    def _names_any(self, configs: Configs) -> bool:
+    def _has_schedulers_of(self, configs: Configs) -> bool:
         return any(self.scheduler(SchedulerName.of(config)) for config in configs)
 
 

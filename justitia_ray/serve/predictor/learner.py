@@ -118,7 +118,7 @@ class Learner:
 
     async def observe_many(self, observations: Iterable[Observation]) -> None:
         """Accept finished applications; the learning replica soon learns from them."""
-        self._unsent.extend(self._as_stored(observation) for observation in observations)
+        self._unsent.extend(self._stored_form(observation) for observation in observations)
         with suppress(StoreError):  # the next tick retries, and logs it
             await self._send_observations()
         self._news.set()
@@ -132,7 +132,7 @@ class Learner:
         """
         if await self._store.observed_count() > MOST_WAITING // 2:
             raise AdmissionError("the predictor is still learning what it was sent", 2.0)
-        await self._store.add_observed([self._as_stored(o) for o in observations])
+        await self._store.add_observed([self._stored_form(o) for o in observations])
         self._news.set()
 
     async def roll_back(
@@ -159,7 +159,7 @@ class Learner:
             await self._versions.follow(stored.models, self.predictor, is_new=False)
         return self.predictor.overview()[application_class]
 
-    def _as_stored(self, observation: Observation) -> dict[str, Any]:
+    def _stored_form(self, observation: Observation) -> dict[str, Any]:
         if not self._store_inputs:
             observation = replace(observation, sample=observation.sample.without_text())
         return observation.to_dict()
@@ -185,13 +185,13 @@ class Learner:
             if held and not self.learns:
                 await self._begin_to_learn()
             elif not held and self.learns:
-                self._forget_place()
+                self._stop_learning()
             if self.learns:
                 await self._learn()
             await self._follow()
         except StoreError as error:
             # It is unknown what was saved last, so read it again.
-            self._forget_place()
+            self._stop_learning()
             if self._trouble is None:
                 log_event(logger, logging.WARNING, "predictor.store_fails", reason=str(error))
             self._trouble = str(error)
@@ -212,10 +212,10 @@ class Learner:
             except Exception:
                 # An unexpected error must not end learning for good.
                 logger.exception("predictor.tick_failed")
-                self._forget_place()
+                self._stop_learning()
                 await asyncio.sleep(_TICK_S)
 
-    def _forget_place(self) -> None:
+    def _stop_learning(self) -> None:
         self.learns = False
         self._revision = -1
 
@@ -350,7 +350,7 @@ class Learner:
         bound = self._settings.history_per_class
         revision = await self._store.save(self._name, learned, bound)
         if revision is None:
-            self._forget_place()
+            self._stop_learning()
             return False
         self._applied = applied
         if revision == self._revision + 1:

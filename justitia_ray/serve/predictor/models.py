@@ -56,7 +56,7 @@ class ModelVersions:
         try:
             for name in await asyncio.to_thread(directory.classes):
                 async with self.changing:
-                    await self._bring(directory, name, predictor)
+                    await self._import_from_directory(directory, name, predictor)
         except ConfigError as error:
             log_event(logger, logging.ERROR, "predictor.models_not_brought", reason=str(error))
 
@@ -127,11 +127,11 @@ class ModelVersions:
                 return
         raise AdmissionError("the versions are being changed by others")
 
-    async def _bring(
+    async def _import_from_directory(
         self, directory: ModelDirectory, name: str, predictor: LearningPredictor
     ) -> None:
         before = self._indexes.get(name, VersionIndex())
-        found = await asyncio.to_thread(_first_good, directory, name)
+        found = await asyncio.to_thread(_best_undamaged, directory, name)
         if found is None or before.imported == found[0].sha256:
             return
         version, data = found
@@ -184,7 +184,7 @@ class ModelVersions:
         return model
 
 
-def _first_good(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
+def _best_undamaged(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
     """Return the best undamaged version of a class; damaged ones are logged."""
     for version, data in directory.candidates(name):
         if isinstance(data, bytes):

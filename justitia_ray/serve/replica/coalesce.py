@@ -24,10 +24,10 @@ def coalesce(
         interval_s: 0 returns the items unchanged; parts of one turn of the event loop are sent in
             one frame in any case, and the ingress joins them.
     """
-    return _joined_over(items, interval_s) if interval_s else items
+    return _joined_within(items, interval_s) if interval_s else items
 
 
-async def _joined_over(
+async def _joined_within(
     items: AsyncGenerator[Head | Part], interval_s: Seconds
 ) -> AsyncGenerator[Head | Part]:
     ready: list[Head | Part] = []

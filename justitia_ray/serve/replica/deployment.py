@@ -319,7 +319,7 @@ class EngineReplica:
                 lease.outcome = Outcome.FINISHED if status < 400 else Outcome.FAILED
         except EngineError as error:
             self._engine_died(error)
-            await self._failure_told(_CALLERS_WAIT_S)
+            await self._await_failure_report(_CALLERS_WAIT_S)
             raise
 
     # --- failure of the engine
@@ -341,11 +341,11 @@ class EngineReplica:
             self._leaving = asyncio.get_running_loop().create_task(self._leave_process())
 
     async def _leave_process(self) -> None:
-        await self._failure_told(_SCHEDULER_WAIT_S)
+        await self._await_failure_report(_SCHEDULER_WAIT_S)
         await asyncio.sleep(_LAST_WORDS_S)
         os._exit(1)
 
-    async def _failure_told(self, within_s: Seconds) -> None:
+    async def _await_failure_report(self, within_s: Seconds) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._leases.failure_told.wait()

@@ -49,7 +49,7 @@ class EngineWatch:
             await asyncio.sleep(LOOK_S)
         reason = (
             f"the engine has made no step for {stalls.silent_s + (stalls.stalled_s or 0.0):.0f} s"
-            f" although it had work{self._why()}; it was killed"
+            f" although it had work{self._suspension_note()}; it was killed"
         )
         await asyncio.to_thread(self._engine.kill)
         self._on_killed(EngineError(reason))
@@ -65,6 +65,6 @@ class EngineWatch:
             suspended=self._engine.suspended() or None,
         )
 
-    def _why(self) -> str:
+    def _suspension_note(self) -> str:
         suspended = self._engine.suspended()
         return f": {suspended} is suspended" if suspended else ""

@@ -110,7 +110,7 @@ class LeaseTable:
             yield lease
         except EngineError:
             lease.outcome = None
-            self._cut.append(_run_of(lease))
+            self._cut.append(_lease_run(lease))
             raise
         except asyncio.CancelledError:
             if lease.aborted and lease.task is not None and not lease.task.uncancel():
@@ -121,7 +121,9 @@ class LeaseTable:
 
     def note_engine_failed(self, cause: FailureCause) -> None:
         """Record the engine's failure and the running leases, for all later reports."""
-        running = [_run_of(lease) for lease in self.held_leases.values() if lease.task is not None]
+        running = [
+            _lease_run(lease) for lease in self.held_leases.values() if lease.task is not None
+        ]
         self.failure = EngineFailed(
             self._replica_id, self._replica_id, cause, (*self._cut, *running)
         )
@@ -207,5 +209,5 @@ class LeaseTable:
         self.news.set()
 
 
-def _run_of(lease: HeldLease) -> LeaseRun:
+def _lease_run(lease: HeldLease) -> LeaseRun:
     return LeaseRun(lease.lease_id, asyncio.get_running_loop().time() - lease.running_since)

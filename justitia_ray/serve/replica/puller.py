@@ -110,7 +110,7 @@ class Puller:
                 await asyncio.sleep(max(0.0, pause_s))
             elif not pull.result():
                 await asyncio.sleep(_RETRY_S)
-            if (trouble := self._engine_trouble()) is not None:
+            if (trouble := self._engine_error()) is not None:
                 self._on_engine_died(trouble)
 
     async def leave(self) -> None:
@@ -120,9 +120,9 @@ class Puller:
         inference would run again. An unreachable scheduler notices the replica's absence itself.
         """
         with suppress(JustitiaError, TimeoutError):
-            await asyncio.wait_for(self._say_goodbye(), _GOODBYE_S)
+            await asyncio.wait_for(self._leave_scheduler(), _GOODBYE_S)
 
-    async def _say_goodbye(self) -> None:
+    async def _leave_scheduler(self) -> None:
         while self._leases.unconfirmed:
             if not await self._send(self._next_pull(asyncio.get_running_loop().time(), wait_s=0.0)):
                 await asyncio.sleep(_RETRY_S)
@@ -130,7 +130,7 @@ class Puller:
 
     def report(self) -> ReplicaReport:
         """Return the state of this replica's engine and leases, for an inspection."""
-        trouble = self._engine_trouble()
+        trouble = self._engine_error()
         now = asyncio.get_running_loop().time()
         return ReplicaReport(
             epoch=self.epoch,
@@ -217,7 +217,7 @@ class Puller:
             self._leases.report_ends_again()
             self._leases.news.set()
 
-    def _engine_trouble(self) -> EngineError | None:
+    def _engine_error(self) -> EngineError | None:
         try:
             self._engine.check()
         except EngineError as error:

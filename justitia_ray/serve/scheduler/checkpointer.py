@@ -121,11 +121,11 @@ class Checkpointer:
                 usage = await self._store.load_usage((today - 1, today))
                 stored = replace(stored, usage=usage)
             except StoreError as error:
-                self._note_store(str(error))
+                self._note_store_trouble(str(error))
                 await self._revive()
                 await asyncio.sleep(_RETRY_S)
             else:
-                self._note_store(None)
+                self._note_store_trouble(None)
                 self.instant = saved_instant(stored.clock)
                 self._confirmed_at = asyncio.get_running_loop().time()
                 self._clock.now()
@@ -277,7 +277,7 @@ class Checkpointer:
             raise
         except StoreError as error:
             self._everything = True
-            self._note_store(str(error))
+            self._note_store_trouble(str(error))
             return False
         except BaseException:
             self._everything = True  # after a cancellation too, what was written is unknown
@@ -294,7 +294,7 @@ class Checkpointer:
         self.saves += 1
         self.instant = instant
         self.saved_at = asyncio.get_running_loop().time()
-        self._note_store(None)
+        self._note_store_trouble(None)
         return True
 
     async def _revive(self) -> None:
@@ -304,9 +304,9 @@ class Checkpointer:
         try:
             await asyncio.to_thread(self._start_store)
         except StoreError as error:
-            self._note_store(str(error))
+            self._note_store_trouble(str(error))
 
-    def _note_store(self, trouble: str | None) -> None:
+    def _note_store_trouble(self, trouble: str | None) -> None:
         if trouble is not None and self.trouble is None:
             log_event(logger, logging.WARNING, "store.unreachable", reason=trouble)
         if trouble is None and self.trouble is not None:

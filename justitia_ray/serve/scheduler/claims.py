@@ -266,7 +266,7 @@ class EndedClaims:
 
 
 @dataclass(slots=True)
-class _Told:
+class _ReportedEnd:
     """The end of a claim, as reported to the accounts."""
 
     tenant: ClientId
@@ -287,7 +287,7 @@ class LatelyTold:
 
     def __init__(self) -> None:
         self._ends = count()
-        self._told: dict[int, _Told] = {}
+        self._told: dict[int, _ReportedEnd] = {}
         """Ends in order; a name may be reused before its earlier end is stored."""
         self._last: dict[ClaimName, int] = {}
         """Position of the last end of each name."""
@@ -301,7 +301,7 @@ class LatelyTold:
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:
-            self._put(_Told(claim.tenant, claimed, use, number, now))
+            self._put(_ReportedEnd(claim.tenant, claimed, use, number, now))
             if len(self._told) > _MOST_TOLD:
                 self._forget(next(iter(self._told)))
         else:
@@ -313,7 +313,7 @@ class LatelyTold:
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget(place)
-            self._put(_Told(told.tenant, told.claimed, use, number, now))
+            self._put(_ReportedEnd(told.tenant, told.claimed, use, number, now))
 
     def note_stored(self, number: int, now: Seconds) -> None:
         """Forget ends stored some time ago; all exchanges up to this number are stored."""
@@ -325,7 +325,7 @@ class LatelyTold:
 
     def after(self, number: int) -> list[Use]:
         """Return the ends reported after this exchange, one per name."""
-        return list({told.use.name: told.use for told in self._merged(number)}.values())
+        return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
         """Return requests that claim what was used by the ends that `after` returns.
@@ -334,7 +334,7 @@ class LatelyTold:
         """
         return tuple(
             Ask(told.use.name, told.tenant, told.claimed, is_granted=True)
-            for told in self._merged(number)
+            for told in self._merged_ends(number)
         )
 
     def renumber(self, after: int, number: int) -> None:
@@ -342,12 +342,12 @@ class LatelyTold:
         for told in self._after(after):
             told.number = number
 
-    def _after(self, number: int) -> list[_Told]:
+    def _after(self, number: int) -> list[_ReportedEnd]:
         return [told for told in self._told.values() if told.number > number]
 
-    def _merged(self, number: int) -> list[_Told]:
+    def _merged_ends(self, number: int) -> list[_ReportedEnd]:
         """Return the ends reported after this exchange, merged by name and tenant."""
-        merged: list[_Told] = []
+        merged: list[_ReportedEnd] = []
         places: dict[ClaimName, int] = {}
         for told in self._after(number):
             place = places.get(told.use.name)
@@ -360,11 +360,11 @@ class LatelyTold:
             merged[place] = replace(told, claimed=claimed, use=use)
         return merged
 
-    def _put(self, told: _Told) -> None:
+    def _put(self, told: _ReportedEnd) -> None:
         place = self._last[told.use.name] = next(self._ends)
         self._told[place] = told
 
-    def _forget(self, place: int) -> _Told:
+    def _forget(self, place: int) -> _ReportedEnd:
         told = self._told.pop(place)
         if self._last.get(told.use.name) == place:
             del self._last[told.use.name]

@@ -29,13 +29,13 @@ class KnownQuotas:
 
         It is empty if no quota applies, or the accounts have not answered yet.
         """
-        return tuple(self._binding(tenant, now))
+        return tuple(self._rejecting_limits(tenant, now))
 
     def in_the_way(self, tenant: ClientId, wants: Amounts, now: Seconds) -> LimitStanding | None:
         """Return the scarcest limit that is too low for a claim; None if all have enough."""
         short = [
             standing
-            for standing in self._binding(tenant, now)
+            for standing in self._rejecting_limits(tenant, now)
             if any(
                 standing.unit == unit.value and standing.remaining < amount
                 for unit, amount in wants.items()
@@ -43,7 +43,7 @@ class KnownQuotas:
         ]
         return min(short, key=lambda one: one.remaining / one.limit, default=None)
 
-    def _binding(self, tenant: ClientId, now: Seconds) -> Iterator[LimitStanding]:
+    def _rejecting_limits(self, tenant: ClientId, now: Seconds) -> Iterator[LimitStanding]:
         age_s = self.age_s(now)
         for path in ancestors(tenant):
             for node in self.nodes.get(path, ()):

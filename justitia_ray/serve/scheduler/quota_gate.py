@@ -268,7 +268,7 @@ class QuotaGate:
         """Report to the accounts the claims whose ends are stored now."""
         for use in ends:
             if self._unstored.holds(use):
-                self._tell_over(use.name)
+                self._report_end(use.name)
 
     # --- submissions
 
@@ -292,7 +292,7 @@ class QuotaGate:
             return
         claim = self._claim_of(item)
         if claim is None and queue is None:
-            self._pass_on(item, quiet)
+            self._admit_or_refuse(item, quiet)
             return
         assert name is not None
         if queue is None:
@@ -321,7 +321,7 @@ class QuotaGate:
         queue = self._queues.pop(application_id, None)
         if queue is not None:
             self._refuse(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
-            self._note_emptied(application_id, Refusal.APPLICATION_CANCELLED)
+            self._delete_queue(application_id, Refusal.APPLICATION_CANCELLED)
         claim = self._claims.get(application_id)
         if claim is not None and application_id not in self._driver.core.state.applications:
             self._settle(claim, claim.unused())
@@ -350,16 +350,18 @@ class QuotaGate:
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
         """Return the node whose quota holds a live application back; None if there is none."""
-        refused, _ = self._in_the_way(application_id)
+        refused, _ = self._current_refusal(application_id)
         limit = None if refused is None else limit_of(refused)
         return None if limit is None else limit.scope
 
     def comes_back_s(self, application_id: ApplicationId) -> Seconds | None:
         """Return the time until the quota that holds an application back has enough, if known."""
-        refused, comes_back_s = self._in_the_way(application_id)
+        refused, comes_back_s = self._current_refusal(application_id)
         return None if refused is None else comes_back_s
 
-    def _in_the_way(self, application_id: ApplicationId) -> tuple[Decision | None, Seconds | None]:
+    def _current_refusal(
+        self, application_id: ApplicationId
+    ) -> tuple[Decision | None, Seconds | None]:
         """Return the quota refusal that holds an application back, and its remaining seconds."""
         claim = self._claims.get(application_id)
         if claim is None or claim.in_the_way is None:
@@ -464,7 +466,7 @@ class QuotaGate:
 
     def _make(self, claim: Claim) -> Claim:
         loop = asyncio.get_running_loop()
-        self._tell_over(claim.name)
+        self._report_end(claim.name)
         claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
         claim.number = next(self._numbers)
         self._claims[claim.name] = self._fresh[claim.name] = claim
@@ -515,7 +517,7 @@ class QuotaGate:
         if claim.deadline is not None:
             claim.deadline.cancel()
             claim.deadline = None
-        self._wait_no_longer(claim)
+        self._remove_from_waiting_claims(claim)
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self._claims.get(claim.name) is claim:
             self._fresh[claim.name] = claim
@@ -529,7 +531,7 @@ class QuotaGate:
         if advances and not was_decided:
             self._advance(claim.application_id)
 
-    def _wait_no_longer(self, claim: Claim) -> None:
+    def _remove_from_waiting_claims(self, claim: Claim) -> None:
         waiting = self._waiting.get(claim.application_id)
         if waiting is not None:
             waiting.pop(claim.name, None)
@@ -570,7 +572,7 @@ class QuotaGate:
         if self._claims.get(claim.name) is claim:
             del self._claims[claim.name]
             self._fresh.pop(claim.name, None)
-            self._wait_no_longer(claim)
+            self._remove_from_waiting_claims(claim)
             if claim.deadline is not None:
                 claim.deadline.cancel()
             if claim.is_untold:
@@ -584,7 +586,7 @@ class QuotaGate:
                     self._unstored.add(Use(claim.name, used, is_over=True), now)
             self._wanted.set()
 
-    def _tell_over(self, name: ClaimName) -> None:
+    def _report_end(self, name: ClaimName) -> None:
         """Report the end of a claim to the accounts, stored or not."""
         ended = self._unstored.pop(name)
         if ended is not None:
@@ -624,7 +626,7 @@ class QuotaGate:
                 self._requests.pop(item.request_id, None)
             refused = None if claim is None else claim.refused
             if refused is None:
-                self._pass_on(item, None, claim)
+                self._admit_or_refuse(item, None, claim)
                 self._note_admitted(item, claim)
                 continue
             assert claim is not None
@@ -635,9 +637,9 @@ class QuotaGate:
         if kept:
             self._queues[name] = kept
             return
-        self._note_emptied(name)
+        self._delete_queue(name)
 
-    def _note_emptied(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
+    def _delete_queue(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
         """Delete an empty queue; `refusal` is why its application was not opened, quotas aside."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
@@ -687,7 +689,9 @@ class QuotaGate:
         elif claim.is_deprioritised:
             self._driver.apply(ev.ApplicationDeprioritised(claim.name, True))
 
-    def _pass_on(self, item: Submission, quiet: Outbox | None, claim: Claim | None = None) -> None:
+    def _admit_or_refuse(
+        self, item: Submission, quiet: Outbox | None, claim: Claim | None = None
+    ) -> None:
         """Pass an item to admission, unless a quota has refused its application.
 
         Args:
@@ -760,7 +764,7 @@ class QuotaGate:
             for claim in self._claims.values():
                 claim.told = {}
             self._all_due_at = -math.inf
-        if self._greeted != self._accounts_epoch and not await self._greet(accounts):
+        if self._greeted != self._accounts_epoch and not await self._repeat_lost_ends(accounts):
             self._accounts_epoch = 0
             return
         now = asyncio.get_running_loop().time()
@@ -801,7 +805,7 @@ class QuotaGate:
         for name in decided:
             self._advance(name)
 
-    async def _greet(self, accounts: Accounts) -> bool:
+    async def _repeat_lost_ends(self, accounts: Accounts) -> bool:
         """Claim again what ended inferences used and new accounts lack, to report the ends again.
 
         Return whether they are the accounts that were configured.
@@ -841,7 +845,7 @@ class QuotaGate:
         self._asked = {}
         state = self._driver.core.state
         waiting: Counter[ApplicationId] = Counter()
-        for claim in self._to_look_at(now):
+        for claim in self._claims_to_exchange(now):
             used, is_final = self._used_of(claim)
             if is_final:
                 self._settle(claim, used, when_stored=True)
@@ -853,7 +857,7 @@ class QuotaGate:
                 waiting[claim.application_id] += 1
                 if waiting[claim.application_id] > _MOST_WAITING_ASKED:
                     continue
-            for ask in self._asks_of(claim):
+            for ask in self._requests_for(claim):
                 self._asked[claim.name] = claim
                 asks.append(ask)
         state.ended = {}
@@ -885,12 +889,12 @@ class QuotaGate:
             survivors,
         )
 
-    def _to_look_at(self, now: Seconds) -> list[Claim]:
+    def _claims_to_exchange(self, now: Seconds) -> list[Claim]:
         """Return the claims that an exchange may have to report or request, in order."""
         if now >= self._all_due_at:
             self._all_due_at = now + _EVERY_S
             for name in self._unstored.overdue(now):
-                self._tell_over(name)
+                self._report_end(name)
             return list(self._claims.values())
         found = {claim.name: claim for claim in self._ended_claims().values()} | self._fresh
         for waiting in self._waiting.values():
@@ -933,7 +937,7 @@ class QuotaGate:
         is_held = self._admission.holds_inference(claim.request_id)
         return {Unit.INFERENCES: 1.0}, not is_held
 
-    def _asks_of(self, claim: Claim) -> Iterator[Ask]:
+    def _requests_for(self, claim: Claim) -> Iterator[Ask]:
         """Yield the requests for a claim: initially, when exceeded, and while deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
         more = {} if inference is None or not claim.is_decided else outrun_by(inference, claim)

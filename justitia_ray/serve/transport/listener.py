@@ -153,12 +153,12 @@ class Listener:
     def _next_protocol(self) -> asyncio.Protocol:
         """Return the protocol for a new connection, which then has little time to authenticate."""
         if self._http is None or self._is_full():
-            return _TurnedAway()
+            return _RefusedConnection()
         stranger = self._http()
         self._strangers.add(stranger)
         # The handshake's own timeout comes first, so that a slow caller still receives an error.
         within_s = HANDSHAKE_S + CLOSE_S
-        asyncio.get_running_loop().call_later(within_s, self._turn_away, stranger)
+        asyncio.get_running_loop().call_later(within_s, self._close_stranger, stranger)
         return stranger
 
     def _is_full(self) -> bool:
@@ -167,7 +167,7 @@ class Listener:
             return False
         return sum(one.transport is not None for one in self._strangers) >= _MAX_STRANGERS
 
-    def _turn_away(self, stranger: web.RequestHandler) -> None:
+    def _close_stranger(self, stranger: web.RequestHandler) -> None:
         if stranger in self._strangers:
             self._strangers.discard(stranger)
             stranger.force_close()
@@ -265,7 +265,7 @@ async def receive(socket: Socket) -> bytes:
     return data
 
 
-class _TurnedAway(asyncio.Protocol):
+class _RefusedConnection(asyncio.Protocol):
     """Closes a connection at once, because there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -47,7 +47,7 @@ _INGRESS_MESSAGES = _decoders(IngressMessage)
 _REPLICA_MESSAGES = _decoders(ReplicaMessage)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -57,8 +57,8 @@ class Form:
 
     wire: Any
     """Type of the encoded value."""
-    pack: Callable[[Any], Any] = _same
-    unpack: Callable[[Any], Any] = _same
+    pack: Callable[[Any], Any] = _identity
+    unpack: Callable[[Any], Any] = _identity
 
 
 def _named(value: object) -> tuple[str, object]:
