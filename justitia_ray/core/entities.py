@@ -65,9 +65,9 @@ class FailureCause(StrEnum):
     """Whether a call may be to blame for the failure of an engine; a metric label."""
 
     CRASH = "crash"
-    """The engine failed by itself: what ran on it may have killed it."""
+    """The engine failed by itself: one of its inferences may have killed it."""
     KILL = "kill"
-    """It was ended from outside."""
+    """The engine was ended from outside."""
 
 
 _ENDED = InferenceState.ENDED
@@ -75,64 +75,65 @@ _ENDED = InferenceState.ENDED
 
 @dataclass(slots=True, eq=False)
 class Inference:
-    """An LLM call as the queue sees it: sizes, not text. Sizes are over all its sequences."""
+    """An LLM call in the queue: its sizes, summed over its sequences, without its text."""
 
     request_id: RequestId
     application_id: ApplicationId
     inference_id: InferenceId
     ingress_id: IngressId
     prompt_tokens: Tokens
-    """Corrected by the replica's count."""
+    """Prompt tokens; corrected by the replica's count."""
     predicted_output_tokens: Tokens
-    """At most `max_output_tokens`."""
+    """Predicted output, at most `max_output_tokens`."""
     max_output_tokens: Tokens
     choices: int
-    """Sequences it runs (prompts times n)."""
+    """Number of its sequences (prompts times n)."""
     submitted_at: Seconds
     sequence: int
     state: InferenceState = InferenceState.WAITING
     lease_id: LeaseId | None = None
     output_tokens: Tokens = 0
-    """High-water mark over all attempts: tokens recomputed are not service."""
+    """Output so far, the maximum over all attempts: recomputed tokens are not service."""
     attained: KvTokenTime = 0
     """Service metered so far, h(p, output_tokens); never falls."""
     attempts: int = 0
     resubmitted: bool = False
-    """An earlier scheduler had it, and may have booked a part of its service."""
+    """Whether an earlier scheduler had it, and may have booked a part of its service."""
     true_output_tokens: Tokens | None = None
-    """Known in simulators and replays only."""
+    """True output length, available in simulators and replays only."""
     passes: int = 0
-    """Inferences started before it while it was first in line."""
+    """Number of inferences started before it while it was first in line."""
     avoided: frozenset[ReplicaId] = frozenset()
-    """Replicas that it is not leased to now; see `dispatch.Placement`."""
+    """Replicas to which it is not leased now; see `dispatch.Placement`."""
     unreached: frozenset[ReplicaId] = frozenset()
-    """Those of them that its ingress could not reach; it keeps off the others (`suspects`)."""
+    """Avoided replicas that its ingress could not reach; the others are due to `suspects`."""
     kept_off: frozenset[ReplicaId] = frozenset()
     stage: int = 0
-    """The stage of its application that it belongs to (`stages`)."""
+    """Stage of its application to which it belongs (`stages`)."""
     starts_by: Seconds | None = None
-    """Deadline of its first lease; None: there is none."""
+    """Deadline of its first lease; None: no deadline."""
     is_counted: bool | None = None
-    """Whether its ingress says that an earlier scheduler has counted its end; None: its ingress
-    keeps no ends."""
+    """Whether its ingress reports that an earlier scheduler has counted its end; None: the ingress
+    keeps no ends.
+    """
     outcome: Outcome | None = None
-    """How it has ended for its ingress, under an earlier scheduler; None: it has not."""
+    """How it ended for its ingress under an earlier scheduler; None: it has not ended."""
     read_tokens: Tokens | None = None
-    """Prompt tokens that engines had read of it when its last attempt was cut short; None: it was
-    not."""
+    """Prompt tokens that engines had read when its last attempt was cut short; None: none was."""
     copies: int = 1
-    """Choices of each prompt, if the engine holds what they have in common once."""
+    """Number of choices of each prompt, if the engine stores their common part once."""
     prefixes: tuple[Prefix, ...] = ()
-    """Beginnings of its prompt that others may have, too, the shortest first."""
+    """Beginnings that its prompt may share with others, the shortest first."""
     shares: bool = False
-    """Whether it may hold less on a replica than its prompt's length says, by one of these."""
+    """Whether it may hold less KV on a replica than its prompt's length, because of shared parts.
+    """
     found_tokens: Tokens | None = None
     """Prompt tokens that its last lease found in the engine's cache; None: not known yet."""
     cached_tokens: Tokens | None = None
-    """The least that any of its leases found: the rest of its prompt was computed."""
+    """Least prompt tokens that any of its leases found in a cache: the others were computed."""
 
     def repeated_tokens(self, block_size: Tokens) -> Tokens:
-        """Return the prompt tokens of its choices that are held once, as whole blocks.
+        """Return the prompt tokens that its choices share and an engine holds once, in blocks.
 
         The engine never takes the last token of a prompt from its cache.
         """
@@ -140,7 +141,7 @@ class Inference:
         return (self.copies - 1) * max(0, each - prompts * block_size)
 
     def found_before(self, block_size: Tokens) -> Tokens | None:
-        """Return what its last lease found without what its choices find of each other.
+        """Return the tokens that its last lease found, without those shared among its own choices.
 
         None: not known yet.
         """
@@ -149,14 +150,14 @@ class Inference:
 
     @property
     def begun_prompt_tokens(self) -> Tokens:
-        """Prompt tokens to charge: all from the first token on, and what was read if it was cut."""
+        """Prompt tokens to charge: all after the first token, or those read before a cut."""
         if self.read_tokens is not None:
             return self.read_tokens
         return self.prompt_tokens if self.output_tokens else 0
 
     @property
     def begun_computed_tokens(self) -> Tokens:
-        """Those of them that engines had to compute.
+        """Prompt tokens to charge that engines had to compute.
 
         While some of its sequences have no token, it is not known what they find. It falls where an
         engine finds what another, or an earlier lease, was cut short in reading.
@@ -171,17 +172,17 @@ class Inference:
         self.avoided = unreached | self.kept_off
 
     def keep_off(self, replicas: frozenset[ReplicaId]) -> None:
-        """Avoid replicas on which it might kill, or be killed by, another suspect's engine."""
+        """Avoid replicas where it might kill another suspect's engine, or be killed with it."""
         self.kept_off = replicas
         self.avoided = self.unreached | replicas
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
-        """Return h of all its sequences, with so many output tokens over them all."""
+        """Return the cost h of all its sequences, with `output_tokens` in total over them."""
         return choices_cost(h, self.prompt_tokens, output_tokens, self.choices)
 
     @property
     def expected_output(self) -> Tokens:
-        """Predicted output, or what it has made if that is more."""
+        """Predicted output, or the output so far if that is more."""
         return max(self.predicted_output_tokens, self.output_tokens)
 
     def expected_remaining(self, output_tokens: Tokens = 0) -> Tokens:
@@ -212,7 +213,7 @@ class Inference:
 
     @property
     def order(self) -> tuple[Seconds, int]:
-        """Place inside its application: first submitted first, a re-queued one where it was."""
+        """Sort key inside its application: first submitted first; requeued ones keep their place."""
         return (self.submitted_at, self.sequence)
 
 
@@ -275,26 +276,28 @@ class Application:
     """Inferences that would wait, but their ingress is suspect (`liveness`)."""
     idle_since: Seconds | None = None
     inferences: int = 0
-    """Inferences ended so far."""
+    """Number of ended inferences."""
     output_tokens: Tokens = 0
     """Output of ended inferences."""
     first_dispatched_at: Seconds | None = None
     last_start: Start | None = None
-    """Service so far and instant at its last lease by this scheduler."""
+    """Service so far and time of its last lease by this scheduler."""
     failed: int = 0
     kv_token_time: KvTokenTime = 0
     """Service received."""
     unfinished_kv_token_time: KvTokenTime = 0
-    """The part of the service that was for inferences that have not ended."""
+    """Part of the service that was for unfinished inferences."""
     booked_before: KvTokenTime = 0
-    """The part of that which an earlier scheduler booked, and which is not booked again."""
+    """Part of `unfinished_kv_token_time` booked by an earlier scheduler, which is not booked again.
+    """
     predicted_cost: float | None = None
-    """In the unit of another cost function than KV token-time, where a driver knows it."""
+    """Predicted cost in the policy's cost function, if a driver knows it."""
     true_kv_token_time: KvTokenTime | None = None
-    """Known in simulators and replays only."""
+    """True service, available in simulators and replays only."""
     replicas: dict[ReplicaId, None] = field(default_factory=dict)
-    """Replicas that have finished an inference of it, the last one last: they may hold prefixes of
-    its prompts."""
+    """Replicas that have finished an inference of it, the last one last: they may have its contexts
+    cached.
+    """
     stages: StageSums = field(default_factory=StageSums)
     openers: dict[IngressId, None] = field(default_factory=dict)
     """Every ingress that has it open: an application's inferences may come by several."""
@@ -304,19 +307,19 @@ class Application:
     """Ingresses that had it open under an earlier scheduler, and may yet submit inferences of it
     again: it is not over before."""
     leaving: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases that were aborted and of which the replica has not said its last word."""
+    """Aborted leases without a last report from the replica."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases counted as ended that their replicas may report again, not knowing it."""
+    """Leases counted as ended that their replicas may report again."""
     recognized_by: str = ""
-    """Name of the rule by which its ingress recognised it; empty if that is not known."""
+    """Name of the rule by which its ingress recognised it; empty if unknown."""
     idle_s: Seconds | None = None
-    """How long it may be idle before it ends, if not `Timeouts.application_s`."""
+    """How long it may be idle before it ends; None: `Timeouts.application_s`."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Stages that it is expected to have, from the first, as expected last; may be none."""
+    """Expected stages, from the first, as last predicted; may be empty."""
     tier: str = DEFAULT_TIER
     """Service tier, whose factor is in the weight."""
     deadline_s: Seconds | None = None
-    """Limit on the wait of each of its inferences that has none of its own; None: there is none."""
+    """Limit on the wait of each inference without a deadline of its own; None: no limit."""
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences that had begun."""
     cached_tokens: Tokens = 0
@@ -326,16 +329,16 @@ class Application:
     is_deprioritised: bool = False
     """Whether it runs beyond a quota that deprioritises."""
     reuse: int = 0
-    """Of its contexts that engines were to have, those found less those missed, within bounds."""
+    """Number of its contexts that engines found less those that they missed, within bounds."""
 
     @property
     def share_weight(self) -> float:
-        """Weight of its account, where shares are not by tenant."""
+        """Weight of its account if shares are not by tenant."""
         return self.weight * LEAST_WEIGHT if self.is_deprioritised else self.weight
 
     @property
     def leaf(self) -> ClientId:
-        """Leaf of its account, where shares are by tenant."""
+        """Leaf of its account if shares are by tenant."""
         return beyond(self.tenant) if self.is_deprioritised else self.tenant
 
     @property
@@ -358,24 +361,24 @@ class Application:
 
 @dataclass(slots=True)
 class Lease:
-    """The right of one inference to run on one replica."""
+    """Right of one inference to run on one replica."""
 
     lease_id: LeaseId
     request_id: RequestId
     replica_id: ReplicaId
     granted_at: Seconds
     priority: int
-    """For the engine: lower is served first."""
+    """Priority in the engine; lower is served first."""
     state: LeaseState = LeaseState.GRANTED
     context: Context | None = None
-    """The context on its replica that it goes on from, or has made (`locality`)."""
+    """Context on its replica that it continues, or has created (`locality`)."""
     uncomputed_tokens: Tokens = 0
-    """Prompt tokens that its engine has to compute for its first token; 0 from then on."""
+    """Prompt tokens that its engine has to compute before its first token; 0 afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """An inference that was stopped, until the replica says how much of it ran."""
+    """A stopped inference, until its replica reports how much of it ran."""
 
     inference: Inference
     replica_id: ReplicaId
@@ -384,26 +387,26 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCapacity:
-    """The KV memory and the seats of a replica."""
+    """KV memory and seats of a replica."""
 
     kv_tokens: Tokens
     block_size: Tokens = 1
     max_num_seqs: int = 256
     caches_prefixes: bool = False
-    """Whether prompts that begin alike share the KV of that."""
+    """Whether prompts with a common beginning share its KV."""
 
 
 class Refusals(NamedTuple):
-    """Inferences that a replica has no memory for while it is in one state."""
+    """Inferences refused by a replica for lack of memory, while it is in one state."""
 
     state: tuple[object, ...]
     inferences: set[tuple[RequestId, Tokens]]
-    """By their ids and prompts: a replica may correct a prompt."""
+    """Refused inferences by id and prompt length, because a replica may correct the length."""
 
 
 @dataclass(slots=True)
 class KnownReplica:
-    """A replica as the scheduler knows it."""
+    """State of a replica in the scheduler."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
@@ -411,44 +414,51 @@ class KnownReplica:
     draining: bool = False
     drains_since: Seconds | None = None
     stalled_since: Seconds | None = None
-    """Instant of the first pull that said that its engine makes no steps; None: it makes some."""
+    """Time of the first pull that reported an engine without steps; None: it makes steps."""
     stall_id: str = ""
-    """Name of the stall, if what ran is suspected of it; empty if nothing is."""
+    """Name of the stall, if its inferences are suspected of it; empty otherwise."""
     connected: bool = False
-    """Whether it has a connection to the scheduler, so that it is not lost while it is silent."""
+    """Whether it has a connection to the scheduler, so that its silence does not mean that it is
+    lost.
+    """
     is_silent: bool = False
-    """Whether it has been silent for so long that it would be lost if it were not connected."""
+    """Whether it has been silent so long that it would be lost without a connection."""
     takes_leases: bool = True
-    """Whether it may be granted leases: it neither drains, nor is stalled, nor silent."""
+    """Whether it may be granted leases: it is not draining, stalled or silent."""
     pulls_again_by: Seconds = 0.0
-    """Until when its next pull is on its way, since the last was answered."""
+    """Time until which its next pull is expected, after the answer to the last one."""
     prompt_budget: Tokens | None = None
-    """Prompt tokens that it still takes at once; None is no limit."""
+    """Prompt tokens that it still accepts at once; None: no limit."""
     leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
-    """KV in use by its gauge beyond what its leases explain, e.g. an aborted call not yet freed."""
+    """KV in use by its gauge that its leases do not explain, for instance of an aborted call not
+    yet freed.
+    """
     grown_tokens: Tokens = 0
-    """KV that its leases took by its gauge since their last progress: the forecast begins there."""
+    """KV that its leases have added by its gauge since their last progress: the forecast starts
+    there.
+    """
     ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
-    """The ends that its last pull reported, and of which application, if that was known."""
+    """Ends that its last pull reported, each with its application if that was known."""
     unreached: dict[RequestId, Seconds] = field(default_factory=dict)
-    """Inferences whose ingresses have lost the connection since its last pull, and when each was
-    granted: if its process has crashed, that is heard later than this."""
+    """Inferences whose ingresses have lost the connection since its last pull, with the times of
+    their grants; a crash of its process is reported later than that.
+    """
     refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
-    """The inferences that it was found to have no memory for."""
+    """Inferences refused for lack of memory in its present state."""
     contexts: Contexts = field(default_factory=Contexts)
-    """Contexts in its prefix cache; none if it has no cache."""
+    """Contexts in its prefix cache; empty without a cache."""
     uncomputed_tokens: Tokens = 0
-    """Sum of its leases'; 0 if it has no prefix cache."""
+    """Sum of the uncomputed tokens of its leases; 0 without a prefix cache."""
 
     @property
     def leasable_tokens(self) -> Tokens:
-        """KV that its leases may use, all together."""
+        """KV that all its leases together may use."""
         return self.capacity.kv_tokens - self.unaccounted_tokens - self.grown_tokens
 
     @property
     def unleased_tokens(self) -> Tokens:
-        """KV that no lease has, for the contexts of its prefix cache."""
+        """KV that no lease uses, available to idle contexts in its prefix cache."""
         return self.capacity.kv_tokens - self.context_tokens
 
     @property
@@ -475,13 +485,13 @@ class KnownReplica:
         return footprint.less(shared) if shared else footprint
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
-        """Count what a lease shares less than was assumed, once its first tokens are there."""
+        """Correct a lease's shared tokens by those that its first tokens report as found."""
         found = inference.found_before(self.capacity.block_size)
         if inference.prefixes and found is not None:
             self.leases.note_found(lease_id, found)
 
     def extension_by(self, inference: Inference) -> Extension:
-        """Return what an inference would keep beyond its end here, of what it would share."""
+        """Return the shared beginnings that an inference would keep beyond their ends here."""
         if not inference.prefixes or not self.capacity.caches_prefixes:
             return ()
         iterations = inference.expected_footprint().iterations

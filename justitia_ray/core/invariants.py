@@ -1,4 +1,4 @@
-"""The rules of the core's state, one function each; for tests and debugging, O(everything).
+"""Invariants of the core's state, one function each; for tests and debugging, O(everything).
 
 `check` is called between events. A broken rule raises `InvariantViolation`, which is a bug of the
 core and never an answer to a caller.
@@ -25,7 +25,7 @@ RELATIVE_TOLERANCE = 1e-9
 """Tolerance of sums in floats, relative to their terms; ints and fractions are exact."""
 
 Findings: TypeAlias = Iterator[tuple[bool, Iterable[str], str]]
-"""Whether the state is as it should be, of which entities, and what is wrong if it is not."""
+"""Whether the state is correct, the entities concerned, and the fault if it is not."""
 Rule: TypeAlias = Callable[[SchedulerCore], Findings]
 
 
@@ -88,7 +88,7 @@ def suspect_ingresses_are_suspended(core: SchedulerCore) -> Findings:
 
 
 def waiting_inferences_are_in_order(core: SchedulerCore) -> Findings:
-    """Inside an application the policy's order holds, for re-queued inferences too."""
+    """Inside an application the policy's order holds, for requeued inferences too."""
     key = core.ledger.policy.inference_key
     for application in core.state.applications.values():
         orders = [key(inference) for inference in application.waiting]
@@ -120,7 +120,7 @@ def leases_agree(core: SchedulerCore) -> Findings:
 
 
 def memory_counts_once(core: SchedulerCore) -> Findings:
-    """The sums of a replica are those of its leases' own KV, and of what they share."""
+    """The sums of a replica are those of its leases' unshared KV and of their shared beginnings."""
     state = core.state
     for replica in state.replicas.values():
         leases, names = replica.leases, (replica.replica_id,)
@@ -142,7 +142,7 @@ def memory_counts_once(core: SchedulerCore) -> Findings:
 
 
 def caches_agree(core: SchedulerCore) -> Findings:
-    """A replica waits for the prompts that its leases wait for; its contexts have their sum."""
+    """A replica's uncomputed tokens are its leases'; its contexts agree with their sums."""
     state = core.state
     for replica in state.replicas.values():
         names = (replica.replica_id,)
@@ -169,7 +169,7 @@ def caches_agree(core: SchedulerCore) -> Findings:
 def _beginnings_are_of_leases(
     core: SchedulerCore, replica: KnownReplica, beginnings: Beginnings
 ) -> Findings:
-    """A beginning is there while a lease has it; a lease has its longest, and all above."""
+    """A beginning exists while a lease has it; a lease has its longest, and all above."""
     having: dict[Beginning, set[LeaseId]] = {node: set() for node in beginnings}
     for lease_id in replica.leases:
         lease = core.state.leases[lease_id]
@@ -193,7 +193,7 @@ def _beginnings_are_of_leases(
 
 
 def open_suspects_are_apart(core: SchedulerCore) -> Findings:
-    """No replica was granted to two suspects that are not cleared of a death of an engine."""
+    """No two suspects that are not cleared of an engine's death are granted to one replica."""
     state = core.state
     for replica in state.replicas.values():
         own = [name for name in replica.leases if name.startswith(state.lease_prefix)]
@@ -203,7 +203,7 @@ def open_suspects_are_apart(core: SchedulerCore) -> Findings:
 
 
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
-    """The queue has exactly the applications with waiting inferences; its first has least key.
+    """The queue has exactly the applications with waiting inferences; its first has the least key.
 
     A policy that lets some pass has a rule of its own for its first.
     """
@@ -221,7 +221,7 @@ def queue_holds_what_waits(core: SchedulerCore) -> Findings:
 
 
 def expected_first(core: SchedulerCore) -> Application | None:
-    """Return the application of the queue that comes first, found by looking at all. O(N)."""
+    """Return the first application of the queue, found by a full search. O(N)."""
     policy, heads = core.ledger.policy, least_of_clients(core)
     least = min(heads, key=lambda client: policy.key(client, heads[client]), default=None)
     return None if least is None else heads[least]
@@ -248,7 +248,7 @@ def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
 
 
 def least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
-    """Return the application of the least tag of each tenant that waits. O(N)."""
+    """Return the application with the least tag of each waiting tenant. O(N)."""
     return _least_by(core, lambda application: application.leaf)
 
 
@@ -264,7 +264,7 @@ def _least_by(
 
 
 def same_key(core: SchedulerCore, one: Application | None, other: Application | None) -> bool:
-    """Return whether it is rounding that tells the keys of two below one node apart."""
+    """Return whether the keys of two applications below one node differ by rounding only."""
     if not isinstance(core.ledger.fair_share, TenantShare) or one is None or other is None:
         return False
     if one.is_deprioritised != other.is_deprioritised:
@@ -307,7 +307,7 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
             if (fair_share.sets_apart and applications[name].is_deprioritised) == bool(number)
         }
         charged = sum(a.charged - a.attained for a in accounts.values() if not a.withdrawn)
-        # What was added and subtracted on the way: V for each unit of weight, and every charge.
+        # Terms added and subtracted before: V for each unit of weight, and every charge.
         weights = sum(session.weight for session in clock.sessions().values())
         scale = 1 + clock.virtual_time * (1 + weights)
         scale += sum(account.charged for account in fair_share.accounts.values())
@@ -351,7 +351,7 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
 
 
 def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
-    """Since the last look at a tenant, root, GPS inside and reference server owe it the same."""
+    """At the last update the root, GPS inside a tenant and its reference server owe the same."""
     fair_share = core.ledger.fair_share
     for path, branch in _branches(core).items():
         above = fair_share.clock if branch.parent is None else branch.parent.clock
@@ -384,7 +384,7 @@ def _tenants(core: SchedulerCore) -> dict[ClientId, Tenant]:
 
 
 def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
-    """Return the clock of what has quota, and that of what has none if it has its own."""
+    """Return the clock of applications within quota, and that of those beyond if it is separate."""
     share = core.ledger.fair_share
     return (share.clock, share.beyond) if isinstance(share, TenantShare) else (share.clock,)
 
@@ -395,7 +395,7 @@ def _branches(core: SchedulerCore) -> dict[ClientId, Branch]:
 
 
 def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:
-    """No replica is granted more sequences than it has seats, unless one lease has it alone.
+    """No replica is granted more sequences than it has seats, except a single lease.
 
     Leases of an earlier scheduler count when they are granted upon, not when they are taken over.
     """
@@ -411,7 +411,7 @@ def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:
 
 
 def service_is_what_was_metered(core: SchedulerCore) -> Findings:
-    """Service booked for unfinished inferences is what they attained and what was booked before."""
+    """Service booked for unfinished inferences is their attained service and that booked before."""
     attained: dict[str, float] = dict.fromkeys(core.state.applications, 0)
     leaving = (departure.inference for departure in core.state.leaving.values())
     for inference in (*core.state.inferences.values(), *leaving):
@@ -427,7 +427,7 @@ def service_is_what_was_metered(core: SchedulerCore) -> Findings:
 
 
 def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
-    """Limits are held against counts that are kept as things come and go."""
+    """The counts that limits use equal the numbers of existing entities."""
     state = core.state
     top = {name: a.tenant.partition(SEPARATOR)[0] for name, a in state.applications.items()}
     applications = list(top.values())
@@ -444,7 +444,7 @@ def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
 
 
 def counters_sum_what_waits(core: SchedulerCore) -> Findings:
-    """The sums over the queue are those of a walk over it."""
+    """The sums over the queue equal those of a walk over it."""
     walked = Counters()
     for application in core.state.applications.values():
         for inference in application.waiting.values():
@@ -482,7 +482,7 @@ def rules_of(core: SchedulerCore) -> tuple[Rule, ...]:
 
 
 def check_rule(rule: Rule, core: SchedulerCore) -> None:
-    """Hold the core's state to one of its rules.
+    """Check the core's state against one of its rules.
 
     Raises:
         InvariantViolation: If the state breaks the rule.
@@ -493,7 +493,7 @@ def check_rule(rule: Rule, core: SchedulerCore) -> None:
 
 
 def check(core: SchedulerCore) -> None:
-    """Hold the state to every rule.
+    """Check the state against every rule.
 
     Raises:
         InvariantViolation: If it breaks one.

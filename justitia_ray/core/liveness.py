@@ -1,4 +1,4 @@
-"""Liveness: heartbeats of ingresses, and recovery of what an earlier scheduler had leased."""
+"""Liveness: heartbeats of ingresses, and recovery of leases of an earlier scheduler."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, Req
 
 
 class Ingresses:
-    """Ingress heartbeats: alive, suspect, dead, and the inferences each owns.
+    """Heartbeats of ingresses, which are alive, suspect or dead, with the inferences of each.
 
     An ingress that dies leaves inferences behind, which are ended when it has been silent for
     `Timeouts.ingress_s`. Until then they must not cost the others anything: each that was leased
@@ -45,19 +45,19 @@ class Ingresses:
         return ingress_id in self._suspect
 
     def add_inference(self, inference: Inference) -> None:
-        """Count an inference among those of its ingress."""
+        """Add an inference to its ingress."""
         owned = self._inferences.setdefault(inference.ingress_id, {})
         owned[inference.request_id] = inference
 
     def remove_inference(self, inference: Inference) -> None:
-        """Remove an inference that has ended from those of its ingress."""
+        """Remove an inference that has ended from its ingress."""
         owned = self._inferences[inference.ingress_id]
         del owned[inference.request_id]
         if not owned:
             del self._inferences[inference.ingress_id]
 
     def heartbeat(self, ingress_id: IngressId) -> None:
-        """Note that an ingress called; its suspended inferences wait again."""
+        """Record a heartbeat of an ingress; its suspended inferences wait again."""
         state = self._state
         if ingress_id not in state.ingresses:
             due = state.now + state.timeouts.ingress_s
@@ -99,7 +99,7 @@ class Ingresses:
         return was_suspended
 
     def expire(self, ingress_id: IngressId) -> list[Inference]:
-        """Return the inferences to be ended: all of the ingress if it is dead, else none."""
+        """Return the inferences to end: all of the ingress if it is dead, otherwise none."""
         due = self._state.ingresses[ingress_id] + self._state.timeouts.ingress_s
         if due > self._state.now:
             self._state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
@@ -120,7 +120,7 @@ class Ingresses:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLease:
-    """A lease that a replica says it holds, or has finished."""
+    """A lease that a replica reports as held, or finished."""
 
     replica_id: ReplicaId
     last: LeaseProgress | LeaseFinished
@@ -139,7 +139,7 @@ class Recovery:
         self._expected: set[ReplicaId] = set()
         self._until: Seconds | None = None
         self.reported: dict[LeaseId, ReportedLease] = {}
-        """Leases that a replica reported and nobody has claimed."""
+        """Leases that a replica reported and no ingress has claimed."""
         self.claims: dict[LeaseId, RequestId] = {}
         """Leases that an ingress claims and no replica has reported."""
 
@@ -150,19 +150,19 @@ class Recovery:
 
     @property
     def holding(self) -> bool:
-        """Whether grants still wait."""
+        """Whether grants are on hold."""
         return self._until is not None
 
     def replica_reported(self, replica_id: ReplicaId) -> None:
-        """Wait for a replica no longer: it has reported, or is lost."""
+        """Stop waiting for a replica: it has reported, or is lost."""
         self._expected.discard(replica_id)
 
     def is_complete(self, now: Seconds) -> bool:
-        """Return whether grants may go, having waited until now."""
+        """Return whether grants may start at `now`."""
         return self._until is not None and (not self._expected or now >= self._until)
 
     def release_grants(self) -> list[RequestId]:
-        """Let the grants go; return the claims that no replica confirmed."""
+        """Allow grants; return the claims that no replica confirmed."""
         self._until = None
         lost = list(self.claims.values())
         self.claims.clear()
@@ -171,21 +171,21 @@ class Recovery:
     def report_lease(
         self, replica_id: ReplicaId, last: LeaseProgress | LeaseFinished
     ) -> RequestId | None:
-        """Note a lease that only a replica knows; return the request that claimed it, if any."""
+        """Store a lease that a replica has reported; return the request that claimed it, if any."""
         request_id = self.claims.pop(last.lease_id, None)
         if request_id is None:
             self.reported[last.lease_id] = ReportedLease(replica_id, last)
         return request_id
 
     def claim(self, lease_id: LeaseId, request_id: RequestId) -> ReportedLease | None:
-        """Note the lease that a request holds; return what a replica reported of it, if any did."""
+        """Store the lease that a request claims; return the replica's report of it, if any."""
         reported = self.reported.pop(lease_id, None)
         if reported is None and self.holding:
             self.claims[lease_id] = request_id
         return reported
 
     def unclaim(self, request_id: RequestId) -> None:
-        """Forget the claims of a request that is gone."""
+        """Remove the claims of a request that has ended."""
         for lease_id, claimant in list(self.claims.items()):
             if claimant == request_id:
                 del self.claims[lease_id]

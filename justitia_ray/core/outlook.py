@@ -1,4 +1,4 @@
-"""The outlook of an application: why it waits, who is before it, and when it starts and ends.
+"""The outlook of an application: why it waits, which are before it, when it starts and ends.
 
 Expected are: that the inference which is first in order starts when the predictions say that it
 fits; that all expected of those before an application is served first, at the rate of late of what
@@ -29,19 +29,22 @@ if TYPE_CHECKING:
     from justitia_ray.core.scheduler import SchedulerCore
 
 _MAXIMUM_SAID = 4_096
-"""Expectations at most that are kept until they come true."""
+"""Maximum number of stored expectations without an outcome."""
 _MAXIMUM_SAID_OF_ONE = 16
-"""Expectations kept of one application: a caller that asks at 1.5 times its wait fills an hour."""
+"""Maximum number of stored expectations of one application: a caller that polls at 1.5 times its
+wait fills an hour.
+"""
 WALK_KEPT_S: Seconds = 2.0
-"""Age of a walk over the queue with which a submission's deadline is checked, at most."""
+"""Maximum age of the cached queue walk used to check a submission's deadline."""
 _WALK_KEPT_S_EACH: Seconds = 1e-3
-"""Age of that walk for a position, for each waiting application: to look at one takes 10 µs."""
+"""Maximum age of the cached walk for a position, per waiting application: visiting one takes 10 µs.
+"""
 _REPLICAS_LOOKED_AT = 8
-"""Replicas at most of which it is computed when an inference will fit."""
+"""Maximum number of replicas for which the time until an inference fits is computed."""
 
 
 class Reason(StrEnum):
-    """Why an application stands where it does: a closed list."""
+    """Why an application is not running: a closed list."""
 
     RUNNING = "running"
     TURN = "turn"
@@ -65,50 +68,52 @@ WHAT_WOULD_HELP: Mapping[Reason, str] = {
     Reason.RECOVERY: "some seconds: replicas or an ingress are to report what they have",
     Reason.STORE: "Redis: the application is not stored yet, which durability strict asks for",
 }
-"""The remedy for each reason."""
+"""What would help, for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A limit or a store that holds an application back before the order is asked."""
+    """A limit or a store that holds an application back before the order applies."""
 
     reason: Reason
     node: ClientId | None = None
-    """Node of the tree of tenants whose limit it is."""
+    """Node of the tree of tenants that has the limit; None: another kind."""
 
 
 HeldBy = Callable[[Application], Held | None]
-"""Returns what holds an application back; None: nothing but the queue."""
+"""Returns what holds an application back; None: only the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The outlook of one application, from now."""
+    """Expected progress of one application, from now."""
 
     application_id: ApplicationId
     reason: Reason
     node: ClientId | None = None
-    """Node of the tenants' tree, where the reason is one of its limits."""
+    """Node of the tree of tenants, if the reason is one of its limits."""
     position: int | None = None
-    """Applications before it in the order; None: nothing of it waits."""
+    """Number of applications before it in the order; None: none of its inferences waits."""
     is_position_least: bool = False
-    """Whether there may be more before it: only the first thousands are counted."""
+    """Whether the position is a minimum: only the first thousands are counted."""
     ahead_kv_token_time: KvTokenTime | None = None
     """Service expected before it starts."""
     expected_start_s: Quantiles | None = None
-    """Time to the next start of one of its inferences; None: nothing waits, or it is not known."""
+    """Time to the next start of one of its inferences; None: nothing waits, or unknown."""
     expected_finish_s: Quantiles | None = None
-    """Time to its end, by what is expected of it; None: it is not known."""
+    """Time to its end, by its expected service; None: unknown."""
     guaranteed_by_s: Seconds | None = None
-    """Time by which all that waits of it has started, at the present speed; None: not promised."""
+    """Time by which all its waiting inferences have started, at the present speed; None: not
+    guaranteed.
+    """
 
     @property
     def reason_text(self) -> str:
-        """The reason, with its node: `quota:acme/search`."""
+        """The reason with its node, for instance `quota:acme/search`."""
         return self.reason.value if self.node is None else f"{self.reason.value}:{self.node}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as it is told to callers."""
+        """Return the outlook as JSON for callers."""
         return {
             "reason": self.reason_text,
             "what_would_help": WHAT_WOULD_HELP[self.reason],
@@ -126,7 +131,7 @@ def _as_json(quantiles: Quantiles | None) -> dict[str, Seconds] | None:
 
 
 class Outlooks:
-    """Answers about the applications of one core, and learns what came of its answers.
+    """Computes outlooks of the applications of one core, and calibrates them by their outcomes.
 
     Attributes:
         held_by: What holds applications back before the order is asked; nothing by default.
@@ -140,7 +145,7 @@ class Outlooks:
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
         self._said: dict[ApplicationId, list[Said]] = {}
-        """Starts that were told and have not come."""
+        """Expected starts without an outcome."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
         self._sampled = 0
         self._told_now: Seconds = 0.0
@@ -150,7 +155,7 @@ class Outlooks:
     # --- hooks
 
     def observe(self, actions: Sequence[Action]) -> None:
-        """Learn from what an event led to: grants, ends, and the service so far."""
+        """Learn from the actions of an event: grants, ends, and the service so far."""
         core = self._core
         history = core.ledger.history
         if self._rate.is_due(history.busy_s):
@@ -176,7 +181,7 @@ class Outlooks:
         max_age_s: Seconds = 0.0,
         now: Seconds = 0.0,
     ) -> dict[ApplicationId, Outlook]:
-        """Return the outlooks of those of these applications that are live.
+        """Return the outlooks of the live ones of these applications.
 
         Args:
             application_ids: The applications.
@@ -196,12 +201,12 @@ class Outlooks:
         return {one.application_id: self._outlook(one, profile) for one in live}
 
     def count_reasons(self, applications: Iterable[Application]) -> Counter[Reason]:
-        """Return how many of these live applications stand where they do for each reason."""
+        """Count these live applications by their reasons."""
         profile = self._walked(WALK_KEPT_S)
         return Counter(self._reason(application, profile)[0] for application in applications)
 
     def sample(self, now: Seconds = 0.0) -> None:
-        """Ask about one waiting application, so that there is something to learn from.
+        """Compute the outlook of one waiting application, to have outcomes for calibration.
 
         Args:
             now: The driver's clock.
@@ -209,14 +214,14 @@ class Outlooks:
         queue, names = self._core.ledger.queue, [*self._core.state.applications]
         if not len(queue):
             return
-        self._sampled = (self._sampled + 1) % len(names)  # another one each time, all in turn
+        self._sampled = (self._sampled + 1) % len(names)  # another one each time, in turn
         in_turn = names[self._sampled :] + names[: self._sampled]
         name = next((name for name in in_turn if name in queue), None)
         if name is not None:
             self.ask([name], WALK_KEPT_S, now)
 
     def earliest_start_s(self, inference: Inference) -> Seconds:
-        """Return the p10 of the time until a waiting inference starts; 0 if that is not known.
+        """Return the p10 of the time until a waiting inference starts; 0 if unknown.
 
         The walk over the queue may be `WALK_KEPT_S` old, as this is asked at submissions. What is
         behind all that were looked at starts after them.
@@ -231,7 +236,7 @@ class Outlooks:
         return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
 
     def position(self, inference: Inference) -> int | None:
-        """Return how many applications are before that of an inference that waits.
+        """Return the number of applications before that of a waiting inference.
 
         None: behind all that are looked at. The walk over the queue may be a millisecond old for
         each application in it, so that walks take a hundredth of the time at most.
@@ -245,7 +250,7 @@ class Outlooks:
         return place if place < len(profile) or profile.is_whole else None
 
     def guaranteed_work(self, application: Application) -> KvTokenTime | None:
-        """Return the service after which all that waits of an application has started.
+        """Return the service after which all waiting inferences of an application have started.
 
         Until V has reached its F, and the bound has been served. None if nothing is promised.
         """
@@ -262,14 +267,14 @@ class Outlooks:
         return max(0, lag.bound_kv_token_time - lag.kv_token_time)
 
     def seconds_for(self, work: KvTokenTime) -> Seconds:
-        """Return how long the replicas take for an amount of service, at the rate of late."""
+        """Return how long the replicas take for an amount of service, at the recent rate."""
         return work / self._rate.kv_per_s(self._core.state.kv_tokens())
 
     # --- inside
 
     @property
     def _now(self) -> Seconds:
-        """The instant of the last event, or of the driver's clock if that was told since."""
+        """The time of the last event, or the driver's clock if that is later."""
         return max(self._told_now, self._core.state.now)
 
     def _walked(self, max_age_s: Seconds) -> QueueProfile:
@@ -312,7 +317,7 @@ class Outlooks:
         )
 
     def _serves(self) -> bool:
-        """Return whether any replica is there to start anything."""
+        """Return whether there is any replica to start inferences."""
         return any(replica.takes_leases for replica in self._core.state.replicas.values())
 
     def _reason(
@@ -360,7 +365,7 @@ class Outlooks:
         return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
 
     def _served_within_s(self, demand: Demand) -> Seconds:
-        """Return how long the replicas take to serve what is asked, by what is short of them.
+        """Return how long the replicas take to serve a demand, limited by memory or seats.
 
         That of memory and seats of which they use more sets how much of both they can use: the work
         of late was another mix, and may have left more of the other free than this work does.
@@ -372,17 +377,17 @@ class Outlooks:
         of_seats = rate.sequences / max(1, seats)
         if not of_memory or not of_seats:
             return memory_s
-        # Inferences whose lengths nobody knows are taken to be like those of late.
+        # Inferences of unknown lengths are assumed to be like recent ones.
         later_tokens = demand.later_kv_token_time * rate.sequences / rate.held_tokens
         seats_s = (demand.tokens + later_tokens) * rate.iteration_s / rate.sequences
         most = max(of_memory, of_seats)
         return max(memory_s * of_memory / most, seats_s * of_seats / most)
 
     def _fits_in_s(self, inference: Inference) -> Seconds:
-        """Return when an inference fits somewhere, if nothing else is admitted."""
+        """Return when an inference fits on a replica, if nothing else is admitted."""
         core = self._core
         if inference.request_id not in core.state.inferences:
-            return 0.0  # it has ended since the queue was walked over
+            return 0.0  # it has ended since the walk over the queue
         replicas = [
             one
             for one in core.state.replicas.values()
@@ -392,13 +397,13 @@ class Outlooks:
             replicas.sort(key=lambda one: one.context_tokens - one.leasable_tokens)
         lasts_s = [
             core.iterations_until_fit(inference.request_id, one.replica_id) * self._rate.iteration_s
-            - (self._now - one.last_seen_at)  # the forecast is of its last report
+            - (self._now - one.last_seen_at)  # the forecast starts at the replica's last report
             for one in replicas[:_REPLICAS_LOOKED_AT]
         ]
         return max(0.0, min(lasts_s, default=0.0))
 
     def _end_of_run(self, application: Application) -> Quantiles | None:
-        """Return when an application of which nothing waits ends; None if it does not run."""
+        """Return when an application without waiting inferences ends; None if it does not run."""
         state = self._core.state
         if not application.in_flight:
             return None
@@ -420,7 +425,7 @@ class Outlooks:
         name: ApplicationId,
         expected_s: Seconds,
     ) -> Quantiles:
-        """Return the quantiles of an expectation, which is settled later if there is room."""
+        """Return the quantiles of an expectation, and store it for calibration if there is room."""
         known = of.get(name, ())
         if len(known) >= _MAXIMUM_SAID_OF_ONE or len(of) >= _MAXIMUM_SAID:
             return calibration.quantiles(expected_s)

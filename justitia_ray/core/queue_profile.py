@@ -1,4 +1,4 @@
-"""The queue in order at one instant: who is before whom, and what is served before each starts."""
+"""The queue in order at one time, with the service expected before each application starts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     from justitia_ray.core.state import State
 
 MAXIMUM_PLACES = 2_048
-"""Applications that are looked at: a walk over so many takes some 20 ms."""
+"""Maximum number of applications visited: a walk over them takes some 20 ms."""
 
 
 class Demand(NamedTuple):
-    """Demand of some work on the replicas: on their memory, and on their seats."""
+    """Demand of work on the replicas: memory and seats."""
 
     kv_token_time: KvTokenTime
-    """KV memory by time, token·iterations."""
+    """KV memory over time, token·iterations."""
     tokens: Tokens
-    """Seats by time, of what is known: a sequence makes a token an iteration in its seat."""
+    """Seats over time, of known lengths: a sequence produces one token per iteration in its seat.
+    """
     later_kv_token_time: KvTokenTime
-    """The part of the KV memory that is asked later, by inferences of unknown lengths."""
+    """Part of the KV memory used later, by inferences of unknown lengths."""
 
     def plus(self, other: Demand) -> Demand:
-        """Return both together."""
+        """Return the sum of both."""
         return Demand(
             self.kv_token_time + other.kv_token_time,
             self.tokens + other.tokens,
@@ -50,16 +51,15 @@ class QueueProfile:
     """
 
     def __init__(self, state: State, ledger: Ledger) -> None:
-        """Walk over the queue as it is now."""
         self.made_at: Seconds = state.now
         first = list(islice(ledger.queue.in_order(), MAXIMUM_PLACES))
         self._places = {one.application_id: place for place, one in enumerate(first)}
         self._keys = [_key(ledger, one) for one in first]
         self._ahead = [NOTHING, *accumulate(map(demand_of, first), Demand.plus)]
         self.is_whole = len(first) == len(ledger.queue)
-        """Whether nothing waits behind those that were looked at."""
+        """Whether the walk has visited the whole queue."""
         self.first: Inference | None = first[0].waiting.first if first else None
-        """The inference that is first in order."""
+        """The first inference in order; None if none waits."""
         running = sorted(
             (ledger.rank(one.application_id), _to_come(state, one)) for one in _only_running(state)
         )
@@ -67,25 +67,25 @@ class QueueProfile:
         self._running = [NOTHING, *accumulate((more for _, more in running), Demand.plus)]
 
     def place_of(self, application_id: ApplicationId) -> int | None:
-        """Return how many applications are before one; None if it was not looked at."""
+        """Return the number of applications before one; None if it was not visited."""
         return self._places.get(application_id)
 
     def place_by(self, place: Place) -> int:
-        """Return how many of those that were looked at are before a place in the order."""
+        """Return the number of visited applications before a position in the order."""
         return bisect_left(self._keys, place[:2])
 
     def __len__(self) -> int:
-        """Return the number of applications that were looked at."""
+        """Return the number of visited applications."""
         return len(self._keys)
 
     def ahead(self, place: int, rank: Rank) -> Demand:
-        """Return what is expected to be served before an application at a place, of this rank."""
+        """Return the demand expected before an application at a place, of this rank."""
         later = self._running[bisect_right(self._running_ranks, rank)]
         return self._ahead[place].plus(later)
 
 
 def expected_of(application: Application) -> KvTokenTime:
-    """Return the service that an application is expected to need yet; its running calls count."""
+    """Return the service that an application is still expected to need, with its running calls."""
     left: KvTokenTime = 0
     if application.state is ApplicationState.OPEN:  # else nothing comes beyond what is here
         left = application.predicted_kv_token_time - application.kv_token_time
@@ -95,7 +95,7 @@ def expected_of(application: Application) -> KvTokenTime:
 
 
 def demand_of(application: Application) -> Demand:
-    """Return what an application that waits is expected to ask yet."""
+    """Return the expected remaining demand of a waiting application."""
     expected, waiting, first = (
         expected_of(application),
         application.waiting,
@@ -106,7 +106,7 @@ def demand_of(application: Application) -> Demand:
 
 
 def expected_service(inference: Inference) -> KvTokenTime:
-    """Return the service that an inference is expected to receive yet."""
+    """Return the service that an inference is still expected to receive."""
     made = inference.output_tokens
     whole = choices_kv_token_time(
         inference.prompt_tokens, made + inference.expected_remaining(made), inference.choices
@@ -122,7 +122,7 @@ def _only_running(state: State) -> list[Application]:
 
 
 def _to_come(state: State, application: Application) -> Demand:
-    """Return what is expected of an application beyond what runs of it."""
+    """Return the expected demand of an application beyond its running inferences."""
     runs = sum(expected_service(state.inferences[name]) for name in application.in_flight)
     to_come = max(0, expected_of(application) - runs)
     return Demand(to_come, 0, to_come)

@@ -1,4 +1,4 @@
-"""Replicas: the reports of their pulls, the service metered from them, and the loss of one."""
+"""Replicas: reports of their pulls, the service metered from them, and lost replicas."""
 
 from collections.abc import Iterable
 
@@ -28,11 +28,11 @@ from justitia_ray.units import LeaseId, ReplicaId, Seconds
 
 Report = ev.LeaseProgress | ev.LeaseFinished
 _NEXT_PULL_S: Seconds = 0.25
-"""From the answer to a replica's pull to its next: a process that stands still makes none."""
+"""Time from the answer to a replica's pull to its next; a process that is stopped pulls no more."""
 
 
 class Replicas:
-    """Books the reports of replicas, and requeues what a lost one had."""
+    """Books the reports of replicas, and requeues the inferences of lost ones."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Replicas:
         self._recovery = recovery
 
     def pull(self, event: ev.ReplicaPulled) -> None:
-        """Book the service, end what finished, and note that the replica asks for work."""
+        """Book the service, end finished inferences, and record that the replica pulls for work."""
         replica = self._heartbeat(event)
         ends = self._new_ends(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]
@@ -79,7 +79,7 @@ class Replicas:
         replica.grown_tokens = beyond - replica.unaccounted_tokens
 
     def report(self, event: ev.ReplicaReported) -> None:
-        """Book the service and end what finished; all else about the replica stays.
+        """Book the service and end finished inferences, without other changes of the replica.
 
         Raises:
             KeyError: If the replica has never pulled.
@@ -97,13 +97,13 @@ class Replicas:
         self._state.headroom_changes += 1
 
     def pull_answered(self, event: ev.PullAnswered) -> None:
-        """Grant nothing more to the replica until it pulls again, but what goes on there."""
+        """Grant no more to the replica until it pulls again, except to contexts that it holds."""
         replica = self._state.asking.pop(event.replica_id, None)
         if replica is not None and event.pulls_again:
             replica.pulls_again_by = self._state.now + _NEXT_PULL_S
 
     def fail_engine(self, event: ev.EngineFailed) -> None:
-        """Requeue what a replica has whose engine failed; refuse what is to blame for it."""
+        """Requeue the inferences of a replica whose engine failed; refuse a convicted one."""
         state = self._state
         state.counters.engine_failures[event.cause] += 1
         ran: list[tuple[Inference, Seconds]] = []
@@ -120,7 +120,7 @@ class Replicas:
             self._retire(replica)
 
     def crash(self, replica_id: ReplicaId) -> None:
-        """Requeue what a replica has whose process has crashed; refuse what is to blame for it.
+        """Requeue the inferences of a replica whose process crashed; refuse a convicted one.
 
         The scheduler hears of it from another process than of the lost connections, so some of what
         ran there may run elsewhere by now: no two of that stay together.
@@ -139,7 +139,7 @@ class Replicas:
         self._retire(replica)
         replica.unreached.clear()
         for name in elsewhere:
-            if name in state.inferences:  # it is not to blame
+            if name in state.inferences:  # not the convicted one, which has been refused
                 self._part(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
@@ -176,7 +176,7 @@ class Replicas:
         self._inferences.requeue(inference)
 
     def lose(self, replica_id: ReplicaId) -> None:
-        """Requeue everything that was leased to a replica, and forget the replica."""
+        """Requeue all leases of a replica, and remove the replica."""
         self._recovery.replica_reported(replica_id)
         replica = self._state.replicas.get(replica_id)
         if replica is None:
@@ -209,7 +209,7 @@ class Replicas:
             self.lose(replica_id)
 
     def disconnect(self, replica_id: ReplicaId) -> None:
-        """Take the silence of a replica for its absence from now on."""
+        """Treat the silence of a replica as its loss from now on."""
         replica = self._state.replicas.get(replica_id)
         if replica is not None:
             replica.connected = False
@@ -223,7 +223,7 @@ class Replicas:
             self._state.actions.append(Abort(reported.replica_id, lease_id))
 
     def _heartbeat(self, event: ev.ReplicaPulled) -> KnownReplica:
-        """Note that a replica called, and what it says of itself."""
+        """Update a replica by the data of its pull."""
         state = self._state
         replica = state.replicas.get(event.replica_id)
         if replica is None:
@@ -259,7 +259,7 @@ class Replicas:
         return replica
 
     def _retire(self, replica: KnownReplica) -> None:
-        """Requeue what is leased to a replica, and grant it nothing more."""
+        """Requeue the leases of a replica, and grant it no more."""
         self._requeue_all(replica)
         replica.takes_leases = False
         if not replica.draining:
@@ -272,7 +272,7 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _part(self, inference: Inference) -> None:
-        """Take a suspect that runs already from a replica on which another one runs."""
+        """Remove a running suspect from a replica on which another suspect runs."""
         state = self._state
         lease = state.leases.get(inference.lease_id or "")
         if lease is None:
@@ -289,7 +289,7 @@ class Replicas:
             self._suspects.note_running(inference)
 
     def _suspect(self, replica: KnownReplica) -> None:
-        """Suspect what ran on an engine that hangs, as if the engine had died by itself."""
+        """Suspect the inferences of an engine that hangs, as if it had died by itself."""
         state = self._state
         replica.stall_id = f"{replica.replica_id} stalled at {state.now}"
         leases = [state.leases[lease_id] for lease_id in replica.leases]
@@ -310,7 +310,7 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _requeue_lost(self, replica: KnownReplica, progress: Iterable[ev.LeaseProgress]) -> None:
-        """Requeue what ran on a replica that names all that it holds, and is not among it."""
+        """Requeue the inferences of a replica that its complete report does not name."""
         held = {report.lease_id for report in progress}
         for lease_id in list(replica.leases):
             lease = self._state.leases[lease_id]
@@ -337,7 +337,7 @@ class Replicas:
         return new
 
     def _book(self, reports: Iterable[Report]) -> None:
-        """Meter the leases that are named, and book the service."""
+        """Meter the leases of these reports, and book the service."""
         leases, leaving = self._state.leases, self._state.leaving
         deliveries = []
         for report in reports:
@@ -455,7 +455,7 @@ class Replicas:
             self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
 
     def _finish_departure(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
-        """Count what was stopped under a lease; nothing, if the lease is not known."""
+        """Count an inference that was stopped under a lease; an unknown lease is ignored."""
         departure = self._state.leaving.get(end.lease_id)
         if departure is None:
             return
@@ -468,7 +468,7 @@ class Replicas:
             self._state.replicas[replica_id].ended[end.lease_id] = inference.application_id
 
     def _stop_cancelled(self, adopted: Iterable[LeaseId]) -> None:
-        """Stop what runs under adopted leases and is not wanted any more."""
+        """Stop adopted leases of inferences that have been cancelled."""
         for lease_id in adopted:
             lease = self._state.leases.get(lease_id)
             if lease is not None:
@@ -477,7 +477,7 @@ class Replicas:
                     self._inferences.end(inference, inference.outcome)
 
     def _unknown_lease(self, replica: KnownReplica, report: Report) -> bool:
-        """Abort or adopt a lease that this scheduler did not grant, or no longer holds.
+        """Abort or adopt a lease that this scheduler did not grant, or has ended.
 
         Return whether it was adopted.
         """
@@ -502,13 +502,13 @@ class Replicas:
         return lease_id.startswith(self._state.lease_prefix)
 
     def _refuse_killer(self, inference: Inference | None) -> bool:
-        """Refuse an inference that kills engines, if there is one; return whether there is."""
+        """Refuse the convicted inference, if there is one; return whether there is."""
         if inference is None:
             return False
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
-        if inference.lease_id is not None:  # it may run elsewhere by now
+        if inference.lease_id is not None:  # it may run on another replica by now
             self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True

@@ -46,7 +46,7 @@ _STARTS_NOTHING = frozenset(
         ev.StateStored,
     }
 )
-"""Events that neither give a replica memory nor let anything wait; what is due by then may."""
+"""Events that neither free memory nor add waiting inferences; deadlines due by then may."""
 
 
 class SchedulerCore:
@@ -187,7 +187,7 @@ class SchedulerCore:
         may_grant |= self.ingresses.suspended < suspended
         if may_grant or self._brings_a_start(event):
             self._grant()
-        # Taken at the end: what expired before an event that was refused is told with the next.
+        # Taken at the end, so that expirations before a refused event are returned with the next.
         actions, state.actions = state.actions, []
         self.outlooks.observe(actions)
         return actions
@@ -198,9 +198,9 @@ class SchedulerCore:
         return self._leases.shares
 
     def is_held_by_tier(self, application: Application) -> bool:
-        """Return whether the first that waits of an application has memory that is not its tier's.
+        """Return whether memory is free for an application's first inference, but not for its tier.
 
-        That is free, and kept for other tiers, or beyond the most that its own may hold.
+        The free memory is kept for other tiers, or exceeds the maximum of its own.
         """
         shares, inference = self.kv_shares, application.waiting.first
         if not shares.limits_tiers:
@@ -233,7 +233,7 @@ class SchedulerCore:
         return self.ledger.fair_share.tag(application_id)
 
     def lag(self, application_id: ApplicationId) -> Lag | None:
-        """Return how far behind GPS a live application is: as if what waits of it started now.
+        """Return the lag of a live application: as if its waiting inferences started now.
 
         None if nothing of it has started or waits, or it was late before this scheduler began.
 
@@ -252,7 +252,7 @@ class SchedulerCore:
 
     @property
     def placement(self) -> Placement:
-        """The rule by which replicas are found for inferences."""
+        """The rule that selects replicas for inferences."""
         return self._leases.placement
 
     def iterations_until_fit(
@@ -288,7 +288,7 @@ class SchedulerCore:
         self.state.deadlines.set(until, DeadlineKind.RECOVERY, "")
 
     def _brings_a_start(self, event: ev.Event) -> bool:
-        """Return whether anything may start because of an event.
+        """Return whether an event may allow anything to start.
 
         Not because of one that gives nobody memory and puts nothing in the queue. Nor, if some may
         pass, where a look at who is first costs most, because something is submitted that fits
@@ -340,7 +340,7 @@ class SchedulerCore:
             self._check_deadline(inference)
 
     def _check_deadline(self, inference: Inference) -> None:
-        """Refuse at once what has missed its deadline, or is not expected to make it."""
+        """Refuse an inference that has missed its deadline, or is not expected to meet it."""
         left_s = inference.starts_by - self.state.now if inference.starts_by is not None else inf
         if inference.attempts:
             return

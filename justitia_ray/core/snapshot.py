@@ -1,4 +1,4 @@
-"""The durable part of the core's state: V, tags, charges. All JSON.
+"""Durable part of the core's state as JSON: V, tags, charges.
 
 Inferences and leases are not in it: after a restart the ingresses submit what they have outstanding
 and the replicas report what they run (`recovery`). Records are of this version's form: those of
@@ -51,7 +51,7 @@ _LATER_FIELDS: Fields = {
     "cached_tokens": RecordReader.integer,
     "full_weight": RecordReader.positive,
 }
-"""Fields of applications that are left out where they say nothing, as in all earlier records."""
+"""Fields of applications that are omitted at their defaults, as in all earlier records."""
 _ACCOUNT_FIELDS: Fields = {
     "charged": RecordReader.number,
     "attained": RecordReader.number,
@@ -61,7 +61,7 @@ _ACCOUNT_FIELDS: Fields = {
 
 
 def clock_record(core: SchedulerCore) -> Record:
-    """Return V, and which clock it is of."""
+    """Return V, and the kind of its clock."""
     branches, policy = core.ledger.fair_share.clock_state(), core.ledger.policy
     suspects = core.suspects.record()
     return {
@@ -77,7 +77,7 @@ def clock_record(core: SchedulerCore) -> Record:
 
 
 def application_record(core: SchedulerCore, application_id: ApplicationId) -> Record | None:
-    """Return what must outlive the scheduler of one application; None if nothing.
+    """Return the durable state of one application; None if there is none.
 
     An application that ended while GPS still owed it leaves its session behind, without an account;
     one whose end an ingress keeps leaves that.
@@ -130,7 +130,7 @@ def snapshot(core: SchedulerCore) -> Record:
 
 
 def latest_instant(applications: Iterable[Record]) -> Seconds:
-    """Return the latest instant that the records name; minus infinity if they name none.
+    """Return the latest time in the records; minus infinity if there is none.
 
     What comes after them must not be told an earlier one, though the wall clock was set back.
     """
@@ -140,7 +140,7 @@ def latest_instant(applications: Iterable[Record]) -> Seconds:
 
 
 def saved_instant(clock: Record | None) -> Seconds:
-    """Return the instant of the checkpoint that a clock's record is of; minus infinity: unknown."""
+    """Return the time of the checkpoint of a clock's record; minus infinity: unknown."""
     at = (clock or {}).get("saved_at")
     return at if isinstance(at, int | float) else -math.inf
 
@@ -148,7 +148,7 @@ def saved_instant(clock: Record | None) -> Seconds:
 def restore(
     core: SchedulerCore, clock: Record | None, applications: Mapping[ApplicationId, Record]
 ) -> None:
-    """Put the durable state back into a core that has handled nothing since `recover`.
+    """Restore the durable state in a core that has handled nothing since `recover`.
 
     If the core has another kind of accounts than those recorded, they go over to it as they do when
     the policy of a running scheduler changes.
@@ -211,7 +211,7 @@ def restore(
 
 
 def _is_over(record: Record) -> bool:
-    """Return whether a record has nothing but the kept ends of an application."""
+    """Return whether a record contains only the kept ends of an application."""
     return isinstance(record, Mapping) and [*record] == ["ends"]
 
 

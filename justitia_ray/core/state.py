@@ -1,4 +1,4 @@
-"""The state that all parts of the core share: entities, quotas, counters, deadlines, actions."""
+"""State that all parts of the core share: entities, quotas, counters, deadlines, actions."""
 
 import heapq
 import math
@@ -39,42 +39,44 @@ _Amount = TypeVar("_Amount", int, float)
 
 _TIMES_THE_REST = 4
 OTHER = "other"
-"""The tenant that service is counted under once the table of tenants is full."""
+"""Tenant under which service is counted once the table of tenants is full."""
 _MAXIMUM_TENANTS = 1_024
-"""Tenants are made by callers; whoever reads this keeps far fewer apart."""
+"""Maximum number of tenants counted separately; callers create tenants, and readers keep far fewer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """When silence is taken for absence, in seconds."""
+    """Times of silence, in seconds, after which something counts as lost."""
 
     lease_s: Seconds = 5.0
-    """A lease whose payload has not reached its replica expires."""
+    """Time after which a lease expires whose payload has not reached its replica."""
     replica_s: Seconds = 4.0
-    """A replica that has not pulled is lost: re-leasing within 5 s is the target."""
+    """Time without a pull after which a replica is lost; the target is re-leasing within 5 s."""
     ingress_s: Seconds = 30.0
-    """An ingress that has not called is lost; its long-polls take 20 s."""
+    """Time without a call after which an ingress is lost; its long polls take 20 s."""
     application_s: Seconds = 600.0
-    """An open application with nothing to do ends, unless it has an idle time of its own."""
+    """Time after which an idle open application ends, unless it has an idle time of its own."""
     reconnect_s: Seconds = 2.0
-    """An inference whose ingress reached no replica that could hold it tries them again. A call may
-    use up 20 leases, and connections are back in less."""
+    """Time after which an inference tries replicas again that its ingress could not reach, if no
+    other could hold it. A call may use up 20 leases, and connections are back in less.
+    """
     recovery_s: Seconds = 3.0
-    """A new scheduler waits this long for the replicas that it knows of."""
+    """Time that a new scheduler waits for the replicas that it knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """The most that a scheduler takes; None is no limit."""
+    """Limits of a scheduler; None is no limit."""
 
     waiting_inferences: int | None = None
-    """Running inferences count too."""
+    """Maximum number of waiting inferences; running ones count, too."""
     open_applications: int | None = None
-    """Applications count until they have ended, idle ones too."""
+    """Maximum number of open applications; they count until they end, idle ones too."""
 
 
 Kept = tuple[int, int]
-"""Places that are kept free for callers who come again: of a tenant, and of all."""
+"""Places reserved for returning callers: of a tenant, and of all."""
 NOTHING_KEPT: Kept = (0, 0)
 
 
@@ -100,26 +102,22 @@ class TenantQuota:
         self._by_tenant: dict[str, int] = {}
 
     def count_of(self, tenant: str) -> int:
-        """Return how many a tenant and all below the same node at the top have."""
+        """Return the count of all tenants below a tenant's top node."""
         return self._by_tenant.get(_top(tenant), 0)
 
     def admits(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether the tenant may have one more, beside places that are kept free."""
+        """Return whether the tenant may have one more, besides reserved places."""
         if self.limit is None:
             return True
         free = self.limit - self.total - kept[1]
         return free > 0 and self.count_of(tenant) + kept[0] < _TIMES_THE_REST * free
 
     def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether nobody may have one more, beside places that are kept free."""
+        """Return whether no tenant may have one more, besides reserved places."""
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
-        """Return how many have to end before the tenant may have one more.
-
-        Of all tenants if the quota is full, otherwise of its own. Less than 1 if it may have some:
-        0 stands for one, -1 for two.
-        """
+        """Return how many must end before the tenant may have one more."""
         if self.limit is None:
             return 0
         free = self.limit - self.total - kept[1]
@@ -129,7 +127,7 @@ class TenantQuota:
         return (count - _TIMES_THE_REST * free) // (_TIMES_THE_REST + 1) + 1
 
     def most_kept(self) -> int:
-        """Return how many places may be kept free: a quarter, so that newcomers get in, too."""
+        """Return the most places to reserve: a quarter, so that new callers are admitted, too."""
         return 0 if self.limit is None else self.limit // 4
 
     def increment(self, tenant: str) -> None:
@@ -158,43 +156,39 @@ def _top(tenant: str) -> str:
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since this scheduler began, and sums over what is in the queue. O(1) an event.
-
-    Nothing here decides anything in the core, and nothing of it is stored: people read it, and
-    replicas are scaled by what the queue holds. Counts only grow, so that a reader takes the
-    difference of two readings.
-    """
+    """Counts since this scheduler began, and sums over the queue. O(1) an event."""
 
     waiting_kv_tokens: Tokens = 0
-    """KV that everything in the queue would need at once. Suspended inferences are not in it: more
-    replicas would not serve them."""
+    """KV that all queued inferences would need at once. Suspended inferences do not count: more
+    replicas would not serve them.
+    """
     waiting_kv_token_time: KvTokenTime = 0
-    """Predicted service that everything in the queue still needs."""
+    """Predicted service that all queued inferences still need."""
     leases_expired: int = 0
-    """Leases whose payload did not reach the replica in time."""
+    """Number of leases whose payload did not reach the replica in time."""
     leases_nacked: int = 0
-    """Leases that their ingress could not use."""
+    """Number of leases that their ingress could not use."""
     engine_failures: dict[FailureCause, int] = field(
         default_factory=lambda: dict.fromkeys(FailureCause, 0)
     )
-    """Engines that failed while their replicas lived, by the cause."""
+    """Number of engine failures with a live replica, by cause."""
     outran: int = 0
-    """Charges doubled by rule 1."""
+    """Number of charges doubled by rule 1."""
     expected: int = 0
-    """Charges raised by rule 7."""
+    """Number of charges raised by rule 7."""
     rejected_applications: int = 0
-    """Applications beyond the quota; one that was tried again lately counts once."""
+    """Number of applications rejected by the quota; a recent repetition does not count again."""
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    """Inferences by their end, without those that an earlier scheduler has counted."""
+    """Number of inferences by outcome, without those that an earlier scheduler has counted."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service booked, by tenant."""
     _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))
     prompt_tokens: dict[str, Tokens] = field(default_factory=dict)
     """Prompt tokens of inferences that had begun and ended, by tenant."""
     cached_tokens: dict[str, Tokens] = field(default_factory=dict)
-    """Those of the prompt tokens that were in an engine's prefix cache, by tenant."""
+    """Prompt tokens of these inferences that were in an engine's prefix cache, by tenant."""
     output_tokens: dict[str, Tokens] = field(default_factory=dict)
-    """Output tokens of those, by tenant."""
+    """Output tokens of these inferences, by tenant."""
 
     def count_waiting(self, inference: Inference, sign: int) -> None:
         """Add an inference that joined the queue (+1), or subtract one that left it (-1).
@@ -208,7 +202,7 @@ class Counters:
         self.waiting_kv_token_time += sign * max(0, total - inference.attained)
 
     def count_services(self, services: Iterable[tuple[str, KvTokenTime]]) -> None:
-        """Add the service of a report: (tenant, amount) of each of its applications."""
+        """Add the service of a report, a pair (tenant, amount) for each application."""
         served = self.served
         for tenant, amount in services:
             if tenant in served:
@@ -223,7 +217,7 @@ class Counters:
             tenant: The tenant.
             prompt: Its prompt tokens.
             output: Its output tokens.
-            cached: Those of its prompt that were in an engine's prefix cache.
+            cached: Its prompt tokens that were in an engine's prefix cache.
         """
         self._add(self.prompt_tokens, tenant, prompt)
         self._add(self.cached_tokens, tenant, cached)
@@ -253,7 +247,9 @@ class DeadlineKind(StrEnum):
 
 
 class Deadlines:
-    """A heap of (instant, kind, id). Renewal is lazy: whoever pops an entry asks if it still holds.
+    """A heap of (instant, kind, id).
+
+    Renewal is lazy: an expired entry is checked against the current state.
 
     A deadline that is set again for later keeps its one entry, which moves on when it comes up: an
     application that falls idle a hundred times in ten minutes must not leave a hundred.
@@ -300,7 +296,10 @@ class Deadlines:
 
 @dataclass(slots=True)
 class State:
-    """The entities by id. `scheduler` decides which part of the core changes them for an event."""
+    """All entities by id, with counters and deadlines.
+
+    `scheduler` decides which part of the core changes them for an event.
+    """
 
     timeouts: Timeouts
     lease_prefix: str = ""
@@ -308,27 +307,27 @@ class State:
     sequence: int = 0
     grants: int = 0
     headroom_changes: int = 0
-    """Rises whenever a replica may have got memory for something that did not fit before."""
+    """Counter that rises whenever memory may have become free for an inference that did not fit."""
     late_reports: int = 0
-    """Reports about leases that had ended: counted and dropped."""
+    """Number of reports about leases that had ended; they are dropped."""
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
     inferences: dict[RequestId, Inference] = field(default_factory=dict)
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
     leaving: dict[LeaseId, Departure] = field(default_factory=dict)
-    """Inferences that were stopped under these leases, and are counted with their last reports."""
+    """Inferences stopped under these leases, counted with their last reports."""
     leaving_requests: dict[RequestId, LeaseId] = field(default_factory=dict)
     replicas: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
     asking: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
-    """Replicas that ask for work: those to which no answer is on its way."""
+    """Replicas that pull for work, whose pulls are not answered yet."""
     ingresses: dict[IngressId, Seconds] = field(default_factory=dict)
-    """The last heartbeat of each ingress."""
+    """Time of the last heartbeat of each ingress."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     open_applications: TenantQuota = field(default_factory=TenantQuota)
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
     application_drain: Drain = field(default_factory=Drain)
-    """Departures of open applications, and the slots of those that were rejected."""
+    """Departures of open applications, and the slots of rejected ones."""
     inference_drain: Drain = field(default_factory=Drain)
-    """Departures of known inferences, and the slots of those that were refused."""
+    """Departures of known inferences, and the slots of refused ones."""
     counters: Counters = field(default_factory=Counters)
     usage: UsageBook = field(default_factory=UsageBook)
     ends: KeptEnds = field(default_factory=KeptEnds)
@@ -337,30 +336,30 @@ class State:
     caps: bool = False
     """Whether any tenant caps its applications."""
     served: dict[ApplicationId, None] = field(default_factory=dict)
-    """Applications served since their caps were looked at, where there are caps."""
+    """Applications served since the last check of their caps, if there are caps."""
     ended: dict[RequestId, Inference] | None = None
-    """Inferences that have ended since the quotas were told; None: there are no quotas."""
+    """Inferences that have ended since they were last reported to the quotas; None: no quotas."""
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""
 
     def application_arrived(self, tenant: str) -> None:
-        """Count an open application more."""
+        """Count one more open application."""
         self.open_applications.increment(tenant)
         self.application_drain.arrive(tenant)
 
     def inference_arrived(self, tenant: str) -> None:
-        """Count a known inference more."""
+        """Count one more known inference."""
         self.known_inferences.increment(tenant)
         self.inference_drain.arrive(tenant)
 
     def application_departed(self, tenant: str) -> None:
-        """Count an open application less."""
+        """Count one open application less."""
         self.open_applications.decrement(tenant)
         self.application_drain.depart(tenant, self.now)
 
     def inference_departed(self, tenant: str) -> None:
-        """Count a known inference less."""
+        """Count one known inference less."""
         self.known_inferences.decrement(tenant)
         self.inference_drain.depart(tenant, self.now)
 
@@ -373,22 +372,22 @@ class State:
         return _admits(self.inference_drain, self.known_inferences, tenant, is_retry, self.now)
 
     def application_slot(self, tenant: str, *, is_again: bool = False) -> Seconds:
-        """Return after how long a tenant may open an application that the quota rejects now."""
+        """Return the time after which a tenant may open an application that is rejected now."""
         quota = self.open_applications
         return _next_slot(self.application_drain, quota, tenant, self.now, is_again)
 
     def inference_slot(self, tenant: str, *, is_again: bool = False) -> Seconds:
-        """Return after how long a tenant may submit an inference that the quota refuses now."""
+        """Return the time after which a tenant may submit an inference that is refused now."""
         quota = self.known_inferences
         return _next_slot(self.inference_drain, quota, tenant, self.now, is_again)
 
     @property
     def waiting(self) -> int:
-        """Inferences without a lease."""
+        """Number of inferences without a lease."""
         return len(self.inferences) - len(self.leases)
 
     def effective_weight(self, tenant: ClientId, weight: float, tier: str) -> float:
-        """Return a weight with its tier's factor, at most what the tenant's nodes allow."""
+        """Return a weight times its tier's factor, at most the maximum of the tenant's nodes."""
         factor = self.tiers[tier].weight_factor if tier in self.tiers else 1
         if factor != 1:
             weight *= factor
@@ -399,11 +398,11 @@ class State:
         return weight
 
     def kv_tokens(self) -> Tokens:
-        """Return the KV memory of all replicas together."""
+        """Return the total KV memory of all replicas."""
         return sum(replica.capacity.kv_tokens for replica in self.replicas.values())
 
     def next_sequence(self) -> int:
-        """Return the next arrival number, of applications and inferences alike."""
+        """Return the next arrival number, shared by applications and inferences."""
         self.sequence += 1
         return self.sequence
 
