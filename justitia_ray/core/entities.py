@@ -213,7 +213,7 @@ class Inference:
 
     @property
     def order(self) -> tuple[Seconds, int]:
-        """Sort key inside its application: first submitted first; requeued ones keep their place."""
+        """Sort key inside its application: first submitted first; requeued ones keep theirs."""
         return (self.submitted_at, self.sequence)
 
 

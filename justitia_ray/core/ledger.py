@@ -381,7 +381,7 @@ class Ledger:
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
             accounts = share.accounts.items()
-            # A withdrawn application's tag is that of its next submission.
+            # A withdrawn application has no current tag, only that of its next submission.
             history.thin(share.tag(name) for name, account in accounts if not account.withdrawn)
 
     # --- the order

@@ -290,7 +290,7 @@ class Outlooks:
             return Outlook(name, reason, node, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
         is_least = False
-        if place is None:  # it came since, or is behind all that were looked at, or held back
+        if place is None:  # submitted since the walk, behind the visited applications, or held back
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
         ahead = profile.ahead(place, core.ledger.rank(name))

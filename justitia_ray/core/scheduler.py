@@ -243,7 +243,7 @@ class SchedulerCore:
         return self.lags.lag(self.state.applications[application_id])
 
     def place(self, request_id: RequestId) -> Place:
-        """Return where an inference stands in the order: as if it waited, if it runs.
+        """Return the position of an inference in the order; for a running one, as if it waited.
 
         Raises:
             KeyError: If no such inference is known.

@@ -31,7 +31,7 @@ class _First(NamedTuple):
 
 
 class _Level:
-    """The children of a branch with waiting work, as sorted when none of them was stale."""
+    """The children of a branch with waiting work, as of the last time that they were sorted."""
 
     __slots__ = ("branch", "first", "firsts", "heads")
 

@@ -79,7 +79,7 @@ class _Candidate(NamedTuple):
     level_of_end: float
     """Level before which that inference does not start; 0: no level delays it."""
     lead: CriticalPath
-    """Iterations, which may be negative, and gap by which urgency precedes that start."""
+    """Time by which urgency precedes that start: iterations (may be negative) and tool gap."""
 
 
 class ForetoldVtc:
