@@ -256,15 +256,17 @@ def describe(options: argparse.Namespace, arms: AgentArms) -> str:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_agents", description=__doc__)
-    parser.add_argument("--engine", choices=tuple(FILES), default="cpu", help="(default cpu)")
-    parser.add_argument("--config", type=Path, help="a Serve file in place of the engine's own")
+    parser.add_argument(
+        "--engine", choices=tuple(FILES), default="cpu", help="kind of engine (default cpu)"
+    )
+    parser.add_argument("--config", type=Path, help="Serve file instead of the engine's own")
     parser.add_argument(
         "--load",
         nargs="+",
         choices=("synthetic", "common", "sessions", "aiperf"),
         default=["synthetic"],
-        help="agents of one kind with short tool times; such that come at once and have a long"
-        " common beginning; recorded sessions; those replayed by aiperf (default synthetic)",
+        help="agents of one kind with short tool times; agents that arrive at once with a long"
+        " common beginning; recorded sessions; sessions replayed by aiperf (default synthetic)",
     )
     parser.add_argument(
         "--arms",
@@ -282,61 +284,69 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=[0.5, 0.9, 3.0],
         metavar="F",
-        help="agents at once, in multiples of what fits into the KV memory (default 0.5 0.9 3)",
+        help="agents at once, in multiples of the number that fits the KV memory"
+        " (default 0.5 0.9 3)",
     )
     parser.add_argument(
         "--agents",
         nargs="+",
         type=int,
-        help="numbers of agents at once, in place of --loads",
+        help="numbers of agents at once, instead of --loads",
     )
     parser.add_argument(
         "--targets",
         action="store_true",
-        help="play the loads for which there are targets, and say whether they are met",
+        help="play the loads for which there are targets, and report which are met",
     )
     parser.add_argument(
-        "--tenants", type=int, default=1, help="of the sessions that are not aiperf's (default 1)"
+        "--tenants", type=int, default=1, help="tenants of all sessions but aiperf's (default 1)"
     )
     parser.add_argument(
         "--update-after-s",
         type=float,
         default=5.0,
-        help="into a play of ours-updated its engines are replaced (default 5)",
+        help="seconds into a play at which ours-updated replaces its engines (default 5)",
     )
     parser.add_argument(
         "--cache-fill-s", type=float, help="replica.cache_fill_s of this service's arms"
     )
     parser.add_argument(
-        "--duration-s", type=float, default=60.0, help="of a play of aiperf (default 60)"
+        "--duration-s", type=float, default=60.0, help="seconds of a play of aiperf (default 60)"
     )
     parser.add_argument("--data", type=Path, help="folder of sessions/ (or JUSTITIA_DATA)")
     parser.add_argument(
         "--scale",
         type=float,
-        help="of recorded lengths (default 1/64; with --engine gpu 1/8; aiperf's 1/32 and 1/4)",
+        help="factor of recorded lengths (default 1/64; --engine gpu 1/8; aiperf's 1/32, 1/4)",
     )
-    parser.add_argument("--gap-scale", type=float, help="of recorded gaps (default: as --scale)")
+    parser.add_argument("--gap-scale", type=float, help="factor of gaps (default: --scale)")
     parser.add_argument(
-        "--longest-gap-s", type=float, default=5.0, help="of scaled gaps (default 5)"
-    )
-    parser.add_argument(
-        "--turns", nargs=2, type=int, default=[6, 40], help="of recorded sessions (default 6 40)"
+        "--longest-gap-s", type=float, default=5.0, help="limit of scaled gaps (default 5)"
     )
     parser.add_argument(
-        "--most-prompt-tokens", type=int, default=100_000, help="of recorded sessions, unscaled"
+        "--turns",
+        nargs=2,
+        type=int,
+        default=[6, 40],
+        help="turns of recorded sessions (default 6 40)",
     )
     parser.add_argument(
-        "--window-s", type=float, default=4.0, help="agents arrive within it (default 4)"
+        "--most-prompt-tokens",
+        type=int,
+        default=100_000,
+        help="limit of recorded prompts, unscaled",
     )
-    parser.add_argument("--repeats", type=int, default=5, help="of every load (default 5)")
-    parser.add_argument("--seed", type=int, default=1, help="(default 1)")
     parser.add_argument(
-        "--steps", type=Path, metavar="FILE", help="time iterations of `pinned`, too: a CSV file"
+        "--window-s", type=float, default=4.0, help="seconds within which agents arrive (default 4)"
     )
-    parser.add_argument("--budget-s", type=float, help="begin no play after so many seconds")
-    parser.add_argument("--json", type=Path, help="write the figures and completion times there")
-    parser.add_argument("--csv", type=Path, help="write every turn of every play there")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of every load (default 5)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the loads (default 1)")
+    parser.add_argument(
+        "--steps", type=Path, metavar="FILE", help="also time iterations of `pinned`: a CSV file"
+    )
+    parser.add_argument("--budget-s", type=float, help="seconds after which no play begins")
+    parser.add_argument("--json", type=Path, help="file for figures and completion times")
+    parser.add_argument("--csv", type=Path, help="file for every turn of every play")
     options = parser.parse_args(arguments)
     if options.targets:
         options.load = list(dict.fromkeys(name for name, _ in PLAN))

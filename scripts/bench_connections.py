@@ -107,12 +107,14 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_connections", description=__doc__)
     parser.add_argument(
-        "--callers", type=int, default=7_500, help="that wait at once (default 7500)"
+        "--callers", type=int, default=7_500, help="callers that wait at once (default 7500)"
     )
-    parser.add_argument("--disconnects", type=int, default=1_000, help="(default 1000)")
+    parser.add_argument(
+        "--disconnects", type=int, default=1_000, help="callers that disconnect (default 1000)"
+    )
     parser.add_argument("--quick", action="store_true", help="200 callers, 50 disconnects")
-    parser.add_argument("--seed", type=int, default=1, help="of the disconnects (default 1)")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the disconnects (default 1)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     if options.quick:
         options.callers, options.disconnects = 200, 50

@@ -102,17 +102,27 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--policy", action="append", metavar="NAME", help="repeatable; default: every policy"
     )
     parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="of these policies"
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of these policies",
     )
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="live applications")
-    parser.add_argument("--quick", action="store_true", help="to 10,000 applications, one repeat")
-    parser.add_argument("--repeats", type=int, metavar="N", help="windows of each policy (3)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the load (1)")
+    parser.add_argument(
+        "--quick", action="store_true", help="up to 10,000 applications, one repeat"
+    )
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="windows of each policy (default 3)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="seed of the load (default 1)"
+    )
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="cpu: this thread's time alone, where other processes disturb (wall)",
+        help="cpu: count only the time of this thread, on a busy machine (default: wall)",
     )
     parser.add_argument(
         "--leaves",
@@ -120,7 +130,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         metavar="N",
         help="tenants at depth four of a tree, for fairness=tenant (a hundred at the top)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for all results")
     options = parser.parse_args(arguments)
     options.policy = list(dict.fromkeys(options.policy or (*POLICIES, *LAB_POLICIES)))
     if options.repeats is not None and options.repeats < 1:

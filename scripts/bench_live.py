@@ -147,7 +147,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_live", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads: 6 minutes")
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="of the loads; 1 2 3")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", help="seeds of the loads (default 1 2 3)"
+    )
     names = [arm.name for arm in ARMS]
     parser.add_argument(
         "--arms",
@@ -155,28 +157,32 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         choices=names,
         default=names,
-        help=f"what to play, of {', '.join(names)}",
+        help=f"arms to play, of {', '.join(names)} (default: all)",
     )
     parser.add_argument(
         "--window-s",
         type=_window,
         metavar="S",
-        help=f"in how long the applications arrive ({FULL.window_s:g}; quick: {QUICK.window_s:g})",
+        help=f"seconds within which all arrive (default {FULL.window_s:g};"
+        f" quick {QUICK.window_s:g})",
     )
     parser.add_argument(
         "--known",
         action="store_true",
-        help="the predictor knows each application, from a play before of the same load",
+        help="train the predictor on each application, by an earlier play of the same load",
     )
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument(
         "--config",
         type=Path,
         default=Path("deployments/local-cpu.yaml"),
-        help="the Serve configuration to start; local-fake.yaml is for a dry run",
+        help="Serve configuration to start; local-fake.yaml is for a dry run",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("out/bench_live"), help="for results (out/bench_live)"
+        "--out",
+        type=Path,
+        default=Path("out/bench_live"),
+        help="directory for results (default out/bench_live)",
     )
     options = parser.parse_args(arguments)
     if options.seeds and len(set(options.seeds)) < len(options.seeds):

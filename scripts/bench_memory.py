@@ -40,8 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases and print a table for scheduler, ingress and bodies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} times smaller")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--only", choices=("scheduler", "ingress", "bodies"), help="one part")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser.add_argument(
+        "--only", choices=("scheduler", "ingress", "bodies"), help="measure only one part"
+    )
     options = parser.parse_args(arguments)
     scale = QUICK if options.quick else 1
     about = print_machine(("redis",))

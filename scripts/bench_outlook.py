@@ -92,18 +92,20 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         dest="cells",
         action="append",
         choices=tuple(CELLS),
-        help="only this one (default: both)",
+        help="cell to measure; repeatable (default: both)",
     )
-    parser.add_argument("--calls", type=int, default=300, help="of a cell and repeat (default 300)")
+    parser.add_argument(
+        "--calls", type=int, default=300, help="calls of a cell and repeat (default 300)"
+    )
     parser.add_argument("--quick", action="store_true", help="60 calls")
     parser.add_argument(
         "--repeats",
         type=int,
         default=1,
-        help="on one scheduler, which goes on learning (default 1: it begins anew)",
+        help="repeats on one scheduler, which keeps what it has learned (default 1)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the first load (default 1)")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first load (default 1)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     options.cells = options.cells or list(CELLS)
     if options.quick:

@@ -142,16 +142,18 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="recorded runs and inputs (or JUSTITIA_DATA)"
     )
-    parser.add_argument("--sets", type=int, metavar="N", help="training sets (5; quick: 1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first (0)")
+    parser.add_argument("--sets", type=int, metavar="N", help="training sets (default 5; quick: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the first (default 0)"
+    )
     parser.add_argument("--quick", action="store_true", help="one set, no S3, drift with ridge")
     parser.add_argument(
-        "--spread", action="store_true", help="errors and spread of `auto` and the median alone"
+        "--spread", action="store_true", help="only errors and spread of `auto` and the median"
     )
     parser.add_argument(
-        "--stages", action="store_true", help="the stage table alone: lengths, gaps, turns"
+        "--stages", action="store_true", help="only the stage table: lengths, gaps, turns"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for all results")
     options = parser.parse_args(arguments)
     if options.sets is None:
         options.sets = 1 if options.quick else 5

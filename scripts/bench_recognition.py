@@ -114,13 +114,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_recognition", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads")
-    parser.add_argument("--only", choices=PARTS, help="this part; all")
+    parser.add_argument("--only", choices=PARTS, help="measure only this part (default: all)")
     parser.add_argument(
-        "--mixes", choices=tuple(MIXES), nargs="+", metavar="NAME", help=f"{', '.join(MIXES)}; all"
+        "--mixes",
+        choices=tuple(MIXES),
+        nargs="+",
+        metavar="NAME",
+        help=f"{', '.join(MIXES)} (default: all)",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="of the loads")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="seeds of the loads")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
-    parser.add_argument("--json", type=Path, help="write everything there")
+    parser.add_argument("--json", type=Path, help="file for all results")
     return parser.parse_args(arguments)
 
 

@@ -68,9 +68,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     data = os.environ.get("JUSTITIA_DATA") or None
     parser.add_argument("--data", type=Path, default=data, help="recorded runs and inputs")
-    parser.add_argument("--weights", help="pretrained ones: a directory, or a name on the hub")
+    parser.add_argument("--weights", help="pretrained weights: a directory, or a name on the hub")
     parser.add_argument("--quick", action="store_true", help="fewer predictions, one variant")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for the figures")
     return parser.parse_args(arguments)
 
 

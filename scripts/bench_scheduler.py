@@ -125,20 +125,38 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--ingresses", nargs="+", type=positive, default=[1, 2, 8], metavar="N")
     parser.add_argument("--replicas", nargs="+", type=positive, default=[1, 8, 32], metavar="N")
     parser.add_argument(
-        "--callers", type=positive, default=2_048, metavar="N", help="at every instant (2048)"
+        "--callers",
+        type=positive,
+        default=2_048,
+        metavar="N",
+        help="concurrent callers (default 2048)",
     )
     parser.add_argument(
-        "--standing", type=int, default=10_000, metavar="N", help="idle applications (10000)"
+        "--standing",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="idle applications (default 10000)",
     )
     parser.add_argument("--durability", choices=("batched", "none"), default="batched")
-    parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="of all loads (5)")
-    parser.add_argument("--window", type=float, default=10.0, metavar="S", help="seconds (10)")
-    parser.add_argument("--warm-up", type=float, default=3.0, metavar="S", help="seconds (3)")
     parser.add_argument(
-        "--quick", action="store_true", help="one repeat of 2 ingresses and 8 replicas, a second"
+        "--repeats", type=positive, default=5, metavar="N", help="repeats of all loads (default 5)"
     )
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="cProfile's, of the scheduler")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument(
+        "--window", type=float, default=10.0, metavar="S", help="seconds of a window (default 10)"
+    )
+    parser.add_argument(
+        "--warm-up", type=float, default=3.0, metavar="S", help="seconds of warm-up (default 3)"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one repeat of 2 ingresses and 8 replicas, of one second",
+    )
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="file for a cProfile of the scheduler"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for all results")
     options = parser.parse_args(arguments)
     if options.quick:
         options.ingresses, options.replicas = [JUDGED[0]], [JUDGED[1]]

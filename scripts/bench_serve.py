@@ -150,40 +150,40 @@ def parse_arguments() -> argparse.Namespace:
         "--arms",
         type=lambda text: text.split(","),
         metavar="NAME,…",
-        help="these arms and what they are compared with (default: all)",
+        help="measure these arms and their baselines (default: all)",
     )
     parser.add_argument(
         "--release",
         type=Path,
         metavar="DIR",
-        help="compare with another release of the service, too: a worktree of it (arm `release`)",
+        help="worktree of another release of the service to compare with (arm `release`)",
     )
     parser.add_argument(
         "--front",
         choices=("haproxy", "serve"),
         default="haproxy",
-        help="in front of all arms on Serve: HAProxy with the settings of `justitia env`, or"
+        help="front of all arms on Serve: HAProxy with the settings of `justitia env`, or"
         " Serve's own proxy (default: haproxy)",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer calls, 2 repeats in place of 5")
+    parser.add_argument("--quick", action="store_true", help="fewer calls, 2 repeats instead of 5")
     alone = parser.add_mutually_exclusive_group()
     for name, what in (
-        ("metrics", "metrics cost"),
-        ("engine-metrics", "vLLM's own metrics cost"),
-        ("tracing", "metrics and traces cost together"),
-        ("access", "keys and tokens cost"),
-        ("quotas", "quotas cost"),
+        ("metrics", "the cost of metrics"),
+        ("engine-metrics", "the cost of vLLM's own metrics"),
+        ("tracing", "the cost of metrics and traces together"),
+        ("access", "the cost of keys and tokens"),
+        ("quotas", "the cost of quotas"),
     ):
         alone.add_argument(
             f"--{name}",
             action="store_const",
             const=name,
             dest="only",
-            help=f"measure what {what}, and nothing else",
+            help=f"measure only {what}",
         )
-    parser.add_argument("--repeats", type=int, help="of every load")
-    parser.add_argument("--seed", type=int, default=1, help="of the load (default 1)")
-    parser.add_argument("--json", type=Path, help="write everything there, every sample too")
+    parser.add_argument("--repeats", type=int, help="repeats of every load")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the load (default 1)")
+    parser.add_argument("--json", type=Path, help="file for all results, every sample included")
     options = parser.parse_args()
     if options.repeats is not None and options.repeats < 1:
         parser.error(f"--repeats {options.repeats}: at least 1 is needed")

@@ -215,22 +215,22 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--autoscaling",
         action="store_true",
-        help="fake engines that come and go by the load, from 1 and from 0 to 4, in place of the"
+        help="fake engines that start and stop by the load, from 1 and from 0 to 4, instead of the"
         " others; quick: from 1",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of load and plan (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of load and plan (default 1)")
     parser.add_argument(
-        "--engine", choices=("fake", "vllm", "both"), default="both", help="default both"
+        "--engine", choices=("fake", "vllm", "both"), default="both", help="engine (default both)"
     )
     parser.add_argument(
         "--kind",
         action="append",
         type=FaultKind,
         choices=list(FaultKind),
-        help="only this; may be repeated",
+        help="kind of fault; repeatable (default: all)",
     )
-    parser.add_argument("--raw", type=Path, help="write every call and run into this directory")
-    parser.add_argument("--json", type=Path, help="write everything that was counted there")
+    parser.add_argument("--raw", type=Path, help="directory for records of every call and run")
+    parser.add_argument("--json", type=Path, help="file for all counts")
     return parser.parse_args()
 
 

@@ -231,12 +231,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="40 applications, three quarters as long, in place of 72",
+        help="40 applications, three quarters as long, instead of 72",
     )
     # seed 3: its draws come closest to the mix above, at both sizes
-    parser.add_argument("--seed", type=int, default=3, help="of the load (default 3)")
+    parser.add_argument("--seed", type=int, default=3, help="seed of the load (default 3)")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
-    parser.add_argument("--json", type=Path, help="write the summary there")
+    parser.add_argument("--json", type=Path, help="file for the summary")
     parser.add_argument("--figure", type=Path, default=Path("out/demo.png"), help="PNG to write")
     return parser.parse_args()
 

@@ -78,14 +78,16 @@ def show(simulated: SimulationRun) -> None:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/simulate_protocol", description=__doc__)
-    parser.add_argument("--count", type=positive, default=2_000, help="simulations; 2000")
-    parser.add_argument("--seed", type=int, default=0, help="of the first; 0")
-    parser.add_argument("--jobs", type=positive, default=2, help="processes; 2")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="play this one only")
-    parser.add_argument("--verbose", action="store_true", help="tell the trace of a replay")
+    parser.add_argument("--count", type=positive, default=2_000, help="simulations (default 2000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first (default 0)")
+    parser.add_argument("--jobs", type=positive, default=2, help="processes (default 2)")
+    parser.add_argument("--json", type=Path, help="also write the result to this file")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run only this seed")
+    parser.add_argument("--verbose", action="store_true", help="print the trace of a replay")
     parser.add_argument(
-        "--shrink", action="store_true", help="leave out of a replay what it need not have to fail"
+        "--shrink",
+        action="store_true",
+        help="remove from a replay all steps that its failure does not need",
     )
     return parser.parse_args(arguments)
 

@@ -12,7 +12,9 @@ from scripts.bench.trace import CallTrace, trace_granted_submission, trace_infer
 def main(arguments: Sequence[str] | None = None) -> int:
     """Trace and print; return 0."""
     parser = argparse.ArgumentParser(prog="scripts/trace_inference", description=__doc__)
-    parser.add_argument("--stream", action="store_true", help="a stream in place of a whole answer")
+    parser.add_argument(
+        "--stream", action="store_true", help="trace a stream instead of a whole answer"
+    )
     parser.add_argument("--verbose", action="store_true", help="name every function")
     options = parser.parse_args(arguments)
     print(f"justitia_ray {__version__}")

@@ -97,11 +97,15 @@ def measures(result: RunResult) -> list[float]:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/validate_sim", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out/validate_sim"), help="for results")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/validate_sim"), help="directory for results"
+    )
     parser.add_argument("--data", type=Path, help="recorded runs and inputs (or JUSTITIA_DATA)")
-    parser.add_argument("--seed", type=int, default=3, help="of the load; 3")
-    parser.add_argument("--count", type=int, default=40, help="applications; 40")
-    parser.add_argument("--window-s", type=float, default=20.0, help="they arrive in; 20")
+    parser.add_argument("--seed", type=int, default=3, help="seed of the load (default 3)")
+    parser.add_argument("--count", type=int, default=40, help="applications (default 40)")
+    parser.add_argument(
+        "--window-s", type=float, default=20.0, help="seconds within which they arrive (default 20)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -129,7 +129,9 @@ def text_of_schemas() -> str:
 def main() -> None:
     """Write the schema file of the installed vLLM, or compare it with `--check`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the file is another")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if the file is out of date"
+    )
     check = parser.parse_args().check
     installed = schema_file(vllm_version())
     text = text_of_schemas()

@@ -157,7 +157,9 @@ def _written(default: object) -> str:
 def main() -> int:
     """Write the tables of every page, or with `--check` return 1 if one is outdated."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; 1 if one is old")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if a table is old"
+    )
     check = parser.parse_args().check
     status = 0
     for page in sorted({page for page, _ in TABLES.values()}):

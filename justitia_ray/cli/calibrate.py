@@ -48,10 +48,10 @@ def add_to(commands: Any) -> None:
         "calibrate",
         help="fit an engine profile to measured requests, or check one",
         description=(
-            "Fit what an engine's iterations cost to measured requests, and write a profile for"
+            "Fit the cost of an engine's iterations to measured requests, and write a profile for"
             " `justitia simulate --engine-profile`; or simulate measured runs with a profile and"
-            " print how far it errs. The rules of the engine (prefill, admission, overflow) are"
-            " not fitted: --start names a profile that has them."
+            " print its errors. The rules of the engine (prefill, admission, overflow) are not"
+            " fitted: --start names a profile that has them."
         ),
     )
     source = parser.add_mutually_exclusive_group(required=True)
@@ -61,10 +61,11 @@ def add_to(commands: Any) -> None:
         nargs="+",
         metavar="FILE",
         help="CSV of measured requests, or a .gz of one: client, arrival_s, prompt_tokens, "
-        "output_tokens, first_token_latency_s, latency_s; POLICY__NAME.csv says the policy",
+        "output_tokens, first_token_latency_s, latency_s; a name POLICY__NAME.csv gives the policy",
     )
     source.add_argument(
-        "--url", help="a live service with one idle replica: it is sent requests and timed"
+        "--url",
+        help="URL of a live service with one idle replica, to which timed requests are sent",
     )
     source.add_argument(
         "--check", type=Path, nargs="+", metavar="FILE", help="runs to predict with --profile"
@@ -73,27 +74,33 @@ def add_to(commands: Any) -> None:
         "--kv-tokens",
         type=int,
         metavar="M",
-        help="KV memory of the engine; with --url, what it reports",
+        help="KV memory of the engine (with --url, default: the reported one)",
     )
-    parser.add_argument("--out", type=Path, help="the profile; with --check, the figures as JSON")
-    parser.add_argument("--name", help="of the profile; the stem of --out")
+    parser.add_argument(
+        "--out", type=Path, help="file for the profile; with --check, for the figures"
+    )
+    parser.add_argument("--name", help="name of the profile (default: the stem of --out)")
     parser.add_argument(
         "--start",
         metavar="NAME_OR_FILE",
-        help="profile whose rules are kept; without it, those of vLLM",
+        help="profile that gives the rules of the engine (default: those of vLLM)",
     )
     parser.add_argument("--profile", metavar="NAME_OR_FILE", help="profile to check")
-    parser.add_argument("--policy", help="that the runs were made with, whatever their names say")
+    parser.add_argument(
+        "--policy", help="policy of the measured runs, instead of that in their names"
+    )
     parser.add_argument(
         "--added-prompt-tokens",
         type=int,
         metavar="N",
-        help="what the engine put before each prompt and the files do not count (BOS): 0, with"
-        " --check what the profile was fitted with",
+        help="tokens that the engine adds to each prompt and the files omit, as BOS (default 0;"
+        " with --check: the number that the profile was fitted with)",
     )
-    parser.add_argument("--model", help="to ask --url for; the only one that is served")
     parser.add_argument(
-        "--save-requests", type=Path, metavar="FILE", help="with --url: keep the timed requests"
+        "--model", help="model to request from --url (default: the only one served)"
+    )
+    parser.add_argument(
+        "--save-requests", type=Path, metavar="FILE", help="with --url: file for the timed requests"
     )
     parser.set_defaults(run=run)
 

@@ -17,15 +17,15 @@ def add_to(commands: Any) -> None:
         help="check a Serve configuration file",
         description=(
             "Check a Serve configuration file against Serve's schema and this project's: one line"
-            " for each error, with its key, its value and what is allowed. Exit status 2 if there"
-            " is any. What has moved is named with what to write from now on."
+            " for each error, with key, value and allowed values. Exit status 2 if there is an"
+            " error. A moved key is reported with its new place."
         ),
     )
     parser.add_argument("file", type=Path, help="the YAML file")
     parser.add_argument(
         "--without-vllm",
         action="store_true",
-        help="do not ask vLLM's parser what it says of vllm_args: it takes ten seconds to import",
+        help="skip the check of vllm_args by vLLM's parser, which takes ten seconds to import",
     )
     parser.set_defaults(run=run)
 

@@ -18,7 +18,7 @@ def add_to(commands: Any) -> None:
             "Write the Grafana dashboard of this version's metrics, as JSON to import or provision."
         ),
     )
-    parser.add_argument("--out", type=Path, help="the file (default: standard output)")
+    parser.add_argument("--out", type=Path, help="file to write (default: standard output)")
     parser.set_defaults(run=run)
 
 

@@ -58,30 +58,39 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "data",
-        help="bring your own history of applications",
-        description="Bring your own history of finished applications.",
+        help="import your own history of applications",
+        description="Import your own history of finished applications.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     importing = actions.add_parser(
         "import",
-        help="from a file of JSON lines",
+        help="import a file of JSON lines",
         description=(
             "Read finished applications, one a line: {class, input, inferences: [{prompt_tokens,"
             " output_tokens}, …]}. With --url, a running service learns from them: only features of"
-            " the inputs are sent, the texts stay here. With --out, they become a data directory"
-            " for `justitia predictor train`. The whole file is checked before anything is done."
+            " the inputs are sent, the texts are not. With --out, they become a data directory"
+            " for `justitia predictor train`. The whole file is checked before any line is used."
         ),
     )
-    importing.add_argument("--file", type=Path, required=True, metavar="FILE", help=".gz is fine")
+    importing.add_argument("--file", type=Path, required=True, metavar="FILE", help="may be a .gz")
     target = importing.add_mutually_exclusive_group(required=True)
     target.add_argument(
-        "--url", nargs="?", const=DEFAULT_URL, help=f"of a running service; {DEFAULT_URL}"
+        "--url",
+        nargs="?",
+        const=DEFAULT_URL,
+        help=f"URL of a running service (default {DEFAULT_URL})",
     )
     target.add_argument("--out", type=Path, metavar="DIR", help="a new data directory")
     importing.add_argument(
-        "--skip", type=int, default=0, metavar="N", help="with --url: lines that it has learned; 0"
+        "--skip",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --url: lines already learned, to skip (default 0)",
     )
-    importing.add_argument("--model", help="with --url: which of several served there is to learn")
+    importing.add_argument(
+        "--model", help="with --url: the model that learns, if several are served"
+    )
     parser.set_defaults(run=run)
 
 

@@ -28,36 +28,38 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "doctor",
-        help="find out what is wrong with a running service",
+        help="find the faults of a running service",
         description=(
-            "Compare what scheduler, replicas, ingress and Ray Serve say of leases, tags and"
-            " applications (GET /v1/examination), twice, and say what is wrong and what to do."
-            " With --config also what is in Redis. Nothing is changed. Exit status 0: nothing"
-            " wrong; 1: something is; 2: the service cannot be reached, or an option is wrong."
+            "Compare the leases, tags and applications of scheduler, replicas, ingress and Ray"
+            " Serve (GET /v1/examination), twice, and print each fault with its remedy. With"
+            " --config also those in Redis. Nothing is changed. Exit status 0: no fault; 1: at"
+            " least one; 2: the service cannot be reached, or an option is wrong."
         ),
     )
     parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"where the application is served; {DEFAULT_URL}"
+        "--url", default=DEFAULT_URL, help=f"URL of the service (default {DEFAULT_URL})"
     )
     parser.add_argument(
         "--config",
         type=Path,
-        help="its Serve configuration file: look at its Redis too; for an embedded Redis on the"
-        " scheduler's node",
+        help="Serve configuration file of the service: inspect its Redis too; for an embedded Redis"
+        " only on the scheduler's node",
     )
-    parser.add_argument("--model", help="only this one, where several are served; all")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--model", help="model to inspect, if several are served (default: all)")
+    parser.add_argument(
+        "--json", action="store_true", help="print findings and inspections as JSON"
+    )
     parser.add_argument(
         "--interval-s",
         type=float,
         default=2.0,
-        help="time between the two looks, in seconds, 1 at least; 2",
+        help="seconds between the two inspections, at least 1 (default 2)",
     )
     parser.add_argument(
         "--timeout-s",
         type=float,
         default=30.0,
-        help="how long the service may be silent, in seconds; 30",
+        help="seconds for which the service may be silent (default 30)",
     )
     parser.set_defaults(run=run)
 

@@ -23,9 +23,9 @@ def add_to(commands: Any) -> None:
         description=(
             "Print the environment variables that make Ray Serve's front cheap: HAProxy in place of"
             " Serve's own proxy where it can run, with a limit of connections that fits into"
-            " `ulimit -Hn`, each with its reason. They have to be set on every node before Ray"
-            ' starts: eval "$(justitia env FILE)". Without them everything works, at about three'
-            " times the CPU a call. `justitia doctor` says which front runs."
+            " `ulimit -Hn`, each with its reason. They must be set on every node before Ray"
+            ' starts: eval "$(justitia env FILE)". The service works without them, at about three'
+            " times the CPU a call. `justitia doctor` shows which front runs."
         ),
     )
     parser.add_argument(
@@ -40,13 +40,13 @@ def add_to(commands: Any) -> None:
         "--descriptors",
         type=int,
         metavar="N",
-        help="compute for a machine where a process may open so many files; what this one allows",
+        help="open files that a process may have on the target machine (default: on this one)",
     )
     parser.add_argument(
         "--format",
         choices=tuple(_FORMATS),
         default="shell",
-        help="shell: for eval; dotenv: NAME=value; yaml: `env` of a Kubernetes container",
+        help="shell: for eval (default); dotenv: NAME=value; yaml: `env` of a Kubernetes container",
     )
     parser.set_defaults(run=run)
 

@@ -143,39 +143,43 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "keys",
-        help="make, list and revoke API keys",
+        help="create, list and revoke API keys",
         description=(
-            "Make, list and revoke API keys, in a file or in an application's Redis. A running"
-            " service follows within `access.reload_s`."
+            "Create, list and revoke API keys, in a file or in an application's Redis. A running"
+            " service applies changes within `access.reload_s`."
         ),
     )
     subcommands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     creating = subcommands.add_parser(
         "create",
-        help="make a key",
+        help="create a key",
         description=(
-            "Make a key and print it, alone, to stdout: it is kept nowhere and shown this once."
-            " Everything else goes to stderr."
+            "Create a key and print it, alone, to stdout: it is not stored and never shown again."
+            " Other output goes to stderr."
         ),
     )
     creating.add_argument(
-        "--tenant", help="of its calls, such as acme/search; may be missing with proxy or operate"
+        "--tenant",
+        help="tenant of the key's calls, e.g. acme/search; optional with proxy or operate",
     )
-    creating.add_argument("--user", help="of its calls, for logs")
+    creating.add_argument("--user", help="user of the key's calls, for logs")
     creating.add_argument(
         "--scope",
         action="append",
         metavar="SCOPE",
-        help=f"right, one or several times: {', '.join(Scope)}; infer and own",
+        help=f"right of the key; repeatable: {', '.join(Scope)} (default: infer and own)",
     )
     creating.add_argument(
-        "--max-weight", type=float, default=1.0, help="largest weight of its applications; 1"
+        "--max-weight",
+        type=float,
+        default=1.0,
+        help="largest weight of the key's applications (default 1)",
     )
     creating.add_argument(
         "--expires",
         metavar="WHEN",
-        help="after so many days or hours, 90d or 12h, or at a time, 2027-01-31 or"
-        " 2027-01-31T12:00:00Z; never",
+        help="expiry: days or hours from now, 90d or 12h, or a time, 2027-01-31 or"
+        " 2027-01-31T12:00:00Z (default: never)",
     )
     _add_place(creating)
     _add_audit(creating)
@@ -183,13 +187,15 @@ def add_to(commands: Any) -> None:
     listing = subcommands.add_parser(
         "list", help="show the keys", description="Show the keys, without their digests."
     )
-    listing.add_argument("--json", action="store_true", help="print them as JSON")
+    listing.add_argument("--json", action="store_true", help="print the keys as JSON")
     _add_place(listing)
     listing.set_defaults(run=run_list)
     revoking = subcommands.add_parser(
         "revoke", help="revoke a key", description="Revoke a key: remove its record."
     )
-    revoking.add_argument("key_id", metavar="ID", help="8 digits, as `justitia keys list` shows it")
+    revoking.add_argument(
+        "key_id", metavar="ID", help="the key's id, 8 digits (`justitia keys list`)"
+    )
     _add_place(revoking)
     _add_audit(revoking)
     revoking.set_defaults(run=run_revoke)
@@ -316,15 +322,15 @@ def read_expiry(text: str, now: float) -> float:
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--file", type=Path, help="the file of keys")
+    parser.add_argument("--file", type=Path, help="file of keys")
     parser.add_argument(
         "--config",
         type=Path,
-        help="a Serve configuration file: the keys are where its `access` says, in Redis if in both"
-        " a file and Redis",
+        help="Serve configuration file whose `access` names the place of the keys; Redis, if it"
+        " names both a file and Redis",
     )
     parser.add_argument(
-        "--application", metavar="NAME", help="with --config: which of several in it"
+        "--application", metavar="NAME", help="with --config: application, if the file has several"
     )
 
 
@@ -425,7 +431,10 @@ class AuditLog:
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--audit", type=Path, metavar="FILE", help="append the audit line to it; stderr"
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="file to which the audit line is appended (default: stderr)",
     )
 
 

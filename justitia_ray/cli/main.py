@@ -71,8 +71,8 @@ def command_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="justitia",
         description=(
-            "Look after justitia_ray applications on Ray Serve, and find out what other policies"
-            " would do to your traffic."
+            "Operate justitia_ray applications on Ray Serve, and simulate your traffic under other"
+            " policies."
         ),
     )
     parser.add_argument("--version", action="version", version=f"justitia {__version__}")

@@ -43,8 +43,8 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "predictor",
-        help="train, test and look after the models of application cost",
-        description="Train, test and look after the models of application cost.",
+        help="train, test, list and roll back the models of application cost",
+        description="Train, test, list and roll back the models of application cost.",
     )
     subcommands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     training = subcommands.add_parser(
@@ -52,9 +52,9 @@ def add_to(commands: Any) -> None:
         help="train a model of each class from recorded runs",
         description=(
             "Train a model of each class from the recorded runs of a data directory whose inputs"
-            " are known, and write it below --out, where `--models` looks for it. The metrics are"
-            " those of models trained on four of five runs and tested on the fifth; the models"
-            " that are written are trained on all runs."
+            " are known, and write it below --out, from where `--models` reads it. The metrics are"
+            " those of models trained on four of five runs and tested on the fifth; the written"
+            " models are trained on all runs."
         ),
     )
     _add_common(training, "the models")
@@ -64,7 +64,7 @@ def add_to(commands: Any) -> None:
         help="test models on recorded runs that they have not seen",
         description=(
             "Train a model of each class on recorded runs and test it on others: on those of"
-            " --holdout, or on a fifth of the runs, drawn by the seed. Nothing but the metrics is"
+            " --holdout, or on a fifth of the runs, drawn by the seed. Only the metrics are"
             " written."
         ),
     )
@@ -72,7 +72,7 @@ def add_to(commands: Any) -> None:
         "--holdout",
         type=Path,
         metavar="DIR",
-        help="test on all runs of its `recorded/`; their inputs are in --data",
+        help="test on all runs of DIR/recorded; their inputs are in --data",
     )
     _add_common(testing, METRICS)
     testing.set_defaults(run=run_evaluate)
@@ -85,9 +85,9 @@ def _add_versions(subcommands: Any) -> None:
         "list",
         help="show the classes and the versions of their models",
         description=(
-            "Show each class, which version of its model serves, and how each was trained. `error`"
-            " is the mean relative error on the latest samples, which the model was not trained on;"
-            " `before` that of what served until then."
+            "Show each class, the version of its model in service, and each version's training."
+            " `error` is the mean relative error on the latest samples, on which the model was not"
+            " trained; `before` that of the version in service until then."
         ),
     )
     _add_target(listing)
@@ -95,18 +95,20 @@ def _add_versions(subcommands: Any) -> None:
     listing.set_defaults(run=run_list)
     rollback = subcommands.add_parser(
         "rollback",
-        help="let an earlier version of a class's model serve",
+        help="return to an earlier version of a class's model",
         description=(
-            "Let an earlier version of a class's model serve: the one before the active one, or"
-            " --to. It stays until --release: no training replaces it before. After --release it"
-            " serves on until a training beats it."
+            "Return to an earlier version of a class's model: the one before the active one, or"
+            " --to. No training replaces it before --release; after --release it serves until a"
+            " training gives a better one."
         ),
     )
     rollback.add_argument("application_class", metavar="CLASS")
     rollback.add_argument(
-        "--to", type=int, metavar="VERSION", help="which one; 0 is the mean of the class"
+        "--to", type=int, metavar="VERSION", help="version to return to; 0 is the mean of the class"
     )
-    rollback.add_argument("--release", action="store_true", help="let trainings replace it again")
+    rollback.add_argument(
+        "--release", action="store_true", help="allow trainings to replace the version"
+    )
     _add_target(rollback)
     rollback.set_defaults(run=run_rollback)
 
@@ -200,16 +202,20 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
         "--data", type=Path, metavar="DIR", help="recorded runs and inputs (or JUSTITIA_DATA)"
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help=f"where {what} and {METRICS} go"
+        "--out", type=Path, required=True, metavar="DIR", help=f"directory for {what} and {METRICS}"
     )
     parser.add_argument(
         "--classes",
         nargs="+",
         metavar="CLASS",
-        help="which; all that have runs whose inputs are known",
+        help="classes (default: all that have runs with known inputs)",
     )
-    parser.add_argument("--kind", default="auto", choices=KINDS, help="of model; auto")
-    parser.add_argument("--seed", type=int, default=0, help="of all random choices; 0")
+    parser.add_argument(
+        "--kind", default="auto", choices=KINDS, help="kind of model (default auto)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of all random choices (default 0)"
+    )
 
 
 def _samples(
@@ -333,9 +339,13 @@ def version_table(classes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("--models", type=Path, metavar="DIR", help="of `justitia predictor train`")
-    target.add_argument("--url", default=DEFAULT_URL, help=f"of a running service; {DEFAULT_URL}")
-    parser.add_argument("--model", help="with --url: which of several models served there")
+    target.add_argument(
+        "--models", type=Path, metavar="DIR", help="output of `justitia predictor train`"
+    )
+    target.add_argument(
+        "--url", default=DEFAULT_URL, help=f"URL of a running service (default {DEFAULT_URL})"
+    )
+    parser.add_argument("--model", help="with --url: the model, if several are served")
 
 
 def _check_target(options: argparse.Namespace) -> None:

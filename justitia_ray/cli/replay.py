@@ -25,25 +25,25 @@ def add_to(commands: Any) -> None:
             "Open each application of a workload file at its instant, submit each inference when"
             " its predecessors have finished (prompts of the given number of tokens, outputs of"
             " exactly the given length), and write the result files of `justitia simulate`, under"
-            " the policy that the service has. Exit status 1 if anything failed."
+            " the policy of the service. Exit status 1 if an application failed."
         ),
     )
     parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"where the application is served; {DEFAULT_URL}"
+        "--url", default=DEFAULT_URL, help=f"URL of the service (default {DEFAULT_URL})"
     )
-    parser.add_argument("--workload", type=Path, required=True, help="the JSON lines file")
+    parser.add_argument("--workload", type=Path, required=True, help="workload file, JSON lines")
     parser.add_argument("--out", type=Path, required=True, help="directory for the results")
-    parser.add_argument("--model", help="the model to ask for; the only one that is served")
+    parser.add_argument("--model", help="model to request (default: the only one served)")
     parser.add_argument(
         "--speed",
         type=float,
         default=1.0,
-        help="instants and delays of the workload are divided by it; 1",
+        help="divisor of the workload's instants and delays (default 1)",
     )
     parser.add_argument(
         "--timeout-s",
         type=float,
-        help="an inference that takes longer has failed, in seconds; no limit",
+        help="seconds after which an inference has failed (default: no limit)",
     )
     parser.set_defaults(run=run)
 

@@ -33,36 +33,43 @@ def add_to(commands: Any) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="recorded runs, inputs and arrivals; by default JUSTITIA_DATA",
+        help="directory of recorded runs, inputs and arrivals (default: JUSTITIA_DATA)",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write")
     parser.add_argument(
         "--quick", action="store_true", help="fewer seeds, fewer and smaller runs: a minute or so"
     )
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help=f"how many seeds; {SEEDS}, quick {QUICK_SEEDS}"
+        "--seeds",
+        type=int,
+        metavar="N",
+        help=f"number of seeds (default {SEEDS}, quick {QUICK_SEEDS})",
     )
     parser.add_argument(
         "--first-seed",
         type=int,
         default=FIRST_SEED,
         metavar="N",
-        help=f"the first of them; {FIRST_SEED}",
+        help=f"first seed (default {FIRST_SEED})",
     )
     parser.add_argument(
         "--only",
         action="append",
         metavar="NAME",
-        help=f"only this experiment; may be given again. One of {names}",
+        help=f"run only this experiment; repeatable. One of {names}",
     )
     parser.add_argument(
         "--live",
         type=Path,
         metavar="DIR",
-        help="what scripts/bench_live wrote, to be shown on the page as well",
+        help="output directory of scripts/bench_live, to show on the page as well",
     )
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; all cores"
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: all cores)",
     )
     parser.set_defaults(run=run)
 

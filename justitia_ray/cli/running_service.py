@@ -18,17 +18,20 @@ _CLEAR = "\x1b[2J\x1b[H"
 def add_connection(parser: argparse.ArgumentParser, *, watches: bool = True) -> None:
     """Add the options of a command that calls a service: URL, timeout and repetition."""
     parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"where the application is served; {DEFAULT_URL}"
+        "--url", default=DEFAULT_URL, help=f"URL of the service (default {DEFAULT_URL})"
     )
     if watches:
         parser.add_argument(
-            "--watch", type=float, metavar="SECONDS", help="show it again so often, until Ctrl-C"
+            "--watch",
+            type=float,
+            metavar="SECONDS",
+            help="interval at which the output is repeated, until Ctrl-C",
         )
     parser.add_argument(
         "--timeout-s",
         type=float,
         default=10.0,
-        help="how long the service may be silent, in seconds; 10",
+        help="seconds for which the service may be silent (default 10)",
     )
 
 

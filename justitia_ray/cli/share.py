@@ -55,16 +55,16 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "share",
-        help="show the tree of tenants: weights, fair shares, what is used and what waits",
+        help="show the tree of tenants: weights, fair shares, use, quotas, waiting inferences",
         description=(
-            "Show each node of the tree of tenants of which anything is live: its weight, its fair"
-            " share of the model now, the part of the KV memory that it uses, what of that it has"
-            " borrowed, its quotas, and what waits and runs (GET /v1/status)."
+            "Show each node of the tree of tenants with live applications: its weight, its present"
+            " fair share of the model, the part of the KV memory that it uses and the borrowed part"
+            " of that, its quotas, and its waiting and running inferences (GET /v1/status)."
         ),
     )
     add_connection(parser)
-    parser.add_argument("--model", help="only this one, where several are served; all")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--model", help="model to show, if several are served (default: all)")
+    parser.add_argument("--json", action="store_true", help="print the tree as JSON")
     parser.set_defaults(run=run)
 
 

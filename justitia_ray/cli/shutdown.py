@@ -15,25 +15,27 @@ def add_to(commands: Any) -> None:
         help="end applications on a running Ray cluster",
         description=(
             "Delete the Serve applications of justitia_ray, then end their schedulers, which are"
-            " detached actors and outlive them, and the embedded Redis of each. By default all of"
-            " them on the cluster. Their data stay; Ray and Serve go on."
+            " detached actors and outlive them, and the embedded Redis of each; by default all"
+            " applications on the cluster. Their data are kept; Ray and Serve keep running."
         ),
     )
-    parser.add_argument("--config", type=Path, help="only those of this Serve configuration file")
-    parser.add_argument("--name", help="only those of this name (`name` in their args)")
+    parser.add_argument("--config", type=Path, help="end only the applications of this file")
+    parser.add_argument("--name", help="end only applications of this name (`name` in args)")
     parser.add_argument(
         "--model",
-        help="with --name: only the one that serves this model and no other, or the scheduler that"
-        " is left of a model",
+        help="with --name: end only the application that serves this model and no other, or the"
+        " scheduler of a model that has been removed",
     )
     parser.add_argument(
-        "--address", default="auto", help="of the Ray cluster; `auto` is the one of this machine"
+        "--address",
+        default="auto",
+        help="address of the Ray cluster (default auto: the one of this machine)",
     )
     parser.add_argument(
         "--wait-s",
         type=float,
         default=30.0,
-        help="how long calls in flight may take to end before they are cut, in seconds; 30",
+        help="seconds after which calls in flight are cut (default 30)",
     )
     parser.set_defaults(run=run)
 

@@ -43,48 +43,65 @@ def add_to(commands: Any) -> None:
         "simulate",
         help="run a workload under policies, on modelled replicas",
         description=(
-            "Run a workload file under one policy after another, on modelled replicas before the"
-            " service's own scheduler. The same arguments give the same results. Without"
-            " --engine-profile, iterations all take as long and overflow is swapped out."
+            "Run a workload file under one policy after another, with the service's own scheduler"
+            " and modelled replicas. The same arguments give the same results. Without"
+            " --engine-profile, all iterations take the same time and overflow is swapped out."
         ),
         epilog=f"policies: {', '.join((*POLICIES, *LAB_POLICIES))}, or the import path of your own",
     )
     parser.add_argument("--workload", type=Path, required=True, metavar="FILE")
     parser.add_argument(
-        "--policy", action="append", required=True, metavar="NAME", help="may be given again"
+        "--policy", action="append", required=True, metavar="NAME", help="policy; repeatable"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the results")
     parser.add_argument(
-        "--kv-tokens", type=int, metavar="M", help="KV memory of a replica; needed without profile"
+        "--out", type=Path, required=True, metavar="DIR", help="directory for the results"
     )
-    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="1")
-    parser.add_argument("--iteration-s", type=float, metavar="S", help="0.03")
-    parser.add_argument("--prefill-s-per-token", type=float, metavar="S", help="0")
-    parser.add_argument("--max-num-seqs", type=int, metavar="N", help="256")
-    parser.add_argument("--clock", choices=["served", "nominal"], help="of all policies; served")
+    parser.add_argument(
+        "--kv-tokens",
+        type=int,
+        metavar="M",
+        help="KV memory of a replica; required without a profile",
+    )
+    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="replicas (default 1)")
+    parser.add_argument(
+        "--iteration-s", type=float, metavar="S", help="seconds of an iteration (default 0.03)"
+    )
+    parser.add_argument(
+        "--prefill-s-per-token", type=float, metavar="S", help="added seconds (default 0)"
+    )
+    parser.add_argument(
+        "--max-num-seqs", type=int, metavar="N", help="sequences of a replica (default 256)"
+    )
+    parser.add_argument("--clock", choices=["served", "nominal"], help="clock (default served)")
     parser.add_argument(
         "--prediction",
         default="oracle",
-        help="oracle, noisy:λ (factors from 1/λ to λ), or learned (as the service does); oracle",
+        help="oracle (default), noisy:λ (factors from 1/λ to λ), or learned (as in the service)",
     )
     parser.add_argument(
         "--models",
         type=Path,
         metavar="DIR",
-        help="for learned: predict with these, and train none; without, it trains in the run",
+        help="for learned: models to predict with, untrained further (default: train in the run)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of that noise, and of trainings; 0")
     parser.add_argument(
-        "--engine-profile", metavar="NAME_OR_FILE", help="of a calibrated engine: its M and rules"
+        "--seed", type=int, default=0, help="seed of noise and trainings (default 0)"
     )
-    parser.add_argument("--admission", choices=sorted(ADMISSIONS), help="prompt, or the profile's")
+    parser.add_argument(
+        "--engine-profile",
+        metavar="NAME_OR_FILE",
+        help="profile of a calibrated engine: its M and rules",
+    )
+    parser.add_argument(
+        "--admission", choices=sorted(ADMISSIONS), help="default: prompt, or the profile's"
+    )
     parser.add_argument(
         "--recognised",
         choices=WAYS,
         default=APPLICATION,
         help=(
-            "what the scheduler takes for an application: what the workload does, a conversation,"
-            " or each inference; results are of the workload's; application"
+            "unit that the scheduler treats as one application: the workload's (default),"
+            " a conversation, or each inference; results are those of the workload's applications"
         ),
     )
     parser.add_argument(
@@ -92,15 +109,15 @@ def add_to(commands: Any) -> None:
         action="append",
         default=[],
         metavar="POLICY.OPTION=VALUE",
-        help="an option of a policy; may be given again",
+        help="option of a policy; repeatable",
     )
     parser.add_argument(
         "--report-interval-s",
         type=float,
         metavar="S",
         help=(
-            "how late replicas may report what they serve; 0 is exact, and the default for up to"
-            f" {_EXACT_UP_TO}; beyond {_LATE_S:g}"
+            "longest delay of a replica's reports; 0 is exact, and the default for up to"
+            f" {_EXACT_UP_TO} replicas; for more it is {_LATE_S:g}"
         ),
     )
     parser.set_defaults(run=run)

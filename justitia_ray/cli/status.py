@@ -282,22 +282,22 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "status",
-        help="show what a running service says of itself",
+        help="show the state of a running service",
         description=(
             "Show policy, queue, replicas, Redis, the first applications in order and the"
             " predictor's versions of a running service (GET /v1/status and /v1/predictor)."
         ),
     )
     add_connection(parser)
-    parser.add_argument("--model", help="only this one, where several are served; all")
+    parser.add_argument("--model", help="model to show, if several are served (default: all)")
     parser.add_argument(
         "--applications",
         type=int,
         default=10,
         metavar="N",
-        help=f"show the first N live ones in order, at most {MAX_LISTED_APPLICATIONS:,}; 10",
+        help=f"live applications to show, at most {MAX_LISTED_APPLICATIONS:,} (default 10)",
     )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--json", action="store_true", help="print the state as JSON")
     parser.set_defaults(run=run)
 
 

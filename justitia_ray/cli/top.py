@@ -35,18 +35,18 @@ def add_to(commands: Any) -> None:
         "top",
         help="show the first applications in order, why they wait and when they start",
         description=(
-            "Show the first applications in order: yours, and counts of all others; to an operator"
-            f" everybody's (GET /v1/applications). By default at {DEFAULT_URL}."
+            "Show the first applications in order: yours, and counts of all others; operators see"
+            f" all applications (GET /v1/applications). By default at {DEFAULT_URL}."
         ),
     )
     add_connection(parser)
-    parser.add_argument("--model", help="only this one, where several are served; all")
+    parser.add_argument("--model", help="model to show, if several are served (default: all)")
     parser.add_argument(
         "--applications",
         type=int,
         default=20,
         metavar="N",
-        help=f"show the first N, at most {MAX_LISTED_APPLICATIONS:,}; 20",
+        help=f"applications to show, at most {MAX_LISTED_APPLICATIONS:,} (default 20)",
     )
     parser.add_argument("--json", action="store_true", help="print the service's answer as JSON")
     parser.set_defaults(run=run)

@@ -41,14 +41,18 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "usage",
-        help="show what tenants used, by model and day",
+        help="show the usage of tenants by model and day",
         description="Show the usage of tenants by model and day of UTC (GET /v1/usage).",
     )
     add_connection(parser, watches=False)
-    parser.add_argument("--tenant", help="only this one and those below it; all that you may see")
-    parser.add_argument("--from", dest="since", metavar="DAY", help="first day, 2026-01-31; --to")
-    parser.add_argument("--to", dest="until", metavar="DAY", help="last day; today")
-    parser.add_argument("--model", help="only this one, where several are served; all")
+    parser.add_argument(
+        "--tenant", help="tenant to show, with those below it (default: all visible)"
+    )
+    parser.add_argument(
+        "--from", dest="since", metavar="DAY", help="first day, 2026-01-31 (default: --to)"
+    )
+    parser.add_argument("--to", dest="until", metavar="DAY", help="last day (default: today)")
+    parser.add_argument("--model", help="model to show, if several are served (default: all)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.set_defaults(run=run)
 

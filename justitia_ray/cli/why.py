@@ -19,15 +19,15 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "why",
-        help="say why an application waits, and when it starts",
+        help="show why an application waits, and when it starts",
         description=(
-            "Say why an application of yours waits, what would help, how many are before it, and"
+            "Show why an application of yours waits, what would help, how many are before it, and"
             " when it is expected to start and to end (GET /v1/applications/ID)."
         ),
     )
     parser.add_argument("application", metavar="ID", help="the application's id")
     add_connection(parser)
-    parser.add_argument("--tenant", help="tenant of the application, where the credential has more")
+    parser.add_argument("--tenant", help="tenant of the application, if the credential has several")
     parser.add_argument("--json", action="store_true", help="print the service's answer as JSON")
     parser.set_defaults(run=run)
 

@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--suite", metavar="NAME", help="one of those below")
+    source.add_argument("--suite", metavar="NAME", help="one of the suites below")
     source.add_argument(
         "--from",
         dest="trace",
@@ -37,20 +37,22 @@ def add_to(commands: Any) -> None:
             " application_id, application_class; or OpenTelemetry GenAI spans as JSON lines"
         ),
     )
-    parser.add_argument("--out", type=Path, required=True, help="the file; NAME.gz is packed")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file to write; NAME.gz is compressed"
+    )
     parser.add_argument(
         "--data",
         type=Path,
-        help="recorded runs, inputs and arrivals (or JUSTITIA_DATA); without, runs are made up",
+        help="recorded runs, inputs and arrivals (or JUSTITIA_DATA); default: synthetic runs",
     )
-    parser.add_argument("--count", type=int, metavar="N", help="how many applications")
+    parser.add_argument("--count", type=int, metavar="N", help="number of applications")
     parser.add_argument(
         "--window-s",
         type=float,
         metavar="S",
-        help="how long they arrive; moves arrivals, changes nothing else",
+        help="seconds within which all applications arrive; changes only the arrivals",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all draws; 0")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default 0)")
     parser.add_argument(
         "--arrivals",
         metavar="KIND",
@@ -60,9 +62,9 @@ def add_to(commands: Any) -> None:
         "--mix",
         help="nine-class: `paper`, `recorded` (CG for SC), or whole numbers as in KBQAV=60,MRS=1",
     )
-    parser.add_argument("--tenants", type=int, metavar="N", help="nine-class: on whose behalf; 1")
+    parser.add_argument("--tenants", type=int, metavar="N", help="nine-class: tenants (default 1)")
     parser.add_argument(
-        "--sc-samples", type=int, metavar="N", help="nine-class: samples of a vote; 40"
+        "--sc-samples", type=int, metavar="N", help="nine-class: samples of a vote (default 40)"
     )
     parser.set_defaults(run=run)
 
