@@ -370,7 +370,7 @@ class Leases:
                 queue.unschedule(application)
                 continue
             if self._is_blocked(inference):
-                break  # searching the replicas again would find nothing new
+                break  # another search of the replicas would fail again
             if self.shares.limits_nodes and (node := self._over_share(application, inference)):
                 if queue.hide(node, application):
                     candidates.hide_first()

@@ -1,10 +1,10 @@
 """Rate at which a limit frees places, and a retry time for each caller that it refuses.
 
 Callers that all receive the same retry time return together, and all but the first few are refused
-again. So each gets a slot of its own: the time by which one more place is expected to be free than
-callers have earlier slots. A tenant beyond its own share of a limit waits for departures of its
-own; if the whole limit is used up, free places go to the waiting tenants in turn, so that no tenant
-waits longer because another one retries again and again.
+again. So each gets a slot of its own: the time by which the places of all callers with earlier
+slots, and one more, are expected to be free. A tenant beyond its own share of a limit waits for
+departures of its own; if the whole limit is used up, free places go to the waiting tenants in turn,
+so that no tenant waits longer because another one retries again and again.
 
 From its slot until the caller should have returned, a place is reserved for it: new callers would
 take the places of callers that waited as instructed. A caller states whether it retries; a false

@@ -159,8 +159,8 @@ class Inference:
     def begun_computed_tokens(self) -> Tokens:
         """Prompt tokens to charge that engines had to compute.
 
-        While some of its sequences have no token, it is not known what they find. It falls where an
-        engine finds what another, or an earlier lease, was cut short in reading.
+        Cached tokens of sequences without a first token are unknown. The value falls if an engine
+        finds tokens that a lease which was cut short had read.
         """
         if self.cached_tokens is None and self.choices > 1 and self.state is not _ENDED:
             return 0
@@ -325,7 +325,8 @@ class Application:
     cached_tokens: Tokens = 0
     """Those of them that were in an engine's prefix cache."""
     is_stopped: bool = False
-    """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
+    """Whether its owner has cancelled it while ingresses may still report ends of its inferences.
+    """
     is_deprioritised: bool = False
     """Whether it runs beyond a quota that deprioritises."""
     reuse: int = 0

@@ -205,7 +205,7 @@ def open_suspects_are_apart(core: SchedulerCore) -> Findings:
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
     """The queue has exactly the applications with waiting inferences; its first has the least key.
 
-    A policy that lets some pass has a rule of its own for its first.
+    A policy with overtaking has a separate rule for its first.
     """
     queue = core.ledger.queue
     waiting = [a for a in core.state.applications.values() if a.waiting]
@@ -319,8 +319,8 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
 def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
     """Served clock: since the last report, exactly the idle applications are out of GPS.
 
-    Those that fell idle after it, and those put back from a snapshot whose inferences may yet be
-    submitted again, await their withdrawal.
+    Applications that became idle after it, and those restored from a snapshot whose inferences may
+    still be resubmitted, are withdrawn later.
     """
     if core.ledger.options.clock != "served":
         return
@@ -477,7 +477,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def rules_of(core: SchedulerCore) -> tuple[Rule, ...]:
-    """Return `RULES`, and those that the policy in force adds."""
+    """Return `RULES` and the rules of the policy in force."""
     return (*RULES, *core.ledger.policy.INVARIANTS)
 
 

@@ -102,7 +102,7 @@ class KeptEnds:
             self._drop((ingress_id, application_id, None))
         return openers, unfinished
 
-    # --- saving
+    # --- durable state
 
     def take_changed(self) -> list[ApplicationId]:
         """Return the applications whose kept ends changed since the last call, to be saved."""
@@ -168,7 +168,7 @@ class KeptEnds:
             self._inherited.add(application_id)
         return {*inferences.values(), *openers}
 
-    # --- inside
+    # --- internals
 
     def _ends(self, application_id: ApplicationId) -> _Ends:
         return self._of.setdefault(application_id, _Ends())

@@ -14,13 +14,13 @@ class Ingresses:
     """Heartbeats of ingresses, which are alive, suspect or dead, with the inferences of each.
 
     An ingress that dies leaves inferences behind, which are ended when it has been silent for
-    `Timeouts.ingress_s`. Until then they must not cost the others anything: each that was leased
-    would hold its seat until the lease expires, wait again at the head of its application, and be
-    leased again. So an ingress is *suspect* once a lease of it has expired unused and no heartbeat
-    has come since the grant: it takes its mail as soon as there is any, and asks for more. The
-    waiting inferences of a suspect ingress are suspended until its next heartbeat, and then wait
-    again in the places that they had. Nothing is ended, for the ingress may only have stood still,
-    and what runs of it goes on.
+    `Timeouts.ingress_s`. Until then they must not delay others: each that was leased would hold its
+    seat until the lease expires, wait again at the head of its application, and be leased again. So
+    an ingress is *suspect* once a lease of it has expired unused and no heartbeat has come since
+    the grant: it takes its mail as soon as there is any, and asks for more. The waiting inferences
+    of a suspect ingress are suspended until its next heartbeat, and then wait again in the places
+    that they had. Nothing is ended, for the ingress may only have stood still, and what runs of it
+    goes on.
 
     A suspended inference does not make its application idle, which keeps its account and its tag.
     GPS serves it ahead for `ingress_s` at most, which is settled at its end, or used when its
@@ -70,8 +70,8 @@ class Ingresses:
     def lease_expired(self, inference: Inference) -> None:
         """Suspect the ingress of an inference whose lease expired, if it was silent since.
 
-        An ingress owes no answer for a lease that an earlier scheduler granted: it was not told of
-        it here.
+        An ingress is not suspected for a lease of an earlier scheduler, whose grant this scheduler
+        did not send.
         """
         assert inference.lease_id is not None
         lease, ingress_id = self._state.leases[inference.lease_id], inference.ingress_id
@@ -129,10 +129,10 @@ class ReportedLease:
 class Recovery:
     """Leases of an earlier scheduler: reported but not claimed, and claimed but not reported.
 
-    After a restart the ingresses submit again what they have outstanding, with the leases they
-    hold, and the replicas report what they run and what they lately finished. The two arrive in any
-    order; this class joins them. Nothing is granted before every known replica has reported, or a
-    few seconds have passed.
+    After a restart the ingresses resubmit their outstanding inferences, with the leases that they
+    hold, and the replicas report running and recently finished leases. Both arrive in any order;
+    this class matches them. Nothing is granted before every known replica has reported, or a few
+    seconds have passed.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
 """The outlook of an application: why it waits, which are before it, when it starts and ends.
 
-Expected are: that the inference which is first in order starts when the predictions say that it
-fits; that all expected of those before an application is served first, at the rate of late of what
-is short, memory or seats; and then its own. The times are told as quantiles that earlier
-expectations have calibrated. Nothing in the scheduler is decided by them, but that an inference is
-refused which cannot make its deadline.
+The expectation assumes that the first inference in order starts when the predictions show that it
+fits, and that all expected service of the applications before one is delivered first, at the recent
+rate of the scarce resource (memory or seats). Times are reported as quantiles calibrated by earlier
+expectations. The scheduler uses them for one decision only: it refuses an inference that cannot
+meet its deadline.
 
-Everything is computed when somebody asks. The hooks cost O(1) for each action of the core, and a
-sum over the replicas four times a second at most.
+Everything is computed on request. The hooks cost O(1) for each action of the core, and a sum over
+the replicas at most four times a second.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Outlooks:
     """Computes outlooks of the applications of one core, and calibrates them by their outcomes.
 
     Attributes:
-        held_by: What holds applications back before the order is asked; nothing by default.
+        held_by: Returns what holds an application back before the order applies; None by default.
     """
 
     def __init__(self, core: SchedulerCore) -> None:
@@ -149,8 +149,8 @@ class Outlooks:
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
         self._sampled = 0
         self._told_now: Seconds = 0.0
-        """The driver's clock, as it was told last."""
-        """Instant from which times are told."""
+        """Last time of the driver's clock that was passed in."""
+        """Time from which expectations are computed."""
 
     # --- hooks
 
@@ -173,7 +173,7 @@ class Outlooks:
                 verb = self._settle if action.outcome is Outcome.FINISHED else self._forget
                 verb(self._said_of_ends, self.ends, action.application_id)
 
-    # --- answers
+    # --- queries
 
     def ask(
         self,
@@ -185,9 +185,9 @@ class Outlooks:
 
         Args:
             application_ids: The applications.
-            max_age_s: Age that the walk over the queue may have; 0: the queue is walked over now.
-            now: The driver's clock, from which times are told; the last event's instant if that is
-                later.
+            max_age_s: Maximum age of the cached walk over the queue; 0: a new walk.
+            now: The driver's clock, from which times are computed; the time of the last event if
+                that is later.
         """
         core = self._core
         self._told_now = now
@@ -223,8 +223,8 @@ class Outlooks:
     def earliest_start_s(self, inference: Inference) -> Seconds:
         """Return the p10 of the time until a waiting inference starts; 0 if unknown.
 
-        The walk over the queue may be `WALK_KEPT_S` old, as this is asked at submissions. What is
-        behind all that were looked at starts after them.
+        The cached walk over the queue may be `WALK_KEPT_S` old, because this is called at each
+        submission. An inference behind all visited applications starts after them.
         """
         if not self._serves():
             return 0.0
@@ -232,14 +232,14 @@ class Outlooks:
         application = core.state.applications[inference.application_id]
         place = profile.place_by(core.ledger.place(inference))
         expected_s = self._start_s(application, inference, place, profile)
-        # What starts within the shortest time that is told apart makes any deadline.
+        # An inference that starts within the shortest distinguished time meets any deadline.
         return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
 
     def position(self, inference: Inference) -> int | None:
         """Return the number of applications before that of a waiting inference.
 
-        None: behind all that are looked at. The walk over the queue may be a millisecond old for
-        each application in it, so that walks take a hundredth of the time at most.
+        None: it is behind all visited applications. The cached walk may be a millisecond old per
+        application in it, so that walks take at most a hundredth of the time.
         """
         core = self._core
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
@@ -259,7 +259,7 @@ class Outlooks:
         if lag is None or lag.bound_kv_token_time is None:
             return None
         if core.ledger.rank(application.application_id)[0]:
-            return None  # it gets what those with quota leave
+            return None  # it receives only service that applications within quota leave
         clock = core.ledger.fair_share.clock
         until_tag = core.tag(application.application_id) - clock.virtual_time
         if until_tag > 0:
@@ -270,7 +270,7 @@ class Outlooks:
         """Return how long the replicas take for an amount of service, at the recent rate."""
         return work / self._rate.kv_per_s(self._core.state.kv_tokens())
 
-    # --- inside
+    # --- internals
 
     @property
     def _now(self) -> Seconds:
@@ -302,7 +302,7 @@ class Outlooks:
             own_s = self._served_within_s(demand_of(application))
             start = self._say(self._said, self.starts, name, start_s)
             finish = self._say(self._said_of_ends, self.ends, name, start_s + own_s)
-            # Each is calibrated by itself; nobody ends before the start.
+            # Start and end are calibrated separately; an application never ends before its start.
             finish = Quantiles(*map(max, finish, start))
         return Outlook(
             name,
@@ -367,8 +367,8 @@ class Outlooks:
     def _served_within_s(self, demand: Demand) -> Seconds:
         """Return how long the replicas take to serve a demand, limited by memory or seats.
 
-        That of memory and seats of which they use more sets how much of both they can use: the work
-        of late was another mix, and may have left more of the other free than this work does.
+        The scarcer of memory and seats limits the use of both: recent work had another mix, and may
+        have left more of the other one free than this demand does.
         """
         rate, replicas = self._rate, self._core.state.replicas.values()
         memory_s = self.seconds_for(demand.kv_token_time)

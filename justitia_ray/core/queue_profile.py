@@ -44,10 +44,11 @@ NOTHING = Demand(0, 0, 0)
 class QueueProfile:
     """The first waiting applications in order, and the service expected before each of them.
 
-    What is expected of an application is what its prediction leaves, and at least what waits of it:
-    its later stages come back with the tag that it has, and go first again. Of applications that
-    only run, the later stages count for those whose tags are larger. Making one is O(k log k) for
-    the k first applications, and O(r log r) for the r inferences that run; each answer O(log k).
+    The expected service of an application is the rest of its prediction, and at least that of its
+    waiting inferences: its later stages return with the same tag, and go first again. Of
+    applications that only run, the later stages count for those whose tags are larger. Making one
+    is O(k log k) for the k first applications, and O(r log r) for the r inferences that run; each
+    answer O(log k).
     """
 
     def __init__(self, state: State, ledger: Ledger) -> None:
@@ -87,7 +88,7 @@ class QueueProfile:
 def expected_of(application: Application) -> KvTokenTime:
     """Return the service that an application is still expected to need, with its running calls."""
     left: KvTokenTime = 0
-    if application.state is ApplicationState.OPEN:  # else nothing comes beyond what is here
+    if application.state is ApplicationState.OPEN:  # a closed application submits nothing more
         left = application.predicted_kv_token_time - application.kv_token_time
     if not application.waiting:
         return max(0, left)

@@ -122,8 +122,8 @@ class Replicas:
     def crash(self, replica_id: ReplicaId) -> None:
         """Requeue the inferences of a replica whose process crashed; refuse a convicted one.
 
-        The scheduler hears of it from another process than of the lost connections, so some of what
-        ran there may run elsewhere by now: no two of that stay together.
+        The crash is reported by another process than the lost connections, so some of its
+        inferences may run elsewhere by now: no two of them stay on one replica.
         """
         state = self._state
         replica = state.replicas.get(replica_id)
@@ -143,7 +143,7 @@ class Replicas:
                 self._part(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
-        """Join a lease that an earlier scheduler granted with what a replica says of it."""
+        """Match a lease that an earlier scheduler granted with a replica's report of it."""
         reported = self._recovery.claim(lease_id, inference.request_id)
         if reported is not None and reported.replica_id in self._state.replicas:
             replica = self._state.replicas[reported.replica_id]
@@ -192,7 +192,7 @@ class Replicas:
     def expire(self, replica_id: ReplicaId) -> None:
         """Lose a replica that has been silent for too long, unless its process is known to live.
 
-        What runs on one that lives stays there, and nothing more is leased to it.
+        A live one keeps its running inferences, and gets no more leases.
         """
         replica = self._state.replicas.get(replica_id)
         if replica is None:
@@ -322,7 +322,7 @@ class Replicas:
     ) -> list[ev.LeaseFinished]:
         """Return the ends that the last pull did not report.
 
-        An end that this pull does not repeat is one that the replica knows to be booked.
+        The replica does not repeat an end once it has confirmation that it is booked.
         """
         before, replica.ended = replica.ended, {}
         new = []
@@ -355,9 +355,9 @@ class Replicas:
     def _meter(self, inference: Inference, lease: Lease | None, report: Report) -> Delivery:
         """Return the service since the last report.
 
-        Tokens recomputed after a requeue are none, nor is what an earlier scheduler booked. What
-        was stopped before its first token has received what it would have with that: its prompt, as
-        far as it was read.
+        Tokens recomputed after a requeue are not service, nor is service booked by an earlier
+        scheduler. An inference stopped before its first token has received the service of its
+        prompt, as far as it was read.
 
         Args:
             inference: The inference that is reported.
@@ -516,8 +516,9 @@ class Replicas:
     def _was_counted(self, end: ev.LeaseFinished, inference: Inference) -> bool:
         """Return whether an earlier scheduler has counted an end, and stored that.
 
-        What it left says so, or the inference's ingress. The replica, which knows only that the end
-        was taken, is asked where the submitter keeps no ends (a simulation, say).
+        The restored state shows it, or the inference's ingress reports it. If the submitter keeps
+        no ends (in a simulation, for instance), the replica's report decides, although the replica
+        has confirmation only that the end was received.
         """
         application = self._state.applications[inference.application_id]
         if end.lease_id in application.ended_leases:

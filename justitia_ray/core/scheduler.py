@@ -72,14 +72,14 @@ class SchedulerCore:
             policy: A name from `justitia_ray.core.policies.POLICIES`, or an import path.
             policy_options: Options of the policy.
             admission: `peak` (no recomputation) or `prompt` (vLLM's rule).
-            timeouts: When silence is taken for absence.
+            timeouts: Times of silence after which something counts as lost.
             lease_prefix: Put before lease ids, so that no two schedulers give out the same.
-            limits: The most that is taken; without limits by default.
-            tenants: The tree of tenants; nobody is described by default.
+            limits: Limits of the scheduler; none by default.
+            tenants: The tree of tenants; without descriptions by default.
             tiers: Service tiers by name.
             deaths_allowed: Deaths of engines that one inference may be to blame for (`suspects`).
             meter: Measures the lag of every application, and the bound on it (`lag.meter`); None:
-                lags are computed when they are asked.
+                lags are computed on request.
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -153,7 +153,7 @@ class SchedulerCore:
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
             DeadlineKind.APPLICATION: self._expire_application,
-            DeadlineKind.RECOVERY: lambda name: None,  # looked at before every grant
+            DeadlineKind.RECOVERY: lambda name: None,  # checked before every grant
             DeadlineKind.CLAIM: self._replicas.expire_claim,
             DeadlineKind.RECONNECT: self._leases.retry_connections,
             DeadlineKind.RETURN: self.applications.expire_return,
@@ -164,7 +164,7 @@ class SchedulerCore:
         }
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Action]:
-        """Handle an event, and return what is to be done, in order.
+        """Handle an event, and return the actions to carry out, in order.
 
         Args:
             event: One of `justitia_ray.core.events`.
@@ -290,10 +290,10 @@ class SchedulerCore:
     def _brings_a_start(self, event: ev.Event) -> bool:
         """Return whether an event may allow anything to start.
 
-        Not because of one that gives nobody memory and puts nothing in the queue. Nor, if some may
-        pass, where a look at who is first costs most, because something is submitted that fits
-        nowhere now, or is not before the first that fitted nowhere: at the most somebody else may
-        pass from then on, who is looked at with the next report.
+        An event that frees no memory and adds no waiting inference does not. Under an order with
+        overtaking, where a dispatch is costly, neither does a submission that fits nowhere now, or
+        that is not before the first inference that fitted nowhere: it may at most let another
+        application overtake, which the dispatch after the next report handles.
         """
         if type(event) in _STARTS_NOTHING:
             return False

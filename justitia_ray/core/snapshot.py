@@ -1,8 +1,8 @@
 """Durable part of the core's state as JSON: V, tags, charges.
 
-Inferences and leases are not in it: after a restart the ingresses submit what they have outstanding
-and the replicas report what they run (`recovery`). Records are of this version's form: those of
-earlier ones are brought to it by the store (`store.migrations`).
+Inferences and leases are not included: after a restart the ingresses resubmit outstanding
+inferences and the replicas report running leases (`recovery`). Records have this version's form;
+the store converts earlier ones (`store.migrations`).
 """
 
 import math
@@ -132,7 +132,7 @@ def snapshot(core: SchedulerCore) -> Record:
 def latest_instant(applications: Iterable[Record]) -> Seconds:
     """Return the latest time in the records; minus infinity if there is none.
 
-    What comes after them must not be told an earlier one, though the wall clock was set back.
+    Later times must not be before it, even if the wall clock was set back.
     """
     named = ("arrived_at", "first_dispatched_at")
     instants = (record.get(name) for record in applications for name in named)
@@ -197,8 +197,8 @@ def restore(
     for application in core.state.applications.values():
         if application.is_deprioritised and share.sets_apart:  # earlier versions had one clock
             share.move(application.application_id, application.leaf, application.weight)
-    core.ledger.change_tenants()  # weights may be others than those of the records
-    core.ledger.reorder()  # when V reached tags below it is not known
+    core.ledger.change_tenants()  # weights may differ from those in the records
+    core.ledger.reorder()  # the times at which V reached lower tags are unknown
     policy = core.ledger.policy
     known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
     if policy_path(str(fields["policy"])) in known and isinstance(policy, Durable):

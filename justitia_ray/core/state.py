@@ -62,7 +62,7 @@ class Timeouts:
     other could hold it. A call may use up 20 leases, and connections are back in less.
     """
     recovery_s: Seconds = 3.0
-    """Time that a new scheduler waits for the replicas that it knows."""
+    """Time that a new scheduler waits for the replicas of its predecessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,11 @@ NOTHING_KEPT: Kept = (0, 0)
 class TenantQuota:
     """The count of open applications or inferences, in all and by tenant, and its limit.
 
-    A tenant may have at most four times what is left free: alone, four fifths of the limit. Whoever
-    takes all that is allowed so leaves some to those who come later, k such tenants 1/(4k + 1) of
-    the limit, and nobody has to say how many tenants there are. This is the dynamic threshold by
-    which switches share the memory of their ports (Choudhury and Hahne 1998); fixed shares would
-    leave most of the limit unused. Tenants below one node at the top are one: nobody has more by
-    naming many.
+    A tenant may have at most four times the free places: alone, four fifths of the limit. A tenant
+    that takes all that it may so leaves places to later ones: k such tenants leave 1/(4k + 1) of
+    the limit, and the number of tenants need not be known. This is the dynamic threshold by which
+    switches share the memory of their ports (Choudhury and Hahne 1998); fixed shares would leave
+    most of the limit unused. Tenants below one top node count as one: naming many gains nothing.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -412,9 +411,9 @@ def _admits(
 ) -> bool:
     """Return whether a limit has room for a tenant's call.
 
-    A call that comes again, and was told to, may have the places that are kept for such calls, and
-    so may one that does not say. One that comes for the first time leaves them, and lets those of
-    its tenant go before it whose slots are still to come.
+    A call that returns after a refusal may take the places reserved for such calls, and so may one
+    that does not state whether it returns. A first call may not take them, and lets those of its
+    tenant go first whose slots are still to come.
     """
     if quota.limit is None:
         return True

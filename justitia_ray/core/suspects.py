@@ -167,10 +167,10 @@ class Suspects:
         return self.note_death(failure_id, [(inference, ran_s)])
 
     def withdraw(self, failure_id: FailureId) -> None:
-        """Clear all suspects of a failure after which the engine has gone on."""
+        """Clear all suspects of a failure, because the engine makes steps again."""
         self._forget_death(failure_id)
 
-    # --- lives of suspects
+    # --- submissions and runs of suspects
 
     def resume(self, inference: Inference) -> None:
         """Record that a suspect was submitted again: under another id, or to a new scheduler."""
@@ -217,7 +217,7 @@ class Suspects:
                     self._shapes.get(failure_id, {}).pop(name, None)
             self._drop_deaths(suspicion.ran_s)
 
-    # --- where they may run
+    # --- replicas for suspects
 
     def keep_apart(self) -> None:
         """Set for each waiting suspect the replicas that it avoids now. O(suspects²) at most."""
@@ -255,7 +255,7 @@ class Suspects:
         watched = self._replicas_of(s for s in self.known.values() if s.open)
         return sorted(replicas, key=lambda replica: replica.replica_id in watched)
 
-    # --- saving
+    # --- durable state
 
     def record(self) -> Record:
         """Return the suspects and their deaths as JSON; empty if there are none."""
@@ -285,7 +285,7 @@ class Suspects:
         self.known = reader.table("suspects", _read_suspicion)
         self._await_ingresses()
 
-    # --- inside
+    # --- internals
 
     def _suspicion(self, inference: Inference) -> Suspicion:
         return self.known.get(call_name(inference.request_id)) or Suspicion()

@@ -26,7 +26,7 @@ class Unit(StrEnum):
     KV_TOKEN_TIME = "kv_token_time"
     TOKENS = "tokens"
     COMPUTED_TOKENS = "computed_tokens"
-    """Tokens without those of prompts that were in an engine's prefix cache."""
+    """Tokens, except prompt tokens that were in an engine's prefix cache."""
     INFERENCES = "inferences"
     APPLICATIONS = "applications"
 

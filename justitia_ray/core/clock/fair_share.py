@@ -14,7 +14,7 @@ that is above 0, and
    chg = att + r. Not in the paper. Expecting less changes nothing: F never falls by an estimate.
 
 Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
-what it has in flight. Without rule 3 a served clock starves: service that GPS gave an application
+its work in flight. Without rule 3 a served clock starves: service that GPS gave an application
 which never needed it would hold V back for all others. Rules 4 and 5 take the credit from
 applications that wait for their tools.
 

@@ -110,7 +110,7 @@ class TenantShare(ServedShare):
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
         """For each watched tenant, the set in which changed applications are recorded."""
 
-    # --- who reads along
+    # --- recorded changes
 
     def watch_tenant(self, name: ClientId) -> dict[ApplicationId, None]:
         """Return the set in which applications of a tenant are recorded when their keys change.
@@ -154,7 +154,7 @@ class TenantShare(ServedShare):
         changed, self._changed = self._changed, {}
         return list(changed)
 
-    # --- the rules
+    # --- rules of the accounts
 
     def arrive(
         self,
@@ -309,11 +309,11 @@ class TenantShare(ServedShare):
         return self._branches.get(path)
 
     def branches(self) -> dict[ClientId, Branch]:
-        """Return the branches, by path, that the clocks above have not forgotten."""
+        """Return the branches, by path, that have sessions in the clocks above."""
         return {path: one for path, one in self._branches.items() if self._is_kept(one)}
 
     def tenants(self) -> dict[ClientId, Tenant]:
-        """Return the tenants, by path, that the clocks above have not forgotten, for reading."""
+        """Return the tenants, by path, that have sessions in the clocks above."""
         return {name: tenant for name, tenant in self._tenants.items() if self._is_kept(tenant)}
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
@@ -324,7 +324,7 @@ class TenantShare(ServedShare):
             for application_id, session in tenant.gps.sessions().items()
         }
 
-    # --- the durable state
+    # --- durable state
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
         """Return the tag and remaining reference work of an application.
@@ -454,7 +454,7 @@ class TenantShare(ServedShare):
                 path, finish, branch.weight, sequence, released=not branch.live
             )
 
-    # --- what the rules do to the clocks
+    # --- changes of the clocks
 
     def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
         tenant = self._look(application_id)
@@ -539,7 +539,7 @@ class TenantShare(ServedShare):
         Args:
             node: The node.
             weight: The weight.
-            notes: Whether what changes by it is noted; not if a charge below the node follows.
+            notes: Whether changed keys are recorded; False if a charge below the node follows.
         """
         if node.weight == weight:
             return
@@ -654,7 +654,7 @@ class TenantShare(ServedShare):
 
         Args:
             path: The path; empty for the root.
-            looks: Whether the nodes above are brought to V first: not while they are put back.
+            looks: Whether the nodes above are updated to V first; False during a restore.
         """
         parent: Branch | None = None
         for name in ancestors(path) if path else ():
@@ -706,7 +706,7 @@ class TenantShare(ServedShare):
         return self.accounts[last].weight
 
     def _drop(self, node: Node | None) -> None:
-        """Remove a node that the clock above has forgotten, and all nodes below it."""
+        """Remove a node whose session the clock above has dropped, and all nodes below it."""
         if node is None:
             return
         if node.parent is not None:

@@ -59,7 +59,7 @@ class VirtualClock:
         """Return the session, for reading.
 
         Raises:
-            KeyError: If the clock does not know it (any more).
+            KeyError: If it is unknown, or has been dropped.
         """
         return self._sessions[session_id]
 
@@ -72,7 +72,7 @@ class VirtualClock:
         """Return the service that GPS still owes the session, w·(F − V); 0 if it is not active.
 
         Raises:
-            KeyError: If the clock does not know it (any more).
+            KeyError: If it is unknown, or has been dropped.
         """
         session = self._sessions[session_id]
         return session.weight * max(0, session.finish - self._virtual_time)
@@ -165,7 +165,7 @@ class VirtualClock:
         """Change the weight of a session; the service that GPS owes it stays the same.
 
         Raises:
-            KeyError: If the clock does not know it (any more).
+            KeyError: If it is unknown, or has been dropped.
         """
         session, owed = self._sessions[session_id], self.owed(session_id)
         if not session.active:

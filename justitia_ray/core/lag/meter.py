@@ -358,7 +358,7 @@ class LagMeter:
             self._weigh(self._stand(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))
 
-    # --- inside
+    # --- internals
 
     @property
     def _promising(self) -> Order | None:

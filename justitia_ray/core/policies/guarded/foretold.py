@@ -194,7 +194,7 @@ class ForetoldVtc:
         self._by_time.drop(name)
         self._candidates.pop(name, None)
 
-    # --- answers
+    # --- queries
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
         """Return an application's end under VTC; None if its stages or the pace are unknown."""
@@ -242,7 +242,7 @@ class ForetoldVtc:
         self._found = (now, [name for _, _, name in sorted(found)])
         return self._found[1]
 
-    # --- what outlives the scheduler
+    # --- durable state
 
     def state(self) -> dict[str, Any]:
         """Return level, memory and pace, and the shadows of ended applications, as JSON."""

@@ -121,7 +121,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             name = order.least() or name
         return self._rank(application, self.fair_share.tag(name))
 
-    # --- what the guard has to know
+    # --- events for the guard
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Pass a submission to the guard."""

@@ -391,9 +391,13 @@ class Search:
     def __init__(self) -> None:
         self.best: Entry | None = None
         self.passes_over = False
-        """Whether a shorter one may not pass, or may not have been allowed to."""
+        """Whether a shorter application was skipped, because it had or might have had too little
+        slack.
+        """
         self.spare: KvTokenTime = 0
-        """At most the slack before the best beyond what is left of it, if it passes over nobody."""
+        """Lower bound of the slack before the best less its remaining work, if no shorter one was
+        skipped.
+        """
         self.known: KvTokenTime = inf
         """Least exact slack of the spans searched so far."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
