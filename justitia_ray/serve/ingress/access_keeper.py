@@ -30,7 +30,7 @@ class RedisKeys:
         self._trouble: str | None = None
 
     def table(self) -> KeyTable:
-        """Return the keys last read.
+        """Return the API keys as last read from Redis.
 
         Raises:
             AdmissionError: If they were never read, so that a key cannot be checked.

@@ -186,7 +186,7 @@ class HeldBody:
         return result
 
     def release(self) -> None:
-        """Release the body's room; a second call has no effect."""
+        """Release the memory counted for the body; a second call has no effect."""
         if self._held_bytes:
             self._after_reading(partial(self.note_size, 0))
 

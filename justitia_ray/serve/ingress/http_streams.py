@@ -164,7 +164,7 @@ class Reply:
         self.standings: Callable[[], tuple[LimitStanding, ...]] = tuple
         """Function that returns the limits of the caller's tenant, set once the tenant is known."""
         self.early_head: Mapping[str, str] = {}
-        """Further headers of a stream that a keepalive starts."""
+        """Additional response headers of a stream that starts with a keepalive."""
         self.on_failure: Callable[[int], None] = lambda status: None
         """Called with the status that the call would have had, if it fails after its head."""
         self.signs: SignsOfLife | None = None

@@ -123,7 +123,7 @@ class IdempotentAttempts:
         self._bytes = 0
         """Memory of all kept answers (bytes)."""
         self._drain = Drain()
-        """Rate at which attempts are dropped, and the Retry-After slots of refused calls."""
+        """Rate at which attempts are dropped, and Retry-After times given to refused calls."""
 
     def join_attempt(
         self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]

@@ -99,7 +99,7 @@ def _flaw(raw: bytes, error: Exception) -> str:
 
 
 def _refused(reason: str) -> bytes:
-    """Return a minimal body that the model refuses for the same unknown field, or any body."""
+    """Return a minimal body that the model refuses, with the unknown field of `reason` if any."""
     _, found, name = reason.rpartition("unknown field `")
     return b"{%b:0}" % msgspec.json.encode(name.rstrip("`")) if found else b"[]"
 

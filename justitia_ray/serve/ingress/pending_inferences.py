@@ -59,7 +59,7 @@ class PendingInferences:
         self._positions: dict[ApplicationId, StagePosition] = {}
         """Current stage of each open application that has submitted something."""
         self._drain = Drain()
-        """Rate at which inferences end here, and the Retry-After slots of refused ones."""
+        """Rate at which inferences end here, and Retry-After times given to refused ones."""
         self.unstored = UnstoredEnds()
         """Ends that are not known to be stored, to be sent to a new leader."""
         self._ended: deque[tuple[Seconds, ApplicationId]] = deque()

@@ -158,7 +158,7 @@ class QueueClient:
             answer = inference.answers.popleft()
             if isinstance(answer, Grant):
                 if any(isinstance(later, Grant) for later in inference.answers):
-                    continue  # a later grant has replaced it
+                    continue  # a later grant has replaced this one
                 inference.lease_id = answer.lease_id
                 # The deadline limits the wait for the first lease only.
                 inference.item = replace(inference.item, deadline_s=math.inf)

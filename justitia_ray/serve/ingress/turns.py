@@ -30,7 +30,7 @@ class Place(Generic[T]):
         """Number of calls below this node that have not left."""
         self.children: dict[str, Place[T]] = {}
         self.waiting: dict[Place[T], None] = {}
-        """Children with a waiting call, in order of arrival."""
+        """Children that have a waiting call, in order of arrival."""
 
     def up(self) -> "Iterator[tuple[Place[T], Place[T]]]":
         """Yield each node from here to the top, with its parent."""

@@ -154,7 +154,7 @@ class StreamOutlooks:
 
 
 def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
-    """Return an outlook as a comment.
+    """Format an application's outlook as a comment of server-sent events.
 
     Args:
         outlook: Outlook as JSON of `core.outlook`.

@@ -373,7 +373,7 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        # Earlier days are completely in the last checkpoint; a successor books nothing before it.
+        # Earlier days are completely in the last checkpoint; a new leader adds nothing to them.
         saved_until = max(0.0, term.checkpointer.instant)
         return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
 
@@ -573,7 +573,7 @@ class SchedulerActor:
         return await (await self.started()).applications(most, tenant)
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the wanted number of replicas, see `SchedulerService.size`; starts nothing."""
+        """Return the wanted number of replicas (`SchedulerService.size`); None before it leads."""
         return None if self._leading is None else await self._leading.size(question)
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:

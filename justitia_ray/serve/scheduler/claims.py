@@ -84,7 +84,7 @@ class Claim:
 
     @property
     def is_untold(self) -> bool:
-        """Whether the claim was admitted while the accounts did not answer and so lack it."""
+        """Whether the claim was admitted without the accounts, which therefore lack it."""
         is_let_in = self.is_decided and self.refused is None
         claims = any(self.wants.values())
         return is_let_in and claims and not self.holds and not self.may_have_run
@@ -297,7 +297,7 @@ class LatelyTold:
         return bool(self._told)
 
     def add(self, claim: Claim, use: Use, number: int, now: Seconds) -> None:
-        """Add the end of a claim, if something was used, and the exchange that reports it."""
+        """Store the end of a claim and the number of its exchange, if anything was used."""
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:

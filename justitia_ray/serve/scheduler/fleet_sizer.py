@@ -37,7 +37,7 @@ class FleetSizer:
 
     @property
     def target_drain_s(self) -> Seconds | None:
-        """Target time for serving all work; None if nothing scales by it."""
+        """Target time for serving all queued work (seconds); None: nothing scales the replicas."""
         is_scaled = self._section is not None or self._asked_at is not None
         return self._rules.target_drain_s if is_scaled else None
 

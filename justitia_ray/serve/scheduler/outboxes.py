@@ -127,7 +127,7 @@ class Outbox(Mailbox[Any]):
 
 
 class Outboxes:
-    """Outboxes of all ingresses and replicas that the core has."""
+    """Outboxes of all ingresses and replicas that are registered in the core."""
 
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}

@@ -140,7 +140,7 @@ class QuotaGate:
         self._told: Exchange | None = None
         """The exchange that is not answered yet."""
         self._asked: dict[ClaimName, Claim] = {}
-        """Claims requested in that exchange; a later claim with the same name is a different one.
+        """Claims requested in the unanswered exchange; a later claim of a name is a different one.
         """
         self.refusals = 0
         """Number of applications and inferences refused for a quota since the start."""
@@ -153,7 +153,7 @@ class QuotaGate:
     # --- start, end and settings
 
     def begin(self, epoch: Epoch) -> None:
-        """Claim again what is live from the last scheduler, if there are quotas."""
+        """Claim quotas again for the last scheduler's live applications, if there are quotas."""
         self._epoch, self._began_at = epoch, asyncio.get_running_loop().time()
         self._driver.on_end = self._ended
         self.settings_changed()
@@ -911,7 +911,7 @@ class QuotaGate:
         return found
 
     def _drop_unclaimed_ends(self) -> None:
-        """Forget ends without a claim while the accounts are unreachable."""
+        """Delete recorded ends without a claim while the accounts are unreachable."""
         state = self._driver.core.state
         if state.ended:
             claimed = self._ended_claims()
