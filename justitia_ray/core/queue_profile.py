@@ -88,7 +88,7 @@ class QueueProfile:
 def expected_of(application: Application) -> KvTokenTime:
     """Return the service that an application is still expected to need, with its running calls."""
     left: KvTokenTime = 0
-    if application.state is ApplicationState.OPEN:  # a closed application submits nothing more
+    if application.state is ApplicationState.OPEN:  # else nothing comes beyond what is here
         left = application.predicted_kv_token_time - application.kv_token_time
     if not application.waiting:
         return max(0, left)

@@ -153,7 +153,7 @@ class SchedulerCore:
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
             DeadlineKind.APPLICATION: self._expire_application,
-            DeadlineKind.RECOVERY: lambda name: None,  # checked before every grant
+            DeadlineKind.RECOVERY: lambda name: None,  # looked at before every grant
             DeadlineKind.CLAIM: self._replicas.expire_claim,
             DeadlineKind.RECONNECT: self._leases.retry_connections,
             DeadlineKind.RETURN: self.applications.expire_return,

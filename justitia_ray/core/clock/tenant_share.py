@@ -827,7 +827,7 @@ def _until(
     child: Node,
     amount: KvTokenTime,
 ) -> KvTokenTime:
-    """Return the service after which V rises from `now` to `level` if a child is charged more."""
+    """Return the service by which V rises from `now` to `level` if a child is charged more."""
     tags = {name: (s.finish, s.weight) for name, s in clock.sessions().items() if s.active}
     owed: KvTokenTime = 0
     if child.name in clock:

@@ -100,7 +100,7 @@ class LagAccounts:
             self._shadow.deliver(charges)
 
     def forget_ended(self) -> None:
-        """Drop the ended applications that GPS owes nothing."""
+        """Drop the ended applications to which GPS owes nothing."""
         if self._shadow is not None:
             self._shadow.clock.take_forgotten()
 

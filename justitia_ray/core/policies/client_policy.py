@@ -106,7 +106,7 @@ class MeteredPolicy(ClientPolicy):
         else:
             charged[inference.request_id] = self._worth(
                 inference
-            )  # tokens produced under another policy
+            )  # above 0 if another policy was in force before
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)
 

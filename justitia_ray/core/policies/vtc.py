@@ -202,8 +202,7 @@ class VtcPolicy(ClientPolicy):
         client = self.client(application)
         made = inference.output_tokens
         bill = Bill(
-            self._worth(inference, made)
-            - self._worth(inference, 0),  # tokens produced under another policy
+            self._worth(inference, made) - self._worth(inference, 0),  # charged by another policy
             self.predicted_tokens(application, inference),
             made,
             self.counters.see(client, application).weight,

@@ -129,7 +129,7 @@ def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
 
 
 class Block(Span):
-    """Neighbouring applications."""
+    """A block of neighbouring applications in the order of tags."""
 
     __slots__ = ("_bound", "entries", "group")
 
@@ -304,7 +304,7 @@ class Block(Span):
 
 
 class Group(Span):
-    """Neighbouring blocks, so that a search can skip them together."""
+    """A group of neighbouring blocks, which a search can skip together."""
 
     __slots__ = ("blocks", "is_stale")
 
