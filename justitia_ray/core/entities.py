@@ -325,8 +325,7 @@ class Application:
     cached_tokens: Tokens = 0
     """Those of them that were in an engine's prefix cache."""
     is_stopped: bool = False
-    """Whether its owner has cancelled it while ingresses may still report ends of its inferences.
-    """
+    """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
     is_deprioritised: bool = False
     """Whether it runs beyond a quota that deprioritises."""
     reuse: int = 0

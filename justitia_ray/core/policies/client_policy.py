@@ -104,9 +104,7 @@ class MeteredPolicy(ClientPolicy):
         if inference.request_id in charged:
             self.charge(application, 0)
         else:
-            charged[inference.request_id] = self._worth(
-                inference
-            )  # above 0 if another policy was in force before
+            charged[inference.request_id] = self._worth(inference)  # tokens made before this policy
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)
 

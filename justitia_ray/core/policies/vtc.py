@@ -202,7 +202,8 @@ class VtcPolicy(ClientPolicy):
         client = self.client(application)
         made = inference.output_tokens
         bill = Bill(
-            self._worth(inference, made) - self._worth(inference, 0),  # charged by another policy
+            self._worth(inference, made)
+            - self._worth(inference, 0),  # tokens made before this policy
             self.predicted_tokens(application, inference),
             made,
             self.counters.see(client, application).weight,
