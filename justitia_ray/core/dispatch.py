@@ -510,6 +510,7 @@ class Leases:
         """Remove the lease of an inference, and return it."""
         assert inference.lease_id is not None
         self._state.headroom_changes += 1
+        self._state.memory_releases += 1
         lease = self._state.leases.pop(inference.lease_id)
         replica = self._state.replicas[lease.replica_id]
         leases = replica.leases

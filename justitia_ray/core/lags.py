@@ -23,11 +23,11 @@ from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
 
 _ALWAYS_ANEW = 100
-"""Number of live applications up to which no walk is cached: it takes less than 0.2 ms."""
+"""Live applications and leases up to which no walk is cached: it takes less than 0.2 ms."""
 _KEPT_S: Seconds = 2.0
 _KEPT_S_EACH: Seconds = 1e-3
-"""Maximum age of a cached walk per live application (in all at most `_KEPT_S`); a walk takes 2 µs
-for each.
+"""Maximum age of a cached walk per live application or lease (in all at most `_KEPT_S`); a walk
+takes 2 µs for each.
 """
 
 
@@ -106,9 +106,9 @@ class CurrentLags:
         return Lag(late.work, late.seconds, bound, max(0.0, late.seconds) + left_s)
 
     def _walked(self) -> "_Walk":
-        walk, live = self._walk, len(self._state.applications)
-        kept_s = min(_KEPT_S, live * _KEPT_S_EACH)
-        if walk is None or live <= _ALWAYS_ANEW or self._state.now - walk.made_at > kept_s:
+        walk, size = self._walk, len(self._state.applications) + len(self._state.leases)
+        kept_s = min(_KEPT_S, size * _KEPT_S_EACH)
+        if walk is None or size <= _ALWAYS_ANEW or self._state.now - walk.made_at > kept_s:
             walk = self._walk = _Walk(self._state, self._ledger)
         return walk
 

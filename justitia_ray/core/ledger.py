@@ -245,7 +245,7 @@ class Ledger:
         if self.observer is not None:
             self.observer.losing_credit(application_id)
         final_tag = self.fair_share.settle(application_id)
-        self._note_service(0)
+        self._note_service(0, final_tag)
         if self.observer is not None:
             return final_tag, self.observer.settled(application_id, final_tag)
         application = self._state.applications[application_id]
@@ -375,14 +375,15 @@ class Ledger:
         self.history.start_over()
         self.history.begin(virtual_time)
 
-    def _note_service(self, amount: KvTokenTime) -> None:
-        """Store V in the history, after service or a refund."""
+    def _note_service(self, amount: KvTokenTime, *settled: VirtualTime) -> None:
+        """Store V in the history, after service or a refund; keep the levels of settled tags."""
         history, share = self.history, self.fair_share
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
             accounts = share.accounts.items()
             # A withdrawn application has no current tag, only that of its next submission.
-            history.thin(share.tag(name) for name, account in accounts if not account.withdrawn)
+            tags = [share.tag(name) for name, account in accounts if not account.withdrawn]
+            history.thin([*settled, *tags])
 
     # --- the order
 

@@ -240,7 +240,7 @@ class Applications:
         """Settle the account of an application (rule 3) and report what it took."""
         state, ledger, application_id = self._state, self._ledger, application.application_id
         end_contexts(state.replicas, application)
-        state.headroom_changes += 1
+        state.memory_releases += 1
         ledger.application_ended(application)
         settlements = ledger.fair_share.accounts[application_id].settlements
         final_tag, lag = ledger.settle(application_id)

@@ -20,7 +20,7 @@ _READ = 1e-4
 both run. With half of that, sessions leave their contexts too often: the mean on the recorded
 sessions at 0.9 times the memory is 6 % higher; with this value, the same as with 0.
 """
-_NO_REUSE, _MOST_REUSE = -2, 4
+NO_REUSE, _MOST_REUSE = -2, 4
 """Bounds of `Application.reuse`; at the lower one its prompts are assumed to share nothing."""
 
 
@@ -47,7 +47,7 @@ def note_first_token(
         else:
             if application.reuse > 0:  # the context was evicted, with all that were used before it
                 contexts.forget_before(context)
-            application.reuse = max(_NO_REUSE, application.reuse - 1)
+            application.reuse = max(NO_REUSE, application.reuse - 1)
             contexts.forget(name)
             lease.context = None
     if lease.context is None:
@@ -93,7 +93,7 @@ def _missing_tokens(
     """Return the prompt tokens of an inference that a replica would have to compute; at least 1."""
     prompt, there = _prompt(inference), 0
     context = replica.contexts.get(application.application_id)
-    if context is not None and prompt >= context.prompt_tokens and application.reuse > _NO_REUSE:
+    if context is not None and prompt >= context.prompt_tokens and application.reuse > NO_REUSE:
         there = context.tokens
     if inference.prefixes:
         there = max(there, replica.leases.shared_with(inference.prefixes))

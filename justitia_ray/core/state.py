@@ -305,6 +305,8 @@ class State:
     now: Seconds = 0.0
     sequence: int = 0
     grants: int = 0
+    memory_releases: int = 0
+    """Number of leases and applications that have ended: contexts count for less since."""
     headroom_changes: int = 0
     """Counter that rises whenever memory may have become free for an inference that did not fit."""
     late_reports: int = 0

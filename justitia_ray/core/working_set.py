@@ -15,9 +15,10 @@ its ended inferences. Whenever nothing runs, the first in order starts.
 from collections.abc import Callable
 
 from justitia_ray.core.contexts import Context
-from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.entities import Application, ApplicationState, Inference
+from justitia_ray.core.locality import NO_REUSE
 from justitia_ray.core.state import State
-from justitia_ray.units import ApplicationId, Seconds, Tokens, VirtualTime
+from justitia_ray.units import ApplicationId, Seconds, VirtualTime
 
 Rank = tuple[bool, VirtualTime]
 """Whether an application is beyond its quota, and its tag; the smaller is first."""
@@ -40,54 +41,63 @@ class WorkingSet:
         self._rank_of = rank
         self._counts_s = counts_s
         self._refused: tuple[Inference, int] | None = None
-        """The inference refused last, and the value of `State.headroom_changes` then."""
+        """The inference refused last, and the value of `State.memory_releases` then."""
         self._refused_at: Seconds = 0.0
 
     def admits(self, application: Application, inference: Inference) -> bool:
         """Return whether the first in order may start now, if a replica has the memory.
 
-        O(replicas) if all contexts fit; otherwise O(idle contexts), once for each change of the
-        leases and every quarter of a second.
+        O(replicas) if all contexts fit; otherwise O(idle contexts), once for each lease or
+        application that ends and every quarter of a second.
         """
         state = self._state
-        asked = (inference, state.headroom_changes)
+        asked = (inference, state.memory_releases)
         if self._refused == asked and state.now < self._refused_at + _AGAIN_S:
             return False
         self._refused = None
-        if not state.leases or self._excess(application, inference) <= 0:
+        if self._fits(application, inference):
             return True
         self._refused, self._refused_at = asked, state.now
         return False
 
-    def _excess(self, application: Application, inference: Inference) -> Tokens:
-        """Return the KV tokens by which an inference exceeds the memory left for it.
+    def _fits(self, application: Application, inference: Inference) -> bool:
+        """Return whether an inference fits beside leases and the contexts that count.
 
-        If a replica has no prefix cache, contexts use no memory there, and the result is 0.
+        It does if no context counts, and if a replica has no prefix cache: contexts take no memory
+        there. Memory that leases alone leave too small is refused elsewhere.
         """
         state, name = self._state, application.application_id
         replicas = [one for one in state.replicas.values() if not one.draining]
+        if not any(one.leases for one in replicas):
+            return True
         if not all(one.capacity.caches_prefixes for one in replicas):
-            return 0
-        wanted = inference.expected_footprint().full_tokens
+            return True
         room = int(_FILLED * sum(one.capacity.kv_tokens for one in replicas))
-        for replica in replicas:
-            wanted += replica.leases.full_tokens + replica.contexts.live_tokens
-        if wanted <= room:
-            return wanted - room
+        excess = sum(one.leases.full_tokens for one in replicas) - room
+        if inference.shares:
+            excess += min(one.footprint_beside(inference).full_tokens for one in replicas)
+        else:
+            excess += inference.expected_footprint().full_tokens
+        counted = sum(one.contexts.live_tokens for one in replicas)
+        if excess + counted <= 0:
+            return True
         own = self._rank(application)
         for replica in replicas:
             for other, context in replica.contexts.idle():
                 if context.is_live and (other == name or not self._counts(other, context, own)):
-                    wanted -= context.tokens
-                    if wanted <= room:
-                        return wanted - room
-        return wanted - room
+                    counted -= context.tokens
+                    if counted <= 0 or excess + counted <= 0:
+                        return True
+        return counted <= 0
 
     def _counts(self, name: ApplicationId, context: Context, own: tuple[Rank, int]) -> bool:
         """Return whether the idle context of another application counts for one of this rank."""
         other = self._state.applications.get(name)
         if other is None or self._state.now >= context.idle_since + self._counts_s:
             return False
+        is_closed = other.state is ApplicationState.CLOSING and not other.waiting
+        if other.reuse <= NO_REUSE or is_closed:
+            return False  # nothing continues from it
         return self._rank(other) < own
 
     def _rank(self, application: Application) -> tuple[Rank, int]:

@@ -129,7 +129,9 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
     candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
     if first is not None:
         candidates.append(first)
-    tags = ((lags.tag(a.application_id), a.sequence, a) for a in candidates if a.waiting)
+    apart = core.ledger.fair_share.sets_apart  # tags beyond a quota are of another clock
+    ranked = (a for a in candidates if a.waiting and not (apart and a.is_deprioritised))
+    tags = ((lags.tag(a.application_id), a.sequence, a) for a in ranked)
     # Below the history nothing is known: late before this scheduler became leader.
     late = min((known for known in tags if lags.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)

@@ -275,7 +275,7 @@ class LagMeter:
         """
         final_tag = self._accounts.settle(application_id, final_tag)
         standing = self._standings.pop(application_id, None)
-        self._note_service(0)
+        self._note_service(0, final_tag)
         if standing is None or standing.last_start is None:
             return None
         return self._lag(standing, standing.last_start, standing.claim, final_tag)
@@ -379,12 +379,12 @@ class LagMeter:
     def _key(self, application: Application) -> Key:
         return (self._accounts.tag(application.application_id), application.sequence)
 
-    def _note_service(self, amount: KvTokenTime) -> None:
+    def _note_service(self, amount: KvTokenTime, *settled: VirtualTime) -> None:
         history = self.history
         self._accounts.forget_ended()
         history.note_service(amount, self.virtual_time, self._state.now)
         if history.is_long(len(self._standings)):
-            history.thin(self._accounts.tag(name) for name in self._standings)
+            history.thin([*settled, *map(self._accounts.tag, self._standings)])
 
     def _enter(self, standing: _Standing, inference: Inference) -> KvTokenTime:
         """Count an inference as in flight; return the most service that it can receive."""

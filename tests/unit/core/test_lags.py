@@ -1,12 +1,15 @@
 """Lags and promises as they are computed when somebody asks, by hand; nothing measures them."""
 
+import random
 from typing import Any
 
 import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import EndApplication, Lag
+from justitia_ray.core.actions import Action, EndApplication, Grant, Lag
+from justitia_ray.core.service_history import ServiceHistory
+from justitia_ray.units import KvTokenTime
 from tests.core_driver import PATIENT, CoreDriver
 
 
@@ -148,3 +151,51 @@ def test_walk_over_many_applications_is_kept_for_a_while() -> None:
     assert 891 == later.bound_kv_token_time
     assert anew is not None
     assert anew.kv_token_time + 486 + 2 == anew.bound_kv_token_time
+
+
+def _lags_at_the_end(monkeypatch: pytest.MonkeyPatch, *, thinned: bool) -> dict[str, KvTokenTime]:
+    """Return the lags with which 60 applications of random size end on a full replica."""
+    monkeypatch.setattr("tests.core_driver.check", lambda core: None)  # 3,000 events
+    if not thinned:
+        monkeypatch.setattr(ServiceHistory, "is_long", lambda history, applications: False)
+    lots, driver = random.Random(0), CoreDriver(SchedulerCore("justitia", {}, "peak", PATIENT))
+    lags: dict[str, KvTokenTime] = {}
+    leases: dict[str, int] = {}
+
+    def note(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Grant):
+                leases[action.lease_id] = 0
+            elif isinstance(action, EndApplication) and action.lag is not None:
+                lags[action.application_id] = action.lag.kv_token_time
+
+    note(driver.pull(kv=2000, seats=8))
+    opened = 0
+    while opened < 60 or leases:
+        driver.now += 0.1
+        if opened < 60 and lots.random() < 0.05:
+            name, opened = f"a{opened}", opened + 1
+            driver.open(name, lots.choice((100, 1e3, 1e4, 1e5)), weight=lots.choice((1, 1, 4)))
+            for number in range(lots.randint(1, 4)):
+                request = f"{name}.{number}"
+                shape = {"prompt": lots.randint(5, 300), "output": lots.randint(5, 60)}
+                note(driver.submit(request, name, **shape))
+            note(driver.handle(ev.ApplicationClosed(name)))
+        progress, finished = {}, {}
+        for lease_id in list(leases):
+            leases[lease_id] += 1
+            request = driver.core.state.leases[lease_id].request_id
+            is_over = leases[lease_id] >= driver.inference(request).max_output_tokens
+            (finished if is_over else progress)[lease_id] = leases[lease_id]
+        for lease_id in finished:
+            del leases[lease_id]
+        note(driver.pull("r0", progress, finished, kv=2000, seats=8))
+    return lags
+
+
+def test_lag_at_the_end_is_that_of_the_whole_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history is thinned as an account closes: the level of its tag must stay."""
+    thinned = _lags_at_the_end(monkeypatch, thinned=True)
+
+    assert 60 == len(thinned)
+    assert pytest.approx(_lags_at_the_end(monkeypatch, thinned=False)) == thinned

@@ -12,9 +12,11 @@ KV = 10_000
 COUNTS_S = 60.0
 
 
-def pull(driver: CoreDriver, name: str = "r0", *, caches: bool = True) -> list[Action]:
+def pull(
+    driver: CoreDriver, name: str = "r0", *, caches: bool = True, draining: bool = False
+) -> list[Action]:
     capacity = ReplicaCapacity(KV, caches_prefixes=caches)
-    return driver.handle(ev.ReplicaPulled(name, capacity, KV))
+    return driver.handle(ev.ReplicaPulled(name, capacity, KV, None, draining=draining))
 
 
 def a_core(working_set_s: float = COUNTS_S, *, caches: bool = True) -> CoreDriver:
@@ -120,3 +122,61 @@ def test_change_of_policy_changes_the_working_set() -> None:
     changed = driver.handle(ev.PolicyChanged("justitia"))
 
     assert ["second1"] == granted(changed)
+
+
+def test_leases_alone_fill_the_memory_as_without_the_option() -> None:
+    """The limit of 0.9 is for contexts: without one that counts nothing is refused."""
+    driver = a_core()
+    driver.handle(ev.ApplicationClosed("first"))
+    driver.submit("second1", "second", prompt=8000)
+
+    assert ["third1"] == granted(driver.submit("third1", "third", prompt=900))
+
+
+def test_prompt_shared_by_choices_is_counted_once() -> None:
+    driver = a_core()
+    choices = ev.InferenceSubmitted(
+        "second1", "second", "second1", "i0", 4000, 10, 10, choices=4, copies=4
+    )
+
+    assert ["second1"] == granted(driver.handle(choices))
+
+
+def test_leases_of_a_draining_replica_hold_nothing_back() -> None:
+    driver = a_core()
+    driver.submit("second1", "second", prompt=9500)
+    pull(driver, draining=True)
+    driver.now += 1.0
+    pull(driver, "r1")
+
+    assert "r1" == driver.core.state.leases[driver.lease_of("second1")].replica_id
+
+
+def test_context_that_nothing_continues_from_does_not_count() -> None:
+    driver = a_core()
+    driver.core.state.applications["first"].reuse = -2
+
+    assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
+
+
+def test_context_of_a_closed_application_that_still_runs_does_not_count() -> None:
+    driver = a_core()
+    driver.submit("first2", "first", prompt=100)
+    assert [] == granted(driver.submit("second1", "second", prompt=3000))
+
+    driver.handle(ev.ApplicationClosed("first"))
+    driver.now += 1.0
+
+    assert ["second1"] == granted(report(driver))
+
+
+def test_refusal_is_computed_once_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas report hundreds of times a second; a walk over 10,000 contexts takes 22 ms."""
+    driver = a_core()
+    driver.submit("second1", "second", prompt=3000)
+    gate = driver.core.ledger.gate
+    assert gate is not None
+    monkeypatch.setattr(gate, "_fits", lambda *_: pytest.fail("the contexts are walked again"))
+
+    for _ in range(3):
+        assert [] == granted(report(driver))

@@ -17,7 +17,7 @@ from justitia_ray.observability import scheduler_metrics
 from justitia_ray.observability.scheduler_metrics import DecisionMeter, LiveLag, SchedulerMetrics
 from justitia_ray.observability.tenant_metrics import ExchangeMeter
 from justitia_ray.serve.scheduler.fleet_sizer import FleetSizer
-from tests.core_driver import CoreDriver
+from tests.core_driver import PATIENT, CoreDriver
 from tests.unit.observability.recording_backend import ENDED, RecordingBackend, exported, measures
 from tests.unit.observability.test_tenant_metrics import STANDING
 
@@ -344,6 +344,26 @@ def starve(driver: CoreDriver, names: str) -> None:
         driver.submit(name, name)
     driver.now += 1.0
     driver.pull(progress={driver.lease_of("x"): 50}, seats=1)
+
+
+def test_greatest_lag_is_that_of_applications_with_quota() -> None:
+    """Tags beyond a quota are of another clock: the smallest of them says nothing of lateness."""
+    driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=PATIENT))
+    driver.open("a", 10, tenant="a")
+    driver.submit("x", "a", prompt=10, output=1000)
+    driver.pull(seats=1)
+    driver.open("b", 1000, tenant="b")
+    driver.submit("b", "b")
+    driver.open("c", 100, tenant="c")
+    driver.handle(ev.ApplicationDeprioritised("c", is_deprioritised=True))
+    driver.submit("c", "c")
+    for tokens in range(1, 200):
+        driver.now += 1.0
+        driver.pull(progress={driver.lease_of("x"): 5 * tokens}, seats=1)
+    lag = driver.core.lag("b")
+
+    assert lag is not None
+    assert lag.seconds == LiveLag(lambda: 0.0).greatest_s(driver.core) > 0
 
 
 def test_greatest_lag_takes_at_most_one_percent_of_the_time() -> None:
