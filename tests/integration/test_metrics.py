@@ -65,7 +65,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         replicas=1,
         user_config={"admission": "prompt", "tenants": {"team-a": {"quotas": _QUOTAS}}},
         fake={"kv_tokens": KV_TOKENS, "max_model_len": KV_TOKENS},
-        scheduler={"lease_timeout_s": 2.0},
+        scheduler={"lease_timeout_s": 2.0, "lag_meter": True},
         metrics={"interval_s": 0.5},
         log_encoding="JSON",
     ) as service:
