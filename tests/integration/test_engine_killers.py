@@ -24,6 +24,10 @@ _TOKENS = 400
 _KILLER = completion(f"{KILLER} please", max_tokens=50)
 _CRASHER = completion(f"{CRASHER} please", max_tokens=50)
 _WHOLE_WITHIN_S = 240.0
+_DEATHS = (2, 3)
+"""Deaths of engines by one call: a third if a stream ran beside it on both of the first two, as it
+may once it has run longer than the time to the death (`core.suspects`), on a busy machine.
+"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -70,7 +74,7 @@ async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
     assert "engine_killer" == answer.json()["error"]["code"]
     assert "engine_killer" == answer.headers["x-justitia-dropped-reason"]
     assert "false" == answer.headers["x-should-retry"]
-    assert 2 == await _deaths(service) - before
+    assert await _deaths(service) - before in _DEATHS
     assert 0 == (await service.status())["suspects"]
     assert not any(stream.has_ended() for stream in streams)
 
@@ -84,7 +88,7 @@ async def test_stream_that_kills_engines_ends_with_an_error_event(
     error = json.loads(await killer.end())["error"]
 
     assert "engine_killer" == error["code"]
-    assert 2 == await _deaths(service) - before
+    assert await _deaths(service) - before in _DEATHS
     assert len(streams) == _STREAMS
 
 
@@ -96,7 +100,8 @@ async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
     answer = await http.post(COMPLETIONS, json=_CRASHER)
 
     assert (502, "engine_killer") == (answer.status_code, answer.json()["error"]["code"])
-    assert 2 == await _deaths(service) - before
+    died = await _deaths(service) - before
+    assert died in _DEATHS
     status = await service.status()
     assert 0 == status["suspects"]
     left = [name for name, one in status["replicas"].items() if not one["draining"]]
@@ -107,7 +112,7 @@ async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
         return victim not in (await service.status())["replicas"]
 
     await eventually(is_gone, "the killed replica is lost", 60.0)
-    assert 2 == await _deaths(service) - before
+    assert died == await _deaths(service) - before
     assert 0 == (await service.status())["suspects"]
 
 
