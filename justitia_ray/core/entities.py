@@ -323,7 +323,7 @@ class Application:
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences that had begun."""
     cached_tokens: Tokens = 0
-    """Those of them that were in an engine's prefix cache."""
+    """Prompt tokens of ended inferences that were in an engine's prefix cache."""
     is_stopped: bool = False
     """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
     is_deprioritised: bool = False

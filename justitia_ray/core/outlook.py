@@ -68,7 +68,7 @@ WHAT_WOULD_HELP: Mapping[Reason, str] = {
     Reason.RECOVERY: "some seconds: replicas or an ingress are to report what they have",
     Reason.STORE: "Redis: the application is not stored yet, which durability strict asks for",
 }
-"""What would help, for each reason."""
+"""Remedies, by reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
 
 
 class OnExhausted(StrEnum):
-    """What happens to an application whose quota is exhausted."""
+    """Treatment of an application whose quota is exhausted."""
 
     REJECT = "reject"
     DEPRIORITISE = "deprioritise"

@@ -27,7 +27,7 @@ _ITEM_BYTES = 100
 
 
 class IdempotentAttempt:
-    """One run of a request, whose answer any number of readers can read."""
+    """Run of a request whose answer any number of readers can read."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class _Known:
 
 
 class ReplicaLinks:
-    """One connection to each replica. A lost connection does not mean that its replica is lost."""
+    """Connections to replicas, one each. A lost connection does not mean that its replica is lost."""
 
     def __init__(self, dial: Callable[[str, str], Awaitable[Link]]) -> None:
         """Create the table without connections.

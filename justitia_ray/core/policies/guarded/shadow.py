@@ -89,7 +89,7 @@ class Shadow:
     lasting: float = 0
     """The density times the mean length of the stage's inferences, in iterations."""
     starting: float = 0
-    """Its part of ρ: ω·k/w if inferences of the stage start while X rises; else 0."""
+    """The stage's part of ρ: ω·k/w if inferences of the stage start while X rises; else 0."""
     starting_lasting: float = 0
     """`starting` times the mean length of the stage's inferences."""
 

@@ -35,7 +35,7 @@ class Entry:
         self.due_at: KvTokenTime | None = None
         """S when V reached its tag, if it is overdue; else None."""
         self.block: Block
-        """Its block, while it is not overdue."""
+        """Block of the application, while it is not overdue."""
 
 
 key_of: Callable[[Entry], Key] = attrgetter("key")
