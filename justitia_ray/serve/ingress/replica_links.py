@@ -34,7 +34,7 @@ class _Known:
 
 
 class ReplicaLinks:
-    """Connections to replicas, one each. A lost connection does not mean that its replica is lost."""
+    """Connections to replicas, one each; a lost connection is no sign of a lost replica."""
 
     def __init__(self, dial: Callable[[str, str], Awaitable[Link]]) -> None:
         """Create the table without connections.
