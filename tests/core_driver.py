@@ -109,6 +109,7 @@ class CoreDriver:
         stalled: bool = False,
         hangs: bool = False,
         connected: bool = False,
+        caches: bool = False,
     ) -> list[Action]:
         """Pull of a replica; mappings give output tokens so far, or in total for finished leases.
 
@@ -123,7 +124,7 @@ class CoreDriver:
         return self.handle(
             ev.ReplicaPulled(
                 replica_id,
-                ReplicaCapacity(kv, block, seats),
+                ReplicaCapacity(kv, block, seats, caches_prefixes=caches),
                 kv if free is None else free,
                 None if progress is None else tuple(progress),
                 tuple(finished),
@@ -133,6 +134,12 @@ class CoreDriver:
                 connected,
             )
         )
+
+    def end(self, request_id: RequestId, prompt: Tokens, output: Tokens = 10) -> list[Action]:
+        """Report that the lease of an inference has finished, and request work."""
+        lease = self.core.state.leases[self.lease_of(request_id)]
+        ended = ev.LeaseFinished(lease.lease_id, prompt, output, Outcome.FINISHED)
+        return self.handle(ev.ReplicaReported(lease.replica_id, (), (ended,), asks=True))
 
     def last_word(
         self, *lease_ids: LeaseId, output: Tokens = 0, prompt: Tokens = 0, replica_id: str = "r0"

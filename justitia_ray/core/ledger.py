@@ -350,8 +350,7 @@ class Ledger:
         Known only if V moves by delivered service, in KV token-time, and, with shares by tenant,
         for applications within quota: the others have another clock.
         """
-        options = self.options
-        if start is None or options.clock != "served" or options.accounts_cost != "kv_token_time":
+        if start is None or not self._follows_service:
             return None
         if self.fair_share.sets_apart and application.is_deprioritised:
             return None
@@ -365,9 +364,15 @@ class Ledger:
             policy.BY_TAG
             and not policy.lets_pass
             and options.backfill is not None
-            and (options.clock, options.fairness) == ("served", "application")
-            and options.accounts_cost == "kv_token_time"
+            and options.fairness == "application"
+            and self._follows_service
         )
+
+    @property
+    def _follows_service(self) -> bool:
+        """Whether V moves by delivered service, in KV token-time."""
+        options = self.options
+        return options.clock == "served" and options.accounts_cost == "kv_token_time"
 
     def start_clock(self, virtual_time: VirtualTime) -> None:
         """Continue at V of an earlier scheduler; the times of lower levels are unknown."""

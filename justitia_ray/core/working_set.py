@@ -16,12 +16,10 @@ from collections.abc import Callable
 
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, ApplicationState, Inference
+from justitia_ray.core.ledger import Rank
 from justitia_ray.core.locality import NO_REUSE
 from justitia_ray.core.state import State
-from justitia_ray.units import ApplicationId, Seconds, VirtualTime
-
-Rank = tuple[bool, VirtualTime]
-"""Whether an application is beyond its quota, and its tag; the smaller is first."""
+from justitia_ray.units import ApplicationId, Seconds
 
 _FILLED = 0.9
 """Fraction of the KV memory that the working set may use; the remainder is for growth. On the

@@ -53,7 +53,7 @@ async def test_openai_script_is_one_application_of_its_class(
 
 
 async def samples_of(http: httpx.AsyncClient, application_class: str) -> int:
-    """Return how many samples of a class the predictor has."""
+    """Return the number of the predictor's samples of a class."""
     classes = (await http.get("/v1/predictor")).json()["classes"]
     return int(classes.get(application_class, {"samples": 0})["samples"])
 

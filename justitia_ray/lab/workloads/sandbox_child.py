@@ -50,7 +50,7 @@ def _await_child(child: int, libc: ctypes.CDLL) -> None:
 
 
 def _become_nobody(libc: ctypes.CDLL) -> bool:
-    """Give up root, unless the user nobody could not read the standard library."""
+    """Switch from root to the user `nobody`, if that user can read the standard library."""
     if not (_nobody_reads() or _show_library(libc)):
         return False
     os.chown(".", _NOBODY, _NOBODY)

@@ -31,7 +31,7 @@ def ended_by_itself(exit_code: int | None, *, out_of_memory: bool) -> bool:
 
 
 def count_oom_kills(counters: tuple[Path, ...] = _COUNTERS) -> int:
-    """Return how many processes the kernel killed for lack of memory; 0 if unavailable."""
+    """Return the number of processes killed for lack of memory; 0 if the counter is missing."""
     for path in counters:
         try:
             lines = path.read_text(encoding="ascii").splitlines()

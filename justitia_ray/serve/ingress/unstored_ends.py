@@ -40,7 +40,7 @@ class UnstoredEnds:
     def add_inference(
         self, item: InferenceSubmitted, lease_id: LeaseId, outcome: Outcome, now: Seconds
     ) -> None:
-        """Keep the end of an inference, unless it is known to be counted.
+        """Store the end of an inference, unless it has been counted.
 
         Args:
             item: The inference as it was submitted.

@@ -123,7 +123,7 @@ def every_call_has_its_answer(world: World) -> None:
 
 
 def _wrong(world: World, record: CallRecord) -> str:
-    """Return what is wrong with the answer to a call; empty if it is correct."""
+    """Return the error in the answer to a call; empty if it is correct."""
     if record.verdict is Verdict.OPEN:
         return f"has no answer after {record.tries} tries"
     if record.verdict is Verdict.LEFT:

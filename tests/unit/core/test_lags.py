@@ -162,6 +162,9 @@ def _lags_at_the_end(monkeypatch: pytest.MonkeyPatch, *, thinned: bool) -> dict[
     lags: dict[str, KvTokenTime] = {}
     leases: dict[str, int] = {}
 
+    def longest(request: str) -> int:
+        return driver.inference(request).max_output_tokens
+
     def note(actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Grant):
@@ -178,18 +181,17 @@ def _lags_at_the_end(monkeypatch: pytest.MonkeyPatch, *, thinned: bool) -> dict[
             driver.open(name, lots.choice((100, 1e3, 1e4, 1e5)), weight=lots.choice((1, 1, 4)))
             for number in range(lots.randint(1, 4)):
                 request = f"{name}.{number}"
-                shape = {"prompt": lots.randint(5, 300), "output": lots.randint(5, 60)}
-                note(driver.submit(request, name, **shape))
+                prompt, output = lots.randint(5, 300), lots.randint(5, 60)
+                note(driver.submit(request, name, prompt=prompt, output=output))
             note(driver.handle(ev.ApplicationClosed(name)))
-        progress, finished = {}, {}
-        for lease_id in list(leases):
-            leases[lease_id] += 1
-            request = driver.core.state.leases[lease_id].request_id
-            is_over = leases[lease_id] >= driver.inference(request).max_output_tokens
-            (finished if is_over else progress)[lease_id] = leases[lease_id]
-        for lease_id in finished:
-            del leases[lease_id]
-        note(driver.pull("r0", progress, finished, kv=2000, seats=8))
+        leases = {lease_id: tokens + 1 for lease_id, tokens in leases.items()}
+        finished = {
+            lease_id: tokens
+            for lease_id, tokens in leases.items()
+            if tokens >= longest(driver.core.state.leases[lease_id].request_id)
+        }
+        leases = {name: tokens for name, tokens in leases.items() if name not in finished}
+        note(driver.pull("r0", dict(leases), finished, kv=2000, seats=8))
     return lags
 
 

@@ -6,7 +6,6 @@ from justitia_ray.core.entities import (
     Application,
     Inference,
     KnownReplica,
-    Outcome,
     ReplicaCapacity,
 )
 from justitia_ray.core.footprints import Footprint
@@ -124,14 +123,9 @@ def test_replicas_without_a_cache_are_ranked_by_earlier_service_and_free_memory(
     assert "r1" == best(1000, one, other)
 
 
-def pull(driver: CoreDriver, name: str, *, caches: bool = True) -> None:
-    capacity = ReplicaCapacity(KV, caches_prefixes=caches)
-    driver.handle(ev.ReplicaPulled(name, capacity, KV))
-
-
 def a_core(*, caches: bool = True) -> CoreDriver:
     driver = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
-    pull(driver, "r0", caches=caches)
+    driver.pull("r0", kv=KV, caches=caches)
     driver.open("a")
     return driver
 
@@ -146,11 +140,6 @@ def first_token(driver: CoreDriver, request: str, *, found: int) -> None:
     driver.handle(ev.ReplicaReported("r0", (progress,), (), asks=True))
 
 
-def end(driver: CoreDriver, request: str, prompt: int) -> None:
-    ended = ev.LeaseFinished(driver.lease_of(request), prompt, 10, Outcome.FINISHED)
-    driver.handle(ev.ReplicaReported("r0", (), (ended,), asks=True))
-
-
 def test_prompt_is_awaited_until_its_first_token_and_its_context_stays_behind() -> None:
     driver = a_core()
     driver.submit("a1", prompt=1000)
@@ -158,20 +147,20 @@ def test_prompt_is_awaited_until_its_first_token_and_its_context_stays_behind() 
     assert 1000 == known.uncomputed_tokens
     first_token(driver, "a1", found=0)
     assert 0 == known.uncomputed_tokens
-    end(driver, "a1", 1000)
+    driver.end("a1", 1000)
     assert {"a": 1010} == lying(driver)
 
     driver.submit("a2", prompt=1200)
     assert 190 == known.uncomputed_tokens
     assert {} == lying(driver)
-    end(driver, "a2", 1200)
+    driver.end("a2", 1200)
     assert {"a": 1210} == lying(driver)
 
 
 def test_inference_cancelled_before_its_first_token_keeps_the_context() -> None:
     driver = a_core()
     driver.submit("a1", prompt=1000)
-    end(driver, "a1", 1000)
+    driver.end("a1", 1000)
     driver.submit("a2", prompt=1200)
     driver.handle(ev.InferenceCancelled("a2"))
 
@@ -186,7 +175,7 @@ def three_sessions() -> CoreDriver:
         if name != "a":
             driver.open(name)
         driver.submit(f"{name}1", name, prompt=1000)
-        end(driver, f"{name}1", 1000)
+        driver.end(f"{name}1", 1000)
     return driver
 
 
@@ -203,9 +192,9 @@ def test_eviction_of_a_found_context_implies_eviction_of_older_ones() -> None:
     driver = three_sessions()
     driver.submit("b2", "b", prompt=1100)
     first_token(driver, "b2", found=1000)
-    end(driver, "b2", 1100)
+    driver.end("b2", 1100)
     driver.submit("c2", "c", prompt=1100)
-    end(driver, "c2", 1100)
+    driver.end("c2", 1100)
     driver.submit("b3", "b", prompt=1200)
     first_token(driver, "b3", found=16)
 
@@ -216,11 +205,11 @@ def test_call_without_a_context_does_not_replace_the_stored_one() -> None:
     """A call for a title is charged with all of its prompt, and does not replace the context."""
     driver = a_core()
     driver.submit("a1", prompt=5000)
-    end(driver, "a1", 5000)
+    driver.end("a1", 5000)
     driver.submit("title", prompt=300)
     assert 300 == driver.core.state.replicas["r0"].uncomputed_tokens
     first_token(driver, "title", found=0)
-    end(driver, "title", 300)
+    driver.end("title", 300)
 
     assert {"a": 5010} == lying(driver)
 
@@ -230,7 +219,7 @@ def test_attempt_without_a_payload_leaves_no_context() -> None:
     driver = a_core()
     driver.submit("a1", prompt=1000, output=50)
     first_token(driver, "a1", found=0)
-    pull(driver, "r1")
+    driver.pull("r1", kv=KV, caches=True)
     driver.handle(ev.ReplicaLost("r0"))
     assert "r1" == driver.core.state.leases[driver.lease_of("a1")].replica_id
     driver.handle(ev.InferenceCancelled("a1"))
@@ -240,7 +229,7 @@ def test_attempt_without_a_payload_leaves_no_context() -> None:
 
 def test_cache_that_is_switched_off_has_no_contexts() -> None:
     driver = three_sessions()
-    pull(driver, "r0", caches=False)
+    driver.pull("r0", kv=KV)
 
     assert {} == lying(driver)
 
@@ -256,7 +245,7 @@ def test_contexts_of_an_application_that_has_ended_are_known_as_such() -> None:
 def test_replica_without_a_cache_keeps_no_context() -> None:
     driver = a_core(caches=False)
     driver.submit("a1", prompt=1000)
-    end(driver, "a1", 1000)
+    driver.end("a1", 1000)
 
     assert {} == lying(driver)
 
@@ -264,10 +253,10 @@ def test_replica_without_a_cache_keeps_no_context() -> None:
 def test_new_scheduler_takes_contexts_to_lie_where_they_ran_last() -> None:
     driver = a_core()
     driver.submit("a1", prompt=1000)
-    end(driver, "a1", 1000)
+    driver.end("a1", 1000)
     driver.hand_over(SchedulerCore("fcfs", timeouts=PATIENT))
-    pull(driver, "r1")
-    pull(driver, "r0")
+    driver.pull("r1", kv=KV, caches=True)
+    driver.pull("r0", kv=KV, caches=True)
 
     assert {} == lying(driver, "r1")
     assert {"a": 1000} == lying(driver, "r0")

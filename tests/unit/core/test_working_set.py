@@ -3,20 +3,12 @@
 import pytest
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Action, Grant
-from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.actions import Action
 from justitia_ray.core.scheduler import SchedulerCore
-from tests.core_driver import PATIENT, CoreDriver
+from tests.core_driver import PATIENT, CoreDriver, granted
 
 KV = 10_000
 COUNTS_S = 60.0
-
-
-def pull(
-    driver: CoreDriver, name: str = "r0", *, caches: bool = True, draining: bool = False
-) -> list[Action]:
-    capacity = ReplicaCapacity(KV, caches_prefixes=caches)
-    return driver.handle(ev.ReplicaPulled(name, capacity, KV, None, draining=draining))
 
 
 def a_core(working_set_s: float = COUNTS_S, *, caches: bool = True) -> CoreDriver:
@@ -26,26 +18,17 @@ def a_core(working_set_s: float = COUNTS_S, *, caches: bool = True) -> CoreDrive
     """
     options = {"working_set_s": working_set_s}
     driver = CoreDriver(SchedulerCore("justitia", options, "peak", PATIENT))
-    pull(driver, caches=caches)
+    driver.pull(progress=None, kv=KV, caches=caches)
     for cost, name in enumerate(("runs", "first", "second", "third"), start=1):
         driver.open(name, 1e9 * cost)
     driver.submit("runs1", "runs", prompt=990)
     driver.submit("first1", "first", prompt=5990)
-    end(driver, "first1", 5990)
+    driver.end("first1", 5990)
     return driver
-
-
-def end(driver: CoreDriver, request: str, prompt: int) -> list[Action]:
-    ended = ev.LeaseFinished(driver.lease_of(request), prompt, 10, Outcome.FINISHED)
-    return driver.handle(ev.ReplicaReported("r0", (), (ended,), asks=True))
 
 
 def report(driver: CoreDriver) -> list[Action]:
     return driver.handle(ev.ReplicaReported("r0", asks=True))
-
-
-def granted(actions: list[Action]) -> list[str]:
-    return [action.request_id for action in actions if isinstance(action, Grant)]
 
 
 def test_start_that_would_displace_the_context_of_an_earlier_application_waits() -> None:
@@ -64,7 +47,7 @@ def test_start_that_fits_beside_the_contexts_does_not_wait() -> None:
 def test_context_of_a_later_application_delays_nothing() -> None:
     driver = a_core()
     driver.submit("second1", "second", prompt=1900)
-    end(driver, "second1", 1900)
+    driver.end("second1", 1900)
 
     assert ["first2"] == granted(driver.submit("first2", "first", prompt=7900))
 
@@ -104,7 +87,7 @@ def test_first_in_order_starts_wherever_nothing_runs() -> None:
     driver = a_core()
     driver.submit("second1", "second", prompt=3000)
 
-    assert ["second1"] == granted(end(driver, "runs1", 990))
+    assert ["second1"] == granted(driver.end("runs1", 990))
 
 
 @pytest.mark.parametrize(("working_set_s", "caches"), [(0.0, True), (COUNTS_S, False)])
@@ -145,9 +128,9 @@ def test_prompt_shared_by_choices_is_counted_once() -> None:
 def test_leases_of_a_draining_replica_hold_nothing_back() -> None:
     driver = a_core()
     driver.submit("second1", "second", prompt=9500)
-    pull(driver, draining=True)
+    driver.pull(progress=None, kv=KV, caches=True, draining=True)
     driver.now += 1.0
-    pull(driver, "r1")
+    driver.pull("r1", kv=KV, caches=True)
 
     assert "r1" == driver.core.state.leases[driver.lease_of("second1")].replica_id
 

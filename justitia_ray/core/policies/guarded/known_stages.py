@@ -205,7 +205,7 @@ class KnownStages:
         return stage if stage.gap_s == expected.gap_s else stage._replace(gap_s=expected.gap_s)
 
     def _missing(self, number: int) -> float:
-        """Return how many more calls are expected at a stage; 0 after one of it has ended.
+        """Return the number of calls still expected at a stage; 0 once one of them has ended.
 
         Calls that belong together are submitted one by one; otherwise the shadow would complete a
         stage at its first call.
