@@ -166,4 +166,3 @@ def test_iterations_are_timed_with_and_without_cached_tokens(
     assert ("cached", 32, 32) == (cached.kind, cached.new_tokens, cached.cached_tokens)
     assert ("extend", 32, 128) == (extend.kind, extend.new_tokens, extend.cached_tokens)
     assert ("decode", 2, 8) == (decode.kind, decode.sequences, decode.steps)
-    assert 0 < decode.seconds
