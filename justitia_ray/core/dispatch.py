@@ -26,10 +26,8 @@ from justitia_ray.core.admission import Admission
 from justitia_ray.core.entities import (
     Application,
     Inference,
-    InferenceState,
     KnownReplica,
     Lease,
-    LeaseState,
     Refusals,
     move,
 )
@@ -38,6 +36,7 @@ from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.locality import leave_context, rank, take_context
 from justitia_ray.core.queue import Key
 from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.core.states import InferenceState, LeaseState
 from justitia_ray.core.suspects import Suspects
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
 

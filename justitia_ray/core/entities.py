@@ -1,4 +1,4 @@
-"""Applications, inferences, leases and replicas: their data, and the states of an inference."""
+"""Applications, inferences, leases and replicas: their data."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,6 +10,14 @@ from justitia_ray.core.prefixes import Prefix
 from justitia_ray.core.queue import WaitingLine
 from justitia_ray.core.service_history import Start
 from justitia_ray.core.stages import ExpectedStage, StageSums
+from justitia_ray.core.states import (
+    APPLICATION_TRANSITIONS,
+    TRANSITIONS,
+    ApplicationState,
+    InferenceState,
+    InvalidTransition,
+    LeaseState,
+)
 from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT, beyond
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
@@ -24,30 +32,6 @@ from justitia_ray.units import (
     Seconds,
     Tokens,
 )
-
-
-class InferenceState(StrEnum):
-    """The states of an inference; `TRANSITIONS` has the moves between them."""
-
-    WAITING = "waiting"
-    LEASED = "leased"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-class ApplicationState(StrEnum):
-    """Whether an application takes inferences."""
-
-    OPEN = "open"
-    CLOSING = "closing"
-    """Closed by its owner while inferences still wait or run."""
-
-
-class LeaseState(StrEnum):
-    """Whether the payload of a lease has reached its replica."""
-
-    GRANTED = "granted"
-    RUNNING = "running"
 
 
 class Outcome(StrEnum):
@@ -71,6 +55,8 @@ class FailureCause(StrEnum):
 
 
 _ENDED = InferenceState.ENDED
+_STORY_KEPT = 7
+"""States of an application that its story has before the last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -217,29 +203,6 @@ class Inference:
         return (self.submitted_at, self.sequence)
 
 
-_W, _L, _R, _E = (
-    InferenceState.WAITING,
-    InferenceState.LEASED,
-    InferenceState.RUNNING,
-    InferenceState.ENDED,
-)
-
-TRANSITIONS: dict[tuple[InferenceState, InferenceState], str] = {
-    (_W, _L): "granted to a replica",
-    (_L, _R): "its payload reached the replica",
-    (_L, _W): "lease expired or nacked, or its replica is gone",
-    (_R, _W): "its replica or engine died",
-    (_W, _E): "cancelled or expired while waiting",
-    (_L, _E): "cancelled before its payload came, or too short to be seen running",
-    (_R, _E): "finished, failed or cancelled",
-}
-"""Every move of an inference, and when it happens."""
-
-
-class InvalidTransition(Exception):
-    """A move that the table does not allow: a bug, never an answer to a caller."""
-
-
 def move(inference: Inference, finish: InferenceState) -> None:
     """Move an inference to another state.
 
@@ -248,9 +211,22 @@ def move(inference: Inference, finish: InferenceState) -> None:
     """
     if (inference.state, finish) not in TRANSITIONS:
         raise InvalidTransition(
-            f"inference {inference.request_id} cannot go from {inference.state} to {finish}"
+            f"inference {inference.request_id} of application {inference.application_id} cannot go "
+            f"from {inference.state} to {finish}"
         )
     inference.state = finish
+
+
+@dataclass(slots=True)
+class Opener:
+    """An ingress that has an application open, here or under an earlier scheduler."""
+
+    hears_end: bool = False
+    """Whether it has opened the application here, and hears of its end."""
+    keeps_ends: bool = False
+    """Whether it keeps ends until they are stored (`kept_ends`)."""
+    is_awaited: bool = False
+    """Whether it may yet submit inferences again that an earlier scheduler had."""
 
 
 @dataclass(slots=True, eq=False)
@@ -266,15 +242,16 @@ class Application:
     """The ingress that opened it last, and is told how it ended."""
     arrived_at: Seconds
     sequence: int
-    state: ApplicationState = ApplicationState.OPEN
+    state: ApplicationState = ApplicationState.OPENING
+    story: tuple[tuple[Seconds, ApplicationState], ...] = ()
+    """Its last states and when each began."""
     waiting: WaitingLine = field(default_factory=WaitingLine)
     in_flight: set[RequestId] = field(default_factory=set)
     """Inferences leased or running."""
-    claimed: set[RequestId] = field(default_factory=set)
-    """Inferences said to hold a lease of an earlier scheduler, which no replica has confirmed."""
-    suspended: dict[RequestId, Inference] = field(default_factory=dict)
-    """Inferences that would wait, but their ingress is suspect (`liveness`)."""
+    held_back: dict[RequestId, Inference] = field(default_factory=dict)
+    """Inferences that are suspended or claimed."""
     idle_since: Seconds | None = None
+    """Instant since which it has no inferences; None: it has some."""
     inferences: int = 0
     """Number of ended inferences."""
     output_tokens: Tokens = 0
@@ -299,13 +276,8 @@ class Application:
     cached.
     """
     stages: StageSums = field(default_factory=StageSums)
-    openers: dict[IngressId, None] = field(default_factory=dict)
-    """Every ingress that has it open: an application's inferences may come by several."""
-    keepers: dict[IngressId, None] = field(default_factory=dict)
-    """Openers that keep ends until they are stored (`kept_ends`)."""
-    awaited: dict[IngressId, None] = field(default_factory=dict)
-    """Ingresses that had it open under an earlier scheduler, and may yet submit inferences of it
-    again: it is not over before."""
+    ingresses: dict[IngressId, Opener] = field(default_factory=dict)
+    """The ingresses that have it open: its inferences may come by several."""
     leaving: dict[LeaseId, None] = field(default_factory=dict)
     """Aborted leases without a last report from the replica."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
@@ -324,12 +296,39 @@ class Application:
     """Prompt tokens of ended inferences that had begun."""
     cached_tokens: Tokens = 0
     """Prompt tokens of ended inferences that were in an engine's prefix cache."""
-    is_stopped: bool = False
-    """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
     is_deprioritised: bool = False
     """Whether it runs beyond a quota that deprioritises."""
     reuse: int = 0
     """Number of its contexts that engines found less those that they missed, within bounds."""
+
+    def move(self, finish: ApplicationState, now: Seconds) -> None:
+        """Move to another state.
+
+        Raises:
+            InvalidTransition: If the table has no such move.
+        """
+        if (self.state, finish) not in APPLICATION_TRANSITIONS:
+            story = ", ".join(f"{state} at {at:.3f}" for at, state in self.story)
+            raise InvalidTransition(
+                f"application {self.application_id} cannot go from {self.state} to {finish} at "
+                f"{now:.3f}; its last states: {story or 'none'}"
+            )
+        self.state = finish
+        self.story = (*self.story[-_STORY_KEPT:], (now, finish))
+
+    def opener(self, ingress_id: IngressId) -> Opener:
+        """Return what is known of one of its ingresses, new if it has not spoken for it before."""
+        return self.ingresses.setdefault(ingress_id, Opener())
+
+    @property
+    def keepers(self) -> list[IngressId]:
+        """Ingresses that keep its ends until they are stored."""
+        return [name for name, opener in self.ingresses.items() if opener.keeps_ends]
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an ingress may yet submit inferences of it again: it is not over before."""
+        return any(opener.is_awaited for opener in self.ingresses.values())
 
     @property
     def share_weight(self) -> float:
@@ -344,19 +343,19 @@ class Application:
     @property
     def unfinished(self) -> int:
         """Number of its inferences that have not ended."""
-        return self.waiting_count + len(self.in_flight) + len(self.claimed)
+        return len(self.waiting) + len(self.in_flight) + len(self.held_back)
 
     @property
     def waiting_count(self) -> int:
         """Number of its inferences that wait, in the queue or suspended."""
-        return len(self.waiting) + len(self.suspended)
+        return len(self.waiting) + sum(
+            one.state is InferenceState.SUSPENDED for one in self.held_back.values()
+        )
 
     @property
     def is_idle(self) -> bool:
-        """Whether none of its inferences waits, is suspended, leased, running or leaving."""
-        return not (
-            self.waiting or self.in_flight or self.claimed or self.suspended or self.leaving
-        )
+        """Whether it has no inferences: none waits, is suspended, claimed, leased or leaving."""
+        return not (self.waiting or self.in_flight or self.held_back or self.leaving)
 
 
 @dataclass(slots=True)

@@ -13,11 +13,12 @@ from justitia_ray.core.clock.branch import Branch
 from justitia_ray.core.clock.tenant import Tenant
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
-from justitia_ray.core.entities import Application, Inference, InferenceState, KnownReplica
+from justitia_ray.core.entities import Application, Inference, KnownReplica
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.prefixes import Beginning, Beginnings
 from justitia_ray.core.scheduler import SchedulerCore
-from justitia_ray.core.state import Counters
+from justitia_ray.core.state import Counters, DeadlineKind
+from justitia_ray.core.states import ApplicationState, InferenceState
 from justitia_ray.core.tenants import BEYOND, SEPARATOR
 from justitia_ray.units import ClientId, IngressId, LeaseId
 
@@ -34,7 +35,7 @@ class InvariantViolation(AssertionError):
 
 
 def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
-    """Each inference waits, is in flight, claimed or suspended: one of them, as its state says."""
+    """Each inference is in one place of its application, and that is the one of its state."""
     state = core.state
     seen: set[str] = set()
     for application in state.applications.values():
@@ -42,8 +43,10 @@ def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
         places = {
             "waiting": (waiting, (InferenceState.WAITING,)),
             "in_flight": (application.in_flight, (InferenceState.LEASED, InferenceState.RUNNING)),
-            "claimed": (application.claimed, (InferenceState.WAITING,)),
-            "suspended": (application.suspended, (InferenceState.WAITING,)),
+            "held_back": (
+                application.held_back,
+                (InferenceState.SUSPENDED, InferenceState.CLAIMED),
+            ),
         }
         for place, (request_ids, allowed) in places.items():
             for request_id in request_ids:
@@ -67,13 +70,13 @@ def suspect_ingresses_are_suspended(core: SchedulerCore) -> Findings:
     """Inferences that would wait are suspended if their ingress is suspect, and only then."""
     state, ingresses = core.state, core.ingresses
     for application in state.applications.values():
-        places = (("waits", application.waiting), ("is suspended", application.suspended.values()))
-        for place, inferences in places:
-            for inference in inferences:
+        for inference in (*application.waiting, *application.held_back.values()):
+            if inference.state is not InferenceState.CLAIMED:
                 suspect = ingresses.is_suspect(inference.ingress_id)
                 ids = (inference.request_id, inference.ingress_id)
-                yield suspect == (place == "is suspended"), ids, f"{place}, {suspect=}"
-    there_are = sum(len(application.suspended) for application in state.applications.values())
+                is_suspended = inference.state is InferenceState.SUSPENDED
+                yield suspect == is_suspended, ids, f"is {inference.state}, {suspect=}"
+    there_are = sum(one.state is InferenceState.SUSPENDED for one in state.inferences.values())
     detail = f"counted {ingresses.suspended} as suspended, there are {there_are}"
     yield ingresses.suspended == there_are, (), detail
     of_ingress: dict[IngressId, list[Inference]] = {}
@@ -330,8 +333,32 @@ def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
         if account.withdrawn:
             yield application.is_idle, ids, "busy and withdrawn"
         elif application.is_idle:
-            awaits = core.applications.awaits_withdrawal(application_id)
+            awaits = core.applications.awaits_withdrawal(application)
             yield awaits, ids, "idle and not withdrawn"
+
+
+def applications_are_in_their_states(core: SchedulerCore) -> Findings:
+    """The state of an application says whether it has inferences, and so do its indexes.
+
+    A restored one has none before the first is submitted again, though it be closed or cancelled.
+    """
+    for name, application in core.state.applications.items():
+        state, is_idle = application.state, application.is_idle
+        is_restored = core.state.deadlines.is_set(DeadlineKind.RETURN, name)
+        allowed = {
+            ApplicationState.OPEN: not is_idle,
+            ApplicationState.RECOVERING: is_idle and is_restored,
+            ApplicationState.CLOSING: not is_idle or is_restored,
+            ApplicationState.STOPPING: not is_idle or is_restored,
+        }.get(state, state.is_settled and is_idle)
+        yield allowed, (name,), f"is {state}, {is_idle=}, {is_restored=}"
+        since = application.idle_since
+        yield is_idle == (since is not None), (name,), f"{is_idle=}, idle since {since}"
+        told = application.story[-1][1] if application.story else None
+        yield told is state, (name,), f"is {state}, its story ends with {told}"
+    settled = {name for name, one in core.state.applications.items() if one.state.is_settled}
+    odd = tuple(core.applications.settled_since_report.keys() - settled)
+    yield not odd, odd, "fell idle, and has inferences or is over"
 
 
 def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
@@ -467,6 +494,7 @@ RULES: tuple[Rule, ...] = (
     accounts_are_of_live_applications,
     gps_owes_what_was_charged,
     idle_applications_are_withdrawn,
+    applications_are_in_their_states,
     active_weight_is_the_sum,
     tenants_are_owed_the_same_at_both_levels,
     replicas_have_seats_for_their_leases,

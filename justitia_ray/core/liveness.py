@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.entities import Application, Inference, move
 from justitia_ray.core.events import LeaseFinished, LeaseProgress
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.core.states import InferenceState
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Seconds
 
 
@@ -87,16 +88,19 @@ class Ingresses:
 
     def suspend(self, application: Application, inference: Inference) -> None:
         """Suspend an inference of a suspect ingress. Call when it is not in the queue."""
-        application.suspended[inference.request_id] = inference
+        move(inference, InferenceState.SUSPENDED)
+        application.held_back[inference.request_id] = inference
         self.suspended += 1
         if self._ledger.observer is not None:
             self._ledger.observer.leave_flight(inference)
 
     def remove_suspended(self, application: Application, inference: Inference) -> bool:
         """Suspend an inference no longer; return whether it was suspended."""
-        was_suspended = application.suspended.pop(inference.request_id, None) is not None
-        self.suspended -= was_suspended
-        return was_suspended
+        if inference.state is not InferenceState.SUSPENDED:
+            return False
+        del application.held_back[inference.request_id]
+        self.suspended -= 1
+        return True
 
     def expire(self, ingress_id: IngressId) -> list[Inference]:
         """Return the inferences to end: all of the ingress if it is dead, otherwise none."""
@@ -113,6 +117,7 @@ class Ingresses:
         for inference in self.inferences_of(ingress_id):
             application = self._state.applications[inference.application_id]
             if self.remove_suspended(application, inference):
+                move(inference, InferenceState.WAITING)
                 back.setdefault(inference.application_id, []).append(inference)
         for application_id, inferences in back.items():
             self._ledger.readmit(self._state.applications[application_id], inferences)

@@ -329,8 +329,7 @@ class Outlooks:
             return Reason.RUNNING, None
         if held is not None:
             return held.reason, held.node
-        waits_for_others = application.claimed or application.suspended
-        if waits_for_others or (application.waiting and core.recovery.holding):
+        if application.held_back or (application.waiting and core.recovery.holding):
             return Reason.RECOVERY, None
         if not application.waiting:
             return Reason.TOOL, None

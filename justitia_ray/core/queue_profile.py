@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from justitia_ray.core.entities import Application, ApplicationState, Inference
+from justitia_ray.core.entities import Application, Inference
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
@@ -88,7 +88,7 @@ class QueueProfile:
 def expected_of(application: Application) -> KvTokenTime:
     """Return the service that an application is still expected to need, with its running calls."""
     left: KvTokenTime = 0
-    if application.state is ApplicationState.OPEN:  # else nothing comes beyond what is here
+    if application.state.takes_inferences:  # else nothing comes beyond what is here
         left = application.predicted_kv_token_time - application.kv_token_time
     if not application.waiting:
         return max(0, left)

@@ -9,19 +9,18 @@ from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
     FailureCause,
     Inference,
-    InferenceState,
     KnownReplica,
     Lease,
-    LeaseState,
     Outcome,
     move,
 )
+from justitia_ray.core.inferences import Inferences
 from justitia_ray.core.ledger import Ledger
-from justitia_ray.core.lifecycle import Inferences
 from justitia_ray.core.liveness import Recovery
 from justitia_ray.core.locality import note_first_token, recall_contexts
 from justitia_ray.core.policies import Delivery
 from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.core.states import InferenceState, LeaseState
 from justitia_ray.core.suspects import Suspects
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import LeaseId, ReplicaId, Seconds
@@ -155,8 +154,7 @@ class Replicas:
                 self._stop_cancelled([lease_id])
                 self._take_back(replica)
         elif lease_id in self._recovery.claims:
-            application = self._state.applications[inference.application_id]
-            application.claimed.add(inference.request_id)
+            self._inferences.claim(inference)
         else:
             self._inferences.wait(inference)
 
@@ -491,7 +489,7 @@ class Replicas:
         if claimant is not None:
             inference = self._state.inferences[claimant]
             application = self._state.applications[inference.application_id]
-            application.claimed.discard(claimant)
+            del application.held_back[claimant]
             self._leases.adopt(inference, report.lease_id, replica)
         elif first_seen:
             due = self._state.now + self._state.timeouts.ingress_s

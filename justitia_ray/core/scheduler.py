@@ -12,20 +12,15 @@ from math import inf
 from typing import Any
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Action, Lag, Refusal
+from justitia_ray.core.actions import Action, Lag
 from justitia_ray.core.admission import find_admission
+from justitia_ray.core.applications import Applications
 from justitia_ray.core.dispatch import Leases, Placement
-from justitia_ray.core.entities import (
-    Application,
-    ApplicationState,
-    Inference,
-    InferenceState,
-    Outcome,
-)
+from justitia_ray.core.entities import Application, Inference, Outcome
+from justitia_ray.core.inferences import Inferences
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.lags import CurrentLags, Lags, Meter
 from justitia_ray.core.ledger import Ledger, Place
-from justitia_ray.core.lifecycle import Applications, Inferences
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.outlook import Outlooks
 from justitia_ray.core.replicas import Replicas
@@ -126,8 +121,8 @@ class SchedulerCore:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.ApplicationArrived: self._application_arrived,
             ev.ApplicationClosed: self.applications.close,
-            ev.ApplicationCancelled: self._application_cancelled,
-            ev.ApplicationReopened: self._application_reopened,
+            ev.ApplicationCancelled: self._inferences.cancel_application,
+            ev.ApplicationReopened: self._inferences.reopen_application,
             ev.WeightChanged: self.applications.reweigh,
             ev.ApplicationDeprioritised: self.applications.deprioritise,
             ev.InferenceSubmitted: self._inference_submitted,
@@ -152,7 +147,7 @@ class SchedulerCore:
             DeadlineKind.LEASE: self._expire_lease,
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
-            DeadlineKind.APPLICATION: self._expire_application,
+            DeadlineKind.APPLICATION: self.applications.expire,
             DeadlineKind.RECOVERY: lambda name: None,  # looked at before every grant
             DeadlineKind.CLAIM: self._replicas.expire_claim,
             DeadlineKind.RECONNECT: self._leases.retry_connections,
@@ -300,7 +295,7 @@ class SchedulerCore:
         if type(event) is not ev.InferenceSubmitted or not self.ledger.policy.moves_with_service:
             return True
         inference = self.state.inferences.get(event.request_id)
-        if inference is None or inference.state is not InferenceState.WAITING:
+        if inference is None or inference.lease_id is not None:
             return True
         leases = self._leases
         return leases.placement.fits_anywhere(inference) and not leases.stays_blocked(inference)
@@ -315,20 +310,6 @@ class SchedulerCore:
     def _application_arrived(self, event: ev.ApplicationArrived) -> None:
         self.ingresses.heartbeat(event.ingress_id)
         self.applications.arrive(event)
-
-    def _application_cancelled(self, event: ev.ApplicationCancelled) -> None:
-        application = self.state.applications.get(event.application_id)
-        if application is not None:
-            self._inferences.stop_application(
-                application, Outcome.CANCELLED, Refusal.APPLICATION_CANCELLED
-            )
-
-    def _application_reopened(self, event: ev.ApplicationReopened) -> None:
-        known = self.state.applications.get(event.application_id)
-        if known is not None and known.is_stopped:
-            self._inferences.count_departures(known)  # with the last one it is over
-        elif known is not None:
-            self.applications.reopen(known)
 
     def _inference_submitted(self, event: ev.InferenceSubmitted) -> None:
         self.ingresses.heartbeat(event.ingress_id)
@@ -393,11 +374,3 @@ class SchedulerCore:
         if ingress_id not in self.state.ingresses:
             self.state.ends.forget_ingress(ingress_id)
             self.applications.resubmitted(ingress_id)
-
-    def _expire_application(self, application_id: str) -> None:
-        application = self.state.applications.get(application_id)
-        if application is None or not self.applications.is_overdue(application):
-            return
-        closing = application.state is ApplicationState.CLOSING
-        outcome = Outcome.FINISHED if closing else Outcome.EXPIRED
-        self._inferences.stop_application(application, outcome, Refusal.APPLICATION_EXPIRED)

@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from justitia_ray.core.clock.fair_share import Account
-from justitia_ray.core.entities import Application, ApplicationState
+from justitia_ray.core.entities import Application
 from justitia_ray.core.policies import Durable
 from justitia_ray.core.policies.names import policy_path
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.stages import read_stages
+from justitia_ray.core.states import ApplicationState
 from justitia_ray.core.tenants import DEFAULT_TIER
 from justitia_ray.errors import StoreError
 from justitia_ray.units import ApplicationId, Seconds
@@ -105,13 +106,13 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         if isinstance(policy, Durable)
         else None,
         "tier": "" if application.tier == DEFAULT_TIER else application.tier,
-        "keepers": [*application.keepers],
+        "keepers": application.keepers,
     }
     record |= {name: value for name, value in later.items() if value}
     record["weight"] = account.weight  # of its session, too
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
-        "state": application.state.value,
+        "state": application.state.public_name,
         "replicas": [*application.replicas],
         "ended_leases": [*application.ended_leases],
     }
@@ -241,23 +242,29 @@ def _restore_application(
         fields |= {"weight": full_weight, "is_deprioritised": True}
     application = Application(
         application_id=application_id,
-        state=ApplicationState(record["state"]),
         replicas=dict.fromkeys(reader.items("replicas")),
         ended_leases=dict.fromkeys(reader.items("ended_leases")),
         **fields,
     )
     if "keepers" in record:
         keepers = RecordReader(record, ("keepers",), None).items("keepers")
-        application.keepers = {str(name): None for name in keepers}
-        for ingress_id in application.keepers:
-            core.ingresses.heartbeat(ingress_id)  # if it is lost, that is noticed as of any other
+        for name in keepers:
+            application.opener(str(name)).keeps_ends = True
+            core.ingresses.heartbeat(str(name))  # if it is lost, that is noticed as of any other
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=weight,
         sequence=application.sequence,
         **read_fields(record, _ACCOUNT_FIELDS),
     )
     application.booked_before = application.unfinished_kv_token_time
-    core.applications.adopt(application)
+    core.applications.adopt(application, is_closed=_is_closed(record))
+
+
+def _is_closed(record: Record) -> bool:
+    state = record["state"]
+    if state not in (ApplicationState.OPEN.public_name, ApplicationState.CLOSING.public_name):
+        raise ValueError(f"state is {state!r}: open and closing are allowed")
+    return bool(state == ApplicationState.CLOSING.public_name)
 
 
 def _restore_ends(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:

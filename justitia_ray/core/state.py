@@ -273,6 +273,10 @@ class Deadlines:
         if before is None or at < before:
             self._push(at, kind, name)
 
+    def is_set(self, kind: DeadlineKind, name: str) -> bool:
+        """Return whether a deadline is set and has not expired."""
+        return (kind, name) in self._set
+
     def next(self) -> Seconds | None:
         """Return an instant by which to look, or None: the earliest deadline, or one before it."""
         return self._heap[0][0] if self._heap else None

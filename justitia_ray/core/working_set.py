@@ -15,7 +15,7 @@ its ended inferences. Whenever nothing runs, the first in order starts.
 from collections.abc import Callable
 
 from justitia_ray.core.contexts import Context
-from justitia_ray.core.entities import Application, ApplicationState, Inference
+from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.ledger import Rank
 from justitia_ray.core.locality import NO_REUSE
 from justitia_ray.core.state import State
@@ -93,7 +93,7 @@ class WorkingSet:
         other = self._state.applications.get(name)
         if other is None or self._state.now >= context.idle_since + self._counts_s:
             return False
-        is_closed = other.state is ApplicationState.CLOSING and not other.waiting
+        is_closed = not (other.state.takes_inferences or other.waiting)
         if other.reuse <= NO_REUSE or is_closed:
             return False  # nothing continues from it
         return self._rank(other) < own

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, Grant
-from justitia_ray.core.entities import ApplicationState, Outcome, ReplicaCapacity
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.policies import policy_path
 from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.cost import kv_token_time
@@ -230,7 +230,7 @@ class CoreLoad:
         while self._granted:
             application_id = self._granted.popleft()
             application = applications.get(application_id)
-            if application is None or application.state is ApplicationState.CLOSING:
+            if application is None or not application.state.takes_inferences:
                 continue  # its successor has already submitted its inferences
             if self._random.random() >= _LAST_GRANT:
                 self._submit(application_id, 1)

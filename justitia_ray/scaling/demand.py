@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.entities import Application, ApplicationState
+from justitia_ray.core.entities import Application
 from justitia_ray.core.queue_profile import expected_service
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
@@ -100,12 +100,12 @@ def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
 
 def _is_counted(application: Application, now: Seconds, hold_s: Seconds) -> bool:
     since = application.idle_since
-    return not application.is_idle or since is None or now - since <= hold_s
+    return since is None or now - since <= hold_s
 
 
 def _expected_more(application: Application, flying: KvTokenTime) -> KvTokenTime:
     """Return the service that an application will still request, beyond its present inferences."""
-    if application.state is not ApplicationState.OPEN:
+    if not application.state.takes_inferences:
         return 0
     here = flying
     if application.waiting:

@@ -206,7 +206,7 @@ class CoreLink:
     def withdraw_idle(self, now: Seconds) -> None:
         """Report to the core that idle applications submit nothing more at this instant."""
         replica_id = next(iter(self.core.state.replicas), None)  # any will do: it is empty
-        if replica_id is not None and self.core.applications.any_fell_idle:
+        if replica_id is not None and self.core.applications.settled_since_report:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
             self._gps.record(self._virtual_time, now)
 

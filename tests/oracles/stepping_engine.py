@@ -129,7 +129,7 @@ class SteppingEngine:
         for running in completed:
             self._successors(running, now)
         self._take_due(now)
-        if self.core.applications.any_fell_idle:
+        if self.core.applications.settled_since_report:
             self._handle(ev.ReplicaReported("0", withdraws=True), now)
         for replica in here:
             self._let_in(replica, now)

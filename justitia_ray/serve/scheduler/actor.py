@@ -19,7 +19,6 @@ from justitia_ray.config import AppConfig
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant, Refusal, Refuse, RefuseApplication
 from justitia_ray.core.ended_by_owner import EndedByOwner
-from justitia_ray.core.entities import ApplicationState, InferenceState
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.outlook import WALK_KEPT_S
 from justitia_ray.core.usage import DAY_S, Day
@@ -114,7 +113,7 @@ class SchedulerService:
             limit, wait_s = limit_of(refused), refused.retry_after_s
             return Opened(term.epoch, 0.0, Refusal.QUOTA_EXHAUSTED, limit, wait_s)
         if name not in core.state.applications:
-            rejection = core.applications.rejection(name)
+            rejection = core.applications.rejections.get(name)
             if rejection is None:
                 return Opened(term.epoch, 0.0, Refusal.TOO_MANY_APPLICATIONS)
             return Opened(
@@ -432,9 +431,9 @@ class SchedulerService:
         """
         driver, live = self.term.driver, self.term.driver.core.state.applications
         known = live.get(application_id)
-        if known is not None and known.state is ApplicationState.CLOSING:
+        if known is not None and not known.state.takes_inferences:
             driver.apply(ev.ApplicationReopened(application_id))
-            if known.is_stopped and application_id in live:
+            if known.state.is_cancelled and application_id in live:
                 self._reopening = {application_id, *(self._reopening & live.keys())}
                 return False
         self._reopening.discard(application_id)
@@ -493,7 +492,7 @@ class SchedulerService:
             if inference is None:
                 continue  # refused, held back, or ended within the batch
             position: int | None = 0
-            if inference.state is InferenceState.WAITING:
+            if inference.lease_id is None:
                 position = core.outlooks.position(inference)
             if position is not None:
                 positions[item.request_id] = position

@@ -20,8 +20,9 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core.clock.fair_share import Account, ServedShare
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import GpsSession
-from justitia_ray.core.entities import Application, Inference, KnownReplica, LeaseState
+from justitia_ray.core.entities import Application, Inference, KnownReplica
 from justitia_ray.core.invariants import InvariantViolation, check_rule, rules_of
+from justitia_ray.core.states import LeaseState
 from justitia_ray.protocol.inspection import (
     MAX_ENTRIES,
     ApplicationFacts,
@@ -171,7 +172,7 @@ def application_view(core: SchedulerCore, application: Application, now: Seconds
         "recognized_by": application.recognized_by,
         "tenant": application.tenant,
         "weight": application.weight,
-        "state": application.state.value,
+        "state": application.state.public_name,
         "predicted_kv_token_time": application.predicted_kv_token_time,
         "kv_token_time": account.attained,
         "virtual_finish_time": core.tag(application_id),
@@ -396,7 +397,7 @@ def _report(term: Term, now: Seconds) -> SchedulerReport:
             name: InferenceFacts(
                 application_id=inference.application_id,
                 ingress_id=inference.ingress_id,
-                state=inference.state.value,
+                state=inference.state.public_name,
             )
             for name, inference in islice(state.inferences.items(), MAX_ENTRIES)
         },
@@ -443,7 +444,7 @@ def _application_facts(
 ) -> ApplicationFacts:
     since = application.idle_since
     return ApplicationFacts(
-        state=application.state.value,
+        state=application.state.public_name,
         ingress_id=application.ingress_id,
         finish=session.finish,
         clock=clock,
@@ -452,7 +453,7 @@ def _application_facts(
         charged=account.charged,
         attained=account.attained,
         age_s=now - application.arrived_at,
-        idle_s=now - since if application.is_idle and since is not None else None,
+        idle_s=None if since is None else now - since,
         idle_limit_s=application.idle_s,
         waiting=application.waiting_count,
         in_flight=len(application.in_flight),

@@ -403,7 +403,7 @@ class QuotaGate:
             wants, needs = claim_of_application(self._tree, item.tenant)
             if not wants:
                 return None
-            if self._driver.core.applications.is_counted(item):
+            if self._driver.core.applications.resubmissions.is_counted(item):
                 return None  # reopened only so that its end is counted
             self._refused.forget(item.application_id)
             name = item.application_id

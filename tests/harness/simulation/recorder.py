@@ -12,6 +12,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refusal, Refuse
 from justitia_ray.core.entities import Application
 from justitia_ray.core.invariants import InvariantViolation, check
+from justitia_ray.core.states import InferenceState
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.protocol.engine import Progress
 from justitia_ray.serve.scheduler.outboxes import Outbox
@@ -126,7 +127,7 @@ class ClaimAssertions:
                 if fresh:
                     wrong.append(f"{request_id} though {end.replica_id} told that {lease_id} ended")
                 del self.pending[request_id]
-            elif request_id not in core.state.applications[inference.application_id].claimed:
+            elif inference.state is not InferenceState.CLAIMED:
                 del self.pending[request_id]
         return wrong
 

@@ -114,7 +114,7 @@ def test_stopped_application_that_is_opened_again_starts_afresh(core: CoreDriver
     actions = core.submit("y")
 
     assert [] == refused(actions)
-    assert not core.core.state.applications["a"].is_stopped
+    assert not core.core.state.applications["a"].state.is_cancelled
     assert ["a"] == list(core.core.state.applications)
 
 

@@ -11,10 +11,11 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.clock.tenant import Tenant
 from justitia_ray.core.clock.tenant_share import TenantShare
-from justitia_ray.core.entities import InferenceState, Lease
+from justitia_ray.core.entities import Lease, move
 from justitia_ray.core.footprints import Footprint
 from justitia_ray.core.invariants import RULES, InvariantViolation, check, check_rule
 from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.states import ApplicationState, InferenceState
 from tests.core_driver import CoreDriver
 
 Damage = Callable[[CoreDriver], object]
@@ -37,7 +38,7 @@ def _busy(clock: str = "served", fairness: str = "application") -> CoreDriver:
 
 
 def _move_to_claimed(d: CoreDriver) -> None:
-    d.application().claimed.add("z")
+    d.application().held_back["z"] = d.inference("z")
 
 
 def _forget_waiting(d: CoreDriver) -> None:
@@ -57,7 +58,9 @@ def _wait_out_of_order(d: CoreDriver) -> None:
 def _keep_out_of_no_suspect_ingress(d: CoreDriver) -> None:
     inference = d.inference("z")
     d.core.ledger.leave(d.application(), inference)
-    d.application().suspended["z"] = inference
+    d.application().held_back["z"] = inference
+    move(inference, InferenceState.SUSPENDED)
+    d.core.ingresses.suspended += 1
 
 
 def _fall_silent_and_wait(d: CoreDriver) -> None:
@@ -163,6 +166,32 @@ def _withdraw_busy(d: CoreDriver) -> None:
 
 def _keep_idle(d: CoreDriver) -> None:
     d.core.ledger.fair_share.resume("b")
+
+
+def _call_the_busy_idle(d: CoreDriver) -> None:
+    d.application("a").move(ApplicationState.IDLE, d.now)
+
+
+def _call_the_idle_open(d: CoreDriver) -> None:
+    d.application("b").move(ApplicationState.OPEN, d.now)
+
+
+def _recover_without_a_restart(d: CoreDriver) -> None:
+    application = d.application("b")
+    application.state = ApplicationState.OPENING
+    application.move(ApplicationState.RECOVERING, d.now)
+
+
+def _forget_since_when_it_is_idle(d: CoreDriver) -> None:
+    d.application("b").idle_since = None
+
+
+def _change_state_beside_the_story(d: CoreDriver) -> None:
+    d.application("b").state = ApplicationState.CLOSED
+
+
+def _index_the_busy(d: CoreDriver) -> None:
+    d.core.applications.settled_since_report["a"] = None
 
 
 def _weigh_wrong(d: CoreDriver) -> None:
@@ -316,6 +345,12 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("gps_owes_what_was_charged", _charge_nothing),
     ("idle_applications_are_withdrawn", _withdraw_busy),
     ("idle_applications_are_withdrawn", _keep_idle),
+    ("applications_are_in_their_states", _call_the_busy_idle),
+    ("applications_are_in_their_states", _call_the_idle_open),
+    ("applications_are_in_their_states", _recover_without_a_restart),
+    ("applications_are_in_their_states", _forget_since_when_it_is_idle),
+    ("applications_are_in_their_states", _change_state_beside_the_story),
+    ("applications_are_in_their_states", _index_the_busy),
     ("active_weight_is_the_sum", _weigh_wrong),
     ("active_weight_is_the_sum", _activate),
     ("replicas_have_seats_for_their_leases", _overfill),

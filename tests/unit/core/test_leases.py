@@ -4,7 +4,8 @@ import pytest
 
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
-from justitia_ray.core.entities import InferenceState, LeaseState, Outcome
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.states import InferenceState, LeaseState
 from tests.core_driver import CoreDriver, aborted, ended, granted
 
 

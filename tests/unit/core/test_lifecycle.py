@@ -7,8 +7,9 @@ import pytest
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, ForgetApplication, Lag
-from justitia_ray.core.entities import ApplicationState, Outcome
+from justitia_ray.core.entities import Outcome
 from justitia_ray.core.stages import StageServed
+from justitia_ray.core.states import ApplicationState
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
@@ -122,7 +123,7 @@ def test_closed_application_that_is_opened_again_stays_when_its_inferences_have_
     assert refused(core.submit("z")) == []
     assert granted(core.pull(finished={"1": 10}, seats=1)) == ["z"]
     assert ended(core.pull(finished={"2": 10}, seats=1)) == []
-    assert core.application().state is ApplicationState.OPEN
+    assert core.application().state is ApplicationState.IDLE
 
 
 def test_closed_application_takes_back_what_an_earlier_scheduler_had(core: CoreDriver) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import justitia_ray.core
+from justitia_ray.core.states import APPLICATION_TRANSITIONS
 
 CORE = Path(justitia_ray.core.__file__).parent
 PAGE = (CORE / "README.md").read_text("utf-8")
@@ -28,6 +29,13 @@ def test_every_file_is_in_the_table() -> None:
 
     assert set() == {name for name in names if f"`{name}`" not in PAGE}
     assert set() == {name for name in guarded if f"`{name}`" not in page_of_guarded}
+
+
+def test_drawn_states_of_an_application_are_those_of_the_table() -> None:
+    drawn = re.findall(r"^    (\w+) --> (\w+): (.*)$", PAGE, re.MULTILINE)
+    table = [(start, finish, when) for (start, finish), when in APPLICATION_TRANSITIONS.items()]
+
+    assert table == drawn
 
 
 def test_core_does_not_know_that_lag_is_measured() -> None:

@@ -4,7 +4,8 @@ import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.entities import InferenceState, Outcome
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.states import InferenceState
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
@@ -88,11 +89,11 @@ def test_claim_before_report_joins_the_lease(new: CoreDriver) -> None:
     """The ingress was first: its inference is in no queue until the replica reports."""
     _resubmit(new, "x", "1-2")
 
-    assert ({"x"}, []) == (new.application().claimed, new.waiting())
+    assert (InferenceState.CLAIMED, []) == (new.inference("x").state, new.waiting())
 
     new.pull("r0", {"1-2": 6})
 
-    assert (set(), InferenceState.RUNNING) == (new.application().claimed, new.inference("x").state)
+    assert InferenceState.RUNNING is new.inference("x").state
 
 
 @pytest.mark.parametrize("claim_first", [True, False])

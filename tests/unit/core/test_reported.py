@@ -72,9 +72,9 @@ def test_idle_application_is_withdrawn_when_a_report_says_so(core: CoreDriver) -
     last = ev.LeaseFinished(core.lease_of("x"), 10, 2, Outcome.FINISHED)
     core.handle(ev.ReplicaReported("r0", finished=(last,)))
 
-    before = core.account().withdrawn, core.core.applications.any_fell_idle
+    before = core.account().withdrawn, bool(core.core.applications.settled_since_report)
     core.handle(ev.ReplicaReported("r0", withdraws=True))
-    after = core.account().withdrawn, core.core.applications.any_fell_idle
+    after = core.account().withdrawn, bool(core.core.applications.settled_since_report)
 
     assert (False, True) == before
     assert (True, False) == after

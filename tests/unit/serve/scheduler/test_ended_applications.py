@@ -188,7 +188,7 @@ async def test_id_is_not_reopened_while_ends_of_cancelled_inferences_are_due(
     later = await service.open_application(opened("a"))
 
     assert (Refusal.APPLICATION_ENDING, None) == (too_early.refusal, later.refusal)
-    assert not service.term.driver.core.state.applications["a"].is_stopped
+    assert not service.term.driver.core.state.applications["a"].state.is_cancelled
 
 
 async def test_call_with_an_opening_is_retried_while_such_ends_are_due(

@@ -203,7 +203,7 @@ async def test_cancelled_application_that_is_opened_again_counts_once_more(
 
     assert (1, 0) == (ran_on, accounts.remaining())
     assert ["a"] == _live(service)
-    assert not state.applications["a"].is_stopped
+    assert not state.applications["a"].state.is_cancelled
     assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(opened("b"))).refusal
 
 

@@ -1,0 +1,410 @@
+"""Inferences from submission to end."""
+
+import math
+from dataclasses import replace
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Refusal, Refuse
+from justitia_ray.core.applications import Applications
+from justitia_ray.core.caps import caps_of, reached_cap
+from justitia_ray.core.dispatch import Leases
+from justitia_ray.core.entities import Application, Departure, Inference, Lease, Outcome, move
+from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.liveness import Ingresses, Recovery
+from justitia_ray.core.prefixes import read_prefixes
+from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
+from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.core.states import ApplicationState, InferenceState
+from justitia_ray.core.suspects import Suspects
+from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId, Seconds
+
+
+class Inferences:
+    """Takes every inference in once, and out once."""
+
+    def __init__(
+        self,
+        state: State,
+        ledger: Ledger,
+        applications: Applications,
+        leases: Leases,
+        ingresses: Ingresses,
+        recovery: Recovery,
+        suspects: Suspects,
+    ) -> None:
+        self._state = state
+        self._suspects = suspects
+        self._ledger = ledger
+        self._applications = applications
+        self._leases = leases
+        self._ingresses = ingresses
+        self._recovery = recovery
+
+    def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
+        """Let a new inference wait; return it instead if it claims a lease of old.
+
+        Submitting one that is known changes nothing, nor does one that has ended and is counted.
+        """
+        state = self._state
+        if event.request_id in state.inferences:
+            return None
+        leaving = state.leaving_requests.get(event.request_id)
+        if leaving is not None:
+            if event.outcome is not None:
+                return None
+            self.count_departure(leaving)
+        if event.outcome is not None and (
+            event.is_counted or state.ends.is_counted(event.application_id, event.request_id)
+        ):
+            return None
+        application = state.applications.get(event.application_id)
+        if application is None:
+            state.actions.append(self._refuse_unopened(event))
+            return None
+        is_open = application.state.takes_inferences
+        if not is_open and application.state.is_cancelled and event.outcome is None:
+            refuse = Refuse(event.request_id, event.ingress_id, Refusal.APPLICATION_CANCELLED)
+            state.actions.append(refuse)
+            if event.lease_id is None:
+                return None
+            event = replace(event, outcome=Outcome.CANCELLED)
+        refusal = self._refusal(application, event, is_open=is_open)
+        if refusal is not None:
+            slot_s = None
+            if refusal is Refusal.QUEUE_FULL:
+                slot_s = state.inference_slot(application.tenant, is_again=event.is_retry is True)
+            state.actions.append(
+                Refuse(event.request_id, event.ingress_id, refusal, retry_after_s=slot_s)
+            )
+            return None
+        if state.caps and not event.resubmitted:
+            caps = caps_of(state.tenants, application.tenant)
+            cap = reached_cap(application, caps, state.now)
+            if cap is not None:
+                self._refuse_capped(event, cap)
+                return None
+        copies = _copies(event)
+        prefixes = read_prefixes(event.prefixes, event.prompt_tokens) if event.prefixes else ()
+        inference = Inference(
+            request_id=event.request_id,
+            application_id=event.application_id,
+            inference_id=event.inference_id,
+            ingress_id=event.ingress_id,
+            prompt_tokens=event.prompt_tokens,
+            predicted_output_tokens=min(event.predicted_output_tokens, event.max_output_tokens),
+            max_output_tokens=event.max_output_tokens,
+            choices=event.choices,
+            submitted_at=state.now - event.age_s,
+            sequence=state.next_sequence(),
+            resubmitted=event.resubmitted,
+            true_output_tokens=event.true_output_tokens,
+            is_counted=event.is_counted,
+            outcome=event.outcome,
+            copies=copies,
+            prefixes=prefixes,
+            shares=copies > 1 or bool(prefixes),
+        )
+        if event.lease_id is None:
+            self._set_deadline(inference, event.deadline_s, application.deadline_s)
+        state.inferences[event.request_id] = inference
+        if self._suspects.known:
+            self._suspects.resume(inference)
+        self._ingresses.add_inference(inference)
+        state.inference_arrived(application.tenant)
+        if event.resubmitted:
+            application.stages.miss_some()
+        inference.stage = application.stages.submit(event.stage or 0, state.now)
+        self._applications.become_busy(application)
+        # Not from an ingress that takes the application to be at an earlier stage, nor of old.
+        is_current = event.stage in (None, inference.stage) and not event.resubmitted
+        if event.remaining_kv_token_time is not None and is_current:
+            self._ledger.expect(event.application_id, event.remaining_kv_token_time)
+        if event.expected_stages and is_current:
+            stages = expected_from(
+                application.expected_stages, inference.stage, event.expected_stages
+            )
+            application.expected_stages = stages[:MAXIMUM_STAGES]
+        if event.lease_id is not None:
+            return inference
+        self.wait(inference)
+        return None
+
+    def wait(self, inference: Inference) -> None:
+        """Put an inference into the queue; suspend it while its ingress is suspect.
+
+        One that has ended for its ingress ends here, too: no replica knows what became of it.
+        """
+        application = self._state.applications[inference.application_id]
+        if inference.state is InferenceState.CLAIMED:
+            del application.held_back[inference.request_id]
+            move(inference, InferenceState.WAITING)
+        if inference.outcome is not None:
+            self._ledger.enqueue(application, inference)
+            self.end(inference, inference.outcome)
+        elif self._ingresses.is_suspect(inference.ingress_id):
+            self._ingresses.suspend(application, inference)
+        else:
+            self._ledger.enqueue(application, inference)
+
+    def claim(self, inference: Inference) -> None:
+        """Keep an inference out of the queue until a replica confirms the lease that it claims."""
+        move(inference, InferenceState.CLAIMED)
+        application = self._state.applications[inference.application_id]
+        application.held_back[inference.request_id] = inference
+
+    def requeue(self, inference: Inference) -> None:
+        """Release an inference from its replica and let it wait again."""
+        self._leases.release(inference)
+        move(inference, InferenceState.WAITING)
+        self.wait(inference)
+
+    def cancel(self, event: ev.InferenceCancelled) -> None:
+        """End an inference whose caller is gone."""
+        inference = self._state.inferences.get(event.request_id)
+        if inference is not None:
+            self._stop(inference, Outcome.CANCELLED)
+
+    def _stop(self, inference: Inference, outcome: Outcome) -> None:
+        """End an inference that is not wanted any more.
+
+        One whose lease no replica has confirmed may have run: it ends once that is known.
+        """
+        if inference.state is InferenceState.CLAIMED and inference.is_counted is not None:
+            inference.outcome = outcome
+        else:
+            self.end(inference, outcome)
+
+    def expire_wait(self, request_id: RequestId) -> None:
+        """Refuse an inference that has missed the deadline of its first lease."""
+        inference = self._state.inferences.get(request_id)
+        if inference is None or inference.attempts or inference.starts_by is None:
+            return
+        if inference.starts_by <= self._state.now:
+            self.refuse_deadline(inference)
+
+    def refuse_deadline(self, inference: Inference) -> None:
+        """Refuse an inference that waits and cannot make its deadline; its account is refunded.
+
+        Its application counts it as failed: what it took says less than it would have taken.
+        """
+        self._state.applications[inference.application_id].failed += 1
+        self._state.actions.append(
+            Refuse(inference.request_id, inference.ingress_id, Refusal.DEADLINE)
+        )
+        self.end(inference, Outcome.EXPIRED)
+
+    def end(
+        self,
+        inference: Inference,
+        outcome: Outcome,
+        *,
+        is_counted: bool = False,
+        is_reported: bool = False,
+    ) -> None:
+        """End an inference from whatever state it is in.
+
+        One that is stopped under its lease is counted with the last report of that.
+
+        Args:
+            inference: The inference.
+            outcome: How it ended.
+            is_counted: Whether an earlier scheduler has counted it among the ended ones.
+            is_reported: Whether its replica has said its last word of it.
+        """
+        state, request_id = self._state, inference.request_id
+        application = state.applications[inference.application_id]
+        if inference.lease_id is not None:
+            lease = self._leases.release(inference)
+            if outcome in (Outcome.CANCELLED, Outcome.EXPIRED):
+                self._leases.abort(lease)
+                if not (is_reported or is_counted):
+                    self._depart(application, inference, lease, outcome)
+            elif outcome is Outcome.FINISHED:
+                self._note_served(application, lease.replica_id)
+        elif inference.state is InferenceState.CLAIMED:
+            del application.held_back[request_id]
+            self._recovery.unclaim(request_id)
+        elif not self._ingresses.remove_suspended(application, inference):
+            self._ledger.leave(application, inference)
+        move(inference, InferenceState.ENDED)
+        del state.inferences[request_id]
+        self._ingresses.remove_inference(inference)
+        if self._suspects.known:
+            self._suspects.forget(inference, is_finished=outcome is Outcome.FINISHED)
+        state.inference_departed(application.tenant)
+        if request_id not in state.leaving_requests:
+            self._count(application, inference, outcome, is_counted=is_counted)
+
+    def count_departure(self, lease_id: LeaseId, *, is_counted: bool = False) -> None:
+        """Count an inference that was stopped, with what was reported of it; once.
+
+        Args:
+            lease_id: The lease that was aborted.
+            is_counted: As for `end`.
+        """
+        state = self._state
+        departure = state.leaving.pop(lease_id, None)
+        if departure is None:
+            return
+        inference = departure.inference
+        del state.leaving_requests[inference.request_id]
+        application = state.applications[inference.application_id]
+        del application.leaving[lease_id]
+        self._count(application, inference, departure.outcome, is_counted=is_counted)
+
+    def _note_served(self, application: Application, replica_id: ReplicaId) -> None:
+        """Put a replica last among those that have served an application."""
+        if next(reversed(application.replicas), None) != replica_id:
+            known = self._state.replicas.keys() - {replica_id}
+            others = [name for name in application.replicas if name in known]
+            application.replicas = dict.fromkeys([*others, replica_id])
+
+    def _depart(
+        self, application: Application, inference: Inference, lease: Lease, outcome: Outcome
+    ) -> None:
+        """Await a replica's last report of an inference, for as long as it may be silent."""
+        state, lease_id = self._state, lease.lease_id
+        state.leaving[lease_id] = Departure(inference, lease.replica_id, outcome)
+        state.leaving_requests[inference.request_id] = lease_id
+        application.leaving[lease_id] = None
+        if self._ledger.observer is not None:
+            self._ledger.observer.leave_flight(inference)
+        due = state.now + state.timeouts.replica_s
+        state.deadlines.set(due, DeadlineKind.DEPARTURE, lease_id)
+
+    def _count(
+        self, application: Application, inference: Inference, outcome: Outcome, *, is_counted: bool
+    ) -> None:
+        """Count an inference among the ended ones of its application and its tenant."""
+        state, request_id = self._state, inference.request_id
+        if not is_counted:
+            application.inferences += 1
+            application.output_tokens += inference.output_tokens
+            is_finished = outcome is Outcome.FINISHED
+            prompt = inference.prompt_tokens if is_finished else inference.begun_prompt_tokens
+            if inference.output_tokens or is_finished or prompt:
+                cached = min(prompt, inference.cached_tokens or 0)
+                application.prompt_tokens += prompt
+                application.cached_tokens += cached
+                usage = state.usage.of(application.tenant, state.now)
+                usage.inferences += 1
+                usage.prompt_tokens += prompt
+                usage.cached_prompt_tokens += cached
+                usage.output_tokens += inference.output_tokens
+                state.counters.count_tokens(
+                    application.tenant, prompt, inference.output_tokens, cached
+                )
+            application.failed += outcome is Outcome.FAILED
+            state.counters.ended[outcome] += 1
+        if state.ended is not None:
+            state.ended[request_id] = inference
+        if inference.is_counted is not None and (inference.attempts or inference.outcome):
+            state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
+        application.unfinished_kv_token_time -= inference.attained
+        application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
+        self._ledger.inference_ended(application, inference)
+        self._applications.inference_ended(application)
+
+    def enforce_caps(self) -> None:
+        """Refuse what waits of applications that have used up what one may; what runs runs on."""
+        state = self._state
+        names, state.served = state.served, {}
+        for name in names:
+            application = state.applications.get(name)
+            if application is None:
+                continue
+            caps = caps_of(state.tenants, application.tenant)
+            # Inferences are capped as they are submitted: those that wait were within the cap.
+            cap = reached_cap(application, replace(caps, inferences=None), state.now)
+            if cap is not None:
+                for inference in [*application.waiting, *_suspended(application)]:
+                    self._refuse_capped(inference, cap)
+                    self.end(inference, Outcome.CANCELLED)
+
+    def expire_cap(self, application_id: ApplicationId) -> None:
+        """Look at an application whose time may be up."""
+        self._state.served[application_id] = None
+
+    def _refuse_capped(
+        self, refused: ev.InferenceSubmitted | Inference, cap: LimitStanding
+    ) -> None:
+        self._state.actions.append(
+            Refuse(refused.request_id, refused.ingress_id, Refusal.CAP_REACHED, cap)
+        )
+
+    def cancel_application(self, event: ev.ApplicationCancelled) -> None:
+        """End an application with all its inferences, in whatever state they are.
+
+        It is over once replicas have said how much ran of them, and earlier schedulers' ends are
+        counted.
+        """
+        application = self._state.applications.get(event.application_id)
+        if application is None:
+            return
+        self._applications.cancel(application)
+        held = [self._state.inferences[name] for name in application.in_flight]
+        held += application.held_back.values()
+        held.sort(key=lambda inference: inference.order)
+        for inference in [*application.waiting, *held]:
+            if inference.outcome is None:
+                refuse = Refuse(
+                    inference.request_id, inference.ingress_id, Refusal.APPLICATION_CANCELLED
+                )
+                self._state.actions.append(refuse)
+                self._stop(inference, Outcome.CANCELLED)
+        self._applications.end_if_over(application)
+
+    def reopen_application(self, event: ev.ApplicationReopened) -> None:
+        """Let a closed application take inferences again; end one that was cancelled, if it can."""
+        application = self._state.applications.get(event.application_id)
+        if application is None:
+            return
+        if application.state is ApplicationState.STOPPING:
+            for lease_id in list(application.leaving):  # with the last one it is over
+                self.count_departure(lease_id)
+        else:
+            self._applications.reopen(application)
+
+    def _set_deadline(
+        self, inference: Inference, own: Seconds | None, of_application: Seconds | None
+    ) -> None:
+        limit_s = of_application if own is None else own
+        if limit_s is not None and limit_s < math.inf:
+            inference.starts_by = inference.submitted_at + limit_s
+            self._state.deadlines.set(inference.starts_by, DeadlineKind.WAIT, inference.request_id)
+
+    def _refuse_unopened(self, event: ev.InferenceSubmitted) -> Refuse:
+        """Refuse an inference of an application that is not open: for the reason for that."""
+        rejection = self._applications.rejections.get(event.application_id)
+        if rejection is None:
+            return Refuse(event.request_id, event.ingress_id, Refusal.UNKNOWN_APPLICATION)
+        return Refuse(
+            event.request_id,
+            event.ingress_id,
+            rejection.reason,
+            rejection.limit,
+            rejection.retry_after_s,
+        )
+
+    def _refusal(
+        self, application: Application, event: ev.InferenceSubmitted, *, is_open: bool
+    ) -> Refusal | None:
+        if event.resubmitted:  # an earlier scheduler had taken it
+            return None
+        if not is_open:
+            is_over = application.is_idle and application.is_awaited  # as far as is known here
+            return Refusal.APPLICATION_ENDING if is_over else Refusal.APPLICATION_CLOSED
+        if not self._state.admits_inference(application.tenant, is_retry=event.is_retry):
+            return Refusal.QUEUE_FULL
+        return None
+
+
+def _copies(event: ev.InferenceSubmitted) -> int:
+    """Return the choices of each prompt; 1 unless all prompts have as many."""
+    return event.copies if event.copies > 1 and event.choices % event.copies == 0 else 1
+
+
+def _suspended(application: Application) -> list[Inference]:
+    held_back = application.held_back.values()
+    return [one for one in held_back if one.state is InferenceState.SUSPENDED]

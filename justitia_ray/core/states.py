@@ -1,0 +1,155 @@
+"""States of applications, inferences and leases, and the transitions that are allowed."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class InvalidTransition(Exception):
+    """A transition that the table does not have: a bug, never an answer to a caller."""
+
+
+class ApplicationState(StrEnum):
+    """The states of an application; `APPLICATION_TRANSITIONS` has the moves between them.
+
+    An application is settled while it has no inferences. It then leaves GPS with the next report.
+    """
+
+    OPENING = "opening"
+    """Made, and without an account."""
+    RECOVERING = "recovering"
+    """Restored from a snapshot: its inferences may yet be submitted again, so that it stays in
+    GPS."""
+    IDLE = "idle"
+    """Takes inferences and has none."""
+    OPEN = "open"
+    """Takes inferences and has some."""
+    CLOSING = "closing"
+    """Closed by its owner while it had inferences, or was recovering."""
+    CLOSED = "closed"
+    """Closed and without inferences; an ingress may submit some that an earlier scheduler had."""
+    STOPPING = "stopping"
+    """Cancelled by its owner: replicas have not said how much ran of it, or it was recovering."""
+    STOPPED = "stopped"
+    """Cancelled and without inferences; an ingress may bring ends from an earlier scheduler."""
+    ENDED = "ended"
+
+    @property
+    def takes_inferences(self) -> bool:
+        """Whether new inferences are taken: it is neither closed nor cancelled."""
+        return self in (_A.OPEN, _A.IDLE, _A.RECOVERING)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its owner has cancelled it."""
+        return self in (_A.STOPPING, _A.STOPPED)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has no inferences, and none that are awaited keep it in GPS."""
+        return self in (_A.IDLE, _A.CLOSED, _A.STOPPED)
+
+    @property
+    def public_name(self) -> str:
+        """The word for it in the API, the CLI and the store: `open` or `closing`."""
+        return "open" if self.takes_inferences else "closing"
+
+
+_A = ApplicationState
+
+APPLICATION_TRANSITIONS: Mapping[tuple[ApplicationState, ApplicationState], str] = {
+    (_A.OPENING, _A.IDLE): "opened",
+    (_A.OPENING, _A.RECOVERING): "restored from a snapshot",
+    (_A.RECOVERING, _A.OPEN): "an inference is submitted",
+    (_A.RECOVERING, _A.IDLE): "nothing is submitted within ingress_s",
+    (_A.RECOVERING, _A.CLOSING): "closed, here or before",
+    (_A.RECOVERING, _A.STOPPING): "cancelled",
+    (_A.RECOVERING, _A.ENDED): "idle for too long",
+    (_A.IDLE, _A.OPEN): "an inference is submitted",
+    (_A.IDLE, _A.CLOSED): "closed",
+    (_A.IDLE, _A.STOPPED): "cancelled",
+    (_A.IDLE, _A.ENDED): "idle for too long",
+    (_A.OPEN, _A.IDLE): "its last inference ends",
+    (_A.OPEN, _A.CLOSING): "closed",
+    (_A.OPEN, _A.STOPPING): "cancelled",
+    (_A.CLOSING, _A.OPEN): "opened again",
+    (_A.CLOSING, _A.RECOVERING): "opened again, and nothing was submitted since the restart",
+    (_A.CLOSING, _A.CLOSED): "its last inference ends, or none is submitted within ingress_s",
+    (_A.CLOSING, _A.STOPPING): "cancelled",
+    (_A.CLOSING, _A.ENDED): "its last inference ends, and no ingress is awaited",
+    (_A.CLOSED, _A.CLOSING): "an ingress submits an inference that an earlier scheduler had",
+    (_A.CLOSED, _A.IDLE): "opened again",
+    (_A.CLOSED, _A.STOPPED): "cancelled",
+    (
+        _A.CLOSED,
+        _A.ENDED,
+    ): "the last ingress that is awaited comes or is lost, or idle too long",
+    (_A.STOPPING, _A.STOPPED): "its last inference ends, or none is submitted within ingress_s",
+    (_A.STOPPING, _A.ENDED): "its last inference ends, and no ingress is awaited",
+    (_A.STOPPED, _A.STOPPING): "an ingress brings an end or a lease of an earlier scheduler",
+    (_A.STOPPED, _A.ENDED): "the last ingress that is awaited comes or is lost, or idle too long",
+}
+"""Every move of an application, and when it happens."""
+
+BUSY: Mapping[ApplicationState, ApplicationState] = {
+    _A.RECOVERING: _A.OPEN,
+    _A.IDLE: _A.OPEN,
+    _A.CLOSED: _A.CLOSING,
+    _A.STOPPED: _A.STOPPING,
+}
+"""The state that follows when an inference is submitted; others stay."""
+
+SETTLED: Mapping[ApplicationState, ApplicationState] = {
+    _A.OPENING: _A.IDLE,
+    _A.RECOVERING: _A.IDLE,
+    _A.OPEN: _A.IDLE,
+    _A.CLOSING: _A.CLOSED,
+    _A.STOPPING: _A.STOPPED,
+}
+"""The state that follows when there are no inferences."""
+
+
+class InferenceState(StrEnum):
+    """The states of an inference; `TRANSITIONS` has the moves between them."""
+
+    WAITING = "waiting"
+    SUSPENDED = "suspended"
+    """It would wait, but its ingress is suspect (`liveness`)."""
+    CLAIMED = "claimed"
+    """Its ingress says that it holds a lease of an earlier scheduler, which no replica has
+    confirmed."""
+    LEASED = "leased"
+    RUNNING = "running"
+    ENDED = "ended"
+
+    @property
+    def public_name(self) -> str:
+        """The word for it in the scheduler's report: what is suspended or claimed waits."""
+        return _I.WAITING.value if self in (_I.SUSPENDED, _I.CLAIMED) else self.value
+
+
+_I = InferenceState
+
+TRANSITIONS: Mapping[tuple[InferenceState, InferenceState], str] = {
+    (_I.WAITING, _I.LEASED): "granted to a replica, or its lease of an earlier scheduler is found",
+    (_I.WAITING, _I.SUSPENDED): "its ingress is suspect",
+    (_I.WAITING, _I.CLAIMED): "its lease of an earlier scheduler is to be confirmed",
+    (_I.WAITING, _I.ENDED): "cancelled or expired while waiting",
+    (_I.SUSPENDED, _I.WAITING): "its ingress called",
+    (_I.SUSPENDED, _I.ENDED): "cancelled, or its ingress is lost",
+    (_I.CLAIMED, _I.LEASED): "a replica reports its lease",
+    (_I.CLAIMED, _I.WAITING): "no replica reports its lease in time",
+    (_I.CLAIMED, _I.ENDED): "cancelled, or its ingress is lost",
+    (_I.LEASED, _I.RUNNING): "its payload reached the replica",
+    (_I.LEASED, _I.WAITING): "lease expired or nacked, or its replica is gone",
+    (_I.LEASED, _I.ENDED): "cancelled before its payload came, or too short to be seen running",
+    (_I.RUNNING, _I.WAITING): "its replica or engine died",
+    (_I.RUNNING, _I.ENDED): "finished, failed or cancelled",
+}
+"""Every move of an inference, and when it happens."""
+
+
+class LeaseState(StrEnum):
+    """Whether the payload of a lease has reached its replica."""
+
+    GRANTED = "granted"
+    RUNNING = "running"
