@@ -1,4 +1,4 @@
-"""Applications from arrival to end; `states` has what states they go through."""
+"""Applications from arrival to end. `states` has their states and transitions."""
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, ForgetApplication
@@ -31,10 +31,10 @@ class Applications:
         self.rejections = Rejections(state)
         self.resubmissions = Resubmissions(state)
         self.settled_since_report: dict[ApplicationId, None] = {}
-        """Settled applications that were not at the last report of a replica."""
+        """Applications that have settled since the last report of a replica."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
-        """Open a new application (rule 6); for a known one, note the ingress that speaks for it.
+        """Open a new application (rule 6); for a known one, record the ingress.
 
         A new one beyond the tenant's quota is rejected, unless it was open under an earlier
         scheduler.
@@ -84,7 +84,7 @@ class Applications:
         self._settle(application)
 
     def adopt(self, application: Application, *, is_closed: bool) -> None:
-        """Put back an application from a snapshot; its account is put back by the caller."""
+        """Restore an application from a snapshot; the caller restores its account."""
         state = self._state
         application.stages.miss_some()
         state.applications[application.application_id] = application
@@ -101,7 +101,7 @@ class Applications:
         self._watch_idle(application)
 
     def expire_return(self, application_id: ApplicationId) -> None:
-        """Settle a restored application of which nothing was submitted again."""
+        """Settle a restored application if no inference of it was submitted again."""
         application = self._state.applications.get(application_id)
         if application is not None and application.is_idle and not application.state.is_settled:
             self._move(application, SETTLED[application.state])
@@ -119,7 +119,7 @@ class Applications:
         self.end_if_over(application)
 
     def cancel(self, application: Application) -> None:
-        """Take no more inferences of an application; the caller ends what there are."""
+        """Stop accepting inferences of an application; the caller ends the present ones."""
         if not application.state.is_cancelled:
             is_settled = application.state.is_settled
             finish = ApplicationState.STOPPED if is_settled else ApplicationState.STOPPING
@@ -127,7 +127,7 @@ class Applications:
         self._state.changed[application.application_id] = None
 
     def reopen(self, application: Application) -> None:
-        """Let an application that is closed, and not over, take inferences again."""
+        """Let a closed application that has not ended accept inferences again."""
         state = application.state
         if state is ApplicationState.CLOSED:
             self._move(application, ApplicationState.IDLE)
@@ -140,7 +140,7 @@ class Applications:
         self._state.changed[application.application_id] = None
 
     def resubmitted(self, ingress_id: IngressId) -> None:
-        """Await an ingress no more: it has submitted again all that it has, or is lost."""
+        """Stop awaiting an ingress: it has resubmitted everything, or is lost."""
         for application in self.resubmissions.complete(ingress_id):
             self.end_if_over(application)
 
@@ -155,13 +155,13 @@ class Applications:
             self._ledger.reweigh(application)
 
     def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
-        """Let an application run when nobody else wants to, or in its turn again."""
+        """Move an application behind all that have quota, or back to its turn."""
         application = self._state.applications.get(event.application_id)
         if application is not None and application.is_deprioritised != event.is_deprioritised:
             self._ledger.deprioritise(application, is_so=event.is_deprioritised)
 
     def cap_anew(self) -> None:
-        """Hold the caps of the tenants as they are described now; for what is open, too."""
+        """Apply changed caps of tenants, also to open applications."""
         state = self._state
         state.caps = has_caps(state.tenants)
         if state.caps:
@@ -190,14 +190,14 @@ class Applications:
         self.settled_since_report.clear()
 
     def awaits_withdrawal(self, application: Application) -> bool:
-        """Return whether one without inferences may be in GPS: see the rules of `invariants`."""
+        """Return whether an application without inferences may still be in GPS."""
         return (
             not application.state.is_settled
             or application.application_id in self.settled_since_report
         )
 
     def expire(self, application_id: ApplicationId) -> None:
-        """End an application that has been idle for as long as it may be."""
+        """End an application that has reached its idle limit."""
         application = self._state.applications.get(application_id)
         if application is None or application.idle_since is None:
             return
@@ -205,7 +205,7 @@ class Applications:
             self._end(application)
 
     def end_if_over(self, application: Application) -> bool:
-        """End a closed or cancelled application if nothing of it is left; return whether it is."""
+        """End a closed or cancelled application without inferences; return whether it ended."""
         is_over = (
             application.state in _OUTCOMES and application.is_idle and not application.is_awaited
         )
@@ -256,7 +256,7 @@ class Applications:
         state.changed[application_id] = None
 
     def _move(self, application: Application, finish: ApplicationState) -> None:
-        """Move an application to another state, and keep the index of those that settled."""
+        """Move an application to another state; update `settled_since_report`."""
         was_settled = application.state.is_settled
         application.move(finish, self._state.now)
         if finish.is_settled and not was_settled:
@@ -270,7 +270,7 @@ class Applications:
         self._watch_idle(application)
 
     def _watch_cap(self, application: Application) -> None:
-        """Look at an application again when its time is up, if that is capped."""
+        """Set a deadline if the duration of an application is capped."""
         state = self._state
         if state.caps:
             seconds = caps_of(state.tenants, application.tenant).seconds

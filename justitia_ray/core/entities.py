@@ -56,7 +56,7 @@ class FailureCause(StrEnum):
 
 _ENDED = InferenceState.ENDED
 _STORY_KEPT = 7
-"""States of an application that its story has before the last."""
+"""Number of earlier states that an application's story keeps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,11 +222,11 @@ class Opener:
     """An ingress that has an application open, here or under an earlier scheduler."""
 
     hears_end: bool = False
-    """Whether it has opened the application here, and hears of its end."""
+    """Whether it opened the application with this scheduler, and is notified of its end."""
     keeps_ends: bool = False
     """Whether it keeps ends until they are stored (`kept_ends`)."""
     is_awaited: bool = False
-    """Whether it may yet submit inferences again that an earlier scheduler had."""
+    """Whether it may yet resubmit inferences that an earlier scheduler had."""
 
 
 @dataclass(slots=True, eq=False)
@@ -317,7 +317,7 @@ class Application:
         self.story = (*self.story[-_STORY_KEPT:], (now, finish))
 
     def opener(self, ingress_id: IngressId) -> Opener:
-        """Return what is known of one of its ingresses, new if it has not spoken for it before."""
+        """Return the entry of an ingress; add one if there is none."""
         return self.ingresses.setdefault(ingress_id, Opener())
 
     @property
@@ -327,7 +327,7 @@ class Application:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether an ingress may yet submit inferences of it again: it is not over before."""
+        """Whether an ingress may yet resubmit inferences; the application does not end before."""
         return any(opener.is_awaited for opener in self.ingresses.values())
 
     @property

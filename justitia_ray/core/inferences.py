@@ -21,7 +21,7 @@ from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId, Sec
 
 
 class Inferences:
-    """Takes every inference in once, and out once."""
+    """Admits every inference once, and ends it once."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Inferences:
         self._recovery = recovery
 
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
-        """Let a new inference wait; return it instead if it claims a lease of old.
+        """Queue a new inference; return it instead if it claims a lease of an earlier scheduler.
 
-        Submitting one that is known changes nothing, nor does one that has ended and is counted.
+        A known inference changes nothing, nor does one that has ended and was counted.
         """
         state = self._state
         if event.request_id in state.inferences:
@@ -116,7 +116,7 @@ class Inferences:
             application.stages.miss_some()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
         self._applications.become_busy(application)
-        # Not from an ingress that takes the application to be at an earlier stage, nor of old.
+        # Ignore an ingress that has the application at an earlier stage, and resubmissions.
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
@@ -133,7 +133,7 @@ class Inferences:
     def wait(self, inference: Inference) -> None:
         """Put an inference into the queue; suspend it while its ingress is suspect.
 
-        One that has ended for its ingress ends here, too: no replica knows what became of it.
+        An inference that has ended for its ingress ends here, too, since no replica has it.
         """
         application = self._state.applications[inference.application_id]
         if inference.state is InferenceState.CLAIMED:
@@ -166,9 +166,10 @@ class Inferences:
             self._stop(inference, Outcome.CANCELLED)
 
     def _stop(self, inference: Inference, outcome: Outcome) -> None:
-        """End an inference that is not wanted any more.
+        """End an unwanted inference.
 
-        One whose lease no replica has confirmed may have run: it ends once that is known.
+        If it claims a lease that no replica has confirmed, it may have run: it ends later, when
+        that is known.
         """
         if inference.state is InferenceState.CLAIMED and inference.is_counted is not None:
             inference.outcome = outcome
@@ -176,7 +177,7 @@ class Inferences:
             self.end(inference, outcome)
 
     def expire_wait(self, request_id: RequestId) -> None:
-        """Refuse an inference that has missed the deadline of its first lease."""
+        """Refuse an inference that missed the deadline for its first lease."""
         inference = self._state.inferences.get(request_id)
         if inference is None or inference.attempts or inference.starts_by is None:
             return
@@ -184,9 +185,9 @@ class Inferences:
             self.refuse_deadline(inference)
 
     def refuse_deadline(self, inference: Inference) -> None:
-        """Refuse an inference that waits and cannot make its deadline; its account is refunded.
+        """Refuse a waiting inference that cannot meet its deadline; refund its account.
 
-        Its application counts it as failed: what it took says less than it would have taken.
+        It counts as failed, so that the application's cost is not learned from.
         """
         self._state.applications[inference.application_id].failed += 1
         self._state.actions.append(
@@ -202,15 +203,15 @@ class Inferences:
         is_counted: bool = False,
         is_reported: bool = False,
     ) -> None:
-        """End an inference from whatever state it is in.
+        """End an inference in any state.
 
-        One that is stopped under its lease is counted with the last report of that.
+        If it is stopped while leased, it is counted with the last report of the lease.
 
         Args:
             inference: The inference.
             outcome: How it ended.
             is_counted: Whether an earlier scheduler has counted it among the ended ones.
-            is_reported: Whether its replica has said its last word of it.
+            is_reported: Whether its replica has made the last report of it.
         """
         state, request_id = self._state, inference.request_id
         application = state.applications[inference.application_id]
@@ -237,7 +238,7 @@ class Inferences:
             self._count(application, inference, outcome, is_counted=is_counted)
 
     def count_departure(self, lease_id: LeaseId, *, is_counted: bool = False) -> None:
-        """Count an inference that was stopped, with what was reported of it; once.
+        """Count a stopped inference once, with what its replica has reported.
 
         Args:
             lease_id: The lease that was aborted.
@@ -254,7 +255,7 @@ class Inferences:
         self._count(application, inference, departure.outcome, is_counted=is_counted)
 
     def _note_served(self, application: Application, replica_id: ReplicaId) -> None:
-        """Put a replica last among those that have served an application."""
+        """Make a replica the last among those that have served an application."""
         if next(reversed(application.replicas), None) != replica_id:
             known = self._state.replicas.keys() - {replica_id}
             others = [name for name in application.replicas if name in known]
@@ -263,7 +264,7 @@ class Inferences:
     def _depart(
         self, application: Application, inference: Inference, lease: Lease, outcome: Outcome
     ) -> None:
-        """Await a replica's last report of an inference, for as long as it may be silent."""
+        """Await a replica's last report of an inference, at most for the time it may be silent."""
         state, lease_id = self._state, lease.lease_id
         state.leaving[lease_id] = Departure(inference, lease.replica_id, outcome)
         state.leaving_requests[inference.request_id] = lease_id
@@ -307,7 +308,7 @@ class Inferences:
         self._applications.inference_ended(application)
 
     def enforce_caps(self) -> None:
-        """Refuse what waits of applications that have used up what one may; what runs runs on."""
+        """Refuse waiting inferences of applications that have reached a cap; running ones go on."""
         state = self._state
         names, state.served = state.served, {}
         for name in names:
@@ -323,7 +324,7 @@ class Inferences:
                     self.end(inference, Outcome.CANCELLED)
 
     def expire_cap(self, application_id: ApplicationId) -> None:
-        """Look at an application whose time may be up."""
+        """Schedule a check of an application whose duration may have reached its cap."""
         self._state.served[application_id] = None
 
     def _refuse_capped(
@@ -334,10 +335,10 @@ class Inferences:
         )
 
     def cancel_application(self, event: ev.ApplicationCancelled) -> None:
-        """End an application with all its inferences, in whatever state they are.
+        """Cancel an application and end all its inferences.
 
-        It is over once replicas have said how much ran of them, and earlier schedulers' ends are
-        counted.
+        It ends when replicas have made their last reports of them and ends under earlier
+        schedulers are counted.
         """
         application = self._state.applications.get(event.application_id)
         if application is None:
@@ -356,7 +357,7 @@ class Inferences:
         self._applications.end_if_over(application)
 
     def reopen_application(self, event: ev.ApplicationReopened) -> None:
-        """Let a closed application take inferences again; end one that was cancelled, if it can."""
+        """Let a closed application accept inferences again; try to end a cancelled one."""
         application = self._state.applications.get(event.application_id)
         if application is None:
             return
@@ -375,7 +376,7 @@ class Inferences:
             self._state.deadlines.set(inference.starts_by, DeadlineKind.WAIT, inference.request_id)
 
     def _refuse_unopened(self, event: ev.InferenceSubmitted) -> Refuse:
-        """Refuse an inference of an application that is not open: for the reason for that."""
+        """Refuse an inference of an application that is not open, with the reason."""
         rejection = self._applications.rejections.get(event.application_id)
         if rejection is None:
             return Refuse(event.request_id, event.ingress_id, Refusal.UNKNOWN_APPLICATION)
@@ -401,7 +402,7 @@ class Inferences:
 
 
 def _copies(event: ev.InferenceSubmitted) -> int:
-    """Return the choices of each prompt; 1 unless all prompts have as many."""
+    """Return the number of choices of each prompt; 1 if prompts have different numbers."""
     return event.copies if event.copies > 1 and event.choices % event.copies == 0 else 1
 
 

@@ -35,7 +35,7 @@ class InvariantViolation(AssertionError):
 
 
 def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
-    """Each inference is in one place of its application, and that is the one of its state."""
+    """Each inference is in one place of its application, the one that its state names."""
     state = core.state
     seen: set[str] = set()
     for application in state.applications.values():
@@ -338,9 +338,9 @@ def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
 
 
 def applications_are_in_their_states(core: SchedulerCore) -> Findings:
-    """The state of an application says whether it has inferences, and so do its indexes.
+    """The state and the indexes of an application agree on whether it has inferences.
 
-    A restored one has none before the first is submitted again, though it be closed or cancelled.
+    A restored application may have none even while its state is closing or stopping.
     """
     for name, application in core.state.applications.items():
         state, is_idle = application.state, application.is_idle
@@ -358,7 +358,7 @@ def applications_are_in_their_states(core: SchedulerCore) -> Findings:
         yield told is state, (name,), f"is {state}, its story ends with {told}"
     settled = {name for name, one in core.state.applications.items() if one.state.is_settled}
     odd = tuple(core.applications.settled_since_report.keys() - settled)
-    yield not odd, odd, "fell idle, and has inferences or is over"
+    yield not odd, odd, "is listed as settled, and is not"
 
 
 def active_weight_is_the_sum(core: SchedulerCore) -> Findings:

@@ -1,29 +1,29 @@
-"""Applications that were rejected, as there were too many: their inferences are refused, too."""
+"""Applications beyond the quota of open applications; their inferences are refused, too."""
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import RefuseApplication
 from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId
 
-_MOST = 10_000
-"""Rejected applications that are remembered; the oldest go first."""
+_KEPT = 10_000
+"""Number of rejections kept; the oldest are dropped."""
 
 
 class Rejections:
-    """The last applications that the quota of open applications rejected."""
+    """Recent rejections, by application."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._rejected: dict[ApplicationId, RefuseApplication] = {}
 
     def get(self, application_id: ApplicationId) -> RefuseApplication | None:
-        """Return how an application was rejected lately, None if it was not."""
+        """Return the recent rejection of an application, None if there was none."""
         return self._rejected.get(application_id)
 
     def admits(self, event: ev.ApplicationArrived) -> bool:
-        """Return whether an application may be opened; if not, tell its ingress.
+        """Return whether an application may open; if not, answer its ingress.
 
-        One that was open under an earlier scheduler always may.
+        An application that was open under an earlier scheduler always may.
         """
         name = event.application_id
         is_retry = True if name in self._rejected else event.is_retry
@@ -38,6 +38,6 @@ class Rejections:
         state.counters.rejected_applications += self._rejected.pop(name, None) is None
         wait_s = state.application_slot(event.tenant, is_again=is_again)
         self._rejected[name] = RefuseApplication(name, event.ingress_id, retry_after_s=wait_s)
-        if len(self._rejected) > _MOST:
+        if len(self._rejected) > _KEPT:
             del self._rejected[next(iter(self._rejected))]
         state.actions.append(self._rejected[name])

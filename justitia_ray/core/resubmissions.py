@@ -1,4 +1,4 @@
-"""What ingresses submit again to a new scheduler, and what they may yet submit."""
+"""Resubmissions by ingresses to a new scheduler."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from justitia_ray.units import ApplicationId, IngressId
 
 
 class Resubmissions:
-    """Ingresses that have submitted again all that they had of earlier schedulers, and the rest.
+    """Tracks which ingresses have resubmitted everything that earlier schedulers had of them.
 
     An application awaits the ingresses that had it open under an earlier scheduler and have not
     come again: it is not over before they have, or are lost.
@@ -18,20 +18,20 @@ class Resubmissions:
     def __init__(self, state: State) -> None:
         self._state = state
         self._complete: set[IngressId] = set()
-        """Ingresses that have submitted all again, or are lost."""
+        """Ingresses that have resubmitted everything, or are lost."""
         self._applications: set[ApplicationId] = set()
-        """Applications that were submitted again, ended ones too."""
+        """Resubmitted applications, including ended ones."""
 
     def note(self, application_id: ApplicationId) -> None:
-        """Note an application that is submitted again."""
+        """Record that an application was resubmitted."""
         self._applications.add(application_id)
 
     def is_counted(self, event: ev.ApplicationArrived) -> bool:
-        """Return whether an application that is not live was opened before, and is counted.
+        """Return whether an application that is not live was opened and counted before.
 
-        Its ingress does not know that it is over, or brings what may be missing of its end: under
-        an earlier scheduler it was, or under this one, before that ingress came. An ingress that
-        has submitted again what it had brings another application of that name.
+        It has ended under an earlier scheduler, or under this one before the ingress came; the
+        ingress does not know that, or brings missing inferences of it. From an ingress that has
+        resubmitted everything, the arrival is another application of the same name.
         """
         if event.is_counted:
             return True
@@ -41,13 +41,13 @@ class Resubmissions:
         return name in self._applications or self._state.ends.is_inherited(name)
 
     def expect(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
-        """Let an application await ingresses that had it open, as far as they have not come."""
+        """Let an application await those of its former ingresses that have not come yet."""
         for ingress_id in ingress_ids:
             if ingress_id not in self._complete:
                 application.opener(ingress_id).is_awaited = True
 
     def complete(self, ingress_id: IngressId) -> list[Application]:
-        """Await an ingress no more; return the applications that awaited it. O(N)."""
+        """Stop awaiting an ingress; return the applications that awaited it. O(applications)."""
         self._complete.add(ingress_id)
         awaiting = []
         for application in self._state.applications.values():

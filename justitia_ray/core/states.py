@@ -5,37 +5,36 @@ from enum import StrEnum
 
 
 class InvalidTransition(Exception):
-    """A transition that the table does not have: a bug, never an answer to a caller."""
+    """A transition that is not in the table: a bug, never an answer to a caller."""
 
 
 class ApplicationState(StrEnum):
-    """The states of an application; `APPLICATION_TRANSITIONS` has the moves between them.
+    """The states of an application; `APPLICATION_TRANSITIONS` has the transitions between them.
 
     An application is settled while it has no inferences. It then leaves GPS with the next report.
     """
 
     OPENING = "opening"
-    """Made, and without an account."""
+    """Created, without an account yet."""
     RECOVERING = "recovering"
-    """Restored from a snapshot: its inferences may yet be submitted again, so that it stays in
-    GPS."""
+    """Restored from a snapshot. Its inferences may be submitted again, so it stays in GPS."""
     IDLE = "idle"
-    """Takes inferences and has none."""
+    """Accepts inferences and has none."""
     OPEN = "open"
-    """Takes inferences and has some."""
+    """Accepts inferences and has some."""
     CLOSING = "closing"
     """Closed by its owner while it had inferences, or was recovering."""
     CLOSED = "closed"
-    """Closed and without inferences; an ingress may submit some that an earlier scheduler had."""
+    """Closed, without inferences; an ingress may submit some that an earlier scheduler had."""
     STOPPING = "stopping"
-    """Cancelled by its owner: replicas have not said how much ran of it, or it was recovering."""
+    """Cancelled by its owner: last reports of replicas are awaited, or it was recovering."""
     STOPPED = "stopped"
-    """Cancelled and without inferences; an ingress may bring ends from an earlier scheduler."""
+    """Cancelled, without inferences; an ingress may report ends under an earlier scheduler."""
     ENDED = "ended"
 
     @property
     def takes_inferences(self) -> bool:
-        """Whether new inferences are taken: it is neither closed nor cancelled."""
+        """Whether new inferences are accepted: it is neither closed nor cancelled."""
         return self in (_A.OPEN, _A.IDLE, _A.RECOVERING)
 
     @property
@@ -45,12 +44,12 @@ class ApplicationState(StrEnum):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has no inferences, and none that are awaited keep it in GPS."""
+        """Whether it has no inferences and awaits none in GPS."""
         return self in (_A.IDLE, _A.CLOSED, _A.STOPPED)
 
     @property
     def public_name(self) -> str:
-        """The word for it in the API, the CLI and the store: `open` or `closing`."""
+        """Name of the state in the API, the CLI and the store: `open` or `closing`."""
         return "open" if self.takes_inferences else "closing"
 
 
@@ -88,7 +87,7 @@ APPLICATION_TRANSITIONS: Mapping[tuple[ApplicationState, ApplicationState], str]
     (_A.STOPPED, _A.STOPPING): "an ingress brings an end or a lease of an earlier scheduler",
     (_A.STOPPED, _A.ENDED): "the last ingress that is awaited comes or is lost, or idle too long",
 }
-"""Every move of an application, and when it happens."""
+"""Every transition of an application, and when it happens."""
 
 BUSY: Mapping[ApplicationState, ApplicationState] = {
     _A.RECOVERING: _A.OPEN,
@@ -109,21 +108,20 @@ SETTLED: Mapping[ApplicationState, ApplicationState] = {
 
 
 class InferenceState(StrEnum):
-    """The states of an inference; `TRANSITIONS` has the moves between them."""
+    """The states of an inference; `TRANSITIONS` has the transitions between them."""
 
     WAITING = "waiting"
     SUSPENDED = "suspended"
-    """It would wait, but its ingress is suspect (`liveness`)."""
+    """Kept out of the queue because its ingress is suspect (`liveness`)."""
     CLAIMED = "claimed"
-    """Its ingress says that it holds a lease of an earlier scheduler, which no replica has
-    confirmed."""
+    """Its ingress claims a lease of an earlier scheduler that no replica has confirmed yet."""
     LEASED = "leased"
     RUNNING = "running"
     ENDED = "ended"
 
     @property
     def public_name(self) -> str:
-        """The word for it in the scheduler's report: what is suspended or claimed waits."""
+        """Name of the state in the scheduler's report: suspended and claimed count as waiting."""
         return _I.WAITING.value if self in (_I.SUSPENDED, _I.CLAIMED) else self.value
 
 
@@ -145,7 +143,7 @@ TRANSITIONS: Mapping[tuple[InferenceState, InferenceState], str] = {
     (_I.RUNNING, _I.WAITING): "its replica or engine died",
     (_I.RUNNING, _I.ENDED): "finished, failed or cancelled",
 }
-"""Every move of an inference, and when it happens."""
+"""Every transition of an inference, and when it happens."""
 
 
 class LeaseState(StrEnum):
