@@ -33,9 +33,9 @@ for _name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Profiles of hypothesis: `dev` during development, `ci` for all examples, if the environment sets
-# `CI` or with `--hypothesis-profile ci`. Both draw the same examples in every run, without a time
-# limit that a busy machine could exceed.
+# Profiles of hypothesis: `dev` during development, `ci` with three times the examples, selected by
+# the environment's `CI` or by `--hypothesis-profile ci`. Both draw the same examples in every run,
+# without a time limit that a busy machine could exceed.
 settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60)
 settings.register_profile("dev", settings.get_profile("ci"), max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")

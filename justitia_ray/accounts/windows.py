@@ -75,7 +75,7 @@ class UsedWindow:
         return day if self._period is Period.DAY else _month_of(day)
 
     def _ends_at(self, part: int) -> Seconds:
-        """Return the time from which a part no longer counts."""
+        """Return the time from which use in a part of the window no longer counts."""
         if self._kind is Window.ROLLING:
             return (part + 1) * self._length / PARTS + self._length
         return (part + 1 if self._period is Period.DAY else _first_day(part + 1)) * _DAY

@@ -197,7 +197,7 @@ class Drain:
         ahead = max(1, outstanding + shortfall)
         rate = departures.rate(now)
         if is_whole:
-            rate /= self._sharing(name, now)
+            rate /= self._tenants_waiting(name, now)
         spread = _SPREAD_AGAIN if is_again else _SPREAD
         wait_s = _SPARE * (ahead + spread * math.sqrt(ahead)) / rate
         if wait_s >= HORIZON_S or len(known.slots) >= _MAXIMUM_SLOTS:
@@ -247,7 +247,7 @@ class Drain:
             known.advance(now)
             self._kept_of_whole += known.kept_of_whole - before
 
-    def _sharing(self, name: ClientId, now: Seconds) -> int:
+    def _tenants_waiting(self, name: ClientId, now: Seconds) -> int:
         """Return the number of tenants, with this one, that wait for places of the whole limit."""
         for other in [other for other, until in self._sharing_until.items() if until <= now]:
             del self._sharing_until[other]

@@ -260,7 +260,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if self._forecast is None or self._forecast.block_size != block_size:
             if self._ends is None:
                 self._ends = sorted(self._by_lease.values())
-            ends = sorted([*self._ends, *self._shared()]) if self._counted else self._ends
+            ends = sorted([*self._ends, *self._common_parts()]) if self._counted else self._ends
             self._forecast = Forecast(ends, block_size)
         return self._forecast
 
@@ -331,7 +331,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 self._counted[node] = tokens, owner
                 self._count(Footprint(0, 0, tokens, owner), 1)
 
-    def _shared(self) -> Iterator[Footprint]:
+    def _common_parts(self) -> Iterator[Footprint]:
         for node, (tokens, owner) in self._counted.items():
             yield Footprint(self._end_of(node), 0, tokens, owner)
 

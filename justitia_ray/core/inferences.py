@@ -13,7 +13,7 @@ from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.prefixes import read_prefixes
-from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
+from justitia_ray.core.stages import MAXIMUM_STAGES, replace_expected
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.states import ApplicationState, InferenceState
 from justitia_ray.core.suspects import Suspects
@@ -121,7 +121,7 @@ class Inferences:
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
         if event.expected_stages and is_current:
-            stages = expected_from(
+            stages = replace_expected(
                 application.expected_stages, inference.stage, event.expected_stages
             )
             application.expected_stages = stages[:MAXIMUM_STAGES]

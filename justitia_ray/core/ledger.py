@@ -388,7 +388,7 @@ class Ledger:
             accounts = share.accounts.items()
             # A withdrawn application has no current tag, only that of its next submission.
             tags = [share.tag(name) for name, account in accounts if not account.withdrawn]
-            history.thin([*settled, *tags])
+            history.keep_only([*settled, *tags])
 
     # --- the order
 

@@ -118,7 +118,7 @@ class ServiceHistory:
         """Return whether it stores many more levels than this number of applications can need."""
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
-    def thin(self, tags: Iterable[VirtualTime]) -> None:
+    def keep_only(self, tags: Iterable[VirtualTime]) -> None:
         """Keep the levels at which V reached these tags, and the last.
 
         No other level is needed: a tag that V has not reached, or that changes, will be at V or

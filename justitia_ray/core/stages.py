@@ -104,7 +104,7 @@ def read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
     return tuple(stages)
 
 
-def expected_from(
+def replace_expected(
     expected: tuple[ExpectedStage, ...], stage: int, now_expected: tuple[ExpectedStage, ...]
 ) -> tuple[ExpectedStage, ...]:
     """Return the expected stages of an application, with those from `stage` on replaced.

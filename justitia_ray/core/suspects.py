@@ -170,7 +170,7 @@ class Suspects:
         """Clear all suspects of a failure, because the engine makes steps again."""
         self._forget_death(failure_id)
 
-    # --- submissions and runs of suspects
+    # --- suspected inferences: submission and runs
 
     def resume(self, inference: Inference) -> None:
         """Record that a suspect was submitted again: under another id, or to a new scheduler."""
@@ -338,7 +338,7 @@ class Suspects:
         return frozenset.intersection(*members) - {name}
 
     def _replicas_of(self, suspicions: Iterable[Suspicion]) -> frozenset[ReplicaId]:
-        """Return the replicas on which suspects hold leases."""
+        """Return the replicas on which inferences suspected of killing engines hold leases."""
         return frozenset(
             self._state.leases[suspicion.inference.lease_id].replica_id
             for suspicion in suspicions

@@ -11,7 +11,7 @@ from justitia_ray.doctor.rule import Breach, Look, Rule, Severity, breach, breac
 
 def _replaceable_proxy(look: Look) -> Iterator[Breach]:
     front, serve = look.seen.ingress.front, look.seen.serve
-    if serve is not None and serve.tls:  # HAProxy cannot replace Serve's proxy then
+    if serve is not None and serve.tls:  # HAProxy cannot replace a proxy that terminates TLS
         return
     if front is not None and front.kind == "serve" and front.haproxy_can_run:
         yield breach("front")

@@ -42,7 +42,7 @@ async def visit(
     stores: list[SchedulerStore | None] = []
     try:
         for look in before:
-            stores.append(open_store(look.seen))  # noqa: PERF401 # closed on an error
+            stores.append(open_store(look.seen))  # noqa: PERF401 # after an error those opened are closed
         before = await _look_into_each(stores, before)
         await asyncio.sleep(max(interval_s, *map(_saved_within_s, stores, before)))
         after = await _look_into_each(stores, await _look_at_service(transport, model))

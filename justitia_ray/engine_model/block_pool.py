@@ -76,8 +76,9 @@ class Beginning(NamedTuple):
     pieces: list[Piece]
     blocks: int
     free_blocks: int
-    """Number of these blocks that are not held: taking them uses as many free blocks as new ones
-    do."""
+    """Number of these blocks that no sequence holds: a sequence that takes them uses up as many
+    free blocks.
+    """
 
 
 _NOTHING = Beginning([], 0, 0)
@@ -93,7 +94,7 @@ class Holding:
     """Number of cached blocks, from the first on."""
     blocks: int = 0
     last: _Run | None = None
-    """Run of its latest blocks."""
+    """The latest consecutive blocks."""
 
 
 class BlockPool:

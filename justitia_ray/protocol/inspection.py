@@ -237,7 +237,7 @@ class IngressReport(_InspectionModel):
     max_outstanding: int | None = None
     """Maximum number of callers of this model that may wait at each ingress."""
     front: FrontFacts | None = None
-    """Front end selected by the ingress's environment."""
+    """HTTP proxy in front of the ingress (HAProxy or Serve's), by its environment."""
     tickets: dict[RequestId, bool] = {}
     """Pending inferences of the ingress, and whether each waits for a lease."""
     left_out: int = 0

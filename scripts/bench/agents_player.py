@@ -156,7 +156,7 @@ class AgentPlayer:
         """Return when the last turn was answered; `place` counts sessions in arrival order."""
         target = self._targets[place % len(self._targets)]
         own = random.Random(f"{self._name} {session.name}")
-        context = _draw(random.Random(self._name), session.common_tokens)
+        context = _random_tokens(random.Random(self._name), session.common_tokens)
         application = f"{self._name}-{session.name}"
         tenant = f"tenant-{place % self._tenants}" if self._tenants > 1 else ""
         if self._is_ours:
@@ -170,7 +170,7 @@ class AgentPlayer:
         answered_at_s = session.arrived_at_s
         for number, turn in enumerate(session.turns):
             kept = context[: turn.kept_tokens] if number else context
-            prompt = kept + _draw(own, turn.prompt_tokens - len(kept))
+            prompt = kept + _random_tokens(own, turn.prompt_tokens - len(kept))
             await clock.wait_until(answered_at_s + turn.gap_s)
             sent_at_s = clock.now_s()
             reply = await self._complete(target, prompt, turn.output_tokens, headers, extra)
@@ -199,7 +199,7 @@ class AgentPlayer:
                     float(reply.headers.get(RAN_HEADER, 0.0)),
                 )
             )
-            said = answer["choices"][0].get("token_ids") or _draw(own, turn.output_tokens)
+            said = answer["choices"][0].get("token_ids") or _random_tokens(own, turn.output_tokens)
             context = prompt + said
         if self._is_ours:
             path = f"{target.route_prefix}/v1/applications/{application}/close"
@@ -237,5 +237,5 @@ class AgentPlayer:
         return reply
 
 
-def _draw(rng: random.Random, count: Tokens) -> list[int]:
+def _random_tokens(rng: random.Random, count: Tokens) -> list[int]:
     return rng.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=count)

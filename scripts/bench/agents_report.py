@@ -170,7 +170,7 @@ def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 
 def write_turns(file: Path, pairs: Sequence[Pair]) -> None:
-    """Write every turn of every play to a CSV file."""
+    """Write every measured turn to a CSV file."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["load", "repeat", "arm", *(field.name for field in fields(TurnSample))])

@@ -100,7 +100,7 @@ async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
     assert _EXACTLY == await crowd
 
 
-async def test_inferences_are_counted_and_caps_hold_for_one_application(
+async def test_quota_counts_all_applications_and_a_cap_only_its_own(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A quota is shared by all applications of a tenant; a cap applies to each application."""

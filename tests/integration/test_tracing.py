@@ -139,13 +139,13 @@ async def test_call_that_waits_shows_its_position_and_the_reason(
     """All seats are taken: the trace shows the calls ahead, and for how long."""
     names = {"x-justitia-application": "late", "x-justitia-tenant": "acme"}
 
-    async def has_waited() -> bool:
+    async def call_has_waited() -> bool:
         known = await http.get("/v1/applications/acme|late")
         return known.status_code == 200 and known.json()["age_s"] > 1.0
 
     async with every_seat_taken(service, http):
         call = asyncio.create_task(http.post(COMPLETIONS, json=completion(), headers=names))
-        await eventually(has_waited, "it has waited for a second")
+        await eventually(call_has_waited, "it has waited for a second")
     assert 200 == (await call).status_code
     (await http.post("/v1/applications/acme|late/close")).raise_for_status()
     spans = await whole(collector, "acme|late")

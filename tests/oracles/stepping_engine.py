@@ -248,7 +248,8 @@ class SteppingEngine:
             replica.swapped, key=lambda r: self.core.place(r.request_id)
         ):  # step 1
             wanted = replica.needed(self._block_size) + swapped.blocks(self._block_size, 1)
-            if wanted > self._kv_tokens:  # at block size 1: used + context + 1 + running
+            # At block size 1: used + its context + one token for it and for each that runs.
+            if wanted > self._kv_tokens:
                 break
             if len(replica.running) >= self._seats:
                 break

@@ -23,24 +23,24 @@ from tests.property.test_bound import elephant_and_mice, is_within_what_the_core
 from tests.property.workloads import arrivals, servers
 
 
-def claims(seed: int) -> type[ForetoldVtc]:
+def random_shadow(seed: int) -> type[ForetoldVtc]:
     """Return a shadow that calls some of the applications urgent, others at each time."""
 
-    class Claims(ForetoldVtc):
+    class RandomShadow(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
             names = sorted(self.clock.shadows)
             random = Random(f"{seed}/{now}")
             return random.sample(names, random.randint(0, len(names)))
 
-    return Claims
+    return RandomShadow
 
 
 def _mice_are_urgent() -> type[ForetoldVtc]:
-    class Claims(ForetoldVtc):
+    class MiceAreUrgent(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
             return sorted(name for name in self.clock.shadows if name != "a0")
 
-    return Claims
+    return MiceAreUrgent
 
 
 def run_claiming(
@@ -73,7 +73,7 @@ def test_lag_is_within_the_budget_for_any_urgency(
     machines = data.draw(replicas)
     iterations = data.draw(st.sampled_from([0.5, 1, 3, 10]))
     outcomes = run_claiming(
-        claims(data.draw(st.integers(0, 99))),
+        random_shadow(data.draw(st.integers(0, 99))),
         options | {"guard_iterations": iterations},
         machines,
         data.draw(arrivals(weighted=True)),
@@ -89,7 +89,7 @@ def test_lag_is_within_the_budget_for_any_urgency(
 def test_stages_and_gaps_stay_within_the_bound_of_the_core(data: st.DataObject) -> None:
     """The core adds the budget to its bound where the guard has used it."""
     outcomes = run_claiming(
-        claims(data.draw(st.integers(0, 99))),
+        random_shadow(data.draw(st.integers(0, 99))),
         {"order": "sgps", "guard_iterations": data.draw(st.sampled_from([1, 10]))},
         data.draw(servers(2)),
         data.draw(arrivals(stages=4, weighted=True)),

@@ -23,7 +23,7 @@ from justitia_ray.core.policies.guarded.rules import comes_first
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 from tests.property.engine import Arrival, Engine, Outcomes, Server
 from tests.property.profiles import examples
-from tests.property.test_guard import claims
+from tests.property.test_guard import random_shadow
 from tests.property.workloads import servers
 
 _SIZES = st.tuples(st.integers(1, 30), st.integers(1, 12))
@@ -118,7 +118,7 @@ def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
 ) -> None:
     """The bound is I + B, with a larger B if the tenants' weights were less at a pass."""
     replicas, applications = data.draw(servers()), data.draw(_tenants())
-    urgent = claims(data.draw(st.integers(0, 99)))
+    urgent = random_shadow(data.draw(st.integers(0, 99)))
     outcomes, lags, weight = _run(urgent, options, replicas, applications)
     budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)
     of_all = sum({a.tenant: a.weight for a in applications}.values())
@@ -220,7 +220,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
         f"o{n}": Arrival(at, ((size,) * k,), tenant=f"O{n}") for n, (at, k) in enumerate(others)
     }
     replicas = [Server(seats * sum(size), seats)]
-    urgent = claims(data.draw(st.integers(0, 99)))
+    urgent = random_shadow(data.draw(st.integers(0, 99)))
     whole, _, _ = _run(
         urgent, options, replicas, {"w": Arrival(came, ((size,) * inferences,), tenant="T"), **rest}
     )
@@ -258,7 +258,7 @@ def test_every_start_follows_the_literal_rules(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TenantShare, "transfer", transfer)
-        patch.setattr(guarded, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
+        patch.setattr(guarded, "ForetoldVtc", random_shadow(data.draw(st.integers(0, 99))))
         engine = TenantEngine(data.draw(servers()), options)
         first = engine.core.ledger.queue.first
 

@@ -17,7 +17,7 @@ from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from justitia_ray.units import KvTokenTime
 from tests.property.engine import Arrival, Engine, Server
 from tests.property.profiles import examples
-from tests.property.test_guard import claims
+from tests.property.test_guard import random_shadow
 from tests.property.test_tenant_order import run_tenants
 from tests.property.test_tenant_passing import TenantEngine as _TenantEngine
 from tests.property.workloads import servers
@@ -95,7 +95,7 @@ def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
         return budget
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guarded, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
+        patch.setattr(guarded, "ForetoldVtc", random_shadow(data.draw(st.integers(0, 99))))
         patch.setattr(GuardedPolicy, "budget_in", noted)
         engine = TreeEngine(replicas, options)
         outcomes = engine.run(applications)

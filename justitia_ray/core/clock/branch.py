@@ -33,7 +33,7 @@ class _Course:
     __slots__ = ("_legs", "_start")
 
     def __init__(self, start: VirtualTime, legs: list[tuple[VirtualTime, float]]) -> None:
-        """Begin.
+        """Record one course.
 
         Args:
             start: V at the beginning.

@@ -107,7 +107,7 @@ class ServedShare:
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book one report's service (rules 1 and 2); return the applications recharged."""
+        """Book one report's service (rules 1 and 2); return the applications charged again."""
         return self._deliver(deliveries, self.clock)
 
     def _deliver(

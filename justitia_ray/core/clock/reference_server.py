@@ -108,7 +108,7 @@ class PrefixSums:
         return total
 
     def first(self) -> tuple[Place, KvTokenTime] | None:
-        """Return the first place and its amount, or None if there is none."""
+        """Return the first place in the order of finish and its remaining work, or None."""
         node = self._root
         if node is None:
             return None
@@ -174,7 +174,7 @@ class ReferenceServer:
         """The tenant's φ: work per unit of the root's V."""
         self._work = PrefixSums()
         self._owed: dict[ApplicationId, tuple[Place, KvTokenTime]] = {}
-        """Place and amount of the remaining work of each application that has any."""
+        """Place in the order of finish and remaining work of each unfinished application."""
         self._finished: dict[ApplicationId, VirtualTime] = {}
         """V at which applications without remaining work were finished."""
         self._just_finished: dict[ApplicationId, VirtualTime] = {}

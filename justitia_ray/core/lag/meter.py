@@ -384,7 +384,7 @@ class LagMeter:
         self._accounts.forget_ended()
         history.note_service(amount, self.virtual_time, self._state.now)
         if history.is_long(len(self._standings)):
-            history.thin([*settled, *map(self._accounts.tag, self._standings)])
+            history.keep_only([*settled, *map(self._accounts.tag, self._standings)])
 
     def _enter(self, standing: _Standing, inference: Inference) -> KvTokenTime:
         """Count an inference as in flight; return the most service that it can receive."""

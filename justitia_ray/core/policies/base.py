@@ -193,11 +193,11 @@ class Durable:
     """Interface of counts that outlive the scheduler, as JSON."""
 
     def state(self) -> dict[str, Any]:
-        """Return the counts of the whole policy; {} if there are none."""
+        """Return the counters of the whole policy; {} if it has none."""
         return {}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the counts of one live application; None if there are none.
+        """Return the counters of one live application; None if the policy has none.
 
         They are saved with the application when it has changed, and may be some changes behind.
         """

@@ -25,7 +25,7 @@ _SLOTS = {name: slot for slot, name in enumerate(("justitia", "vtc", "srjf", "fc
 """Policies with a fixed colour in every figure."""
 _MOST_TICKS = 8
 _MOST_OF_MEAN = 1.6
-"""Largest end of the y axis over the largest mean; the intervals of two seeds may be huge."""
+"""Maximum of the y axis as a multiple of the largest mean; error bars may be far longer."""
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osv^Dxp*"
 _SIZE_IN = (5.2, 3.3)

@@ -109,7 +109,7 @@ class S3Model:
                 `names_class`.
             texts: The inputs; any Python strings.
         """
-        read = [_read(self.config, application_class, text) for text in texts]
+        read = [_input_text(self.config, application_class, text) for text in texts]
         pieces = _pieces(self.tokenizer, read)
         found: dict[int, CostPrediction] = {}
         with torch.inference_mode():
@@ -143,7 +143,7 @@ def train_s3(
     """
     trained_on, held_back = _split(samples_by_class, config, seed)
     costs = [sample.kv_token_time for _, sample in trained_on]
-    texts = [_read(config, name, sample.input_text or "") for name, sample in trained_on]
+    texts = [_input_text(config, name, sample.input_text or "") for name, sample in trained_on]
     target = _target(costs, in_log=config.target == "log")
     with _alone(seed):
         if weights is None:
@@ -258,7 +258,7 @@ def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
     return replace(model.target, residual_p10=min(0.0, p10), residual_p90=max(0.0, p90))
 
 
-def _read(config: S3Config, application_class: str, text: str) -> str:
+def _input_text(config: S3Config, application_class: str, text: str) -> str:
     # Lone surrogates are not valid Unicode, and the tokenizer rejects them.
     read = text[:READ_CHARS].encode("utf-8", "replace").decode()
     return f"{application_class}: {read}" if config.names_class else read

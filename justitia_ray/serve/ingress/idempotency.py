@@ -146,12 +146,14 @@ class IdempotentAttempts:
                 raise RequestError("Idempotency-Key: it was used with another request body")
             return known.read()
         if len(self._attempts) >= _MOST:
-            raise QueueFull(f"{_MOST} requests with an Idempotency-Key are kept", self._next_slot())
+            raise QueueFull(
+                f"{_MOST} requests with an Idempotency-Key are kept", self._retry_after()
+            )
         if self._bytes > self._max_bytes:
             raise QueueFull(
                 f"the answers to requests with an Idempotency-Key take more than"
                 f" {self._max_bytes} bytes (ingress.retry_kept_bytes)",
-                self._next_slot(),
+                self._retry_after(),
             )
         attempt = IdempotentAttempt(fingerprint, start(), self._linger_s, self._grown)
         if known is None:
@@ -184,6 +186,6 @@ class IdempotentAttempts:
             del self._attempts[key]
             self._drain.depart("", asyncio.get_running_loop().time())
 
-    def _next_slot(self) -> Seconds:
+    def _retry_after(self) -> Seconds:
         """Return after how many seconds a refused call should be repeated."""
         return self._drain.retry_after("", asyncio.get_running_loop().time(), is_whole=True)

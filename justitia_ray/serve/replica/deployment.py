@@ -42,7 +42,7 @@ from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
 from justitia_ray.units import Seconds, Tokens
 
-logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
+logger = logging.getLogger("ray.serve")  # Serve adds replica and request id to lines
 
 _LAST_WORDS_S = 2.0
 """Time for callers to receive the error before the process of a dead engine ends."""

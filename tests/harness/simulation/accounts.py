@@ -79,7 +79,7 @@ class AccountsWithoutRay(AccountsActor):
 
 
 class AccountsHost:
-    """Process of the accounts."""
+    """Simulated process of the quota accounts."""
 
     def __init__(self, accounts: "SimulatedAccounts") -> None:
         self.process = Process(NAME)

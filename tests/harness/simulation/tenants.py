@@ -23,13 +23,13 @@ def draw_tenants(rng: random.Random, tenants: tuple[str, ...]) -> dict[str, Any]
     for path in paths:
         quotas = [_quota(rng, tree, path) for _ in range(rng.choice((0, 1, 1, 2)))]
         if path in tenants:
-            quotas += [_counting(unit) for unit in (Unit.APPLICATIONS, Unit.INFERENCES)]
+            quotas += [_shadow_quota(unit) for unit in (Unit.APPLICATIONS, Unit.INFERENCES)]
         by_name = {f"{quota['unit']}/{quota['per']}": quota for quota in quotas}
         tree[path] = {"quotas": [*by_name.values()]}
     return tree
 
 
-def _counting(unit: Unit) -> dict[str, Any]:
+def _shadow_quota(unit: Unit) -> dict[str, Any]:
     shadow = OnExhausted.SHADOW.value
     return {"unit": unit.value, "limit": COUNTING, "per": "month", "on_exhausted": shadow}
 

@@ -174,7 +174,7 @@ def test_known_application_is_trained_with_its_earlier_run(data: Path) -> None:
 
 
 def test_control_is_vtc_under_another_name(whole: tuple[LiveService, Plays]) -> None:
-    """A control under other settings would not show the noise; it is part of every benchmark."""
+    """The control arm is VTC again: its difference from VTC is the noise of the measurement."""
     service, _ = whole
 
     assert (VTC.policy, VTC.options) == (CONTROL.policy, CONTROL.options)

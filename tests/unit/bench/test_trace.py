@@ -9,8 +9,8 @@ MOST_CORE_FILES = 22
 """Largest number of package files that an immediately granted submission may execute."""
 
 
-def test_granted_submission_passes_few_files() -> None:
-    """A reader learns the core by following one submission: each file more is a page more."""
+def test_granted_submission_executes_few_files() -> None:
+    """A reader who follows one submission has to open each of these files."""
     trace = trace_granted_submission()
 
     assert MOST_CORE_FILES >= len(trace.files)

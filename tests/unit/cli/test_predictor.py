@@ -122,7 +122,7 @@ def test_list_shows_the_serving_model_and_its_training(
     assert {"version": 2, "size_bytes": 1} | RECORD == known["versions"][1]
 
 
-def test_rollback_and_release_in_a_directory(
+def test_rollback_pins_a_version_and_release_unpins_it(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command prints the version that serves afterwards."""

@@ -139,7 +139,7 @@ def test_answer_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["chat", "class", "mean", "4", "100", "0", "–"] == row(text, "chat ")
 
 
-def test_applications_stand_with_their_tags_and_lags() -> None:
+def test_applications_are_listed_with_tags_and_lags() -> None:
     """An application without a lag shows none, which differs from a lag of zero."""
     fresh = _WAITING | {"application_id": "new", "gps_lag": None}
     text = of(ANSWER | {"first_applications": [_WAITING, fresh]})

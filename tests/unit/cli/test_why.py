@@ -94,10 +94,10 @@ def test_application_of_another_tenant_is_not_found(capsys: pytest.CaptureFixtur
     assert "not open" in capsys.readouterr().err
 
 
-def test_top_shows_own_applications_and_counts_of_others(
+def test_top_lists_own_applications_and_only_counts_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An application has one line for its place and one for its start time."""
+    """Each own application has a line with its place and one with its expected start."""
     sent: list[Sent] = []
     with noting_service((200, _LISTING), sent) as url:
         assert 0 == main(["top", "--url", url, "--applications", "5"])

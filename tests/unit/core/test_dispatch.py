@@ -86,7 +86,7 @@ def test_no_search_is_made_for_an_arrival_that_fits_nowhere(
 
 
 @pytest.mark.parametrize(("guard_iterations", "looked"), [(0, []), (300, ["look"])])
-def test_arrival_behind_a_first_that_fits_nowhere_causes_no_search(
+def test_arrival_behind_a_blocked_head_of_the_queue_searches_no_replica(
     guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The arrival would fit, but is larger than the first.
@@ -548,7 +548,7 @@ def test_alone_an_application_may_hold_everything() -> None:
         (1.0, [("a1", 30, 60), ("a2", 40, 5), ("b1", 90, 10)], ["a1", "a2"]),
         # Held 30, needed 30 more of 50: b goes first, and then no other waits.
         (0.5, [("a1", 20, 10), ("a2", 20, 10), ("b1", 10, 10)], ["a1", "b1", "a2"]),
-        # Held 30: 20 more are exactly half of 100, and 21 are not. b2 needs 70, and keeps waiting.
+        # 30 tokens are held: 20 more are exactly half of 100. b2 needs 70, and keeps waiting.
         (
             0.5,
             [("a1", 20, 10), ("a2", 10, 10), ("b1", 10, 10), ("b2", 60, 10)],

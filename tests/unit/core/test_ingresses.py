@@ -229,8 +229,8 @@ def test_cancelled_application_ends_with_its_suspended_inferences(silent: CoreDr
     assert [("a", "cancelled")] == ended(actions)
 
 
-def test_application_with_something_suspended_is_not_ended_for_idleness() -> None:
-    """The idle timeout of the application may be shorter or longer than that of the ingress."""
+def test_application_with_a_suspended_inference_does_not_expire_as_idle() -> None:
+    """The idle limit may be shorter or longer than the time after which an ingress is lost."""
     driver = CoreDriver(SchedulerCore(timeouts=Timeouts(application_s=6.0, ingress_s=60.0)))
     driver.open()
     driver.submit("x")

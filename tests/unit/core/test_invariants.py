@@ -148,7 +148,7 @@ def _release_session(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock.session("a").released = True
 
 
-def _strange_session(d: CoreDriver) -> None:
+def _session_without_an_account(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock.charge("n", 5, 1, 9)
 
 
@@ -182,7 +182,7 @@ def _recover_without_a_restart(d: CoreDriver) -> None:
     application.move(ApplicationState.RECOVERING, d.now)
 
 
-def _forget_since_when_it_is_idle(d: CoreDriver) -> None:
+def _forget_idle_since(d: CoreDriver) -> None:
     d.application("b").idle_since = None
 
 
@@ -340,7 +340,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("accounts_are_of_live_applications", _add_account),
     ("accounts_are_of_live_applications", _drop_session),
     ("accounts_are_of_live_applications", _release_session),
-    ("accounts_are_of_live_applications", _strange_session),
+    ("accounts_are_of_live_applications", _session_without_an_account),
     ("accounts_are_of_live_applications", _other_weight),
     ("gps_owes_what_was_charged", _charge_nothing),
     ("idle_applications_are_withdrawn", _withdraw_busy),
@@ -348,7 +348,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("applications_are_in_their_states", _call_the_busy_idle),
     ("applications_are_in_their_states", _call_the_idle_open),
     ("applications_are_in_their_states", _recover_without_a_restart),
-    ("applications_are_in_their_states", _forget_since_when_it_is_idle),
+    ("applications_are_in_their_states", _forget_idle_since),
     ("applications_are_in_their_states", _change_state_beside_the_story),
     ("applications_are_in_their_states", _index_the_busy),
     ("active_weight_is_the_sum", _weigh_wrong),

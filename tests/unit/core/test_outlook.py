@@ -246,8 +246,8 @@ def test_beyond_the_examined_applications_there_is_a_least_position_and_no_time(
     assert not look(driver, "b1").is_position_least
 
 
-def test_starts_calibrate_the_quantiles(driver: CoreDriver) -> None:
-    """Each outcome calibrates the expectation given before."""
+def test_actual_starts_calibrate_the_expected_start_times(driver: CoreDriver) -> None:
+    """Later expectations are corrected by the error of earlier ones."""
     wait(driver, "a")
     before = look(driver).expected_start_s
     driver.now += 60.0

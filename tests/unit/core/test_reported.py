@@ -19,7 +19,7 @@ def core() -> CoreDriver:
     return driver
 
 
-def _ask(core: CoreDriver, most: int | None = None, reserved: int = 0) -> list[str]:
+def _report_asking(core: CoreDriver, most: int | None = None, reserved: int = 0) -> list[str]:
     asks = ev.ReplicaReported("r0", asks=True, most_prompt_tokens=most, reserved_kv_tokens=reserved)
     found = granted(core.handle(asks))
     core.handle(ev.PullAnswered("r0"))
@@ -54,7 +54,7 @@ def test_lease_omitted_from_a_report_continues(core: CoreDriver) -> None:
     """A pull that omits a lease has lost it; a report contains one lease or none."""
     for name in "xy":
         core.submit(name)
-    _ask(core)
+    _report_asking(core)
     x, y = core.lease_of("x"), core.lease_of("y")
     core.handle(ev.ReplicaReported("r0", (ev.LeaseProgress(x, 10, 4, running=True),)))
     last = ev.LeaseFinished(y, 10, 10, Outcome.FINISHED)
@@ -68,7 +68,7 @@ def test_lease_omitted_from_a_report_continues(core: CoreDriver) -> None:
 def test_idle_application_is_withdrawn_when_a_report_says_so(core: CoreDriver) -> None:
     """Rule 4, after the successors of this instant are submitted: they are no tool gap."""
     core.submit("x", output=2)
-    _ask(core)
+    _report_asking(core)
     last = ev.LeaseFinished(core.lease_of("x"), 10, 2, Outcome.FINISHED)
     core.handle(ev.ReplicaReported("r0", finished=(last,)))
 
@@ -85,9 +85,9 @@ def test_report_is_granted_at_most_its_prompt_token_budget(core: CoreDriver) -> 
     for name, prompt in (("x", 6), ("y", 6), ("z", 1)):
         core.submit(name, prompt=prompt, output=2)
 
-    assert [] == _ask(core, most=5), "nor does anything go before the first"
-    assert ["x", "y"] == _ask(core, most=12)
-    assert ["z"] == _ask(core, most=12)
+    assert [] == _report_asking(core, most=5), "nor does anything go before the first"
+    assert ["x", "y"] == _report_asking(core, most=12)
+    assert ["z"] == _report_asking(core, most=12)
 
 
 def test_reserved_kv_is_not_free(core: CoreDriver) -> None:
@@ -95,8 +95,8 @@ def test_reserved_kv_is_not_free(core: CoreDriver) -> None:
     for name in "xy":
         core.submit(name)
 
-    assert ["x"] == _ask(core, reserved=61)
-    assert ["y"] == _ask(core, reserved=60)
+    assert ["x"] == _report_asking(core, reserved=61)
+    assert ["y"] == _report_asking(core, reserved=60)
 
 
 def test_report_of_an_unknown_replica_is_the_drivers_mistake(core: CoreDriver) -> None:
@@ -111,7 +111,7 @@ def test_place_is_the_same_whether_an_inference_waits_or_runs(core: CoreDriver) 
     for name, application in (("x", "a"), ("y", "b"), ("z", "a")):
         core.submit(name, application)
     waiting = [core.core.place(name) for name in "xyz"]
-    _ask(core)
+    _report_asking(core)
 
     assert sorted(waiting) == waiting == [core.core.place(name) for name in "xyz"]
     with pytest.raises(KeyError):

@@ -49,7 +49,7 @@ def test_thinned_history_answers_as_before() -> None:
     """It keeps what live applications can ask for: their tags behind V, and all from V on."""
     thinned, whole = _history(200), _history(200)
     assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
-    thinned.thin([exact(3, 2), exact(77), exact(900)])
+    thinned.keep_only([exact(3, 2), exact(77), exact(900)])
     for history in (thinned, whole):
         history.note_service(exact(10), exact(201), 201.0)
 

@@ -15,7 +15,7 @@ from justitia_ray.core.stages import (
     ExpectedStage,
     StagePosition,
     StageServed,
-    expected_from,
+    replace_expected,
 )
 from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import StoreError
@@ -271,8 +271,8 @@ def test_mean_length_is_at_least_one_and_at_most_the_longest(
 
 def test_later_stages_replace_their_expectations() -> None:
     """Earlier stages stay unchanged, as does a gap in the expected stages."""
-    assert (MAP, REDUCE) == expected_from((MAP, MAP, MAP), 1, (REDUCE,))
-    assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == expected_from((), 2, (MAP,))
+    assert (MAP, REDUCE) == replace_expected((MAP, MAP, MAP), 1, (REDUCE,))
+    assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == replace_expected((), 2, (MAP,))
 
 
 def test_submission_replaces_the_expected_stages_from_its_own_on(core: CoreDriver) -> None:

@@ -132,7 +132,7 @@ def test_tier_is_reached_behind_any_number_of_another(
     names = granted(driver.pull(kv=100))
 
     assert "p-1" == names[-1]
-    assert 3 == len(names)  # two of flex, 60 tokens, leave the reserved 40
+    assert 3 == len(names)  # two of tier flex use 60 tokens; 40 are reserved for p
 
 
 def test_freed_memory_is_granted_to_the_same_tier_again() -> None:

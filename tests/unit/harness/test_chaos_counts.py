@@ -148,7 +148,7 @@ def test_violations_are_counted_and_reported(
 
 
 def test_run_that_never_ended_is_in_the_journal(tmp_path: Path) -> None:
-    """The death of a replica is measured by it."""
+    """The recovery time of a killed replica begins at such a run."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
     writer.began(2.0, "a.1#2", "3-17", 40)

@@ -35,7 +35,7 @@ BUSY = {"leases": {"a": 1}}
 
 
 def seen(at: float, target: int, took_s: float = 0.0, **states: str) -> FleetSample:
-    """Return a sample of Serve; without states, all wanted replicas run."""
+    """Return an observation of Serve's replicas; without states, all wanted ones run."""
     found = states or dict.fromkeys(list(PIDS)[:target], "RUNNING")
     return FleetSample(at, at - took_s, target, found)
 

@@ -54,7 +54,7 @@ def test_each_kind_is_of_a_fleet_that_is_fixed_or_of_one_that_is_scaled() -> Non
     assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
 
 
-def test_tails_are_long_streams_one_application_a_phase() -> None:
+def test_each_phase_ends_with_an_application_of_long_streams() -> None:
     """Replicas are removed while they run, and a leaving one must run one of them."""
     tails = draw_tails(1, 4, 3, (250, 600))
     streams = [inference for planned in tails for inference in planned.inferences]

@@ -141,7 +141,7 @@ def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
         yield f"cpu: {cores} CPUs"
 
 
-def streams_may_end(found: list[Manifest]) -> Iterator[str]:
+def pods_outlive_open_streams(found: list[Manifest]) -> Iterator[str]:
     """A pod must live longer than Serve waits for open streams."""
     for name in ("cpu", "engines"):
         grace_s = pod(found, name)["terminationGracePeriodSeconds"]
@@ -286,7 +286,7 @@ def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
             yield value["secretName"]
 
 
-def numbers_have_reasons(file: Path) -> Iterator[str]:
+def resource_numbers_have_comments(file: Path) -> Iterator[str]:
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if _RESOURCE_NUMBER.match(line) and "#" not in line:
             yield f"{file.name}:{number}: {line.strip()}"
@@ -312,7 +312,7 @@ RULES: tuple[Rule, ...] = (
     head_takes_no_work,
     work_goes_where_it_belongs,
     replicas_have_pods,
-    streams_may_end,
+    pods_outlive_open_streams,
     replacements_load_first,
     engines_are_ready_when_loaded,
     one_cluster_at_a_time,

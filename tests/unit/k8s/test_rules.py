@@ -73,7 +73,7 @@ BREACHES: dict[rules.Rule, list[Change]] = {
         lambda m: group(m, "engines").update(maxReplicas=1),
         lambda m: container(m, "cpu")["resources"]["limits"].update(cpu="1"),
     ],
-    rules.streams_may_end: [
+    rules.pods_outlive_open_streams: [
         lambda m: pod(m, "engines").update(terminationGracePeriodSeconds=900),
         lambda m: ray_service(m)["spec"].update(rayClusterDeletionDelaySeconds=600),
     ],
@@ -160,7 +160,7 @@ def test_secret_that_is_not_in_the_readme_is_found() -> None:
 @pytest.mark.parametrize("file", sorted(K8S.glob("**/*.yaml")), ids=lambda f: f.name)
 def test_every_resource_number_has_its_reason(file: Any) -> None:
     """An administrator who sizes a cluster must know what may be changed."""
-    assert [] == list(rules.numbers_have_reasons(file))
+    assert [] == list(rules.resource_numbers_have_comments(file))
 
 
 def test_number_without_a_reason_is_found(tmp_path: Any) -> None:
@@ -168,7 +168,7 @@ def test_number_without_a_reason_is_found(tmp_path: Any) -> None:
     file.write_text("limits:\n  cpu: '1'\n  memory: 1Gi  # measured\n  nvidia.com/gpu: 1\n")
 
     assert ["a.yaml:2: cpu: '1'", "a.yaml:4: nvidia.com/gpu: 1"] == list(
-        rules.numbers_have_reasons(file)
+        rules.resource_numbers_have_comments(file)
     )
 
 

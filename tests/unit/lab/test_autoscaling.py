@@ -63,7 +63,7 @@ def reading(at: float, target: int, work: float) -> FleetReading:
     return FleetReading(at, target, target, work)
 
 
-def test_reaction_is_from_too_much_work_to_the_rise() -> None:
+def test_reaction_time_is_from_overload_to_more_replicas() -> None:
     """One replica serves 100 in the target time: 150 at 10 s is too much, the rise is at 30 s."""
     readings = [
         reading(0.0, 1, 50),

@@ -22,7 +22,7 @@ def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication
     return WorkloadApplication(name, f"chain {calls}", at, inferences)
 
 
-def test_shadow_foretells_vtc_on_a_small_load() -> None:
+def test_predicted_ends_under_vtc_are_near_the_true_ones() -> None:
     """Thirty applications compete for the memory of four calls; VTC serves them in turns."""
     load = [_chain(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)]
     ratios = foretold_over_vtc(load, EngineProfile(kv_tokens=500))

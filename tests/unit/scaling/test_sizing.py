@@ -244,7 +244,7 @@ def test_restarted_count_is_not_an_inflow() -> None:
 
 
 def promised(at: float, replicas: int, replica_s: float, **more: Any) -> Demand:
-    """Return a demand without work but with a promise of this many replica-seconds."""
+    """Return a demand without present work, of which this many replica-seconds are promised."""
     return demand(replicas, at=at, promises={"a": RATE * replica_s}, **more)
 
 

@@ -109,7 +109,7 @@ def test_from_zero_serve_starts_one_at_once_though_it_counts_no_request() -> Non
     assert 1 == decide(context(0, 0, upscale_delay_s=30.0))[0]
 
 
-def test_smaller_target_does_not_end_the_first_loading_replicas() -> None:
+def test_smaller_target_does_not_end_replicas_that_load_from_zero() -> None:
     """While no replica runs, Serve applies each target at once, without the scale-down delay."""
     decide = _apply_autoscaling_config(policy(Told(1)))
 
@@ -171,7 +171,7 @@ def test_replicas_found_by_a_new_controller_have_no_loading_time() -> None:
     assert 30.0 == loads.usual_s
 
 
-def test_replacement_of_a_dead_replica_loads_from_its_absence() -> None:
+def test_load_time_of_a_replacement_begins_when_the_dead_replica_is_missing() -> None:
     """Serve replaces the replica without a change of the target."""
     loads = LoadTimes()
     for now, running in ((0, 2), (5, 1), (25, 2)):

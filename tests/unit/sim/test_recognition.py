@@ -98,7 +98,7 @@ def test_conversation_that_was_idle_begins_again() -> None:
 
 
 @pytest.mark.parametrize("recognised", WAYS)
-def test_truth_about_an_application_stays(recognised: str) -> None:
+def test_true_class_and_cost_are_reported_however_recognised(recognised: str) -> None:
     """Class, cost and outcome are the workload's; the true predictions add up to the cost."""
     [row] = served([agent()], recognised).applications
 

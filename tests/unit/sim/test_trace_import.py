@@ -146,7 +146,7 @@ def test_spreadsheet_s_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) 
     assert 1 == len(of_csv(tmp_path, "\N{ZERO WIDTH NO-BREAK SPACE}" + HEADER, "1,2,3")[0])
 
 
-def test_spans_follow_those_that_had_ended(tmp_path: Path) -> None:
+def test_span_depends_on_the_spans_that_ended_before_it(tmp_path: Path) -> None:
     """A plan, two parallel steps, and a summary 0.5 s after the later step.
 
         plan     0 ── 1

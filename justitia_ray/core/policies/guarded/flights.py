@@ -60,9 +60,9 @@ class Flights:
         self._cohorts: list[_Cohort] = []
         """Heap of the flying cohorts, by their ends."""
         self._gathered: KvTokenTime = 0
-        """Service of the gathering cohort."""
+        """Service that the first inferences of the gathering cohort need."""
         self._gathered_rate: float = 0
-        """Service per second of its inferences."""
+        """Service per second of the gathering cohort's inferences."""
         self._gathers_until: Seconds = math.inf
         """Time at which it departs; infinite if no cohort gathers."""
 

@@ -44,7 +44,7 @@ def test_keys_of_two_tenants_by_hand() -> None:
 
     assert (12, [10, 20, 40]) == (share.clock.virtual_time, _keys(share, "x", "z", "y"))
 
-    share.arrive("w", exact(5), exact(1), 9, "T")  # T's own GPS is at 6: F_w = 11
+    share.arrive("w", exact(5), exact(1), 9, "T")  # inside T, V is 6, so w's tag is 6 + 5
 
     assert (11, [10, 20, 17, 45]) == (
         share.tag_in_tenant("w"),
@@ -392,7 +392,7 @@ def test_work_transferred_to_an_earlier_place_moves_the_keys_between_alone() -> 
 
 
 def test_no_work_is_transferred_to_a_finished_application() -> None:
-    """The key of a finished target has passed; an exhausted source has no work to give."""
+    """V is beyond the key of a finished target; a finished source has no work to transfer."""
     share = _share(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
     share.deliver([("u", exact(30))])  # V = 15
     share.transfer("y", "x", exact(5))
@@ -405,7 +405,7 @@ def test_no_work_is_transferred_to_a_finished_application() -> None:
 
 
 def test_weights_of_a_tenant_and_its_applications_count_in_a_transfer() -> None:
-    """At φ = 2 a transfer of 6 moves x's key by 3."""
+    """With weight 2, a transfer of 6 moves x's key by 3."""
     share = _share(x=("T", 10, 2), y=("T", 30, 2), u=("U", 50, 1))
     share.transfer("y", "x", exact(6))
 

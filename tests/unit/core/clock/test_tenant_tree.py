@@ -178,7 +178,7 @@ def test_record_from_before_the_tree_still_loads() -> None:
     core = SchedulerCore("justitia", {"fairness": "tenant"})
     restore(core, record["clock"], record["applications"])
 
-    # each has the key of a single application of its tenant
+    # each tag is that of an application alone in its tenant
     assert [core.tag(name) for name in "abtu"] == [300, 100, 150, 250]
     assert snapshot(core)["clock"]["branches"].keys() == {"T", "T/y"}
 

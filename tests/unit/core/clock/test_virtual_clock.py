@@ -209,7 +209,7 @@ def test_departures_are_compacted_by_the_active() -> None:
 
 
 def test_departures_are_compacted_seldom() -> None:
-    """One compaction per as many pushes as there are active sessions is O(log N) amortised."""
+    """At most one compaction for every N pushes, N active sessions: O(log N) amortised."""
     clock = _clock(*((f"s{number}", 1_000, 1) for number in range(100)))
     compacted = 0
     for _ in range(400):

@@ -51,7 +51,7 @@ def _giant_runs(driver: CoreDriver) -> None:
 
 
 def _mouse_ends(driver: CoreDriver) -> list[Action]:
-    """Let the giant end in two more reports of 9 s, and the mouse run."""
+    """End the large application in two reports, 9 s apart, then run the small one."""
     driver.now += 9
     _pull(driver, progress={"1": 10})
     driver.now += 9
@@ -129,7 +129,7 @@ def test_weight_change_makes_it_due_anew(core: CoreDriver) -> None:
 
 
 def test_known_length_bounds_what_is_in_flight(core: CoreDriver) -> None:
-    """A simulator knows how long an inference will be; a service only how long it may be."""
+    """A simulator passes the true length of an inference; a service only its maximum."""
     core.open("a", _GIANT)
     for name, length in (("x", 19), ("y", None)):
         core.handle(

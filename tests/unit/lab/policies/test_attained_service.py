@@ -257,7 +257,7 @@ def test_call_without_output_adds_no_service() -> None:
 
 
 def test_finished_calls_of_a_program_add_up() -> None:
-    """From 0: the third call has the service of both before it, h = p + 2d."""
+    """The third call has the service of the two before it; a call has h = p + 2d."""
     driver = PolicyDriver("plas", {"cost": "compute"})
     driver.arrive("a", "a1")
     fixed = [driver.state()["counted"]["fixed"]["a"]["a1"]]

@@ -27,7 +27,7 @@ async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def test_reset_time_counts_down_until_the_standing_expires() -> None:
-    """A late answer reports the remaining time, and a standing past its reset is dropped."""
+    """A limit reports the time that remains until its reset, and is dropped after it."""
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE, _SECOND)}, 100.0)
     (later,) = standings.of("acme", 110.0)

@@ -279,7 +279,7 @@ async def test_application_of_two_queues_shows_the_first_reported_rule(
     assert rules == tuple(one.get("recognized_by") for one in both["models"].values())
 
 
-async def test_application_without_calls_has_no_rule_yet(two: TwoModels) -> None:
+async def test_application_without_calls_shows_no_recognition_rule(two: TwoModels) -> None:
     """No scheduler has the application, but its view has the same fields."""
     await opened(two)
 

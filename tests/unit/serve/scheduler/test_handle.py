@@ -255,7 +255,7 @@ async def test_cancelled_caller_does_not_end_the_search_for_others() -> None:
 
 
 @virtually
-async def test_close_ends_the_search_and_the_connection() -> None:
+async def test_close_ends_the_search_for_a_scheduler_and_the_connection() -> None:
     rig = Rig(Actor(0.0))
     await rig.link.call("pull")
     rig.cut(1000.0)

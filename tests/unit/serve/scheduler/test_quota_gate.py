@@ -49,12 +49,12 @@ class Accounts:
         await self.service.begin()
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        epoch = await self._answering().configure(tenants)
+        epoch = await self._service_if_reachable().configure(tenants)
         await self.configuring.wait()
         return epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        answer = await self._answering().exchange(told)
+        answer = await self._service_if_reachable().exchange(told)
         if told.asks:
             await self.answering.wait()
         return answer
@@ -64,7 +64,7 @@ class Accounts:
         standings = self.service.book.standings(tenant, 1_000_000.0)
         return standings[0].remaining if standings else -1
 
-    def _answering(self) -> AccountsService:
+    def _service_if_reachable(self) -> AccountsService:
         self.calls += 1
         if self.away or self.service is None:
             raise AdmissionError("away")

@@ -50,7 +50,7 @@ def test_the_mix_is_the_paper_s() -> None:
 
 
 def test_300_applications_have_exactly_the_mix() -> None:
-    """Large ones carry most of the load: one more or less of six would change it by a sixth."""
+    """Six large applications carry most of the load, so their number is exact, not random."""
     classes = Counter(application.application_class for application in built(count=300, seed=5))
 
     assert {name: 3 * number for name, number in MIXES["paper"].items()} == classes
