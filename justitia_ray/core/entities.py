@@ -244,7 +244,7 @@ class Application:
     sequence: int
     state: ApplicationState = ApplicationState.OPENING
     story: tuple[tuple[Seconds, ApplicationState], ...] = ()
-    """Its last states and when each began."""
+    """Last states of the application, each with the time at which it began."""
     waiting: WaitingLine = field(default_factory=WaitingLine)
     in_flight: set[RequestId] = field(default_factory=set)
     """Inferences leased or running."""

@@ -114,7 +114,7 @@ class InferenceState(StrEnum):
     SUSPENDED = "suspended"
     """Kept out of the queue because its ingress is suspect (`liveness`)."""
     CLAIMED = "claimed"
-    """Its ingress claims a lease of an earlier scheduler that no replica has confirmed yet."""
+    """Said by its ingress to hold a lease of an earlier scheduler; no replica has confirmed it."""
     LEASED = "leased"
     RUNNING = "running"
     ENDED = "ended"

@@ -70,7 +70,7 @@ class ScaledRun:
     replica_s: Seconds = 0.0
     """Seconds of all replicas together, from start to end of each."""
     readings: list[FleetReading] = field(default_factory=list)
-    """What the autoscaler read of the fleet at each of its decisions."""
+    """Fleet readings of the autoscaler, one for each of its decisions."""
 
 
 class AutoscaledSimulation(Simulation):
