@@ -14,38 +14,41 @@ class ApplicationState(StrEnum):
     An application is settled while it has no inferences. It then leaves GPS with the next report.
     """
 
-    OPENING = "opening"
+    takes_inferences: bool
+    """Whether new inferences are accepted: it is neither closed nor cancelled."""
+    is_cancelled: bool
+    """Whether its owner has cancelled it."""
+    is_settled: bool
+    """Whether it has no inferences and awaits none in GPS."""
+
+    def __new__(
+        cls, name: str, takes_inferences: bool, is_cancelled: bool, is_settled: bool
+    ) -> "ApplicationState":
+        """Make a member whose value is its name; the three flags are plain attributes."""
+        state = str.__new__(cls, name)
+        state._value_ = name
+        state.takes_inferences = takes_inferences
+        state.is_cancelled = is_cancelled
+        state.is_settled = is_settled
+        return state
+
+    OPENING = "opening", False, False, False
     """Created, without an account yet."""
-    RECOVERING = "recovering"
+    RECOVERING = "recovering", True, False, False
     """Restored from a snapshot. Its inferences may be submitted again, so it stays in GPS."""
-    IDLE = "idle"
+    IDLE = "idle", True, False, True
     """Accepts inferences and has none."""
-    OPEN = "open"
+    OPEN = "open", True, False, False
     """Accepts inferences and has some."""
-    CLOSING = "closing"
+    CLOSING = "closing", False, False, False
     """Closed by its owner while it had inferences, or was recovering."""
-    CLOSED = "closed"
+    CLOSED = "closed", False, False, True
     """Closed, without inferences; an ingress may submit some that an earlier scheduler had."""
-    STOPPING = "stopping"
+    STOPPING = "stopping", False, True, False
     """Cancelled by its owner: last reports of replicas are awaited, or it was recovering."""
-    STOPPED = "stopped"
+    STOPPED = "stopped", False, True, True
     """Cancelled, without inferences; an ingress may report ends under an earlier scheduler."""
-    ENDED = "ended"
-
-    @property
-    def takes_inferences(self) -> bool:
-        """Whether new inferences are accepted: it is neither closed nor cancelled."""
-        return self in (_A.OPEN, _A.IDLE, _A.RECOVERING)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether its owner has cancelled it."""
-        return self in (_A.STOPPING, _A.STOPPED)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it has no inferences and awaits none in GPS."""
-        return self in (_A.IDLE, _A.CLOSED, _A.STOPPED)
+    ENDED = "ended", False, False, False
 
     @property
     def public_name(self) -> str:
