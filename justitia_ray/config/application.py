@@ -1,0 +1,201 @@
+"""The Serve `args` of an application: all its sections, for one model or for several."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from justitia_ray.config.callers import AccessSection, RecognitionSection
+from justitia_ray.config.engine import (
+    AutoscalingSection,
+    EngineSection,
+    ModelSection,
+    ReplicaSection,
+)
+from justitia_ray.config.schema import Name, Section
+from justitia_ray.config.service import (
+    IngressSection,
+    MetricsSection,
+    PredictionSection,
+    SchedulerSection,
+    StoreSection,
+    TracingSection,
+    TransportSection,
+)
+from justitia_ray.errors import shown_short
+
+_NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
+"""Characters not allowed in deployment names: Serve uses `#` as a separator, and names log files
+after deployments."""
+_LONGEST_DEPLOYMENT = 128
+"""Longest deployment name: a file name has at most 255 characters, which include the application's
+name and the replica's id."""
+
+
+class SharedSections(Section):
+    """Settings that all models of an application share."""
+
+    name: Name = "justitia"
+    """Part of the scheduler's name, of the keys in Redis and of the data directory. 1 to 64 of `A-Z
+    a-z 0-9 . _ -`."""
+    log_encoding: Literal["TEXT", "JSON"] | None = None
+    """Log format of the Ingress, the Predictor and the replicas: `TEXT` or `JSON`. `null`: Serve's
+    default; a `logging_config` of the Serve application then applies only to the Ingress, because
+    the others have their own, without an access log. The scheduler always writes JSON lines, to its
+    worker's log."""
+    engine: EngineSection = EngineSection()
+    replica: ReplicaSection = ReplicaSection()
+    autoscaling: AutoscalingSection | None = None
+    """Autoscaling of each model. `null`: the deployment's `num_replicas`."""
+    scheduler: SchedulerSection = SchedulerSection()
+    store: StoreSection = StoreSection()
+    prediction: PredictionSection = PredictionSection()
+    ingress: IngressSection = IngressSection()
+    metrics: MetricsSection = MetricsSection()
+    tracing: TracingSection = TracingSection()
+    transport: TransportSection = TransportSection()
+    recognition: RecognitionSection = RecognitionSection()
+    access: AccessSection | None = None
+    """Credentials of callers. `null`: all calls are allowed, for the tenant that the call names."""
+
+    @model_validator(mode="after")
+    def _keys_have_a_redis(self) -> Self:
+        if self.access is not None and self.access.keys_in_redis and self.store.redis_url is None:
+            raise ValueError("access.keys_in_redis is for a store.redis_url; none is given")
+        return self
+
+    @model_validator(mode="after")
+    def _leases_are_reported_before_they_expire(self) -> Self:
+        self._check_report_interval("replica", self.replica)
+        return self
+
+    def _check_report_interval(self, where: str, replica: ReplicaSection) -> None:
+        most_s = self.scheduler.lease_timeout_s / 2
+        if replica.report_interval_s > most_s:
+            raise ValueError(
+                f"{where}.report_interval_s is {replica.report_interval_s:g}: at most half of"
+                f" scheduler.lease_timeout_s, {most_s:g}, is allowed, for a lease that runs has to"
+                " be reported before it expires"
+            )
+
+
+class AppConfig(SharedSections):
+    """Settings of one model with its queue; the arguments of an application with one model."""
+
+    model: ModelSection
+
+    @property
+    def scheduler_name(self) -> str:
+        """Name of the scheduler actor: one for each model of an application."""
+        return f"scheduler/{self.name}/{self.model.name}"
+
+    @property
+    def store_name(self) -> str:
+        """Prefix of the keys in Redis."""
+        return f"{self.name}/{self.model.name}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Directory of the embedded Redis of this application and model."""
+        flat = self.store_name.replace("/", "_")
+        return Path(self.store.data_dir).expanduser() / flat
+
+    @property
+    def accounts_dir(self) -> Path:
+        """Directory of the embedded Redis of the application's accounts."""
+        return Path(self.store.data_dir).expanduser() / f"{self.name}__accounts"
+
+
+class ModelEntry(ModelSection):
+    """An entry of `models`."""
+
+    engine: EngineSection | None = None
+    """Engine of this model; `null`: the application's."""
+    replica: ReplicaSection | None = None
+    """Replica settings of this model; `null`: the application's."""
+    autoscaling: AutoscalingSection | None = None
+    """Autoscaling of this model; `null`: the application's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """A model, and the deployments that serve it."""
+
+    config: AppConfig
+    replicas: str
+    """Name of the deployment of the model's engines."""
+    predictor: str
+    """Name of the deployment of the model's predictor."""
+
+
+class AppArgs(SharedSections):
+    """Arguments of `justitia_ray.serve.app:build`: `model`, or `models`."""
+
+    model: ModelSection | None = None
+    models: tuple[ModelEntry, ...] = ()
+    """Several models instead of `model`; exactly one of the two is required; see below."""
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the models, without those of their adapters."""
+        return tuple(model.name for model in self._all())
+
+    def each_model(self) -> tuple[PlacedModel, ...]:
+        """Return the settings and deployments of each model, in the order of the arguments."""
+        shared = {name: getattr(self, name) for name in SharedSections.model_fields}
+        if self.model is not None:
+            only = AppConfig(**shared, model=self.model)
+            return (PlacedModel(only, "Replica", "Predictor"),)
+        placed = []
+        for entry in self.models:
+            own = {
+                "model": ModelSection(**entry.model_dump(include=set(ModelSection.model_fields))),
+                "engine": entry.engine or self.engine,
+                "replica": entry.replica or self.replica,
+                "autoscaling": entry.autoscaling or self.autoscaling,
+            }
+            suffix = _suffix(entry.name)
+            config = AppConfig(**(shared | own))
+            placed.append(PlacedModel(config, f"Replica-{suffix}", f"Predictor-{suffix}"))
+        return tuple(placed)
+
+    def _all(self) -> Sequence[ModelSection]:
+        return self.models if self.model is None else (self.model,)
+
+    @model_validator(mode="after")
+    def _models_are_told_apart(self) -> "AppArgs":
+        if (self.model is None) == (not self.models):
+            given = "both are given" if self.models else "neither is given"
+            raise ValueError(f"model, or models with at least one, is required ({given})")
+        owners: dict[str, str] = {}
+        alike: dict[str, str] = {}
+        for model in self._all():
+            if isinstance(model, ModelEntry) and model.replica is not None:
+                self._check_report_interval(f"models: {model.name}: replica", model.replica)
+            for name in (*model.names, *model.aliases):
+                if name in owners:
+                    raise ValueError(
+                        f"models: {name!r} is a name of {owners[name]!r} and of {model.name!r}:"
+                        " each name, of an adapter or an alias too, is allowed once"
+                    )
+                owners[name] = model.name
+            suffix = _suffix(model.name)
+            other = alike.setdefault(suffix.replace("_", "-"), model.name)
+            if other != model.name:
+                raise ValueError(
+                    f"models: {other!r} and {model.name!r} differ in punctuation only, which names"
+                    " of deployments and directories leave out: give one of them another name"
+                )
+            if self.models and len(f"Predictor-{suffix}") > _LONGEST_DEPLOYMENT:
+                raise ValueError(
+                    f"models: the name {shown_short(model.name)} is too long for a deployment:"
+                    f" {_LONGEST_DEPLOYMENT - len('Predictor-')} characters are allowed"
+                )
+        return self
+
+
+def _suffix(name: str) -> str:
+    return _NOT_IN_DEPLOYMENTS.sub("-", name)

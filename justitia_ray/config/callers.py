@@ -1,0 +1,170 @@
+"""Sections on who may call, and on how the application of a call is recognised."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from justitia_ray.access.identity import check_tenant
+from justitia_ray.config.schema import HeaderName, NotNegative, Positive, Section
+from justitia_ray.errors import RequestError
+from justitia_ray.predictor.class_names import ClassName
+from justitia_ray.recognition.harnesses import HARNESSES, Harness
+from justitia_ray.recognition.rules import CONVERSATION, DEFAULT_RULES, RULES
+
+JwtAlgorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+
+
+class JwtIssuerSection(Section):
+    """An issuer of JSON Web Tokens."""
+
+    issuer: Annotated[str, Field(min_length=1)]
+    """Exact value of a token's `iss`."""
+    audience: Annotated[str, Field(min_length=1)]
+    """Audience that a token's `aud` must contain."""
+    jwks_url: str | None = None
+    """URL of the issuer's public keys, `https://…`; `null`: from its discovery document,
+    `ISSUER/.well-known/openid-configuration`. `http://` is allowed for this machine only."""
+    jwks_ca_file: str | None = None
+    """File of certificates trusted for `jwks_url`, on every node; `null`: those of the system."""
+    algorithms: Annotated[tuple[JwtAlgorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
+    """Accepted signature algorithms; only asymmetric ones are allowed."""
+    tenant_claim: str = "tenant"
+    """Claim with the tenant: a path of names separated by dots, `org.team`. A token without it is
+    refused."""
+    tenant_below: str | None = None
+    """Tenant above those of this issuer: `acme` makes `acme/search` of `search`. `null`: the issuer
+    may name any tenant."""
+    user_claim: str = "sub"
+    """Claim with the user."""
+    scope_claim: str = "scope"
+    """Claim with the scopes, separated by blanks or as a list. Scopes that do not begin with
+    `scope_prefix` are ignored."""
+    scope_prefix: str = "justitia."
+    """Prefix of the scopes: `justitia.infer justitia.own` grant `infer` and `own`."""
+    max_weight: Positive = 1.0
+    """Largest weight that a token's applications may request."""
+    leeway_s: NotNegative = 30.0
+    """Allowed difference between clocks."""
+
+
+class AccessSection(Section):
+    """Credentials of callers; see [access](#who-may-call)."""
+
+    keys_file: str | None = None
+    """A file of API keys, as `justitia keys create` writes it, on every node of the ingress. It is
+    read again when it changes; if it cannot be read, the last version stays in force."""
+    keys_in_redis: bool = False
+    """Whether API keys are also read from the Redis of `store.redis_url`."""
+    reload_s: Positive = 5.0
+    """Interval at which keys are reloaded: the longest time that a revoked key is still accepted,
+    and a new one is not."""
+    jwt: tuple[JwtIssuerSection, ...] = ()
+    """Issuers whose JSON Web Tokens are accepted."""
+    anonymous: str = "deny"
+    """`deny`: a call without a credential is answered with 401. Otherwise the tenant of these
+    calls, which get the scopes `infer` and `own`."""
+    anonymous_max_weight: Positive = 1.0
+    """Largest weight that applications of calls without a credential may request."""
+
+    @property
+    def default_tenant(self) -> str | None:
+        """Tenant of calls without a credential; None: they are refused."""
+        return None if self.anonymous == "deny" else self.anonymous
+
+    @model_validator(mode="after")
+    def _somebody_may_call(self) -> "AccessSection":
+        for name, tenant in [
+            ("anonymous", self.default_tenant),
+            *((f"jwt: {one.issuer}: tenant_below", one.tenant_below) for one in self.jwt),
+        ]:
+            if tenant is not None:
+                try:
+                    check_tenant(tenant)
+                except RequestError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        issuers = [one.issuer for one in self.jwt]
+        if len(set(issuers)) != len(issuers):
+            raise ValueError("jwt: each issuer is allowed once")
+        if self.default_tenant is None and not (self.keys_file or self.keys_in_redis or self.jwt):
+            raise ValueError(
+                "nobody could call: name keys_file, keys_in_redis or jwt, or a tenant under"
+                " anonymous"
+            )
+        return self
+
+
+class SessionHeadersSection(Section):
+    """Headers in which an operator's own agents name their sessions."""
+
+    name: ClassName
+    """Name of the rule, in statuses and metrics; ids of its applications begin with it."""
+    run: HeaderName | None = None
+    """Header with the id of the whole run, sub-agents included."""
+    session: HeaderName | None = None
+    """Header with the id of the session, if that is one agent of a run."""
+    parent: HeaderName | None = None
+    """Header with the id of the session that spawned it."""
+    final: HeaderName | None = None
+    """Header that is `true` at the session's last call."""
+    application_class: ClassName | None = None
+    """Class of the applications recognised by these headers; `null`: `default`."""
+
+    @model_validator(mode="after")
+    def _names_a_session(self) -> "SessionHeadersSection":
+        if self.run is None and self.session is None:
+            raise ValueError("run or session is required: the header that names the application")
+        return self
+
+    def harness(self) -> Harness:
+        """Return the headers in the form that recognition reads."""
+        return Harness(
+            self.name,
+            _as_names(self.run),
+            _as_names(self.session),
+            _as_names(self.parent),
+            _as_names(self.final),
+            self.application_class,
+        )
+
+
+def _as_names(header: str | None) -> tuple[str, ...]:
+    return () if header is None else (header,)
+
+
+class RecognitionSection(Section):
+    """Rules by which a call's application is recognised; see [recognition](#which-application)."""
+
+    rules: tuple[Literal[RULES], ...] = DEFAULT_RULES  # type: ignore[valid-type]
+    """Rules in the order in which they are tried: `header` (`X-Justitia-Application`), `metadata`
+    (`application_id` or `session_id` in the body's), `headers` (below), `harness` (headers of known
+    harnesses; Qwen Code and pi also by conversation), `baggage`. Used only if listed: `user`,
+    `prompt_cache_key` and `safety_identifier`, which name a person or a cache, and, at the end,
+    `conversation`."""
+    headers: tuple[SessionHeadersSection, ...] = ()
+    """Headers of your own agents."""
+    baggage_key: str = "justitia.application"
+    """Key of the W3C header `baggage`."""
+    conversation_idle_s: Positive = 60.0
+    """Time without a call after which an application recognised by its conversation ends; each
+    first call opens one, and all of them count as open."""
+
+    @property
+    def by_conversation(self) -> bool:
+        """Whether the conversation identifies the application if no other rule does."""
+        return CONVERSATION in self.rules
+
+    @model_validator(mode="after")
+    def _rules_are_in_order(self) -> "RecognitionSection":
+        if len(set(self.rules)) != len(self.rules):
+            raise ValueError("rules: each is allowed once")
+        if CONVERSATION in self.rules[:-1]:
+            raise ValueError(f"rules: {CONVERSATION} is allowed at the end only")
+        names = [one.name for one in self.headers]
+        taken = {*RULES, *(harness.name for harness in HARNESSES)}
+        if len(set(names)) != len(names) or not taken.isdisjoint(names):
+            raise ValueError(
+                "headers: each name is allowed once, and none of a rule or a known harness"
+            )
+        return self

@@ -1,0 +1,271 @@
+"""Sections of a model and of the replicas that serve it."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from justitia_ray.config.schema import Count, ModelName, NotNegative, Positive, Section
+from justitia_ray.scaling.sizing import SizingRules
+from justitia_ray.units import Tokens
+
+_LONGEST_CONTEXT: Tokens = 10**9
+"""Largest accepted `max_model_len`."""
+
+
+class ModelSection(Section):
+    """A served model."""
+
+    name: ModelName
+    """Name that callers give as `model`."""
+    path: str
+    """A local directory, a hub name, or a model of random weights that is built on the node:
+    `random:tiny-llama`, `random:small-llama`, `random:tiny-embedding`, `random:tiny-reranker`, and
+    `random:llama-2-7b` and `random:llama-3-8b`, which have no weights and need `load_format:
+    dummy`. The fake engine ignores it."""
+    cache_dir: str = "~/.cache/justitia_ray/models"
+    """Directory in which a `random:` model is built."""
+    adapters: dict[ModelName, str] = Field(default={})
+    """LoRA adapters: the name that callers give as `model`, and a local directory or hub name
+    (`random:tiny-adapter` for the tiny Llama). They run on the model's replicas and share its
+    queue. vLLM gets `enable_lora` and a slot for each (`max_loras`); a rank above 16 needs
+    `max_lora_rank` in `engine.vllm_args`."""
+    aliases: tuple[ModelName, ...] = ()
+    """Other names that callers may give as `model`, and patterns of names with `*`, `?` and `[…]`:
+    `gpt-4o`, `claude-haiku-*`; `*` matches every name that no model has. Names are matched before
+    patterns, longer patterns before shorter ones. Answers contain the model's own name. Empty by
+    default, because harnesses ask for models that are not served, and should get an error."""
+    reasoning_efforts: dict[str, str] = Field(default={})
+    """Replacement of the effort that callers request (`reasoning_effort`, `reasoning.effort`,
+    `output_config.effort`), for example `minimal: low, max: high` for a template that supports low,
+    medium and high. Other efforts are passed on unchanged."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that callers may give as `model`; all of them share one queue."""
+        return (self.name, *self.adapters)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "ModelSection":
+        if self.name in self.adapters:
+            raise ValueError(f"adapters: {self.name!r} is the model's own name; name it otherwise")
+        for position, alias in enumerate(self.aliases):
+            if alias in (*self.names, *self.aliases[:position]):
+                raise ValueError(f"aliases: {alias!r} is a name already; each is allowed once")
+        return self
+
+
+class FakeEngineSection(Section):
+    """An engine that sleeps instead of computing, for tests and to measure the serving path."""
+
+    kv_tokens: Count = 7_344
+    """KV memory M in tokens: 459 blocks of 16, the paper's A10 (v1, Sec. V-A)."""
+    block_size: Count = 1
+    """Tokens in a KV block."""
+    max_num_seqs: Count = 256
+    """Largest number of running sequences, as vLLM's option."""
+    max_model_len: Count = 4_096
+    """Longest prompt plus output of one sequence."""
+    iteration_s: NotNegative = 0.03
+    """Time of a decode iteration; about a 7B model on an A10 (v1, Sec. V)."""
+    prefill_s_per_token: NotNegative = 0.0
+    """Time added to an iteration for each prompt token that it computes."""
+    max_num_batched_tokens: Count = 8_192
+    """Largest number of tokens computed in an iteration, longer prompts in chunks; as vLLM's
+    option."""
+    enable_prefix_caching: bool = True
+    """Whether the computed beginning of a prompt is reused by later prompts, by vLLM's rules; as
+    vLLM's option. Salts are those of `cache_isolation`."""
+    enable_prompt_tokens_details: bool = False
+    """Whether `usage` contains the number of cached prompt tokens; as vLLM's option."""
+
+
+class EngineSection(Section):
+    """The engine inside each replica."""
+
+    kind: Literal["vllm", "fake"] = "vllm"
+    """`vllm`, or `fake`: an engine that sleeps instead of computing, and answers only chats,
+    completions, `/tokenize` and `/detokenize`."""
+    vllm_args: dict[str, str | int | float | bool] = Field(default={})
+    """Options of `vllm serve`, with underscores and without leading dashes: `max_model_len: 2048`.
+    `scheduling_policy` is always `priority`, `data_parallel_size` 1, `sse_keep_alive_interval` 0
+    (`ingress.keepalive_s` keeps waiting streams alive). Options of vLLM's HTTP server (`port`,
+    `api_key`, `root_path`, `middleware`, `ssl_*`) are refused: the service has its own. The ingress
+    uses `max_model_len` until a replica has reported the context of its engine; without it, prompts
+    that are too long are not refused before that. Tools that a model may choose to call need
+    `enable_auto_tool_choice: true` and `tool_call_parser`; reasoning needs `reasoning_parser`. With
+    `enable_prompt_tokens_details: true` callers see how many prompt tokens were cached.
+    `long_prefill_token_threshold` is always 0, so that prompts with equal beginnings share memory.
+    `lora_modules` is replaced by `model.adapters`."""
+    cache_isolation: Literal["tenant", "top", "shared"] = "tenant"
+    """Callers that share cached prompts in vLLM's prefix cache: those of one tenant, by its whole
+    path (`tenant`), of one tree (`top`: the first part of the path), or all (`shared`: a caller can
+    learn from `cached_tokens` and the time to the first token what others have sent). A system
+    prompt that all tenants send is computed and stored for each. A caller's own `cache_salt`
+    divides further."""
+    max_cache_salts: Count = 1_000
+    """Largest number of salts (`cache_salt`) in use by the callers of one tenant; a replica drops a
+    salt ten minutes after its last use. Each salt has its own copy of cached prompts. A further
+    salt is refused with 400."""
+    grammar_timeout_s: Positive | None = 5.0
+    """Longest time for compiling a grammar (a JSON schema, a regex, a list of choices, forced
+    tools). A process beside the replica compiles each grammar first, and refuses with 400 one that
+    takes longer: vLLM compiles on its event loop, where a schema of nested alternatives stops all
+    streams for minutes. The process starts with the first grammar. `null`: no such process, as in
+    vLLM."""
+    grammar_memory_bytes: Count = 2**30
+    """Largest memory for compiling a grammar, 1 GiB; a grammar that needs more is refused with 400.
+    """
+    env: dict[str, str] = Field(default={})
+    """Environment variables of the replica, set before vLLM is imported. Variables that change
+    vLLM's HTTP application (`VLLM_API_KEY`, `VLLM_SERVER_DEV_MODE`, …) are refused; if a node has
+    them they are removed, with a warning."""
+    metrics: bool = True
+    """Whether vLLM's own metrics are in Ray's exporter, as `ray_vllm_…`, for Ray's LLM dashboard;
+    see [observability.md](observability.md#the-engines-metrics) for their cost."""
+    start_timeout_s: Positive = 3_600.0
+    """Time after which an engine that has not started, its model included, is given up: its process
+    ends, and Serve starts another. vLLM itself waits for ever for a hanging start."""
+    fake: FakeEngineSection = FakeEngineSection()
+
+    @model_validator(mode="after")
+    def _has_a_context(self) -> "EngineSection":
+        _ = self.declared_context
+        return self
+
+    @property
+    def declared_context(self) -> Tokens | None:
+        """Declared context length of the model; None: vLLM determines it, by default or as `auto`.
+
+        Raises:
+            ValueError: If vLLM does not accept the value.
+        """
+        if self.kind == "fake":
+            return self.fake.max_model_len
+        given = {name.replace("-", "_"): value for name, value in self.vllm_args.items()}
+        value = given.get("max_model_len")
+        return None if value is None else _context_of(value)
+
+
+def _context_of(value: str | int | float | bool) -> Tokens | None:
+    """Return a `max_model_len` as vLLM reads it: `2k` is 2,000 and `2K` 2,048; None for `auto`."""
+    text = str(value).strip()
+    if text == "-1" or text.lower() == "auto":
+        return None
+    whole = re.fullmatch(r"(\d+)([KMGT]?)", text)
+    decimal = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])", text)
+    tokens = 0
+    if whole is not None:
+        tokens = int(whole[1]) * 2 ** (10 * " KMGT".index(whole[2] or " "))
+    elif decimal is not None:
+        tokens = int(float(decimal[1]) * 10 ** (3 * " kmgt".index(decimal[2])))
+    if not 0 < tokens <= _LONGEST_CONTEXT or isinstance(value, bool):
+        raise ValueError(
+            f"vllm_args: max_model_len is {value!r}: a number of tokens above 0 (2048, 2K, 25.6k),"
+            " or auto is allowed"
+        )
+    return tokens
+
+
+class ReplicaSection(Section):
+    """Reports of a replica to the scheduler, and its streams."""
+
+    report_interval_s: Positive = 0.25
+    """Interval of reports on running inferences; ends of inferences are reported at once. Virtual
+    time advances with both. At most half of `scheduler.lease_timeout_s`, because this report
+    confirms that a lease runs."""
+    pull_interval_s: NotNegative = 0.01
+    """Time after a pull over which ends of inferences are collected for the next: a pull costs
+    about 2 ms of CPU."""
+    heartbeat_s: Positive = 1.0
+    """Longest duration of a pull while nothing runs; well below `scheduler.replica_timeout_s`."""
+    chunk_interval_s: NotNegative = 0.0
+    """Time after a stream chunk over which further chunks are joined to it: sending a chunk costs
+    CPU, its tokens hardly any. 0 joins the chunks of one turn of the event loop."""
+    cache_fill_s: NotNegative = 0.0
+    """Longest time for which a new replica, which already serves, counts as starting for Serve:
+    until the prompt tokens that it has computed would fill its KV memory, or no call has come for 2
+    s. Meanwhile a rolling update stops no more old replicas, whose caches hold the contexts of
+    agents; the same holds for a deployment under load. 0: Serve continues at once."""
+    lease_grace_s: Positive = 1.0
+    """Time that a replica waits for the lease of a payload, whose message may arrive later."""
+    stall_factor: NotNegative = 5.0
+    """An engine with work counts as stalled when it has made no step for this factor times its
+    longest recent step, plus `stall_allowance_s`: its leases move to other replicas, and it gets no
+    new ones until it makes a step. Steps differ: the last chunk of a long prompt takes several
+    times as long as the first."""
+    stall_allowance_s: Positive = 15.0
+    """Extra time for a step that compiles a kernel or loads an adapter; the first 16 steps get four
+    times as much. Increase it for an engine with single steps that take longer (a large
+    `max_num_batched_tokens` on a CPU)."""
+    stall_replace_s: Positive = 60.0
+    """Time for which an engine may be stalled before its process is killed and Serve starts
+    another. A start takes minutes with a large model, so an engine that may recover gets this time.
+    """
+
+
+_LEAST_PATIENCE_S = 120.0
+
+
+class AutoscalingSection(Section):
+    """Autoscaling of a model's replicas by the demand of its queue."""
+
+    min_replicas: Annotated[int, Field(ge=0)] = 1
+    """Smallest number of replicas. 0: no replica while no application is open; the first call then
+    waits for one to load."""
+    max_replicas: Count
+    """Largest number of replicas: limited by the cluster's GPUs, or by the budget."""
+    initial_replicas: Annotated[int, Field(ge=0)] | None = None
+    """Number of replicas after a deployment; `null`: `min_replicas`."""
+    target_drain_s: Positive = 60.0
+    """Time within which all waiting, running and expected work of open applications must be served:
+    a shorter time is faster and costs more replicas."""
+    load_s: Positive = 120.0
+    """Time that a replica takes to load, until it has been measured: work that will be served
+    before a new replica is loaded starts none."""
+    hold_s: NotNegative = 60.0
+    """Time for which an application without waiting or running inferences (a tool gap) still
+    counts, so that a replica is kept for it."""
+    upscale_delay_s: NotNegative = 10.0
+    """Time for which more replicas must have been wanted before they are started; 0 replicas start
+    at once. Serve's own default is 30 s, for a request count that is less precise."""
+    downscale_delay_s: NotNegative | None = None
+    """Time for which fewer replicas must have been wanted before some are drained. `null`: twice
+    `load_s`, at least 120 s, because a replica that is stopped too early must load again. Serve's
+    own default is 600 s."""
+    downscale_to_zero_delay_s: NotNegative | None = None
+    """Delay before the last replica is drained; `null`: `downscale_delay_s`."""
+    poll_s: Positive = 1.0
+    """Interval at which Ray Serve's controller polls the scheduler for the replica count."""
+    external: bool = False
+    """Whether an external autoscaler starts and stops replicas, by the metric
+    `justitia_wanted_replicas`, instead of Serve. See autoscaling.md."""
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds for which fewer replicas must have been wanted before some are drained."""
+        if self.downscale_delay_s is None:
+            return max(_LEAST_PATIENCE_S, 2 * self.load_s)
+        return self.downscale_delay_s
+
+    @property
+    def rules(self) -> SizingRules:
+        """Rules by which the scheduler computes the number of replicas."""
+        return SizingRules(
+            self.min_replicas, self.max_replicas, self.target_drain_s, self.load_s, self.hold_s
+        )
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas is {self.min_replicas}: at most max_replicas,"
+                f" {self.max_replicas}, is allowed"
+            )
+        initial = self.initial_replicas
+        if initial is not None and not self.min_replicas <= initial <= self.max_replicas:
+            raise ValueError(
+                f"initial_replicas is {initial}: from min_replicas, {self.min_replicas}, to"
+                f" max_replicas, {self.max_replicas}, is allowed"
+            )
+        return self

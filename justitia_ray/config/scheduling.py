@@ -1,0 +1,244 @@
+"""Sections of `user_config`: policy, tree of tenants and tiers. They can change at run time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from justitia_ray.access.identity import check_tenant
+from justitia_ray.config.schema import Count, Positive, Section
+from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.policies import advice, in_force, parse_options
+from justitia_ray.core.tenants import (
+    ANY,
+    TIERS,
+    ApplicationCaps,
+    KvShare,
+    OnExhausted,
+    Period,
+    Quota,
+    TenantNode,
+    TenantTree,
+    Tier,
+    Unit,
+    Window,
+    check_guaranteed,
+)
+from justitia_ray.errors import ConfigError, RequestError, shown_short
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class KvShareSection(Section):
+    """A tenant's or a tier's share of the KV memory of each model, over all its replicas."""
+
+    guaranteed: Share = 0.0
+    """Share reserved for the tenant or the tier. The shares of sibling tenants add up to at most
+    the parent's, those of tiers and of top-level tenants to at most 1. The part that is not lent is
+    kept free from others."""
+    max: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Largest share that may be held."""
+    lends: Share = 1.0
+    """Fraction of the guaranteed share that others may use while it is unused: 0 keeps it free."""
+
+
+class QuotaSection(Section):
+    """A limit on a tenant's usage in a period, over all models."""
+
+    unit: Unit
+    """`kv_token_time` (token·iterations), `tokens` (prompt and output), `computed_tokens` (without
+    prompt tokens found in the engine's prefix cache), `inferences` or `applications`."""
+    limit: Positive
+    per: Period
+    """`second`, `minute`, `hour`, `day` or `month` (30 days, if it is rolling)."""
+    window: Window = Window.ROLLING
+    """`rolling`, or `calendar`: the day or month of UTC."""
+    on_exhausted: OnExhausted = OnExhausted.REJECT
+    """Effect of an exhausted quota. `reject`: applications are refused. `deprioritise`: they run
+    only when no application with quota waits. `shadow`: none, but metrics count what would have
+    been rejected."""
+    reserve_quantile: Annotated[float, Field(ge=0.5, le=1)] = 1.0
+    """Tokens and `kv_token_time` reserved for a running inference, as a quantile of its prediction.
+    1: the most that its `max_tokens` allow, so that the limit is exceeded by at most the error of
+    one prediction; a lower quantile lets more inferences run at once."""
+
+    @model_validator(mode="after")
+    def _calendar_has_days(self) -> "QuotaSection":
+        if self.window is Window.CALENDAR and self.per not in (Period.DAY, Period.MONTH):
+            raise ValueError(f"window: calendar is for per: day or month, not {self.per.value}")
+        if self.unit in (Unit.INFERENCES, Unit.APPLICATIONS) and self.limit != int(self.limit):
+            raise ValueError(f"limit: a whole number of {self.unit.value} is allowed")
+        return self
+
+
+class CapsSection(Section):
+    """Limits on one application of a tenant; further usage is refused."""
+
+    inferences: Count | None = None
+    """Largest number of inferences that the application may submit."""
+    kv_token_time: Positive | None = None
+    """Largest KV token-time that the application may be served, in token·iterations."""
+    seconds: Positive | None = None
+    """Time from the application's opening in which it may submit inferences."""
+
+
+class TenantSection(Section):
+    """A node of the tree of tenants."""
+
+    weight: Positive | None = None
+    """Weight among its siblings. `null`: that of its applications; for a node with children 1, or
+    `max_weight` if that is less."""
+    max_weight: Positive | None = None
+    """Largest weight that applications of the tenant may request; at most the parent's."""
+    kv_share: KvShareSection = KvShareSection()
+    quotas: tuple[QuotaSection, ...] = ()
+    """Limits over periods, one for each unit and period. The quotas of all nodes above apply to an
+    application too."""
+    caps: CapsSection = CapsSection()
+    deadline_s: Positive | None = None
+    """Longest waiting time of an inference, after which it is refused, if the call sets no
+    deadline."""
+
+    def node(self) -> TenantNode:
+        """Return the node in the form that the scheduler uses."""
+        return TenantNode(
+            self.weight,
+            self.max_weight,
+            KvShare(self.kv_share.guaranteed, self.kv_share.max, self.kv_share.lends),
+            tuple(Quota(**dict(quota)) for quota in self.quotas),
+            ApplicationCaps(**dict(self.caps)),
+            self.deadline_s,
+        )
+
+
+class TierSection(Section):
+    """A service tier."""
+
+    weight_factor: Positive | None = None
+    """Factor on the weight of the tier's applications. `null`: 0.1 for `flex`, 1 for `default`, 4
+    for `priority`."""
+    kv_share: KvShareSection = KvShareSection()
+    """Share of the KV memory for the tier's applications, over all tenants."""
+
+    def tier(self, name: str) -> Tier:
+        """Return the tier in the form that the scheduler uses."""
+        factor, share = self.weight_factor, self.kv_share
+        return Tier(
+            TIERS[name].weight_factor if factor is None else factor,
+            KvShare(share.guaranteed, share.max, share.lends),
+        )
+
+
+def _tree_of(
+    sections: Mapping[str, TenantSection], weights: Mapping[str, float] | None = None
+) -> TenantTree:
+    return TenantTree({path: section.node() for path, section in sections.items()}, weights or {})
+
+
+class SchedulingConfig(Section):
+    """Scheduling order of one model's queue, which can change while the application runs."""
+
+    policy: str = "justitia"
+    """Policy: a name in the table below, or the import path of your own, `package.module:Class`."""
+    policy_options: dict[str, Any] = Field(default={})
+    """Options of the policy: those of every policy and its own, both listed below. An unknown
+    option is an error."""
+    admission: str = "peak"
+    """`peak`: the predicted largest KV of all running inferences must fit the memory, so that vLLM
+    recomputes nothing (a difference of 0.2 points of mean completion time in the design's study).
+    `prompt`: the prompt must fit now, as in vLLM and the paper."""
+    tenant_weights: dict[str, Positive] = Field(default={})
+    """Weight of a tenant's applications that request none, from the nearest named node above them;
+    1 otherwise. Applies to applications opened from then on. Also the weight of that tenant among
+    its siblings once it has tenants below it."""
+    tenants: dict[str, TenantSection] = Field(default={})
+    """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` applies to children of `acme`
+    that are not named, `*` to top-level tenants that are not named; see below."""
+    tiers: dict[Literal["flex", "default", "priority"], TierSection] = Field(default={})
+    """Settings of a request's `service_tier`, by tier."""
+
+    @property
+    def tenant_tree(self) -> TenantTree:
+        """Tree of tenants, with their weights."""
+        return _tree_of(self.tenants, self.tenant_weights)
+
+    @property
+    def service_tiers(self) -> dict[str, Tier]:
+        """Service tiers by name, with defaults."""
+        own = {str(name): section.tier(name) for name, section in self.tiers.items()}
+        return {**TIERS, **own}
+
+    @model_validator(mode="after")
+    def _tree_holds_together(self) -> "SchedulingConfig":
+        for path in self.tenants:
+            parent, _, last = path.rpartition("/")
+            try:
+                check_tenant(parent or "any" if last == ANY else path)
+            except RequestError as error:
+                raise ValueError(f"tenants: {error}") from None
+        both = sorted(set(self.tenants) & set(self.tenant_weights))
+        if both:
+            raise ValueError(f"tenant_weights: {both[0]!r} is in tenants, too; name it there only")
+        try:
+            check_guaranteed(_tree_of(self.tenants), self.service_tiers)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def advice(self) -> str | None:
+        """Advice for a policy or an option that has moved; None: there is none."""
+        return advice(self.policy, self.policy_options)
+
+    @model_validator(mode="after")
+    def _known_names(self) -> "SchedulingConfig":
+        if self.admission not in ADMISSIONS:
+            raise ValueError(f"admission: {self.admission!r} is not one of {', '.join(ADMISSIONS)}")
+        try:
+            parse_options(*in_force(self.policy, self.policy_options))
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class AppSettings(SchedulingConfig):
+    """`user_config` of the Ingress deployment: settings for all models, and differences of some."""
+
+    models: dict[str, dict[str, Any]] = Field(default={})
+    """With several models: the keys of this table that differ for a model, by its name."""
+
+    def fair_between_tenants(self) -> "AppSettings":
+        """Return the settings for authenticated tenants: `justitia` shares between them first.
+
+        Settings with another `fairness`, or with a clock that does not support it, stay as they
+        are.
+        """
+        options = self.policy_options
+        if self.policy != "justitia" or "fairness" in options or "clock" in options:
+            return self
+        return self.model_copy(update={"policy_options": options | {"fairness": "tenant"}})
+
+    def each_model(self, names: Sequence[str]) -> dict[str, SchedulingConfig]:
+        """Return the settings of each of these models.
+
+        Raises:
+            ConfigError: If there are settings for another model, or some are not allowed.
+        """
+        for name in self.models:
+            if "tenants" in self.models[name]:
+                raise ConfigError(
+                    f"models.{name}: tenants is for all models: name it outside of models"
+                )
+            if name not in names:
+                raise ConfigError(
+                    f"models: there is no model {shown_short(name)}; {', '.join(names)}"
+                    f" {'are' if len(names) > 1 else 'is'} served"
+                )
+        return {name: self._of_model(name) for name in names}
+
+    def _of_model(self, name: str) -> SchedulingConfig:
+        own = self.models.get(name, {})
+        shared = self.model_dump(include=set(SchedulingConfig.model_fields))
+        if own.get("policy", self.policy) != self.policy:
+            shared["policy_options"] = {}  # options of one policy are not valid for another
+        return SchedulingConfig.parse(shared | own, f"models.{name}: ")

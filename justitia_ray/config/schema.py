@@ -1,0 +1,51 @@
+"""Base of every section of the configuration file, and the types of its values."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from justitia_ray.errors import ConfigError, shown_short
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(gt=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+HeaderName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$"), AfterValidator(lambda name: name.lower())
+]
+LabelCount = Annotated[int, Field(gt=0, le=1_000)]
+
+
+class Section(BaseModel):
+    """A frozen part of the schema; unknown keys are an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
+        """Return the validated section.
+
+        Args:
+            values: Keys and values from the file.
+            where: Prefix of error messages.
+
+        Raises:
+            ConfigError: If a key is unknown or a value is not allowed; the message names all of
+                them.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(f"{where}{describe(error)}") from error
+
+
+def describe(error: ValidationError) -> str:
+    """Return a sentence for each mistake: key, value, allowed values."""
+    lines = []
+    for item in error.errors(include_url=False):
+        key = ".".join(str(part) for part in item["loc"]) or "configuration"
+        value = "" if isinstance(item["input"], dict) else f" (got {shown_short(item['input'])})"
+        lines.append(f"{key}: {item['msg']}{value}")
+    return "; ".join(lines)

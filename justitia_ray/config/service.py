@@ -1,0 +1,297 @@
+"""Sections of the other processes: scheduler, store, predictor, ingress, metrics, connections."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from justitia_ray.config.schema import Count, LabelCount, Name, NotNegative, Positive, Section
+from justitia_ray.errors import ConfigError, shown_short
+from justitia_ray.predictor.observation import LEAST_MINIMUM_SAMPLES
+from justitia_ray.store.redis_url import Setup, read_redis_url
+
+
+class SchedulerSection(Section):
+    """Timeouts and limits of the scheduler actor."""
+
+    num_cpus: Annotated[float, Field(gt=0)] = 0.1
+    """CPUs that Ray reserves for the actor. Above 0, so that it is not placed on a head node that
+    offers none."""
+    namespace: Name = "justitia"
+    """Ray namespace of the actor."""
+    lease_timeout_s: Positive = 5.0
+    """Time within which the payload of a lease must arrive; otherwise the lease expires and its
+    inference is queued again."""
+    replica_timeout_s: Positive = 4.0
+    """Time after which a silent replica without a connection counts as lost, so that its work is
+    leased again within 5 s; a silent replica with a connection counts as alive
+    (`transport.standstill_s`), but gets no new leases."""
+    ingress_timeout_s: Positive = 30.0
+    """Time after which a silent ingress counts as lost, and its inferences are ended. Above the 20
+    s of a long-poll."""
+    application_idle_s: Positive = 600.0
+    """Time after which an application without waiting or running inferences ends; tool gaps are
+    shorter."""
+    recovery_s: Positive = 3.0
+    """Longest time for which a new scheduler waits for the reports of all known replicas before it
+    grants leases."""
+    quota_timeout_s: Positive = 10.0
+    """With quotas: the longest time that an application, or an inference, waits for the accounts to
+    grant it, or for other claims to be returned. Then it is refused, or admitted if no quota of its
+    tenant rejects."""
+    engine_deaths_allowed: Annotated[int, Field(ge=0)] = 2
+    """Number of engine deaths that one call may cause: then it is refused with 502, if no other
+    call ran on all of these engines. 1 also blames a call that ran alone on an engine that died for
+    another reason. 0 blames no call: what ran on a dead engine is leased again at once, up to
+    `ingress.attempts` times. See
+    [troubleshooting.md](troubleshooting.md#a-call-that-kills-its-engine)."""
+    lag_meter: bool = False
+    """`true`: measures the bound on the lag of every application from all starts and reports, and
+    compares its lag with it at its end: `justitia_bounded_applications_total`,
+    `justitia_bound_violations_total` with its alert, `gps_lag_bound_kv_token_time` in
+    `application.ended`. It also measures lags under `clock: nominal` and in accounts of another
+    `cost`. Off, because it takes a fifth of the calls of a submission and a third of those of a
+    report. Lags, and promises to applications that wait, are computed on request in both cases."""
+    abandoned_s: Positive = 600.0
+    """Time without any call after which the actor ends itself."""
+    max_waiting_inferences: Count = 200_000
+    """Largest number of waiting and running inferences; more are refused with 429. They take 0.2 to
+    0.6 GB. One tenant may have at most four times the number left free."""
+    max_open_applications: Count = 50_000
+    """Largest number of open applications, idle ones included; more are refused with 429, with the
+    same limit for one tenant. They take 0.2 GB; saving all of them blocks the scheduler for 0.3 to
+    0.5 s. Calls that name no application count as one each: increase it if many of those wait."""
+
+
+class StoreSection(Section):
+    """Redis: an embedded server, or an existing one."""
+
+    durability: Literal["batched", "strict", "none"] = "batched"
+    """`batched`, `strict` (a tag is stored before it is returned) or `none` (no Redis, nothing is
+    stored); see below."""
+    strict_timeout_s: Positive = 5.0
+    """With `strict`: longest time that an application waits to be stored before it is refused with
+    503."""
+    redis_url: str | None = None
+    """A server `redis://host:6379/0` or `unix:///path`, Sentinel
+    `redis+sentinel://h1:26379,h2:26379/service/0`, a cluster `redis+cluster://h1:6379,h2:6379`;
+    `rediss` instead of `redis` for TLS. Without user and password. `null`: an embedded Redis
+    server, for one node; a cluster of several nodes is refused."""
+    redis_username: str | None = None
+    """User of Redis's access control list."""
+    redis_password_env: str | None = None
+    """Name of the environment variable that holds the password, on every node."""
+    redis_password_file: str | None = None
+    """A file on every node that holds the password, instead of `redis_password_env`. It is read at
+    each connect, so that the password may change while the service runs; a variable may not."""
+    redis_sentinel_password_env: str | None = None
+    """Name of the variable with the Sentinels' own password."""
+    redis_sentinel_password_file: str | None = None
+    """File with the Sentinels' own password instead of a variable, read at each connect."""
+    redis_tls_ca_file: str | None = None
+    """File of trusted certificates, on every node; `null`: those of the system."""
+    redis_tls_cert_file: str | None = None
+    """File of the client certificate, if Redis requires one."""
+    redis_tls_key_file: str | None = None
+    """File of the client certificate's private key; `null`: in the certificate's file."""
+    data_dir: str = "~/.local/share/justitia_ray"
+    """Directory of the embedded server's data, with a subdirectory for each application and model.
+    Not on a network file system."""
+    save_interval_s: Positive = 0.5
+    """Interval at which changes are saved: a scheduler that dies can lose this much of the
+    accounts. The design allows 1 s."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "StoreSection":
+        try:
+            url = None if self.redis_url is None else read_redis_url(self.redis_url)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if self.durability == "none" and url is not None:
+            raise ValueError("durability is none: no redis_url is allowed, nothing is stored")
+        for name in ("username", "password_env", "password_file"):
+            if getattr(self, f"redis_{name}") is not None and url is None:
+                raise ValueError(f"redis_{name} is for a redis_url; none is given")
+        for name in ("redis_password", "redis_sentinel_password"):
+            if None not in (getattr(self, f"{name}_env"), getattr(self, f"{name}_file")):
+                raise ValueError(f"{name}_env and {name}_file: one of them is allowed")
+        for name in ("redis_sentinel_password_env", "redis_sentinel_password_file"):
+            if getattr(self, name) is not None and (url is None or url.setup is not Setup.SENTINEL):
+                raise ValueError(
+                    f"{name} is for a redis_url that begins with redis+sentinel:// or"
+                    " rediss+sentinel://"
+                )
+        for name in ("ca_file", "cert_file", "key_file"):
+            if getattr(self, f"redis_tls_{name}") is not None and (url is None or not url.tls):
+                raise ValueError(
+                    f"redis_tls_{name} is for a redis_url with TLS: rediss://,"
+                    " rediss+sentinel:// or rediss+cluster://"
+                )
+        if self.redis_tls_key_file is not None and self.redis_tls_cert_file is None:
+            raise ValueError("redis_tls_key_file is the key of redis_tls_cert_file: name that too")
+        return self
+
+
+class PredictionSection(Section):
+    """The predictor deployment, and the behaviour without it."""
+
+    deadline_s: Positive = 0.02
+    """Longest time that an application waits for its estimate; after that the ingress uses its own
+    copy of the class means."""
+    prior_output_tokens: Count = 256
+    """Expected output of a call without `max_tokens`, in an unknown class (mean of the LMSYS sample
+    in the VTC paper's data)."""
+    max_classes: Count = 256
+    """Largest number of classes with their own means, histories and models. Callers name the
+    classes, so their number is bounded; all others share `other`."""
+    replicas: Annotated[int, Field(gt=0, le=64)] = 1
+    """Replicas of the predictor. One of them learns; all serve the same versions within a second.
+    Use more than one to survive the loss of one."""
+    minimum_samples: Annotated[int, Field(ge=LEAST_MINIMUM_SAMPLES)] = 10
+    """Finished applications with known inputs from which on a class has a model; at least 8,
+    because three are held back and a model needs five."""
+    history_per_class: Annotated[int, Field(ge=100, le=100_000)] = 500
+    """Finished applications of a class that are kept and trained on: with the default a training
+    takes 20 s of one core. 100 to 100000."""
+    models_dir: str | None = None
+    """A directory of `justitia predictor train` with initial models, on every node of the
+    predictor. Each model in it is imported once; later trainings start from it."""
+    store_inputs: bool = False
+    """Whether the texts of inputs are stored in Redis with the history. Their features (hashed word
+    counts, measures) always are."""
+    training_timeout_s: Positive = 900.0
+    """Time after which a training is stopped, to be retried later. It runs in a separate process
+    with the lowest priority."""
+
+    @model_validator(mode="after")
+    def _history_holds_what_a_model_takes(self) -> "PredictionSection":
+        if self.minimum_samples > self.history_per_class:
+            raise ValueError(
+                f"minimum_samples is {self.minimum_samples}: at most history_per_class, "
+                f"{self.history_per_class}, is allowed"
+            )
+        return self
+
+
+class IngressSection(Section):
+    """The HTTP interface."""
+
+    max_outstanding: Count = 20_000
+    """Largest number of submitted inferences of one ingress process that have not ended; more are
+    refused with 429 and `Retry-After`."""
+    max_body_bytes: Count = 16 * 2**20
+    """Longest request body, 16 MiB; a longer one is refused with 413."""
+    max_body_bytes_held: Count = 512 * 2**20
+    """Largest total of the bodies above 64 KiB that one ingress process holds before counting their
+    tokens, 512 MiB; more are refused with 429. They wait unparsed, and are parsed 24 MiB at a time,
+    in fair turns between tenants: parsing a body takes up to ten times its size. One tenant may
+    hold at most four times the size left free."""
+    keepalive_s: Positive = 15.0
+    """Longest silence of a stream, from the request to its end: in the queue, in a prefill, between
+    tokens, and while it waits for another replica. Proxies and clients take silence as a lost
+    connection, many after 60 s."""
+    keepalive: Literal["event", "chunk", "comment", "none"] = "event"
+    """Keep-alive sent on a silent stream; a call's `X-Justitia-Keepalive` overrides it. `event`:
+    the API's own event, which clients count as activity (`ping` of Messages, `response.queued` and
+    `keepalive` of Responses), and a comment on chats and completions, which have none, except a
+    chunk for harnesses that ignore comments (Qwen Code). `chunk`: on chats and completions a chunk
+    without text instead of comments, for clients that read each line as `data: JSON`. `comment`:
+    comments everywhere. `none`: nothing."""
+    submit_interval_s: NotNegative = 0.0
+    """Time over which submissions are joined to a batch; they are also joined while a batch is
+    under way."""
+    retry_linger_s: NotNegative = 10.0
+    """Time for which a request with an `Idempotency-Key` continues after its connection is lost;
+    its retry joins it."""
+    retry_kept_s: NotNegative = 60.0
+    """Time for which the answer to a request with an `Idempotency-Key` can be read again."""
+    retry_kept_bytes: Count = 64 * 2**20
+    """Memory of all answers kept for retries, 64 MiB; beyond it the oldest that no request reads
+    are dropped early, and then new keys are refused with 429."""
+    attempts: Count = 20
+    """Largest number of leases for one call before its caller gets an error; also the number of
+    times that a stream may be cut."""
+
+
+class MetricsSection(Section):
+    """Series of the metrics, and the interval of their updates."""
+
+    enabled: bool = True
+    """Whether metrics are exported by Ray; [monitoring/README.md](monitoring/README.md) has a table
+    of them."""
+    interval_s: Positive = 2.0
+    """Interval at which new values are given to Ray's exporter, which exports every 10 s
+    (`metrics_report_interval_ms`)."""
+    max_classes: LabelCount = 15
+    """Largest number of application classes with their own series; callers name classes, and all
+    others are `other`. With 15 tenants as well, the three histograms by class and tenant have at
+    most 11,520 series per model."""
+    max_tenants: LabelCount = 15
+    """Largest number of tenants with their own series; all others are `other`."""
+
+
+class TracingSection(Section):
+    """Traces of applications, exported by OpenTelemetry."""
+
+    endpoint: str | None = None
+    """Collector to which spans are sent, by OTLP over HTTP: `http://collector:4318/v1/traces`.
+    `null`: no tracing. Needs the extra `otel`."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Share of the applications that are traced, each with all its calls or with none."""
+    parent: Literal["application", "caller"] = "application"
+    """Trace of a call with a `traceparent`: `application`: that of its application, with a link to
+    its caller's span; `caller`: its caller's, sampled if that is, with a link to the application's.
+    """
+    headers_env: str | None = None
+    """Name of the environment variable, on every node, with headers for the collector:
+    `name=value,name=value`."""
+    headers_file: str | None = None
+    """File, on every node, with headers for the collector, one per line."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_http(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/\s]+/\S*", value):
+            raise ValueError(
+                f"{shown_short(value)}: http:// or https://, host and path are allowed, such as"
+                " http://collector:4318/v1/traces"
+            )
+        return value
+
+
+class TlsSection(Section):
+    """Certificates of connections between the service's processes; both sides present one."""
+
+    certificate: str
+    """PEM file of this node's certificate chain, without the root."""
+    key: str
+    """PEM file of the private key of this node's certificate."""
+    authority: str
+    """PEM file of the authority that has signed the certificates of all nodes. Any holder of a
+    certificate of this authority may connect, but also needs the scheduler's secret: use a private
+    authority. Host names are not compared, because nodes are addressed by IP."""
+
+
+Port = Annotated[int, Field(ge=1024, le=65_535)]
+
+
+class TransportSection(Section):
+    """Connections between ingress, scheduler and replica."""
+
+    ports: tuple[Port, Port] | None = None
+    """First and last port on which schedulers and replicas listen, for firewalls: each takes the
+    first free one on its node, at the node's address in Ray. `null`: any free port."""
+    tls: TlsSection | None = None
+    """Encryption of the connections. Without it the handshake still proves the peer's identity, but
+    data can be read and changed in transit: only for trusted networks."""
+    standstill_s: Positive = 60.0
+    """Time for which a replica or an ingress with a silent process (its event loop is busy, or it
+    is stopped) keeps its connections and leases, while its machine answers. A peer whose process
+    has ended is lost at once, one whose machine does not answer after 5 s."""
+
+    @field_validator("ports")
+    @classmethod
+    def _rising(cls, ports: tuple[Port, Port] | None) -> tuple[Port, Port] | None:
+        if ports is not None and ports[0] > ports[1]:
+            raise ValueError(f"the first port, {ports[0]}, is above the last, {ports[1]}")
+        return ports
