@@ -434,3 +434,8 @@ class LatelyRefused:
         if comes_back_s is not None and comes_back_s <= 0:
             return None
         return Unopened(arrival, True, None if limit is None else limit.scope, comes_back_s)
+
+
+def name_of_inference(inference: InferenceSubmitted | Inference) -> ClaimName:
+    """Return the name of an inference's claim."""
+    return f"{inference.application_id}#{inference.inference_id}"

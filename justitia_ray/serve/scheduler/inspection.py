@@ -114,7 +114,7 @@ class SchedulerInspector:
             "kv": self.kv_meter.totals(),
             "decisions": driver.decisions.totals(),
             "shares": self._shares(core, now),
-            "quotas": quotas_view(self._term.gate.known.nodes),
+            "quotas": quotas_view(self._term.gate.exchange.known.nodes),
             "size": self._size(core, now),
         }
 

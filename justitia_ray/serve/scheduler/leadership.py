@@ -321,8 +321,10 @@ class Term:
             store_reachable=self.checkpointer.trouble is None,
             held_back=gate.unopened,
         )
-        self._metrics.tenants.measure_quotas(gate.known.nodes, core.state.tenants, gate.refusals)
-        self._metrics.tenants.measure_exchanges(gate.meter, gate.waiting_claims)
+        self._metrics.tenants.measure_quotas(
+            gate.exchange.known.nodes, core.state.tenants, gate.refusals
+        )
+        self._metrics.tenants.measure_exchanges(gate.exchange.meter, gate.waiting_claims)
         if not core.recovery.holding:
             size = self.fleet.decision(core, self.driver.now())
             self._metrics.measure_size(size, self.fleet.target_drain_s)

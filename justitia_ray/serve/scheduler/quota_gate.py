@@ -14,69 +14,41 @@ deprioritising quotas count are then admitted.
 """
 
 import asyncio
-import logging
-import math
-from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from itertools import count, islice
 from typing import Any
 
-from justitia_ray.accounts.messages import Ask, ClaimName, Exchange, Use
+from justitia_ray.accounts.messages import Use
 from justitia_ray.accounts.messages import Verdict as Decision
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import (
-    EndApplication,
-    Refusal,
-    Refuse,
-    RefuseApplication,
-)
-from justitia_ray.core.entities import Inference
+from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApplication
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.tenants import METERED, OnExhausted, TenantTree, Unit
-from justitia_ray.errors import AdmissionError
-from justitia_ray.observability.log_events import log_event
-from justitia_ray.observability.tenant_metrics import ExchangeMeter
 from justitia_ray.protocol.messages import Submission
+from justitia_ray.serve.scheduler.claim_book import ClaimBook
+from justitia_ray.serve.scheduler.claim_exchange import ClaimExchange
 from justitia_ray.serve.scheduler.claims import (
     RETRY_AFTER_S,
     UNREACHABLE,
     Accounts,
     Claim,
-    EndedClaims,
     LatelyRefused,
-    LatelyTold,
     Unopened,
     claim_of_application,
     claim_of_inference,
     claim_of_running,
     limit_of,
-    outrun_by,
-    retold,
+    name_of_inference,
     units_of,
-    used_by,
 )
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
-from justitia_ray.serve.scheduler.known_quotas import KnownQuotas
 from justitia_ray.serve.scheduler.outboxes import Outbox
 from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
 
-logger = logging.getLogger(__name__)
-
-_EVERY_S: Seconds = 1.0
-"""Interval of usage reports, and maximum age of a standing (seconds).
-
-Exchanges in between cover only claims that are new, decided, waiting or ended.
-"""
-_IDLE_S: Seconds = 5.0
-"""Interval of queries for the quotas' standings while there are no claims."""
-_RETRY_S: Seconds = 0.2
-_ANSWER_S: Seconds = 5.0
-_ASK_AGAIN_S: Seconds = 0.1
-"""Interval of requests while a claim waits for the end of running inferences."""
-_MOST_WAITING_ASKED = 16
-"""Maximum number of waiting inferences of an application that are requested at once, in order."""
+_GIVEN_UP_TOGETHER_S: Seconds = 0.1
+"""Claims of an application whose times are up within this time are decided together."""
 
 
 class QuotaGate:
@@ -98,22 +70,15 @@ class QuotaGate:
         timeout_s: Seconds,
         resubmitted_within_s: Seconds,
     ) -> None:
-        self._scheduler = scheduler
         self._admission = admission
-        self._connect = connect
         self._timeout_s = timeout_s
-        self._resubmitted_within_s = resubmitted_within_s
         self._tree = TenantTree()
         self.has_quotas = False
         """Whether any node of the tree has a quota."""
-        self._claims: dict[ClaimName, Claim] = {}
-        self._numbers = count(1)
-        self._fresh: dict[ClaimName, Claim] = {}
-        """Claims that were made or decided since the last exchange."""
-        self._waiting: dict[ApplicationId, dict[ClaimName, Claim]] = {}
-        """Claims that wait for the ends of others, by application, in order."""
-        self._all_due_at: Seconds = -math.inf
-        """Time at which the next exchange covers all claims."""
+        self.book = ClaimBook()
+        self.exchange = ClaimExchange(
+            scheduler, admission, self.book, connect, self._decide_all, resubmitted_within_s
+        )
         self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
         """Inferences in the queues."""
@@ -121,30 +86,8 @@ class QuotaGate:
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
         """`Resubmitted` messages of ingresses that are delayed while submissions are held back."""
-        self._over: list[Use] = []
-        """Usage of ended claims, to be reported in the next exchange."""
-        self._unstored = EndedClaims()
-        self._lately_told = LatelyTold()
-        self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
-        """Claims that ended before the accounts had a record of them, with their usage."""
-        self._wanted = asyncio.Event()
-        self._began_at: Seconds | None = None
-        self._epoch: Epoch = 0
-        self._accounts_epoch: Epoch = 0
-        self._number = 0
-        self.known = KnownQuotas()
-        self._last_accounts: Epoch = 0
-        """Term of the accounts that answered last."""
-        self._greeted: Epoch = 0
-        """Term of the accounts to which possibly lost ends were reported."""
-        self._told: Exchange | None = None
-        """The exchange that is not answered yet."""
-        self._asked: dict[ClaimName, Claim] = {}
-        """Claims requested in the unanswered exchange; a later claim of a name is a different one.
-        """
         self.refusals = 0
         """Number of applications and inferences refused for a quota since the start."""
-        self.meter = ExchangeMeter()
 
     @property
     def _driver(self) -> CoreDriver:
@@ -154,121 +97,82 @@ class QuotaGate:
 
     def begin(self, epoch: Epoch) -> None:
         """Claim quotas again for the last scheduler's live applications, if there are quotas."""
-        self._epoch, self._began_at = epoch, asyncio.get_running_loop().time()
+        self.exchange.begin(epoch)
         self._driver.on_end = self._ended
         self.settings_changed()
 
     def settings_changed(self) -> None:
         """Apply the quotas of the driver's settings."""
         self._tree = self._driver.settings.tenant_tree
-        had, self.has_quotas = (
-            self.has_quotas,
-            any(node.quotas for node in self._tree.described.values()),
-        )
-        self._accounts_epoch = 0  # makes the next exchange send the new tree
+        had = self.has_quotas
+        self.has_quotas = any(node.quotas for node in self._tree.described.values())
         state = self._driver.core.state
         if not self.has_quotas:
             state.ended = None
         elif state.ended is None:
             state.ended = {}
         if self.has_quotas and not had:
-            for application in state.applications.values():
-                if units_of(self._tree, application.tenant):
-                    claim = Claim(
-                        application.application_id,
-                        application.application_id,
-                        application.tenant,
-                        {},
-                        is_decided=True,
-                        is_deprioritised=application.is_deprioritised,
-                        may_have_run=True,
-                    )
-                    self._claims[claim.name] = claim
-            for inference in state.inferences.values():
-                tenant = state.applications[inference.application_id].tenant
-                wants, needs = claim_of_running(self._tree, tenant, inference)
-                if wants:
-                    claim = Claim(
-                        _name_of(inference),
-                        inference.application_id,
-                        tenant,
-                        wants,
-                        needs,
-                        inference.request_id,
-                        is_decided=True,
-                        may_have_run=True,
-                        has_run=True,
-                    )
-                    self._claims[claim.name] = claim
+            self._claim_again()
         if had and not self.has_quotas:
-            for claim in list(self._claims.values()):
+            for claim in list(self.book.claims.values()):
                 self._decide(claim, Decision(claim.name))
-            self._claims.clear()
-            self._fresh.clear()
-            self.known = KnownQuotas()
+            self.book.clear()
             self._refused = LatelyRefused()
-            self._untold.clear()
-            self._unstored.clear()
-            self._lately_told.clear()
-        self._wanted.set()
+        self.exchange.use_tree(self._tree, has_quotas=self.has_quotas)
 
-    async def run(self) -> None:
-        """Exchange with the accounts until cancelled, while there are quotas."""
-        accounts: Accounts | None = None
-        while True:
-            if not self.has_quotas:
-                accounts = self._told = None
-                self._wanted.clear()
-                await self._wanted.wait()
-                continue
-            try:
-                accounts = accounts or self._connect()
-                began_at = asyncio.get_running_loop().time()
-                async with asyncio.timeout(_ANSWER_S):
-                    await self._exchange(accounts)
-                self.meter.record_answer(asyncio.get_running_loop().time() - began_at)
-            except (AdmissionError, TimeoutError) as error:
-                self.meter.record_failure()
-                log_event(logger, logging.WARNING, "accounts.unreachable", reason=str(error))
-                accounts = None
-                self._accounts_epoch = 0
-                self._drop_unclaimed_ends()
-                await asyncio.sleep(_RETRY_S)
-                continue
-            except Exception:
-                # After an unexpected error, later submissions must still be decided.
-                self.meter.record_failure()
-                logger.exception("accounts.exchange_failed")
-                self._told = None
-                self._drop_unclaimed_ends()
-                await asyncio.sleep(_RETRY_S)
-                continue
-            if self._told is None:
-                await self._pause(self._until_next_s())
+    def _claim_again(self) -> None:
+        """Add the claims of all that an earlier scheduler, or this one without quotas, admitted."""
+        state = self._driver.core.state
+        for application in state.applications.values():
+            if units_of(self._tree, application.tenant):
+                claim = Claim(
+                    application.application_id,
+                    application.application_id,
+                    application.tenant,
+                    {},
+                    is_decided=True,
+                    is_deprioritised=application.is_deprioritised,
+                    may_have_run=True,
+                )
+                self.book.claims[claim.name] = claim
+        for inference in state.inferences.values():
+            tenant = state.applications[inference.application_id].tenant
+            wants, needs = claim_of_running(self._tree, tenant, inference)
+            if wants:
+                claim = Claim(
+                    name_of_inference(inference),
+                    inference.application_id,
+                    tenant,
+                    wants,
+                    needs,
+                    inference.request_id,
+                    is_decided=True,
+                    may_have_run=True,
+                    has_run=True,
+                )
+                self.book.claims[claim.name] = claim
 
     def close(self) -> None:
         """Drop all held submissions without refusals, because this scheduler no longer leads."""
-        for claim in self._claims.values():
+        for claim in self.book.claims.values():
             if claim.deadline is not None:
                 claim.deadline.cancel()
         for opening in self._opening.values():
             if not opening.done():
                 opening.set_result(None)
         self._queues.clear()
-        self._claims.clear()
-        self._fresh.clear()
-        self._waiting.clear()
+        self.book.drop_claims()
         self._opening.clear()
 
     def unstored(self) -> tuple[Use, ...]:
         """Return the ends of claims that are not known to be stored."""
-        return self._unstored.uses()
+        return self.book.unstored.uses()
 
     def note_stored(self, ends: Iterable[Use]) -> None:
         """Report to the accounts the claims whose ends are stored now."""
         for use in ends:
-            if self._unstored.holds(use):
-                self._report_end(use.name)
+            if self.book.unstored.holds(use):
+                self.book.report_end(use.name)
 
     # --- submissions
 
@@ -322,9 +226,9 @@ class QuotaGate:
         if queue is not None:
             self._refuse(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
             self._delete_queue(application_id, Refusal.APPLICATION_CANCELLED)
-        claim = self._claims.get(application_id)
+        claim = self.book.claims.get(application_id)
         if claim is not None and application_id not in self._driver.core.state.applications:
-            self._settle(claim, claim.unused())
+            self.book.settle(claim, claim.unused())
 
     @property
     def held_back(self) -> int:
@@ -340,13 +244,13 @@ class QuotaGate:
     @property
     def waiting_claims(self) -> int:
         """Number of claims that the accounts have not decided."""
-        return sum(not claim.is_decided for claim in self._claims.values())
+        return sum(not claim.is_decided for claim in self.book.claims.values())
 
     # --- standings
 
     def standings(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
         """Return the quotas that apply to a tenant; see `KnownQuotas.standings`."""
-        return self.known.standings(tenant, asyncio.get_running_loop().time())
+        return self.exchange.known.standings(tenant, asyncio.get_running_loop().time())
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
         """Return the node whose quota holds a live application back; None if there is none."""
@@ -363,7 +267,7 @@ class QuotaGate:
         self, application_id: ApplicationId
     ) -> tuple[Decision | None, Seconds | None]:
         """Return the quota refusal that holds an application back, and its remaining seconds."""
-        claim = self._claims.get(application_id)
+        claim = self.book.claims.get(application_id)
         if claim is None or claim.in_the_way is None:
             return None, None
         refused, at = claim.in_the_way
@@ -380,9 +284,9 @@ class QuotaGate:
         now = asyncio.get_running_loop().time()
         items = [item for item, _ in self._queues.get(application_id, ())]
         arrival = next((one for one in items if isinstance(one, ev.ApplicationArrived)), None)
-        claim = self._claims.get(application_id)
+        claim = self.book.claims.get(application_id)
         if arrival is not None and claim is not None:
-            limit = self.known.in_the_way(claim.tenant, claim.wants, now)
+            limit = self.exchange.known.in_the_way(claim.tenant, claim.wants, now)
             node, comes_back_s = (None, None) if limit is None else (limit.scope, limit.reset_s)
             waiting = sum(isinstance(one, ev.InferenceSubmitted) for one in items)
             return Unopened(arrival, False, node, comes_back_s, waiting)
@@ -395,7 +299,7 @@ class QuotaGate:
         """Return the claim that an item has to wait for; None if it needs none."""
         state = self._driver.core.state
         if isinstance(item, ev.ApplicationArrived):
-            known = self._claims.get(item.application_id)
+            known = self.book.claims.get(item.application_id)
             if known is not None:
                 return None if known.is_decided else known
             if item.application_id in state.applications:
@@ -420,13 +324,13 @@ class QuotaGate:
         wants, needs = claim_of_inference(self._tree, tenant, item)
         if not wants:
             return None
-        name = _name_of(item)
-        known = self._claims.get(name)
+        name = name_of_inference(item)
+        known = self.book.claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
                 known.request_id = item.request_id  # its start is counted by the earlier claim
                 return None
-            self._settle(known, self._used_of(known)[0], when_stored=True)
+            self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
             wants.pop(Unit.INFERENCES, None)  # counted with the earlier run
             needs.pop(Unit.INFERENCES, None)
         elif known is not None:
@@ -466,11 +370,8 @@ class QuotaGate:
 
     def _make(self, claim: Claim) -> Claim:
         loop = asyncio.get_running_loop()
-        self._report_end(claim.name)
         claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
-        claim.number = next(self._numbers)
-        self._claims[claim.name] = self._fresh[claim.name] = claim
-        self._wanted.set()
+        self.book.make(claim)
         return claim
 
     def _give_up(self, claim: Claim) -> None:
@@ -481,7 +382,7 @@ class QuotaGate:
         claim.deadline = None
         if claim.is_decided:
             return
-        soon = asyncio.get_running_loop().time() + _ASK_AGAIN_S
+        soon = asyncio.get_running_loop().time() + _GIVEN_UP_TOGETHER_S
         others = [one for _, one in self._queues.get(claim.application_id, ()) if one is not None]
         for one in others:
             if not one.is_decided and (one.deadline is None or one.deadline.when() <= soon):
@@ -502,6 +403,13 @@ class QuotaGate:
             return Decision(claim.name, UNREACHABLE, RETRY_AFTER_S)
         return Decision(claim.name)
 
+    def _decide_all(self, decisions: Sequence[tuple[Claim, Decision]]) -> None:
+        """Record the decisions of an exchange, then admit or refuse what waited for them."""
+        for claim, decision in decisions:
+            self._decide(claim, decision, advances=False)
+        for name in dict.fromkeys(claim.application_id for claim, _ in decisions):
+            self._advance(name)
+
     def _decide(self, claim: Claim, decision: Decision, *, advances: bool = True) -> None:
         """Record the decision on a claim, and admit or refuse the submissions that wait for it.
 
@@ -512,15 +420,15 @@ class QuotaGate:
         """
         if decision.waits and not claim.is_decided and not decision.holds:
             claim.asks, claim.waits = True, decision
-            self._waiting.setdefault(claim.application_id, {})[claim.name] = claim
+            self.book.wait(claim)
             return
         if claim.deadline is not None:
             claim.deadline.cancel()
             claim.deadline = None
-        self._remove_from_waiting_claims(claim)
+        self.book.stop_waiting(claim)
         was_decided, claim.is_decided = claim.is_decided, True
-        if not was_decided and self._claims.get(claim.name) is claim:
-            self._fresh[claim.name] = claim
+        if not was_decided and self.book.is_live(claim):
+            self.book.fresh[claim.name] = claim
         # An earlier scheduler admitted it, perhaps with a smaller claim: no refusal now.
         if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
@@ -531,16 +439,9 @@ class QuotaGate:
         if advances and not was_decided:
             self._advance(claim.application_id)
 
-    def _remove_from_waiting_claims(self, claim: Claim) -> None:
-        waiting = self._waiting.get(claim.application_id)
-        if waiting is not None:
-            waiting.pop(claim.name, None)
-            if not waiting:
-                del self._waiting[claim.application_id]
-
     def _note_of_application(self, claim: Claim, decision: Decision) -> None:
         """Record what a decision implies for the claim's application."""
-        application = self._claims.get(claim.application_id)
+        application = self.book.claims.get(claim.application_id)
         if application is None:
             return
         if claim.request_id is None:
@@ -559,46 +460,10 @@ class QuotaGate:
             if claim.name in self._driver.core.state.applications:
                 self._driver.apply(ev.ApplicationDeprioritised(claim.name, is_so))
 
-    def _settle(
-        self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
-    ) -> None:
-        """Give the unused rest of a claim back, unless that was done or its name has a newer claim.
-
-        Args:
-            claim: The claim.
-            used: Amounts that were used of it.
-            when_stored: Whether to wait until the end of the application or inference is stored.
-        """
-        if self._claims.get(claim.name) is claim:
-            del self._claims[claim.name]
-            self._fresh.pop(claim.name, None)
-            self._remove_from_waiting_claims(claim)
-            if claim.deadline is not None:
-                claim.deadline.cancel()
-            if claim.is_untold:
-                self._untold.append((claim, used))
-            else:
-                now = asyncio.get_running_loop().time()
-                use = Use(claim.name, used, is_over=not when_stored, is_final=when_stored)
-                self._over.append(use)
-                self._lately_told.add(claim, use, self._number + 1, now)
-                if when_stored:
-                    self._unstored.add(Use(claim.name, used, is_over=True), now)
-            self._wanted.set()
-
-    def _report_end(self, name: ClaimName) -> None:
-        """Report the end of a claim to the accounts, stored or not."""
-        ended = self._unstored.pop(name)
-        if ended is not None:
-            self._over.append(ended)
-            now = asyncio.get_running_loop().time()
-            self._lately_told.note_over(ended, self._number + 1, now)
-            self._wanted.set()
-
     def _ended(self, ended: EndApplication) -> None:
-        claim = self._claims.get(ended.application_id)
+        claim = self.book.claims.get(ended.application_id)
         if claim is not None and claim.is_decided:
-            self._settle(claim, {Unit.APPLICATIONS: 1.0}, when_stored=True)
+            self.book.settle(claim, {Unit.APPLICATIONS: 1.0}, when_stored=True)
 
     # --- held submissions
 
@@ -630,7 +495,7 @@ class QuotaGate:
                 self._note_admitted(item, claim)
                 continue
             assert claim is not None
-            self._settle(claim, claim.unused())
+            self.book.settle(claim, claim.unused())
             if isinstance(item, ev.ApplicationArrived):
                 self._refused.note(item, refused, asyncio.get_running_loop().time())
             self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
@@ -655,7 +520,7 @@ class QuotaGate:
                 if claim is None or claim.may_have_run:
                     return False
                 del queue[place], self._requests[request_id]
-                self._settle(claim, claim.unused())
+                self.book.settle(claim, claim.unused())
                 if not place:
                     self._advance(name)
                 return True
@@ -673,7 +538,7 @@ class QuotaGate:
         if claim is None or claim.refused is not None or not claim.is_decided:
             return False
         is_arrival = isinstance(item, ev.ApplicationArrived)
-        return is_arrival and self._claims.get(claim.name) is not claim
+        return is_arrival and not self.book.is_live(claim)
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
         """Give a claim back if the core has refused its item, which then did not run."""
@@ -683,9 +548,9 @@ class QuotaGate:
         if isinstance(item, ev.InferenceSubmitted):
             is_known = item.request_id in state.inferences
             if not is_known and not self._admission.holds_inference(item.request_id):
-                self._settle(claim, claim.unused())
+                self.book.settle(claim, claim.unused())
         elif claim.name not in state.applications:
-            self._settle(claim, claim.unused())
+            self.book.settle(claim, claim.unused())
         elif claim.is_deprioritised:
             self._driver.apply(ev.ApplicationDeprioritised(claim.name, True))
 
@@ -727,7 +592,7 @@ class QuotaGate:
             if isinstance(item, ev.InferenceSubmitted):
                 self._requests.pop(item.request_id, None)
                 if claim is not None:
-                    self._settle(claim, claim.unused())
+                    self.book.settle(claim, claim.unused())
                 if item.request_id not in cancelled:
                     refusals.append(Refuse(item.request_id, item.ingress_id, reason, limit, wait_s))
             elif isinstance(item, ev.ApplicationArrived):
@@ -736,218 +601,6 @@ class QuotaGate:
             self._driver.apply(ev.IngressHeartbeat(ingress_id))
         self.refusals += len(refusals)
         self._driver.outboxes.deliver(refusals, self._driver.core.state, None)
-
-    # --- exchanges with the accounts
-
-    def _until_next_s(self) -> Seconds:
-        """Return the longest time until the next exchange."""
-        if not (self._claims or self._unstored):
-            return _IDLE_S
-        due_in_s = max(0.0, self._all_due_at - asyncio.get_running_loop().time())
-        return min(_ASK_AGAIN_S, due_in_s) if self._waiting else due_in_s
-
-    async def _pause(self, at_most_s: Seconds) -> None:
-        due = asyncio.get_running_loop().call_later(at_most_s, self._wanted.set)
-        try:
-            await self._wanted.wait()
-        finally:
-            due.cancel()
-
-    async def _exchange(self, accounts: Accounts) -> None:
-        """Exchange once; an unanswered exchange is kept and repeated unchanged."""
-        while not self._accounts_epoch:
-            tree = self._tree
-            tenants = self._driver.settings.model_dump(mode="json")["tenants"]
-            epoch = await accounts.configure(tenants)
-            if self._tree is tree:  # the tree did not change during the call
-                self._accounts_epoch = epoch
-            for claim in self._claims.values():
-                claim.told = {}
-            self._all_due_at = -math.inf
-        if self._greeted != self._accounts_epoch and not await self._repeat_lost_ends(accounts):
-            self._accounts_epoch = 0
-            return
-        now = asyncio.get_running_loop().time()
-        if self._told is None:
-            self._told = self._next(now)
-            self._wanted.clear()
-        told = self._told
-        granted = tuple(
-            Ask(claim.name, claim.tenant, claim.holds, is_granted=True, needs=claim.needs)
-            for claim in self._claims.values()
-            if claim.holds and told.accounts != self._accounts_epoch
-        )
-        told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
-        answer = await accounts.exchange(told)
-        if answer.epoch != self._accounts_epoch:
-            self._accounts_epoch = 0  # other accounts answered: nothing was booked
-            return
-        self._told = None
-        self._last_accounts = answer.epoch
-        if answer.is_stored:
-            self._lately_told.note_stored(told.number, now)
-        if told.wants_nodes:
-            self.known.note(answer.nodes, now)
-        decided: dict[ApplicationId, None] = {}
-        for verdict in answer.verdicts[len(granted) :]:
-            asked = self._asked[verdict.name]
-            if self._claims.get(verdict.name) is asked:
-                self._decide(asked, verdict, advances=False)
-                decided[asked.application_id] = None
-                continue
-            # the claim has ended during the exchange
-            used = next((used for of, used in self._untold if of is asked), asked.unused())
-            self._untold = [untold for untold in self._untold if untold[0] is not asked]
-            if verdict.refused_by is None and verdict.holds:
-                use = Use(verdict.name, used, is_over=True)
-                self._over.append(use)
-                self._lately_told.add(asked, use, self._number + 1, now)
-        for name in decided:
-            self._advance(name)
-
-    async def _repeat_lost_ends(self, accounts: Accounts) -> bool:
-        """Claim again what ended inferences used and new accounts lack, to report the ends again.
-
-        Return whether they are the accounts that were configured.
-        """
-        told = self._told
-        if self._lately_told:
-            hello = Exchange(self._scheduler, self._epoch, 0, accounts=self._accounts_epoch)
-            answer = await accounts.exchange(hello)
-            if answer.epoch != self._accounts_epoch:
-                return False
-            lost = self._lately_told.after(answer.began_with)
-            if told is not None and told.number <= answer.began_with:
-                lost = []  # ends that they lack were never reported
-            if lost:
-                number = self._number + 1 if told is None else told.number
-                self._number += 1
-                if told is None:
-                    self._over[:0] = lost
-                else:
-                    live = {n for n, one in self._asked.items() if self._claims.get(n) is one}
-                    told = self._told = retold(told, self._number, lost, live)
-                asks = self._lately_told.asks(answer.began_with)
-                self._lately_told.renumber(answer.began_with, self._number + (told is None))
-                claims = Exchange(
-                    self._scheduler, self._epoch, number, (), asks, self._accounts_epoch
-                )
-                answer = await accounts.exchange(claims)
-                if answer.epoch != self._accounts_epoch:
-                    return False
-        self._greeted = self._accounts_epoch
-        return True
-
-    def _next(self, now: Seconds) -> Exchange:
-        """Return the next exchange: usage since the last one, and requested claims."""
-        uses: list[Use] = []
-        asks: list[Ask] = []
-        self._asked = {}
-        state = self._driver.core.state
-        waiting: Counter[ApplicationId] = Counter()
-        for claim in self._claims_to_exchange(now):
-            used, is_final = self._used_of(claim)
-            if is_final:
-                self._settle(claim, used, when_stored=True)
-                continue
-            if used and used != claim.told:
-                claim.told = used
-                uses.append(Use(claim.name, used))
-            if claim.waits is not None and not claim.is_decided:
-                waiting[claim.application_id] += 1
-                if waiting[claim.application_id] > _MOST_WAITING_ASKED:
-                    continue
-            for ask in self._requests_for(claim):
-                self._asked[claim.name] = claim
-                asks.append(ask)
-        state.ended = {}
-        self._fresh.clear()
-        uses, self._over = [*self._over, *uses], []
-        for claim, _ in self._untold:
-            if claim.name not in self._asked:
-                self._asked[claim.name] = claim
-                asks.append(_ask(claim, is_granted=True))
-        survivors = None
-        if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
-            self._began_at, survivors = (
-                None,
-                (
-                    *self._claims,
-                    *self._unstored.names(),
-                    *(claim.name for claim, _ in self._untold),
-                ),
-            )
-        self._number += 1
-        return Exchange(
-            self._scheduler,
-            self._epoch,
-            self._number,
-            tuple(uses),
-            tuple(asks),
-            self._last_accounts,
-            self.known.age_s(now) >= _EVERY_S,
-            survivors,
-        )
-
-    def _claims_to_exchange(self, now: Seconds) -> list[Claim]:
-        """Return the claims that an exchange may have to report or request, in order."""
-        if now >= self._all_due_at:
-            self._all_due_at = now + _EVERY_S
-            for name in self._unstored.overdue(now):
-                self._report_end(name)
-            return list(self._claims.values())
-        found = {claim.name: claim for claim in self._ended_claims().values()} | self._fresh
-        for waiting in self._waiting.values():
-            found |= islice(waiting.items(), _MOST_WAITING_ASKED)
-        return sorted(found.values(), key=lambda claim: claim.number)
-
-    def _ended_claims(self) -> dict[RequestId, Claim]:
-        """Return the claims of inferences that have ended and were not reported."""
-        found: dict[RequestId, Claim] = {}
-        for request_id, inference in (self._driver.core.state.ended or {}).items():
-            claim = self._claims.get(_name_of(inference))
-            if claim is not None and claim.request_id == request_id:
-                found[request_id] = claim
-        return found
-
-    def _drop_unclaimed_ends(self) -> None:
-        """Delete recorded ends without a claim while the accounts are unreachable."""
-        state = self._driver.core.state
-        if state.ended:
-            claimed = self._ended_claims()
-            state.ended = {name: one for name, one in state.ended.items() if name in claimed}
-
-    def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
-        """Return the usage under a claim so far, and whether it is final."""
-        state = self._driver.core.state
-        if claim.request_id is None:
-            is_open = claim.name in state.applications
-            return ({Unit.APPLICATIONS: 1.0} if is_open else {}), False
-        if not claim.is_decided:
-            return {}, False
-        inference = state.inferences.get(claim.request_id)
-        if inference is not None:
-            return used_by(inference), False
-        leaving = state.leaving_requests.get(claim.request_id)
-        if leaving is not None:
-            return used_by(state.leaving[leaving].inference), False
-        ended = (state.ended or {}).get(claim.request_id)
-        if ended is not None:
-            return used_by(ended), True
-        is_held = self._admission.holds_inference(claim.request_id)
-        return {Unit.INFERENCES: 1.0}, not is_held
-
-    def _requests_for(self, claim: Claim) -> Iterator[Ask]:
-        """Yield the requests for a claim: initially, when exceeded, and while deprioritised."""
-        inference = self._driver.core.state.inferences.get(claim.request_id or "")
-        more = {} if inference is None or not claim.is_decided else outrun_by(inference, claim)
-        if more:
-            claim.wants = {**claim.wants, **more}
-            claim.needs = {**claim.needs, **more}
-        is_again = claim.request_id is None and claim.is_deprioritised
-        if claim.asks or more or is_again:
-            claim.asks = False
-            yield _ask(claim, is_granted=claim.has_run or bool(more))
 
 
 def _drop_repeated(
@@ -973,12 +626,3 @@ def _drop_repeated(
     if is_held and is_opening and opens_again:
         queue.pop()
     return is_held
-
-
-def _ask(claim: Claim, *, is_granted: bool) -> Ask:
-    return Ask(claim.name, claim.tenant, {**claim.wants}, is_granted, {**claim.needs})
-
-
-def _name_of(inference: ev.InferenceSubmitted | Inference) -> ClaimName:
-    """Return the name of an inference's claim."""
-    return f"{inference.application_id}#{inference.inference_id}"

@@ -10,8 +10,9 @@ from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.tenants import METERED, Unit
 from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
+from justitia_ray.serve.scheduler.claim_book import ClaimBook
+from justitia_ray.serve.scheduler.claim_exchange import ClaimExchange
 from justitia_ray.serve.scheduler.claims import Claim
-from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.store.schema import encode
 from justitia_ray.units import ApplicationId, Epoch, RequestId
 from tests.harness.simulation.accounts import WatchedAccounts
@@ -32,25 +33,25 @@ class AccountsThatForgetClaims(WatchedAccounts):
         self.book.configure(self.book.tree, self._wall())
 
 
-class _GateThatCountsNothing(QuotaGate):
-    """Gate that returns claims without counting their use."""
+class _BookThatCountsNothing(ClaimBook):
+    """Book that returns claims without counting their use."""
 
-    def _settle(
+    def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
     ) -> None:
-        super()._settle(claim, {}, when_stored=when_stored)
+        super().settle(claim, {}, when_stored=when_stored)
 
 
 class ServiceThatCountsNothing(WatchedService):
-    """Service with `_GateThatCountsNothing`."""
+    """Service with `_BookThatCountsNothing`."""
 
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
-        self.term.gate.__class__ = _GateThatCountsNothing
+        self.term.gate.book.__class__ = _BookThatCountsNothing
 
 
-class _GateWithoutSurvivors(QuotaGate):
-    """Gate that does not report which of its predecessor's claims are alive."""
+class _ExchangeWithoutSurvivors(ClaimExchange):
+    """Exchange that does not report which of its predecessor's claims are alive."""
 
     def begin(self, epoch: Epoch) -> None:
         super().begin(epoch)
@@ -58,46 +59,46 @@ class _GateWithoutSurvivors(QuotaGate):
 
 
 class ServiceWithoutSurvivors(WatchedService):
-    """Service with `_GateWithoutSurvivors`."""
+    """Service with `_ExchangeWithoutSurvivors`."""
 
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
-        self.term.gate.__class__ = _GateWithoutSurvivors
+        self.term.gate.exchange.__class__ = _ExchangeWithoutSurvivors
 
 
-class _GateThatReservesNothing(QuotaGate):
-    """Gate that claims for an inference what it counts, but not what it will use."""
+class _BookThatReservesNothing(ClaimBook):
+    """Book that claims for an inference what it counts, but not what it will use."""
 
-    def _make(self, claim: Claim) -> Claim:
+    def make(self, claim: Claim) -> None:
         for unit in METERED:
             if claim.request_id is not None and unit in claim.wants:
                 claim.wants[unit] = 0.0
                 claim.needs = {**claim.needs, unit: 0.0}
-        return super()._make(claim)
+        super().make(claim)
 
 
 class ServiceThatReservesNothing(WatchedService):
-    """Service with `_GateThatReservesNothing`."""
+    """Service with `_BookThatReservesNothing`."""
 
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
-        self.term.gate.__class__ = _GateThatReservesNothing
+        self.term.gate.book.__class__ = _BookThatReservesNothing
 
 
-class _GateThatKeepsClaims(QuotaGate):
-    """Gate that returns nothing of an inference that has ended."""
+class _ExchangeThatKeepsClaims(ClaimExchange):
+    """Exchange that returns nothing of an inference that has ended."""
 
-    def _used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
-        used, is_final = super()._used_of(claim)
+    def used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
+        used, is_final = super().used_of(claim)
         return used, is_final and claim.request_id is None
 
 
 class ServiceThatKeepsClaims(WatchedService):
-    """Service with `_GateThatKeepsClaims`."""
+    """Service with `_ExchangeThatKeepsClaims`."""
 
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
-        self.term.gate.__class__ = _GateThatKeepsClaims
+        self.term.gate.exchange.__class__ = _ExchangeThatKeepsClaims
 
 
 class StoreThatSavesUsageApart(StoreClient):

@@ -83,7 +83,7 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
     rng, services, accounts = random.Random(34), Services(), Accounts()
     await accounts.restart()
     service = services.service(quota_timeout_s=10.0)
-    service.term.gate._connect = lambda: accounts
+    service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quota = {"unit": "tokens", "limit": _LIMIT, "per": "minute"}
     await service.configure({"tenants": {"*": {"quotas": [quota]}}})

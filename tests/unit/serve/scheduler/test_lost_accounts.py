@@ -25,7 +25,9 @@ async def _served(service: SchedulerService, accounts: Accounts, *names: str) ->
         assert (await service.open_application(opened(name))).refusal is None
         await service.close_application(name)
     await service.term.checkpointer.next_save()
-    await eventually(lambda: not (gate._over or gate._told or gate._unstored), "all is told")
+    await eventually(
+        lambda: not (gate.book.over or gate.exchange._told or gate.book.unstored), "all is told"
+    )
 
 
 async def _let_in(service: SchedulerService, *names: str) -> list[str]:
@@ -144,7 +146,7 @@ async def test_end_is_recorded_with_the_exchange_that_sends_it(
     accounts.redis.away = True
     assert (await service.open_application(opened("b"))).refusal is None
     ends: dict[int, set[str]] = {}
-    exchange, renumber = accounts.exchange, gate._lately_told.renumber
+    exchange, renumber = accounts.exchange, gate.book.lately_told.renumber
     died = asyncio.Event()
     numbers: list[int] = []
 
@@ -162,11 +164,13 @@ async def test_end_is_recorded_with_the_exchange_that_sends_it(
         renumber(after, number)
 
     monkeypatch.setattr(accounts, "exchange", exchange_or_die)
-    monkeypatch.setattr(gate._lately_told, "renumber", note_number)
+    monkeypatch.setattr(gate.book.lately_told, "renumber", note_number)
     opening = asyncio.create_task(service.open_application(opened("c")))
     await eventually(lambda: accounts.remaining() == 2, "it is claimed")
-    assert gate._told is not None
-    assert ["b"] == [use.name for use in gate._told.uses]  # the accounts learn that it is open
+    assert gate.exchange._told is not None
+    assert ["b"] == [
+        use.name for use in gate.exchange._told.uses
+    ]  # the accounts learn that it is open
     await service.close_application("b")
     await _lose(accounts)
     died.set()

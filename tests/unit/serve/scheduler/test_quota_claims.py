@@ -36,7 +36,7 @@ async def _serving(
 ) -> SchedulerService:
     """Return a leading scheduler with a daily quota for each of these units."""
     service = services.service(quota_timeout_s=timeout_s)
-    service.term.gate._connect = lambda: accounts
+    service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quotas = [{"unit": unit, "limit": limit, "per": "day"} for unit, limit in limits.items()]
     await service.configure({"tenants": {"*": {"quotas": quotas}}})
@@ -81,7 +81,10 @@ async def test_second_settlement_leaves_a_later_claim_of_the_same_name(
     gate = service.term.gate
     numbered = [ev.InferenceSubmitted(f"q{k}", "b", f"n{k}", "i", 20, 10, 10) for k in range(2)]
     await _submit(service, opened("b"), numbered[0])
-    await eventually(lambda: gate._told is not None and bool(gate._told.asks), "both are asked for")
+    await eventually(
+        lambda: gate.exchange._told is not None and bool(gate.exchange._told.asks),
+        "both are asked for",
+    )
     await _submit(service, opened("b"), numbered[1], opened("b"))
     steps.answer()
     await eventually(lambda: gate.refusals == 3, "it is refused up to the second inference")
@@ -118,7 +121,7 @@ async def test_claim_ends_once_the_end_of_its_application_is_stored(
     services.store.free.clear()
     await _submit(service, opened("a"), inference("q"), ev.ApplicationClosed("a"))
     await eventually(lambda: "q" in service.term.driver.core.state.inferences, "it is let in")
-    claims = book._terms[service.term.gate._scheduler].claims
+    claims = book._terms[service.term.gate.exchange._scheduler].claims
     held = book.nodes(1_000_000.0)["t"][0].claimed
     await _submit(service, ev.InferenceCancelled("q"))
     await eventually(lambda: book.nodes(1_000_000.0)["t"][0].claimed == 0, "the rest comes back")
@@ -135,7 +138,7 @@ async def test_application_during_an_accounts_outage_is_counted(
 ) -> None:
     """A quota that only deprioritises admits the application, but must still count it."""
     service = services.service(quota_timeout_s=0.2)
-    service.term.gate._connect = lambda: accounts
+    service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quotas = [
         {"unit": unit, "limit": 5, "per": "day", "on_exhausted": "deprioritise"}

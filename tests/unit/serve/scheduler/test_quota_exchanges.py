@@ -8,7 +8,7 @@ import pytest
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Refusal
-from justitia_ray.serve.scheduler import quota_gate
+from justitia_ray.serve.scheduler import claim_exchange
 from justitia_ray.serve.scheduler.claims import Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from tests.eventually import eventually
@@ -26,7 +26,7 @@ async def test_exchanges_examine_only_changed_claims(
 ) -> None:
     """Every inference triggers an exchange, but running claims are examined once a second."""
     fleet = await _Fleet.serving(services, accounts, limit=10**6)
-    with mock.patch.object(quota_gate, "_EVERY_S", 1_000.0):
+    with mock.patch.object(claim_exchange, "_EVERY_S", 1_000.0):
         await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 15) for k in range(100)))
         await fleet.decided(100)
         await fleet.submit(_call("first", "a", 5, 15))
@@ -41,21 +41,21 @@ async def test_exchanges_examine_only_changed_claims(
 
     assert 10 <= len(looks) <= 40
     assert 10**6 - 112 * 20 == accounts.remaining()
-    assert 102 + 1 == len(fleet.service.term.gate._claims)
+    assert 102 + 1 == len(fleet.service.term.gate.book.claims)
 
 
 async def test_waiting_claims_are_repeated_without_examining_running_ones(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.serving(services, accounts)
-    with mock.patch.object(quota_gate, "_EVERY_S", 1_000.0):
+    with mock.patch.object(claim_exchange, "_EVERY_S", 1_000.0):
         await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(30)))
         gate = fleet.service.term.gate
-        await eventually(lambda: len(gate._waiting.get("a", ())) == 29, "the others wait")
+        await eventually(lambda: len(gate.book.waiting.get("a", ())) == 29, "the others wait")
         looks = _count_looks(gate)
-        number = gate._number
-        await eventually(lambda: gate._number >= number + 3, "they are asked for")
-        exchanges, found = gate._number - number, len(looks)
+        number = gate.book.exchanges
+        await eventually(lambda: gate.book.exchanges >= number + 3, "they are asked for")
+        exchanges, found = gate.book.exchanges - number, len(looks)
         fleet.end("q0", 5, 5)
         await eventually(lambda: "q1" in fleet.state.inferences, "the first of them is let in")
 
@@ -67,7 +67,7 @@ async def test_usage_of_running_inferences_is_reported_within_a_second(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.serving(services, accounts, limit=10**6)
-    with mock.patch.object(quota_gate, "_EVERY_S", 0.1):
+    with mock.patch.object(claim_exchange, "_EVERY_S", 0.1):
         await fleet.submit(opened("a"), _call("q", "a", 5, 15))
         await fleet.decided(1)
         told = _count_looks(fleet.service.term.gate)
@@ -104,7 +104,7 @@ async def test_resubmitted_inference_is_counted_once(
     await eventually(lambda: "q+" in fleet.state.inferences, "it runs")
     fleet.end("q+", 5, 15)
     gate = fleet.service.term.gate
-    await eventually(lambda: "a#q" not in gate._claims, "its end is told")
+    await eventually(lambda: "a#q" not in gate.book.claims, "its end is told")
     await fleet.left(accounts, 9)
 
 
@@ -119,7 +119,7 @@ async def test_inferences_that_ended_just_before_other_settings_are_charged(
     await fleet.service.configure({"tenants": {"*": {"quotas": [quota]}}})
 
     gate = fleet.service.term.gate
-    await eventually(lambda: "a#q" not in gate._claims, "its end is told")
+    await eventually(lambda: "a#q" not in gate.book.claims, "its end is told")
     await fleet.left(accounts, 1_980)
 
 
@@ -131,7 +131,9 @@ async def test_ends_without_claims_are_forgotten_while_the_accounts_are_away(
     await fleet.submit(opened("a"), _call("q", "a", 5, 15))
     await fleet.decided(1)
     accounts.away = True
-    await eventually(lambda: fleet.service.term.gate.meter.failed, "an exchange has failed")
+    await eventually(
+        lambda: fleet.service.term.gate.exchange.meter.failed, "an exchange has failed"
+    )
     assert fleet.state.ended is not None
     fleet.state.ended["unclaimed"] = fleet.state.inferences["q"]
     fleet.end("q", 5, 15)
@@ -161,11 +163,11 @@ async def test_opening_of_an_application_that_is_cancelled_meanwhile_is_answered
 def _count_looks(gate: QuotaGate) -> list[str]:
     """Return a list that collects the names of the claims examined from now on."""
     looks: list[str] = []
-    used_of = gate._used_of
+    used_of = gate.exchange.used_of
 
     def look(claim: Claim) -> object:
         looks.append(claim.name)
         return used_of(claim)
 
-    gate._used_of = look  # type: ignore[assignment,method-assign]
+    gate.exchange.used_of = look  # type: ignore[assignment,method-assign]
     return looks

@@ -94,7 +94,7 @@ async def _serving(
     """Return a leading scheduler with one quota for each tenant."""
     timeout_s = more.pop("timeout_s", 10.0)
     service = services.service(quota_timeout_s=timeout_s)
-    service.term.gate._connect = lambda: accounts
+    service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quota = {"unit": unit, "limit": limit, "per": "day", **more}
     await service.configure({"tenants": {"*": {"quotas": [quota]}}})
@@ -119,7 +119,7 @@ def _live(service: SchedulerService) -> list[str]:
 async def test_scheduler_without_quotas_makes_no_exchanges(services: Services) -> None:
     accounts = Accounts()
     service = await services.start()
-    service.term.gate._connect = lambda: accounts
+    service.term.gate.exchange._connect = lambda: accounts
     await service.submit_many("i", service.term.epoch, 0, (opened(), inference()))
 
     assert ["a"] == _live(service)
@@ -235,7 +235,7 @@ async def test_claims_survive_restarts_of_scheduler_and_accounts(
         await service.open_application(opened(name))
     await accounts.restart()
     successor = await services.start()
-    successor.term.gate._connect = lambda: accounts
+    successor.term.gate.exchange._connect = lambda: accounts
     await successor.configure({"tenants": service.term.driver.settings.model_dump()["tenants"]})
     again = [await successor.open_application(opened(name)) for name in ("b", "a", "c", "d")]
 
@@ -253,7 +253,7 @@ async def test_inference_admitted_by_an_earlier_scheduler_stays_admitted(
     await service.submit_many("i", service.term.epoch, 0, (opened("a"), *items))
     await eventually(lambda: accounts.remaining() == 20, "both are let in")
     successor = await services.start()
-    successor.term.gate._connect = lambda: accounts
+    successor.term.gate.exchange._connect = lambda: accounts
     await successor.configure({"tenants": service.term.driver.settings.model_dump()["tenants"]})
     again = [
         replace(_inference(f"q{k}", "a", 20, 50), resubmitted=k < 2, age_s=1.0) for k in range(3)
@@ -373,9 +373,9 @@ async def test_application_over_its_quota_reports_the_refill_time(
     gate = service.term.gate
     limit = LimitStanding("t", "kv_token_time", 100, 0, 60.0, 86_400.0)
     now = asyncio.get_running_loop().time()
-    gate._claims["a"].in_the_way = Verdict("a", limit, 60.0), now
+    gate.book.claims["a"].in_the_way = Verdict("a", limit, 60.0), now
     view = await service.application("a")
-    gate._claims["a"].in_the_way = Verdict("a", limit, 60.0), now - 61.0
+    gate.book.claims["a"].in_the_way = Verdict("a", limit, 60.0), now - 61.0
     later = await service.application("a")
 
     assert view is not None
@@ -413,14 +413,14 @@ async def test_exchanges_and_waiting_claims_are_counted(
     waiting = (gate.waiting_claims, gate.unopened)
     accounts.answering.set()
     await eventually(lambda: _live(service), "it is let in")
-    answered = gate.meter.answered
+    answered = gate.exchange.meter.answered
     accounts.away = True
     await service.submit_many("i", service.term.epoch, 0, (opened("b"),))
-    await eventually(lambda: gate.meter.failed, "the accounts are away")
+    await eventually(lambda: gate.exchange.meter.failed, "the accounts are away")
 
     assert (1, 1) == waiting
-    assert 1 <= answered == len(gate.meter.take_durations())
-    assert [] == gate.meter.take_durations()
+    assert 1 <= answered == len(gate.exchange.meter.take_durations())
+    assert [] == gate.exchange.meter.take_durations()
 
 
 class Searched(deque[Any]):

@@ -38,7 +38,7 @@ class _Fleet:
     ) -> "_Fleet":
         """Return a fleet in which each tenant has one quota."""
         service = services.service(quota_timeout_s=timeout_s)
-        service.term.gate._connect = lambda: accounts
+        service.term.gate.exchange._connect = lambda: accounts
         await service.term.begin()
         one = {"unit": unit, "limit": limit, "per": "minute", **quota}
         await service.configure({"tenants": {"*": {"quotas": [one]}}})
@@ -108,7 +108,7 @@ async def test_limit_is_shared_by_the_schedulers_of_two_models(
     fleet = await _Fleet.serving(services, accounts)
     others = Services()
     other = await _Fleet.serving(others, accounts)
-    other.service.term.gate._scheduler = "another"
+    other.service.term.gate.exchange._scheduler = "another"
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 54) for k in range(3)))
     await fleet.decided(3)
     await other.submit(opened("b"), *(_call(f"p{k}", "b", 5, 30) for k in range(3)))
@@ -168,7 +168,7 @@ async def test_call_waits_while_running_calls_may_still_need_the_room(
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(2)))
     gate = fleet.service.term.gate
     await eventually(
-        lambda: any(one.waits is not None for one in gate._claims.values()), "the second waits"
+        lambda: any(one.waits is not None for one in gate.book.claims.values()), "the second waits"
     )
     before = list(fleet.state.inferences)
     fleet.end("q0", 5, 5)
@@ -221,7 +221,7 @@ async def test_caller_that_leaves_while_its_call_waits_costs_nothing(
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(2)))
     gate = fleet.service.term.gate
     await eventually(
-        lambda: any(one.waits is not None for one in gate._claims.values()), "the second waits"
+        lambda: any(one.waits is not None for one in gate.book.claims.values()), "the second waits"
     )
     await fleet.submit(ev.InferenceCancelled("q1"))
     left = gate.held_back
@@ -268,7 +268,7 @@ async def test_inference_longer_than_its_claim_extends_the_reservation(
             "r", ReplicaCapacity(10**6), 10**6, (ev.LeaseProgress(lease_id, 10, 90, True),)
         )
     )
-    fleet.service.term.gate._wanted.set()
+    fleet.service.term.gate.book.changed.set()
 
     assert 970 == before
     await eventually(lambda: accounts.remaining() == 830, "it is expected to make 160")
@@ -328,7 +328,7 @@ async def test_quotas_added_later_reserve_running_inferences(
 ) -> None:
     """An operator adds a quota while inferences run that were admitted without one."""
     service = await services.start()
-    service.term.gate._connect = lambda: accounts
+    service.term.gate.exchange._connect = lambda: accounts
     fleet = _Fleet(service)
     await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 20) for k in range(2)))
     quota = {"unit": "tokens", "limit": 60, "per": "minute"}

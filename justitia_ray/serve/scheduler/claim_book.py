@@ -1,0 +1,105 @@
+"""Claims of a scheduler on quotas, and what the quotas' accounts have yet to learn of them."""
+
+import asyncio
+from collections.abc import Mapping
+from itertools import count
+
+from justitia_ray.accounts.messages import ClaimName, Use
+from justitia_ray.core.tenants import Unit
+from justitia_ray.serve.scheduler.claims import Claim, EndedClaims, LatelyTold
+from justitia_ray.units import ApplicationId
+
+
+class ClaimBook:
+    """The live claims of a scheduler, and ended ones until the accounts know their usage."""
+
+    def __init__(self) -> None:
+        self.claims: dict[ClaimName, Claim] = {}
+        self.fresh: dict[ClaimName, Claim] = {}
+        """Claims that were made or decided since the last exchange."""
+        self.waiting: dict[ApplicationId, dict[ClaimName, Claim]] = {}
+        """Claims that wait for the ends of others, by application, in order."""
+        self.over: list[Use] = []
+        """Usage of ended claims, to be reported in the next exchange."""
+        self.unstored = EndedClaims()
+        self.lately_told = LatelyTold()
+        self.untold: list[tuple[Claim, Mapping[Unit, float]]] = []
+        """Claims that ended before the accounts had a record of them, with their usage."""
+        self.changed = asyncio.Event()
+        """Set when there is something to exchange."""
+        self.exchanges = 0
+        """Number of the last exchange."""
+        self._numbers = count(1)
+
+    def is_live(self, claim: Claim) -> bool:
+        """Return whether a claim has not ended; a later one may have its name."""
+        return self.claims.get(claim.name) is claim
+
+    def make(self, claim: Claim) -> None:
+        """Add a claim that the accounts have to decide."""
+        self.report_end(claim.name)
+        claim.number = next(self._numbers)
+        self.claims[claim.name] = self.fresh[claim.name] = claim
+        self.changed.set()
+
+    def wait(self, claim: Claim) -> None:
+        """Let a claim wait for the ends of others."""
+        self.waiting.setdefault(claim.application_id, {})[claim.name] = claim
+
+    def stop_waiting(self, claim: Claim) -> None:
+        """Remove a claim from those that wait for the ends of others, if it is one."""
+        waiting = self.waiting.get(claim.application_id)
+        if waiting is not None:
+            waiting.pop(claim.name, None)
+            if not waiting:
+                del self.waiting[claim.application_id]
+
+    def settle(
+        self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
+    ) -> None:
+        """Give the unused rest of a claim back, unless that was done or its name has a newer claim.
+
+        Args:
+            claim: The claim.
+            used: Amounts that were used of it.
+            when_stored: Whether to wait until the end of the application or inference is stored.
+        """
+        if not self.is_live(claim):
+            return
+        del self.claims[claim.name]
+        self.fresh.pop(claim.name, None)
+        self.stop_waiting(claim)
+        if claim.deadline is not None:
+            claim.deadline.cancel()
+        if claim.is_untold:
+            self.untold.append((claim, used))
+        else:
+            now = asyncio.get_running_loop().time()
+            use = Use(claim.name, used, is_over=not when_stored, is_final=when_stored)
+            self.over.append(use)
+            self.lately_told.add(claim, use, self.exchanges + 1, now)
+            if when_stored:
+                self.unstored.add(Use(claim.name, used, is_over=True), now)
+        self.changed.set()
+
+    def report_end(self, name: ClaimName) -> None:
+        """Report the end of a claim to the accounts, stored or not."""
+        ended = self.unstored.pop(name)
+        if ended is not None:
+            self.over.append(ended)
+            now = asyncio.get_running_loop().time()
+            self.lately_told.note_over(ended, self.exchanges + 1, now)
+            self.changed.set()
+
+    def drop_claims(self) -> None:
+        """Forget the live claims without ends."""
+        self.claims.clear()
+        self.fresh.clear()
+        self.waiting.clear()
+
+    def clear(self) -> None:
+        """Forget all claims and ends, because there are no quotas any more."""
+        self.drop_claims()
+        self.untold.clear()
+        self.unstored.clear()
+        self.lately_told.clear()
