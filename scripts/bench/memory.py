@@ -19,8 +19,8 @@ from justitia_ray.config import AppConfig
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.protocol.messages import Submission
 from justitia_ray.serve.ingress.queue_client import QueueClient
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.service import SchedulerService
 from justitia_ray.store.embedded import EmbeddedRedis
 from justitia_ray.store.scheduler_store import SchedulerStore
 from justitia_ray.units import Seconds

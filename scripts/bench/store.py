@@ -17,8 +17,8 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, LeaseFinished
 from justitia_ray.protocol.messages import IngressMail, Pull
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.service import SchedulerService
 from justitia_ray.store.embedded import EmbeddedRedis
 from justitia_ray.store.scheduler_store import SchedulerStore
 

@@ -31,12 +31,13 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.replica.lease_table import HeldLease, LeaseTable
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.replica.stalls import StallWatch
-from justitia_ray.serve.scheduler.actor import SchedulerActor, SchedulerService
+from justitia_ray.serve.scheduler.actor import SchedulerActor
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.handle import SchedulerLink
 from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
+from justitia_ray.serve.scheduler.service import SchedulerService
 from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS, Method

@@ -10,8 +10,8 @@ import redis
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import SchedulerSuperseded
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.service import SchedulerService
 from justitia_ray.store.embedded import EmbeddedRedis
 from justitia_ray.store.leader import LeaderRecord
 from justitia_ray.store.scheduler_store import SchedulerStore

@@ -37,7 +37,7 @@ from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.serve.scheduler import inspection as scheduler_inspection
-from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.service import SchedulerService
 from justitia_ray.serve.transport.link import Link
 from tests.eventually import eventually
 from tests.unit.serve.ingress.http_client import client_of

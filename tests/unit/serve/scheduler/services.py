@@ -12,10 +12,10 @@ from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, LeaseProgress
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
 from justitia_ray.serve.ray_metrics import Exporter
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.checkpointer import Checkpoint, Checkpointer
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.service import SchedulerService
 from justitia_ray.store.scheduler_store import DurableState
 from tests.eventually import eventually
 from tests.fake_redis import FakeSchedulerStore

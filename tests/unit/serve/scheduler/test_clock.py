@@ -7,8 +7,8 @@ import pytest
 
 from justitia_ray.core.actions import EndApplication, Grant
 from justitia_ray.core.events import InferenceSubmitted
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler import services
 from tests.unit.serve.scheduler.services import ManualClock, Services, grants, opened, pull

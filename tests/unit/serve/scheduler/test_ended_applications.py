@@ -10,8 +10,8 @@ from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApp
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.events import ApplicationClosed, LeaseFinished, Resubmitted
 from justitia_ray.protocol.messages import IngressMail
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.unit.serve.scheduler.services import Services, grants, inference, opened, pull
 
 _VERBS = {

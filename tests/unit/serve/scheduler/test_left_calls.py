@@ -17,7 +17,7 @@ from justitia_ray.protocol.engine import EngineCall
 from justitia_ray.protocol.messages import Submission
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.replica.lease_table import LeaseTable
-from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.serve.scheduler.services import Services, opened

@@ -8,7 +8,7 @@ import pytest
 from justitia_ray.accounts.messages import Answer, Exchange
 from justitia_ray.core.actions import Refusal
 from justitia_ray.errors import AdmissionError
-from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import Services, opened
 from tests.unit.serve.scheduler.test_quota_gate import Accounts, _serving, accounts, services

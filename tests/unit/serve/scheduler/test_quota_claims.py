@@ -6,7 +6,7 @@ import pytest
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Refusal, Refuse
-from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import Services, inference, opened
 from tests.unit.serve.scheduler.test_quota_gate import Accounts, accounts, services

@@ -16,7 +16,7 @@ from justitia_ray.core.actions import Refusal, Refuse, RefuseApplication
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.accounts.service import AccountsService
-from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.service import SchedulerService
 from justitia_ray.store.accounts_store import AccountsStore
 from justitia_ray.units import Epoch
 from tests.eventually import eventually

@@ -23,8 +23,8 @@ from justitia_ray.core.events import (
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.messages import NOT_TAKEN, IngressMail, Pull, ReplicaMail
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.fake_redis import AWAY
 from tests.unit.serve.scheduler import services as services_module

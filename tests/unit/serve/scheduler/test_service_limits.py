@@ -10,8 +10,8 @@ from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.errors import ConnectionLost, QueueFull, TooManyApplications
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.queue_client import QueueClient
-from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import Services
 

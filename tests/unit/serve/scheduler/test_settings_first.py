@@ -8,7 +8,7 @@ import pytest
 
 from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.scheduler import leadership
-from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.unit.serve.scheduler.services import Services, inference, opened, pull
 
 

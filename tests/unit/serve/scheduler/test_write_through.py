@@ -8,7 +8,7 @@ import pytest
 
 from justitia_ray.core.actions import EndApplication, Refusal, Refuse
 from justitia_ray.core.events import ApplicationClosed, InferenceCancelled
-from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import (
     Services,

@@ -1,0 +1,503 @@
+"""The scheduler's calls, for ingresses and replicas of one model.
+
+Events are handled without awaiting, so no locks are needed.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant, Refusal, Refuse, RefuseApplication
+from justitia_ray.core.ended_by_owner import EndedByOwner
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.outlook import WALK_KEPT_S
+from justitia_ray.core.usage import DAY_S, Day
+from justitia_ray.protocol.messages import (
+    NOT_TAKEN,
+    IngressMail,
+    IngressMessage,
+    Opened,
+    Pull,
+    ReplicaMail,
+    Submission,
+)
+from justitia_ray.recognition.conversations import Name
+from justitia_ray.recognition.directory import Directory
+from justitia_ray.serve.scheduler.claims import limit_of
+from justitia_ray.serve.scheduler.inspection import SchedulerInspector
+from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.listing import (
+    application_with_outlook,
+    listing,
+    outlooks,
+    unopened_view,
+)
+from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    Epoch,
+    IngressId,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+)
+
+
+class SchedulerService:
+    """Serves the calls of ingresses and replicas for one model during one term; independent of Ray.
+
+    Args:
+        term: Term of the scheduler, which the service's owner begins and ends.
+    """
+
+    def __init__(self, term: Term) -> None:
+        self.term = term
+        self._inspector = SchedulerInspector(term)
+        self._directory = Directory()
+        kept_s = term.config.scheduler.application_idle_s
+        self._ended = EndedByOwner(kept_s)
+        self._ended_before = EndedByOwner(kept_s)
+        """Applications ended by their owner under an earlier scheduler; the ids may have been
+        opened again since."""
+        self._reopening: set[ApplicationId] = set()
+        """Stopped applications that have not ended yet, and whose ids callers want to reopen."""
+        self.is_connected: Callable[[ReplicaId], bool] = lambda replica_id: False
+        """Function that returns whether a replica is connected; set by the service's owner."""
+        self._sampled_at: Seconds = -math.inf
+        """Time of the last outlook that the scheduler computed for itself, to learn from its
+        accuracy."""
+
+    # --- calls of ingresses
+
+    async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
+        """Open an application and return its virtual finish time, also if it is open already.
+
+        Raises:
+            AdmissionError: If the scheduler receives no settings in time.
+        """
+        term = await self._enter()
+        await term.await_settings()
+        if not self._reopen(arrival.application_id):
+            return Opened(term.epoch, 0.0, Refusal.APPLICATION_ENDING)
+        arrival = replace(arrival, reopens=True)
+        term.gate.admit_submission(arrival)
+        name, core = arrival.application_id, term.driver.core
+        refused = await term.gate.decided(name)
+        if isinstance(refused, Refusal):
+            return Opened(term.epoch, 0.0, refused)
+        if refused is not None:
+            limit, wait_s = limit_of(refused), refused.retry_after_s
+            return Opened(term.epoch, 0.0, Refusal.QUOTA_EXHAUSTED, limit, wait_s)
+        if name not in core.state.applications:
+            rejection = core.applications.rejections.get(name)
+            if rejection is None:
+                return Opened(term.epoch, 0.0, Refusal.TOO_MANY_APPLICATIONS)
+            return Opened(
+                term.epoch, 0.0, rejection.reason, rejection.limit, rejection.retry_after_s
+            )
+        term.driver.outboxes.withdraw_end(arrival.ingress_id, name)
+        tag = core.tag(name)
+        is_stored = await term.admission.is_stored(name)
+        await term.checkpointer.confirm()
+        term.check_lead()
+        standings = term.gate.standings(arrival.tenant) if term.gate.has_quotas else ()
+        refusal = None if is_stored else Refusal.NOT_STORED
+        return Opened(term.epoch, tag, refusal, standings=standings)
+
+    async def close_application(self, application_id: ApplicationId) -> bool:
+        """Stop accepting inferences of an application; return whether it was open."""
+        term = await self._enter()
+        known = self._note_ended(application_id, Refusal.APPLICATION_CLOSED)
+        term.gate.admit_submission(ev.ApplicationClosed(application_id))
+        return known
+
+    async def cancel_application(self, application_id: ApplicationId) -> bool:
+        """End an application with all its inferences; return whether it was open."""
+        term = await self._enter()
+        known = self._note_ended(application_id, Refusal.APPLICATION_CANCELLED)
+        term.driver.apply(ev.ApplicationCancelled(application_id))
+        term.gate.cancel_application(application_id)
+        term.admission.cancel_application(application_id)
+        return known
+
+    async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
+        """Restore the ends that an ingress made recently: a new scheduler has no record of them.
+
+        Args:
+            ended: Id, reason, and seconds since the end.
+        """
+        term = await self._enter()
+        now = term.driver.now()
+        for application_id, reason, ago_s in ended:
+            if self._ended_before.refusal(application_id, now) is None:
+                self._ended_before.note(application_id, Refusal(reason), now - ago_s)
+
+    async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return the view of an application; None if the id is unknown.
+
+        Applications that the quotas hold back, or have refused recently, have a view too.
+        """
+        term = await self._enter()
+        await term.admission.is_stored(application_id)
+        core, now = self.term.informed_core(), term.driver.now()
+        application = core.state.applications.get(application_id)
+        if application is not None:
+            comes_back_s = term.gate.comes_back_s(application_id)
+            return application_with_outlook(core, application, now, comes_back_s)
+        unopened = term.gate.unopened_application(application_id)
+        if unopened is None:
+            return None
+        return unopened_view(unopened, term.config.scheduler.quota_timeout_s)
+
+    async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
+        """Return the outlooks of the live ones among these applications; see `listing`."""
+        term = await self._enter()
+        return outlooks(self.term.informed_core(), application_ids, term.driver.now())
+
+    async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
+        """Return the first applications of a tenant, or of all, with outlooks; see `listing`."""
+        term = await self._enter()
+        return listing(self.term.informed_core(), term.driver.now(), most, tenant)
+
+    async def submit_many(
+        self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
+    ) -> IngressMail:
+        """Submit a batch in order, and return the grants that are possible at once.
+
+        Raises:
+            AdmissionError: If the scheduler receives no settings in time; nothing was accepted.
+        """
+        term = await self._enter()
+        if epoch != term.epoch:
+            term.note_epoch(epoch)
+            return IngressMail(term.epoch)
+        if items:
+            await term.await_settings()
+        outboxes = term.driver.outboxes
+        if ingress_id in outboxes.forgotten:
+            return IngressMail(term.epoch, forgotten=True)
+        outbox = outboxes.of_ingress(ingress_id)
+        self._note_read(outbox, ack)
+        if ingress_id not in term.driver.core.state.ingresses:
+            # Before the first item that is not held back: the core drops messages to an unknown
+            # ingress.
+            term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
+        for item in items:
+            refusal = self._refusal_of_ended(item)
+            if refusal is None:
+                term.gate.admit_submission(self._with_count(item), outbox)
+            else:
+                term.driver.outboxes.deliver([refusal], term.driver.core.state, outbox)
+        # After the items: a grant in this answer is then no older than the ingress's heartbeat.
+        term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
+        positions = self._positions(items)
+        return replace(await self._ingress_mail(outbox, ack), positions=positions)
+
+    async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
+        """Return the ingress's unread messages; wait for one if there is none."""
+        term = await self._enter()
+        if epoch != term.epoch:
+            term.note_epoch(epoch)
+            return IngressMail(term.epoch)
+        outboxes = term.driver.outboxes
+        if ingress_id not in outboxes.forgotten:
+            term.driver.apply(ev.IngressHeartbeat(ingress_id))
+            outbox = outboxes.of_ingress(ingress_id)
+            self._note_read(outbox, ack)
+            outbox.unread(ack)
+            if not await outbox.wait(LONG_POLL_S):
+                return IngressMail(term.epoch)
+            if ingress_id not in outboxes.forgotten:
+                return await self._ingress_mail(outbox, ack)
+        term.check_lead()
+        return IngressMail(term.epoch, forgotten=True)
+
+    async def refuse_lease(
+        self, request_id: RequestId, lease_id: LeaseId, reason: ev.NackReason
+    ) -> bool:
+        """Reject a lease that the ingress could not use; return whether its inference waits again.
+
+        False means that the inference has ended here, so the ingress has to submit it again.
+        """
+        term = await self._enter()
+        term.driver.apply(ev.LeaseNacked(lease_id, reason))
+        return request_id in term.driver.core.state.inferences
+
+    async def configure(self, settings: dict[str, Any]) -> Epoch:
+        """Apply other settings from now on; the queue stays.
+
+        Raises:
+            ConfigError: If a setting is not allowed; the current settings stay.
+        """
+        term = await self._enter()
+        term.configure(settings)
+        return term.epoch
+
+    # --- calls of replicas
+
+    async def pull(self, pull: Pull) -> ReplicaMail:
+        """Process a replica's report, and lease it the first inferences that fit."""
+        term = await self._enter()
+        if pull.epoch != term.epoch:
+            term.note_epoch(pull.epoch)
+            return ReplicaMail(term.epoch)
+        driver = term.driver
+        outbox = driver.outboxes.of_replica(pull.replica_id)
+        connected = self.is_connected(pull.replica_id)
+        report = outbox.accept_pull(pull, connected=connected)
+        if report is None:
+            return ReplicaMail(NOT_TAKEN)
+        self._inspector.kv_meter.record_pull(pull, driver.now())
+        is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
+        if pull.failure is not None and is_news:
+            # Before the report: otherwise inferences that ended with the engine would be leased
+            # again.
+            outbox.failure_id = pull.failure.failure_id
+            driver.apply(pull.failure)
+        driver.apply(report)
+        # until this call is answered, the replica repeats the failure to a new scheduler
+        if is_news:
+            await term.checkpointer.next_save()
+        self._sample_outlooks()
+        if not await outbox.wait(pull.wait_s):
+            return ReplicaMail(term.epoch)
+        driver.apply(ev.PullAnswered(pull.replica_id, pulls_again=True))
+        return ReplicaMail(
+            term.epoch,
+            await term.collect_messages(outbox, pull.ack),
+            backlog_kv_tokens=driver.core.state.counters.waiting_kv_tokens,
+        )
+
+    def replica_disconnected(self, replica_id: ReplicaId) -> None:
+        """End the waiting pull of a disconnected replica, so that it is granted nothing.
+
+        Its leases stay, because a lost connection does not mean a lost replica. But a replica
+        without another connection has to call in time.
+        """
+        if not self.is_connected(replica_id):
+            self.term.driver.apply(ev.ReplicaDisconnected(replica_id))
+        outbox = self.term.driver.outboxes.replicas.get(replica_id)
+        if outbox is not None:
+            outbox.notify()
+
+    async def replica_crashed(self, replica_id: ReplicaId) -> None:
+        """Mark the calls on a crashed replica as suspect; repeated notices have no effect."""
+        term = await self._enter()
+        outbox = term.driver.outboxes.replicas.get(replica_id)
+        if outbox is not None and outbox.failure_id != replica_id:
+            outbox.failure_id = replica_id
+            term.driver.apply(ev.ReplicaCrashed(replica_id))
+
+    async def leave(self, replica_id: ReplicaId) -> None:
+        """Remove a replica that shuts down; its inferences wait again."""
+        term = await self._enter()
+        term.driver.apply(ev.ReplicaLost(replica_id))
+
+    # --- names of sessions and conversations, for ingresses
+
+    async def claim_session(
+        self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
+    ) -> str:
+        """Return the application of a session; see `Directory`."""
+        await self._enter()
+        return self._directory.claim_session(tenant, session, own, parent, parents)
+
+    async def find_conversation(self, tenant: str, names: tuple[Name, ...]) -> str | None:
+        """Return the application of the first known name; see `Directory`."""
+        await self._enter()
+        return self._directory.find_conversation(tenant, names)
+
+    async def name_conversation(
+        self, tenant: str, names: tuple[Name, ...], application_id: str
+    ) -> None:
+        """Assign names to an application; see `Directory`."""
+        await self._enter()
+        self._directory.name_conversation(tenant, names, application_id)
+
+    async def restore_names(self, tenant: str, names: tuple[tuple[Name, str], ...]) -> None:
+        """Restore names that an ingress assigned recently and a new scheduler lacks."""
+        await self._enter()
+        self._directory.restore_names(tenant, names)
+
+    # --- autoscaling
+
+    async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the wanted number of replicas without waiting; None while it is unknown.
+
+        Args:
+            question: As for `FleetSizer.answer`.
+        """
+        term, core = self.term, self.term.driver.core
+        if not term.standing()["ready"] or core.recovery.holding:
+            return None  # replicas and ingresses are still reporting their inferences
+        return term.fleet.answer(core, term.driver.now(), question)
+
+    # --- status and usage
+
+    async def usage(self, days: list[Day]) -> dict[str, Any]:
+        """Return totals by day and tenant, and the first day whose totals may still change.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        term = await self._enter()
+        book = term.driver.core.state.usage
+        stored = await term.checkpointer.load_usage(day for day in days if day not in book.totals)
+        known = {
+            day: {tenant: totals.record() for tenant, totals in book.totals[day].items()}
+            for day in days
+            if day in book.totals
+        }
+        # Earlier days are completely in the last checkpoint; a new leader adds nothing to them.
+        saved_until = max(0.0, term.checkpointer.instant)
+        return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
+
+    async def status(self, applications: int = 0) -> dict[str, Any]:
+        """Return the scheduler's part of `/v1/status` without waiting, even if it does not lead.
+
+        Args:
+            applications: Number of first live applications to describe.
+        """
+        return self._inspector.status(applications)
+
+    async def inspect(self) -> dict[str, Any]:
+        """Return a `SchedulerReport` as a dict, without waiting, even if not leading."""
+        return self._inspector.report()
+
+    def _note_ended(self, application_id: ApplicationId, reason: Refusal) -> bool:
+        """Record that an application is ended by its owner; return whether it was open."""
+        driver = self.term.driver
+        is_known = application_id in driver.core.state.applications
+        if is_known:
+            self._ended.note(application_id, reason, driver.now())
+        return is_known
+
+    def _refusal_of_ended(self, item: Submission) -> Refuse | RefuseApplication | None:
+        """Return the refusal of an item if its owner has ended its application; else None.
+
+        Resubmitted items of a closed application are accepted: they may claim a lease, report an
+        end to be counted, or have waited before the close. An application that has not ended yet is
+        not refused, because an ingress forgets a refused application with its unconfirmed ends.
+        """
+        if not isinstance(item, ev.ApplicationArrived | ev.InferenceSubmitted):
+            return None
+        name, driver = item.application_id, self.term.driver
+        if isinstance(item, ev.ApplicationArrived) and item.reopens and not item.resubmitted:
+            self._reopen(name)
+        reason = self._ended.refusal(name, driver.now())
+        if reason is None and not item.resubmitted and name not in driver.core.state.applications:
+            reason = self._ended_before.refusal(name, driver.now())
+        if reason is None or (item.resubmitted and reason is not Refusal.APPLICATION_CANCELLED):
+            return None
+        if not item.resubmitted and name in self._reopening & driver.core.state.applications.keys():
+            reason = Refusal.APPLICATION_ENDING
+        if isinstance(item, ev.ApplicationArrived):
+            if item.resubmitted and name in driver.core.state.applications:
+                return None
+            return RefuseApplication(name, item.ingress_id, reason)
+        if item.lease_id is not None or item.outcome is not None:
+            return None
+        return Refuse(item.request_id, item.ingress_id, reason)
+
+    def _reopen(self, application_id: ApplicationId) -> bool:
+        """Allow new inferences under an application's id; return whether that is possible at once.
+
+        The rest of a stopped application has to end before another one claims its quota; that takes
+        longer while ingresses may still report ends of it from an earlier scheduler.
+        """
+        driver, live = self.term.driver, self.term.driver.core.state.applications
+        known = live.get(application_id)
+        if known is not None and not known.state.takes_inferences:
+            driver.apply(ev.ApplicationReopened(application_id))
+            if known.state.is_cancelled and application_id in live:
+                self._reopening = {application_id, *(self._reopening & live.keys())}
+                return False
+        self._reopening.discard(application_id)
+        self._ended.reopen(application_id)
+        self._ended_before.reopen(application_id)
+        return True
+
+    def _sample_outlooks(self) -> None:
+        """Periodically let the core compute an outlook, to learn from its accuracy."""
+        now = self.term.driver.now()
+        if now - self._sampled_at >= WALK_KEPT_S:
+            self._sampled_at = now
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.term.driver.core.outlooks.sample, now)
+
+    def _with_count(self, item: Submission) -> Submission:
+        """Return an item with what is known of its end now, before it may be held back."""
+        if not isinstance(item, ev.InferenceSubmitted) or not item.resubmitted:
+            return item
+        ends = self.term.driver.core.state.ends
+        is_counted = item.is_counted is False and ends.is_counted(
+            item.application_id, item.request_id
+        )
+        return replace(item, is_counted=True) if is_counted else item
+
+    def _note_read(self, outbox: Outbox, ack: int) -> None:
+        for told in outbox.acknowledged(ack):
+            self.term.driver.apply(ev.EndsAcknowledged(told))
+
+    async def _ingress_mail(self, outbox: Outbox, ack: int) -> IngressMail:
+        """Return an ingress's unread messages, and the addresses of the replicas in its grants."""
+        term = self.term
+        messages = await term.collect_messages(outbox, ack)
+        replicas = term.driver.outboxes.replicas
+        addresses = {
+            message.replica_id: replica.last_pull.address
+            for _, message in messages
+            if isinstance(message, Grant)
+            and (replica := replicas.get(message.replica_id)) is not None
+            and replica.last_pull is not None
+        }
+        return IngressMail(
+            term.epoch,
+            messages,
+            addresses=addresses,
+            standings=self._standings_for(messages),
+        )
+
+    def _positions(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:
+        """Return the number of applications ahead of each new inference."""
+        core, positions = self.term.driver.core, dict[RequestId, int]()
+        for item in items:
+            if not isinstance(item, ev.InferenceSubmitted) or item.resubmitted:
+                continue
+            inference = core.state.inferences.get(item.request_id)
+            if inference is None:
+                continue  # refused, held back, or ended within the batch
+            position: int | None = 0
+            if inference.lease_id is None:
+                position = core.outlooks.position(inference)
+            if position is not None:
+                positions[item.request_id] = position
+        return positions
+
+    def _standings_for(
+        self, messages: tuple[tuple[int, IngressMessage], ...]
+    ) -> dict[ClientId, tuple[LimitStanding, ...]]:
+        """Return the limits of the tenants of the grants among these messages."""
+        gate, state = self.term.gate, self.term.driver.core.state
+        if not gate.has_quotas:
+            return {}
+        granted = (
+            state.inferences.get(message.request_id)
+            for _, message in messages
+            if isinstance(message, Grant)
+        )
+        tenants = {
+            state.applications[inference.application_id].tenant
+            for inference in granted
+            if inference is not None
+        }
+        return {tenant: gate.standings(tenant) for tenant in sorted(tenants)}
+
+    async def _enter(self) -> Term:
+        await self.term.admit_caller()
+        return self.term
