@@ -136,7 +136,7 @@ class Term:
             asyncio.create_task(self.clock.keep_beating()),
             asyncio.create_task(self.checkpointer.run()),
             asyncio.create_task(self._step_down_when_idle()),
-            asyncio.create_task(self.gate.run()),
+            asyncio.create_task(self.gate.exchange.run()),
         ]
         if self._exporter is not None:
             self._exporter.start()
