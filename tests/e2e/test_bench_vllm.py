@@ -39,6 +39,7 @@ def server(config: AppConfig) -> Iterator[OwnServer]:
         yield running
 
 
+@pytest.mark.long
 def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: OwnServer) -> None:
     """The commands of vLLM do not run with the CPU build, but the functions behind them do."""
     load = SETTINGS["vllm"].loads(quick=True)[-1]

@@ -117,6 +117,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
     await service.until_idle()
 
 
+@pytest.mark.long
 async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: Service) -> None:
     """A killed rank takes the other rank and the engine with it; no process is left."""
     (before,) = await divided.pulling()

@@ -32,7 +32,7 @@ from scripts.bench.serve_loads import METRICS, SETTINGS, Load, arms_of, queue_lo
 from tests.harness.local_cluster import read_serve_config
 from tests.integration.service import Service, Serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _CODE = Path(__file__).parents[2]
 _FILE = _CODE / "deployments" / "local-fake.yaml"

@@ -97,6 +97,7 @@ def test_bench_store_compares_both_durabilities(
     assert all(text in printed for text in ("batched", "strict"))
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_bench_memory_measures_scheduler_and_ingress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

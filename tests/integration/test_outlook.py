@@ -84,7 +84,7 @@ async def test_invalid_deadline_is_refused_with_the_allowed_values(
     assert "above 0" in answer.json()["error"]["message"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
 async def test_predicted_starts_are_accurate_on_fake_engines(serving: Serving, cell: Cell) -> None:
     """Eight in ten true starts lie in the predicted range, where memory or seats are short.
