@@ -277,7 +277,7 @@ class Application:
     """
     stages: StageSums = field(default_factory=StageSums)
     ingresses: dict[IngressId, Opener] = field(default_factory=dict)
-    """The ingresses that have it open: its inferences may come by several."""
+    """Ingresses that have it open, here or under an earlier scheduler; several may submit to it."""
     leaving: dict[LeaseId, None] = field(default_factory=dict)
     """Aborted leases without a last report from the replica."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)

@@ -95,7 +95,7 @@ class Ingresses:
             self._ledger.observer.leave_flight(inference)
 
     def remove_suspended(self, application: Application, inference: Inference) -> bool:
-        """Suspend an inference no longer; return whether it was suspended."""
+        """Remove an inference if it is suspended; return whether it was. The caller moves it on."""
         if inference.state is not InferenceState.SUSPENDED:
             return False
         del application.held_back[inference.request_id]

@@ -11,7 +11,8 @@ class InvalidTransition(Exception):
 class ApplicationState(StrEnum):
     """The states of an application; `APPLICATION_TRANSITIONS` has the transitions between them.
 
-    An application is settled while it has no inferences. It then leaves GPS with the next report.
+    An application is settled while it has no inferences, unless it was restored and some may be
+    submitted again. It then leaves GPS with the next report.
     """
 
     takes_inferences: bool
@@ -77,18 +78,15 @@ APPLICATION_TRANSITIONS: Mapping[tuple[ApplicationState, ApplicationState], str]
     (_A.CLOSING, _A.RECOVERING): "opened again, and nothing was submitted since the restart",
     (_A.CLOSING, _A.CLOSED): "its last inference ends, or none is submitted within ingress_s",
     (_A.CLOSING, _A.STOPPING): "cancelled",
-    (_A.CLOSING, _A.ENDED): "its last inference ends, and no ingress is awaited",
+    (_A.CLOSING, _A.ENDED): "nothing is left and no ingress is awaited, or idle for too long",
     (_A.CLOSED, _A.CLOSING): "an ingress submits an inference that an earlier scheduler had",
     (_A.CLOSED, _A.IDLE): "opened again",
     (_A.CLOSED, _A.STOPPED): "cancelled",
-    (
-        _A.CLOSED,
-        _A.ENDED,
-    ): "the last ingress that is awaited comes or is lost, or idle too long",
+    (_A.CLOSED, _A.ENDED): "no ingress is awaited, or idle for too long",
     (_A.STOPPING, _A.STOPPED): "its last inference ends, or none is submitted within ingress_s",
-    (_A.STOPPING, _A.ENDED): "its last inference ends, and no ingress is awaited",
+    (_A.STOPPING, _A.ENDED): "nothing is left and no ingress is awaited, or idle for too long",
     (_A.STOPPED, _A.STOPPING): "an ingress brings an end or a lease of an earlier scheduler",
-    (_A.STOPPED, _A.ENDED): "the last ingress that is awaited comes or is lost, or idle too long",
+    (_A.STOPPED, _A.ENDED): "no ingress is awaited, or idle for too long",
 }
 """Every transition of an application, and when it happens."""
 

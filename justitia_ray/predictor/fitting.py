@@ -167,7 +167,7 @@ Recipe = Callable[[Floats, Floats, int], Regressor]
 """Function from (rows [samples, columns], ln(cost) [samples], seed) to a trained function."""
 
 _TOPICS = 8
-"""Number of principal components of the words that trees use, as single words say too little."""
+"""Number of main directions (SVD) of the words that trees use: single words say too little."""
 _TERMS_WEIGHT = 2.0
 """Factor of the terms in a row of the network: all terms have length 1, each measure standard
 deviation 1."""

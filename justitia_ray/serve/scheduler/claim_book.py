@@ -92,13 +92,13 @@ class ClaimBook:
             self.changed.set()
 
     def drop_claims(self) -> None:
-        """Forget the live claims without ends."""
+        """Forget the live claims without reporting their ends."""
         self.claims.clear()
         self.fresh.clear()
         self.waiting.clear()
 
     def clear(self) -> None:
-        """Forget all claims and ends, because there are no quotas any more."""
+        """Forget all claims and the records of ended ones; uses to be reported stay."""
         self.drop_claims()
         self.untold.clear()
         self.unstored.clear()

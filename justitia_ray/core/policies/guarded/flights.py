@@ -60,7 +60,7 @@ class Flights:
         self._cohorts: list[_Cohort] = []
         """Heap of the flying cohorts, by their ends."""
         self._gathered: KvTokenTime = 0
-        """Service that the first inferences of the gathering cohort need."""
+        """Service of the inferences that the gathering cohort has so far."""
         self._gathered_rate: float = 0
         """Service per second of the gathering cohort's inferences."""
         self._gathers_until: Seconds = math.inf
