@@ -101,9 +101,11 @@ class Applications:
         self._watch_idle(application)
 
     def expire_return(self, application_id: ApplicationId) -> None:
-        """Settle a restored application if no inference of it was submitted again."""
+        """Settle a restored application, or end it, if no inference of it was submitted again."""
         application = self._state.applications.get(application_id)
-        if application is not None and application.is_idle and not application.state.is_settled:
+        if application is None or not application.is_idle or application.state.is_settled:
+            return
+        if not self.end_if_over(application):
             self._move(application, SETTLED[application.state])
 
     def close(self, event: ev.ApplicationClosed) -> None:

@@ -112,6 +112,7 @@ def _wait(d: CoreDriver, seconds: int) -> None:
 _STEPS: dict[str, Callable[[CoreDriver], object]] = {
     "open": lambda d: d.handle(_ARRIVAL),
     "open for 5 s": lambda d: d.handle(replace(_ARRIVAL, idle_s=5.0)),
+    "open without ends": lambda d: d.handle(replace(_ARRIVAL, keeps_ends=False)),
     "submit": lambda d: d.submit("x"),
     "submit again": lambda d: d.submit("x", resubmitted=True),
     "bring an end": lambda d: d.handle(_END),
@@ -140,6 +141,9 @@ _WAYS: dict[str, str] = {
     ),
     "open, restart, cancel, ingress has come": "idle recovering stopping ended",
     "open for 5 s, restart, 30 s": "idle recovering ended",
+    "open without ends, submit, close, restart, 30 s": (
+        "idle open closing recovering closing ended"
+    ),
     "open, submit, close, restart, 30 s, submit again, leave, ingress has come": (
         "idle open closing recovering closing closed closing closed ended"
     ),
