@@ -191,13 +191,6 @@ class Applications:
             self._ledger.withdraw(application_id)
         self.settled_since_report.clear()
 
-    def awaits_withdrawal(self, application: Application) -> bool:
-        """Return whether an application without inferences may still be in GPS."""
-        return (
-            not application.state.is_settled
-            or application.application_id in self.settled_since_report
-        )
-
     def expire(self, application_id: ApplicationId) -> None:
         """End an application that has reached its idle limit."""
         application = self._state.applications.get(application_id)
@@ -290,7 +283,7 @@ class Applications:
         )
 
     def _idle_limit(self, application: Application) -> Seconds:
-        """Return how long an application may be idle before it ends."""
+        """Return the time after which an idle application ends, its own or the default."""
         own = application.idle_s
         return self._state.timeouts.application_s if own is None else own
 

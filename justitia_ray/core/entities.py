@@ -348,9 +348,12 @@ class Application:
     @property
     def waiting_count(self) -> int:
         """Number of its inferences that wait, in the queue or suspended."""
-        return len(self.waiting) + sum(
-            one.state is InferenceState.SUSPENDED for one in self.held_back.values()
-        )
+        return len(self.waiting) + len(self.suspended)
+
+    @property
+    def suspended(self) -> list[Inference]:
+        """Inferences kept out of the queue because their ingress is suspect."""
+        return [one for one in self.held_back.values() if one.state is InferenceState.SUSPENDED]
 
     @property
     def is_idle(self) -> bool:

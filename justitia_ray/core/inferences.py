@@ -62,14 +62,13 @@ class Inferences:
         if application is None:
             state.actions.append(self._refuse_unopened(event))
             return None
-        is_open = application.state.takes_inferences
-        if not is_open and application.state.is_cancelled and event.outcome is None:
+        if application.state.is_cancelled and event.outcome is None:
             refuse = Refuse(event.request_id, event.ingress_id, Refusal.APPLICATION_CANCELLED)
             state.actions.append(refuse)
             if event.lease_id is None:
                 return None
             event = replace(event, outcome=Outcome.CANCELLED)
-        refusal = self._refusal(application, event, is_open=is_open)
+        refusal = self._refusal(application, event)
         if refusal is not None:
             slot_s = None
             if refusal is Refusal.QUEUE_FULL:
@@ -319,7 +318,7 @@ class Inferences:
             # Inferences are capped as they are submitted: those that wait were within the cap.
             cap = reached_cap(application, replace(caps, inferences=None), state.now)
             if cap is not None:
-                for inference in [*application.waiting, *_suspended(application)]:
+                for inference in [*application.waiting, *application.suspended]:
                     self._refuse_capped(inference, cap)
                     self.end(inference, Outcome.CANCELLED)
 
@@ -388,12 +387,10 @@ class Inferences:
             rejection.retry_after_s,
         )
 
-    def _refusal(
-        self, application: Application, event: ev.InferenceSubmitted, *, is_open: bool
-    ) -> Refusal | None:
+    def _refusal(self, application: Application, event: ev.InferenceSubmitted) -> Refusal | None:
         if event.resubmitted:  # an earlier scheduler had taken it
             return None
-        if not is_open:
+        if not application.state.takes_inferences:
             is_over = application.is_idle and application.is_awaited  # as far as is known here
             return Refusal.APPLICATION_ENDING if is_over else Refusal.APPLICATION_CLOSED
         if not self._state.admits_inference(application.tenant, is_retry=event.is_retry):
@@ -404,8 +401,3 @@ class Inferences:
 def _copies(event: ev.InferenceSubmitted) -> int:
     """Return the number of choices of each prompt; 1 if prompts have different numbers."""
     return event.copies if event.copies > 1 and event.choices % event.copies == 0 else 1
-
-
-def _suspended(application: Application) -> list[Inference]:
-    held_back = application.held_back.values()
-    return [one for one in held_back if one.state is InferenceState.SUSPENDED]

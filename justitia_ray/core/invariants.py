@@ -333,8 +333,8 @@ def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
         if account.withdrawn:
             yield application.is_idle, ids, "busy and withdrawn"
         elif application.is_idle:
-            awaits = core.applications.awaits_withdrawal(application)
-            yield awaits, ids, "idle and not withdrawn"
+            awaits = application_id in core.applications.settled_since_report
+            yield awaits or not application.state.is_settled, ids, "idle and not withdrawn"
 
 
 def applications_are_in_their_states(core: SchedulerCore) -> Findings:

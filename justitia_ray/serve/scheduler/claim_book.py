@@ -1,7 +1,7 @@
 """Claims of a scheduler on quotas, and what the quotas' accounts have yet to learn of them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 
 from justitia_ray.accounts.messages import ClaimName, Use
@@ -90,6 +90,12 @@ class ClaimBook:
             now = asyncio.get_running_loop().time()
             self.lately_told.note_over(ended, self.exchanges + 1, now)
             self.changed.set()
+
+    def note_stored(self, ends: Iterable[Use]) -> None:
+        """Report to the accounts the claims whose ends are stored now."""
+        for use in ends:
+            if self.unstored.holds(use):
+                self.report_end(use.name)
 
     def drop_claims(self) -> None:
         """Forget the live claims without reporting their ends."""

@@ -271,14 +271,9 @@ class ClaimExchange:
                 asks.append(_ask(claim, is_granted=True))
         survivors = None
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
-            self._began_at, survivors = (
-                None,
-                (
-                    *self._book.claims,
-                    *self._book.unstored.names(),
-                    *(claim.name for claim, _ in self._book.untold),
-                ),
-            )
+            self._began_at = None
+            untold = (claim.name for claim, _ in self._book.untold)
+            survivors = (*self._book.claims, *self._book.unstored.names(), *untold)
         self._book.exchanges += 1
         return Exchange(
             self._scheduler,

@@ -264,14 +264,14 @@ class Term:
         if self.lost is not None:
             return None
         higher, unstored = self._higher_epoch, self.admission.unstored()
-        ended = self.gate.unstored()
+        ended = self.gate.book.unstored.uses()
 
         def on_saved() -> None:
             if unstored:
                 self.admission.note_stored(unstored)
             self.driver.apply(ev.StateStored())
             if ended:
-                self.gate.note_stored(ended)
+                self.gate.book.note_stored(ended)
             if higher > self.epoch:
                 self._higher_epoch = 0
                 log_event(

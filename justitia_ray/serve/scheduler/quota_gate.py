@@ -15,11 +15,10 @@ deprioritising quotas count are then admitted.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any
 
-from justitia_ray.accounts.messages import Use
 from justitia_ray.accounts.messages import Verdict as Decision
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApplication
@@ -163,16 +162,6 @@ class QuotaGate:
         self._queues.clear()
         self.book.drop_claims()
         self._opening.clear()
-
-    def unstored(self) -> tuple[Use, ...]:
-        """Return the ends of claims that are not known to be stored."""
-        return self.book.unstored.uses()
-
-    def note_stored(self, ends: Iterable[Use]) -> None:
-        """Report to the accounts the claims whose ends are stored now."""
-        for use in ends:
-            if self.book.unstored.holds(use):
-                self.book.report_end(use.name)
 
     # --- submissions
 

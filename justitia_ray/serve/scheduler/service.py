@@ -431,7 +431,7 @@ class SchedulerService:
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     def _with_count(self, item: Submission) -> Submission:
-        """Return an item with what is known of its end now, before it may be held back."""
+        """Return a resubmitted inference, marked if its end is counted; other items as they are."""
         if not isinstance(item, ev.InferenceSubmitted) or not item.resubmitted:
             return item
         ends = self.term.driver.core.state.ends

@@ -269,7 +269,7 @@ def claims_left(world: World) -> list[str]:
     left = [f"the accounts hold claim {name}" for name in cast(WatchedBook, service.book).claims]
     left += [f"the gate holds claim {name}" for name in gate.book.claims]
     left += [f"the gate has to tell of claim {claim.name}" for claim, _ in gate.book.untold]
-    left += [f"the gate has to tell of the end of {use.name}" for use in gate.unstored()]
+    left += [f"the gate has to tell of the end of {use.name}" for use in gate.book.unstored.uses()]
     if gate.held_back:
         left.append(f"the gate holds {gate.held_back} submissions back")
     return left

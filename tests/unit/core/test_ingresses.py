@@ -70,7 +70,7 @@ def _run_x_and_keep_y_out(driver: CoreDriver) -> None:
 
 
 def _suspended(driver: CoreDriver, application_id: str = "a") -> list[str]:
-    return list(driver.application(application_id).held_back)
+    return [one.request_id for one in driver.application(application_id).suspended]
 
 
 def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
