@@ -383,7 +383,7 @@ def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
     for path, branch in _branches(core).items():
         above = fair_share.clock if branch.parent is None else branch.parent.clock
         if path == BEYOND and isinstance(fair_share, TenantShare):
-            above = fair_share.beyond
+            above = fair_share.nodes.beyond
         session = above.session(branch.name)
         by_parent = branch.weight * max(0, session.finish - branch.since)
         weights = sum(child.weight for child in branch.clock.sessions().values())
@@ -407,18 +407,18 @@ def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
 
 def _tenants(core: SchedulerCore) -> dict[ClientId, Tenant]:
     fair_share = core.ledger.fair_share
-    return fair_share.tenants() if isinstance(fair_share, TenantShare) else {}
+    return fair_share.nodes.kept_leaves() if isinstance(fair_share, TenantShare) else {}
 
 
 def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
     """Return the clock of applications within quota, and that of those beyond if it is separate."""
     share = core.ledger.fair_share
-    return (share.clock, share.beyond) if isinstance(share, TenantShare) else (share.clock,)
+    return (share.clock, share.nodes.beyond) if isinstance(share, TenantShare) else (share.clock,)
 
 
 def _branches(core: SchedulerCore) -> dict[ClientId, Branch]:
     fair_share = core.ledger.fair_share
-    return fair_share.branches() if isinstance(fair_share, TenantShare) else {}
+    return fair_share.nodes.kept_branches() if isinstance(fair_share, TenantShare) else {}
 
 
 def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from justitia_ray.core.actions import Lag
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
 from justitia_ray.core.clock.tenant_share import TenantShare
-from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies import (
     Delivery,
@@ -376,7 +375,7 @@ class Ledger:
 
     def start_clock(self, virtual_time: VirtualTime) -> None:
         """Continue at V of an earlier scheduler; the times of lower levels are unknown."""
-        self.fair_share.clock = VirtualClock(virtual_time)
+        self.fair_share.clock.start(virtual_time)
         self.history.start_over()
         self.history.begin(virtual_time)
 
@@ -463,7 +462,7 @@ class Ledger:
         """Open new accounts at this V, each charged the unserved part of its old charge."""
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
-        self.fair_share.clock = VirtualClock(before.clock.virtual_time)
+        self.fair_share.clock.start(before.clock.virtual_time)
         # Debts to ended applications are dropped, in the store too.
         self._state.changed.update(dict.fromkeys(before.take_changed()))
         self._state.changed.update(dict.fromkeys(before.sessions()))

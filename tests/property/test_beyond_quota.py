@@ -132,7 +132,7 @@ def test_work_beyond_quotas_is_shared_by_the_same_tree(
 
     for name, account in only.accounts.items():
         if not account.withdrawn:
-            assert share.key_in(share.branch(BEYOND), name) == only.tag(name), name
+            assert share.keys.key_in(share.nodes.branches.get(BEYOND), name) == only.tag(name), name
 
 
 def test_without_a_clock_of_its_own_others_are_delayed() -> None:
@@ -164,18 +164,18 @@ def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
         share.take(step)
         for clock, names in (
             (share.clock, share.accounts.keys() - share.has_none),
-            (share.beyond, share.accounts.keys() & share.has_none),
+            (share.nodes.beyond, share.accounts.keys() & share.has_none),
         ):
             live = [share.accounts[name] for name in names]
             charged = sum(a.charged - a.attained for a in live if not a.withdrawn)
             assert clock.backlog() == charged, step
-        for leaf in share.tenants().values():
+        for leaf in share.nodes.kept_leaves().values():
             share._look_at(leaf)
-            session = share._clock_of(leaf).session(leaf.name)
+            session = share.nodes.clock_of(leaf).session(leaf.name)
             owed = leaf.weight * max(0, session.finish - leaf.server.since)
             assert owed == leaf.gps.backlog() == leaf.server.total
-        for branch in share.branches().values():
-            session = share._clock_of(branch).session(branch.name)
+        for branch in share.nodes.kept_branches().values():
+            session = share.nodes.clock_of(branch).session(branch.name)
             owed = branch.weight * max(0, session.finish - branch.since)
             assert owed == branch.clock.backlog()
 
@@ -193,7 +193,7 @@ def test_reused_id_takes_no_debt_from_the_other_tree() -> None:
     ):
         share.take(Step(verb, name, Fraction(work), Fraction(1)))
 
-    assert (100, 10) == (share.beyond.backlog(), share.clock.backlog())
+    assert (100, 10) == (share.nodes.beyond.backlog(), share.clock.backlog())
     assert "j|0" in share.sessions()
 
 
@@ -241,7 +241,7 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
         if verb == "arrive" and account is None:
             share.arrive(name, work, weight, sequence, _TENANT_OF[name])
         elif verb == "move" and account is not None:
-            tenant, now = _TENANT_OF[name], share._tenant_of[name]
+            tenant, now = _TENANT_OF[name], share.nodes.path_of[name]
             share.move(name, beyond(tenant) if now == tenant else tenant, account.weight)
         elif account is not None and verb != "move":
             change(share, verb, name, work, weight)
@@ -251,7 +251,7 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
     restored = restored_from_records(share, names)
 
     assert share.clock_state() == restored.clock_state()
-    assert share.beyond.virtual_time == restored.beyond.virtual_time
+    assert share.nodes.beyond.virtual_time == restored.nodes.beyond.virtual_time
     for name in share.accounts:
         assert share.tag(name) == restored.tag(name)
         assert share.tag_in_tenant(name) == restored.tag_in_tenant(name)

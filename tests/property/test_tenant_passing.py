@@ -76,7 +76,7 @@ class TenantEngine(Engine):
     def _report(self, number: int, server: Server) -> None:
         before = self._served
         super()._report(number, server)
-        root, tenants = self.share.clock, self.share.tenants()
+        root, tenants = self.share.clock, self.share.nodes.kept_leaves()
         for name, tag in self._tag_inside.items():
             tenant = tenants.get(self._arrivals[name].tenant)
             level = inf
@@ -244,7 +244,7 @@ def test_every_start_follows_the_literal_rules(
 
     def transfer(share: TenantShare, source: str, target: str, amount: KvTokenTime) -> None:
         keys = {name: share.tag(name) for name in share.accounts}
-        tenant = share.tenant(share._tenant_of[source])
+        tenant = share.nodes.leaf_of(source)
         assert tenant is not None
         book(share, source, target, amount)
         between = (share.tag_in_tenant(target), share.tag_in_tenant(source))

@@ -66,7 +66,7 @@ def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) 
     pair = TenantPair()
     for step in steps:
         pair.apply(step)
-        for name, tenant in pair.share.tenants().items():
+        for name, tenant in pair.share.nodes.kept_leaves().items():
             root = pair.share.clock.session(name)
             owed = tenant.server.weight * max(0, root.finish - tenant.server.since)
 
@@ -90,7 +90,7 @@ def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> Non
         name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present
     }
 
-    for tenant in pair.share.tenants().values():
+    for tenant in pair.share.nodes.kept_leaves().values():
         tenant.look(pair.share.clock.virtual_time, idle=False)
 
     assert before == {
@@ -165,7 +165,7 @@ def test_floats_stay_near_the_three_backlogs(
     scale = 1 + sum(work for _, _, work, _ in steps) * 10
 
     assert abs(sum(a.charged - a.attained for a in live) - share.clock.backlog()) < scale * 1e-9
-    for name, tenant in share.tenants().items():
+    for name, tenant in share.nodes.kept_leaves().items():
         root = share.clock.session(name)
         owed = tenant.server.weight * max(0, root.finish - tenant.server.since)
 

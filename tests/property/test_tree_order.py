@@ -62,18 +62,18 @@ class TreeEngine(_TenantEngine):
     def _report(self, number: int, server: Server) -> None:
         before = self._served
         Engine._report(self, number, server)
-        for leaf in self.share.tenants().values():
+        for leaf in self.share.nodes.kept_leaves().values():
             self.share._look_at(leaf)  # otherwise V inside is that of the last change
-        for leaf in self.share.tenants().values():
+        for leaf in self.share.nodes.kept_leaves().values():
             part: float = 1
             node: Node | None = leaf
             while node is not None:
-                clock = self.share._clock_of(node)
+                clock = self.share.nodes.clock_of(node)
                 weights = sum(session.weight for session in clock.sessions().values())
                 part, node = part * float(node.weight / weights), node.parent
             self._parts[leaf.path] = min(part, self._parts.get(leaf.path, 1.0))
         for name, tag in self._tag_inside.items():
-            tenant = self.share.tenant(self._arrivals[name].tenant)
+            tenant = self.share.nodes.leaves.get(self._arrivals[name].tenant)
             if tenant is None or tenant.gps.virtual_time >= tag:
                 self._reached.setdefault(name, before)
 

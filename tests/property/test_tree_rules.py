@@ -92,10 +92,10 @@ def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step])
     pair = TreePair()
     for step in steps:
         pair.apply(step)
-        for leaf in pair.share.tenants().values():
+        for leaf in pair.share.nodes.kept_leaves().values():
             owed = _owed_by_parent(pair.share, leaf)
             assert owed == leaf.gps.backlog() == leaf.server.total
-        for branch in pair.share.branches().values():
+        for branch in pair.share.nodes.kept_branches().values():
             assert _owed_by_parent(pair.share, branch) == branch.clock.backlog()
         live = [account for account in pair.share.accounts.values() if not account.withdrawn]
 
@@ -114,7 +114,7 @@ def test_keys_at_every_level_do_not_change_by_service(steps: list[Step], work: F
 
     assert before == _all_keys(pair)
 
-    for leaf in pair.share.tenants().values():
+    for leaf in pair.share.nodes.kept_leaves().values():
         pair.share._look_at(leaf)
 
     assert before == _all_keys(pair)
@@ -124,12 +124,12 @@ def _all_keys(pair: TreePair) -> dict[str, list[float]]:
     share = pair.share
     found = {}
     for name in pair.present():
-        leaf = share.tenant(share._tenant_of[name])
+        leaf = share.nodes.leaf_of(name)
         assert leaf is not None
         above: Branch | None = leaf.parent
         found[name] = [share.tag(name)]
         while above is not None:
-            found[name].append(share.key_in(above, name))
+            found[name].append(share.keys.key_in(above, name))
             above = above.parent
     return found
 
@@ -147,15 +147,15 @@ def test_order_by_nested_keys_is_the_order_by_keys_at_the_root(steps: list[Step]
         for other in keys:
             path = {b.path for b in _above(share, one)} & {b.path for b in _above(share, other)}
             for shared in path:
-                branch = share.branch(shared)
-                inner = share.key_in(branch, one) - share.key_in(branch, other)
+                branch = share.nodes.branches.get(shared)
+                inner = share.keys.key_in(branch, one) - share.keys.key_in(branch, other)
                 outer = keys[one][0] - keys[other][0]
                 assert inner * outer >= 0
                 assert outer or not inner or keys[one][0] <= share.clock.virtual_time
 
 
 def _above(share: TenantShare, name: str) -> list[Branch]:
-    leaf = share.tenant(share._tenant_of[name])
+    leaf = share.nodes.leaf_of(name)
     above, found = leaf.parent if leaf is not None else None, []
     while above is not None:
         found.append(above)
@@ -190,15 +190,15 @@ def test_key_in_a_branch_is_not_moved_by_events_below_its_siblings(
     for step in steps:
         touched = {TENANT_OF[name] for name in (step.name, *(name for name, _ in step.others))}
         before = {
-            name: (leaf.parent, share.key_in(leaf.parent, name))
+            name: (leaf.parent, share.keys.key_in(leaf.parent, name))
             for name in pair.present()
-            if (leaf := share.tenant(share._tenant_of[name])) and leaf.path not in touched
+            if (leaf := share.nodes.leaf_of(name)).path not in touched
         }
         pair.apply(step)
         for name, (parent, key) in before.items():
-            leaf = share.tenant(share._tenant_of[name])
+            leaf = share.nodes.leaf_of(name)
             if leaf is not None and leaf.parent is parent:
-                assert share.key_in(parent, name) == key, (name, step)
+                assert share.keys.key_in(parent, name) == key, (name, step)
 
 
 @examples(60)

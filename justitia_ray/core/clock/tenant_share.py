@@ -23,20 +23,16 @@ own above that node: V there moves by the service of that tree, and V of the roo
 service. So nothing in one tree changes a key in the other, and the policy orders the second tree
 behind the first. `move` moves an application from one tree to the other.
 
-A tenant that has both applications and child tenants is a branch: its own applications are in a
-leaf `/.` among its children. A leaf becomes a branch when the first application arrives below it;
-its debt is kept.
+The nodes and the clock of each level are in `hierarchy`, the keys in `tree_keys`; here are the
+amounts: charges, service, refunds, and the changes of the tree that move a debt. A leaf becomes a
+branch when the first application arrives below it; its debt is kept.
 
 Invariant, for every leaf T, at its last update (with V of its parent at that time): φ·(F_T − V) = Σ
 w_x·(F_x − V_T) over the active applications inside = Σ remaining reference work. For every branch
 N, at its last update: φ·(F_N − V) = Σ φ_c·(F_c − V_N) over its active children. At the root Σ
 φ·(F_T − V) = Σ (chg − att).
 
-Durable state: an application's record has its tag, its remaining work and the time at which it was
-finished. The state of a leaf is saved in the record of one of its applications, the carrier, and
-passes to another application when the carrier is removed; so it is saved only when it changes,
-however many tenants there are. The state of a branch is in the record of the clock, which is saved
-each time.
+The form of the durable records is in `tree_records`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,35 +42,30 @@ from typing import Any
 from justitia_ray.core.clock.branch import Branch, Node
 from justitia_ray.core.clock.fair_share import (
     MINIMUM_CHARGE,
-    SESSION_FIELDS,
     Account,
     ServedShare,
 )
+from justitia_ray.core.clock.hierarchy import Hierarchy, own_leaf, top
 from justitia_ray.core.clock.tenant import Finished, Tenant
+from justitia_ray.core.clock.tree_keys import TreeKeys
+from justitia_ray.core.clock.tree_records import (
+    MEMBER_FIELDS,
+    NODE_FIELDS,
+    application_record,
+    branch_records,
+    leaf_path,
+)
 from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
-from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
+from justitia_ray.core.records import Record, RecordReader, read_fields
 from justitia_ray.core.tenants import (
     BEYOND,
     SEPARATOR,
     TenantTree,
     ancestors,
-    beyond,
     described_by,
 )
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
-_MEMBER_FIELDS: Fields = {
-    **SESSION_FIELDS,
-    "tenant": RecordReader.text,
-    "remaining": RecordReader.number,
-    "finished": RecordReader.number_or_none,
-}
-_CARRIED_FIELDS: Fields = {
-    **SESSION_FIELDS,
-    "released": RecordReader.flag,
-    "since": RecordReader.number,
-    "virtual_time": RecordReader.number,
-}
 _REPAIRED_ABOVE = 1e-6
 """Relative difference between a branch's debt and the sum of its children's above which
 `end_restore` replaces it by that sum.
@@ -93,18 +84,13 @@ class TenantShare(ServedShare):
 
     def __init__(self, clock: VirtualClock | None = None, tree: TenantTree | None = None) -> None:
         super().__init__(clock)
-        self.tree = TenantTree() if tree is None else tree
-        self.beyond = VirtualClock()
-        """Clock of the applications beyond a quota; its one session is `BEYOND`."""
-        self._tenants: dict[ClientId, Tenant] = {}
-        self._branches: dict[ClientId, Branch] = {}
-        self._tenant_of: dict[ApplicationId, ClientId] = {}
+        self.nodes = Hierarchy(self.clock, TenantTree() if tree is None else tree)
+        self.keys = TreeKeys(self.nodes, self.accounts)
         self._rekeyed: dict[ClientId, None] = {}
         self._branched: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
         self._tags: dict[ApplicationId, VirtualTime] = {}
         """Cache of keys; cleared by each change."""
-        self._looked_at: dict[ClientId, Tenant] = {}
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
         """Tag and sequence of the branches that are being restored."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
@@ -118,7 +104,7 @@ class TenantShare(ServedShare):
         The set contains all applications of the tenant at first; the reader empties it. Each tenant
         has one reader: a new one replaces it.
         """
-        tenant = self._tenants.get(name)
+        tenant = self.nodes.leaves.get(name)
         moved = self._watched[name] = dict.fromkeys(() if tenant is None else tenant.members)
         return moved
 
@@ -143,14 +129,8 @@ class TenantShare(ServedShare):
 
     def take_changed(self) -> list[ApplicationId]:
         """Return the applications whose records changed or were dropped since the last call."""
-        for clock in (self.clock, self.beyond):
-            for name in clock.take_forgotten():
-                if name not in clock:
-                    self._drop(self._branches.get(name) or self._tenants.get(name))
-        for branch in list(self._branches.values()):
-            for name in branch.clock.take_forgotten():
-                if name not in branch.clock:
-                    self._drop(branch.children.get(name))
+        for node in self.nodes.forgotten():
+            self._drop(node)
         changed, self._changed = self._changed, {}
         return list(changed)
 
@@ -179,15 +159,15 @@ class TenantShare(ServedShare):
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
         """Book the service of one report (rules 1 and 2), each part under its own clock."""
-        if BEYOND not in self.beyond:
+        if BEYOND not in self.nodes.beyond:
             return super().deliver(deliveries)
         with_quota: list[tuple[ApplicationId, KvTokenTime]] = []
         without: list[tuple[ApplicationId, KvTokenTime]] = []
         for application_id, amount in deliveries:
-            top = _top(self._tenants[self._tenant_of[application_id]])
-            (without if top.name == BEYOND else with_quota).append((application_id, amount))
+            is_beyond = top(self.nodes.leaf_of(application_id)).name == BEYOND
+            (without if is_beyond else with_quota).append((application_id, amount))
         recharged = self._deliver(with_quota, self.clock) if with_quota else []
-        return recharged + (self._deliver(without, self.beyond) if without else [])
+        return recharged + (self._deliver(without, self.nodes.beyond) if without else [])
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
         """Move an account to another leaf, and charge the unserved part of its charge there.
@@ -197,7 +177,7 @@ class TenantShare(ServedShare):
         old tenant would get it for nothing, and the moved application would pay twice.
         """
         account = self.accounts[application_id]
-        if self._tenant_of[application_id] == leaf:
+        if self.nodes.path_of[application_id] == leaf:
             if account.weight != weight:
                 self.reweigh(application_id, weight)
             return
@@ -224,14 +204,14 @@ class TenantShare(ServedShare):
 
     def grow(self, tree: TenantTree) -> None:
         """Use the weights of another tree; debts are kept."""
-        before, self.tree = self.tree, tree
-        for branch in list(self._branches.values()):
-            self._weigh(branch, self._branch_weight(branch.path))
-        for leaf in list(self._tenants.values()):
+        before, self.nodes.weights = self.nodes.weights, tree
+        for branch in list(self.nodes.branches.values()):
+            self._weigh(branch, self.nodes.branch_weight(branch.path))
+        for leaf in list(self.nodes.leaves.values()):
             asked = leaf.weight
             if leaf.live and before.node(described_by(leaf.path)).weight is not None:
                 asked = self._asked(leaf)
-            self._weigh(leaf, self._leaf_weight(leaf, asked))
+            self._weigh(leaf, self.nodes.leaf_weight(leaf, asked))
 
     # --- keys
 
@@ -244,141 +224,43 @@ class TenantShare(ServedShare):
         if tag is not None:
             return tag
         if self.accounts[application_id].withdrawn:
-            return self._after_resuming(application_id)[1]
-        tenant = self._tenants[self._tenant_of[application_id]]
-        tag = self._tags[application_id] = self._key(tenant, application_id)
+            return self.keys.after_resuming(application_id)[1]
+        leaf = self.nodes.leaf_of(application_id)
+        tag = self._tags[application_id] = self.keys.key(leaf, application_id)
         return tag
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
         """Return F_x; for a withdrawn application, the F_x that a submission now would give it."""
         if not self.accounts[application_id].withdrawn:
-            tenant = self._tenants[self._tenant_of[application_id]]
-            return tenant.gps.session(application_id).finish
-        return self._after_resuming(application_id)[0]
-
-    def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
-        """Return V of a branch (None: of the root) at which an application below it is finished."""
-        tenant = self._tenants[self._tenant_of[application_id]]
-        return self._key(tenant, application_id, branch)
-
-    def top_time(self, tenant: ClientId) -> VirtualTime:
-        """Return V of the tenant's topmost clock, in which the tenant's keys are."""
-        return self._clock_of(_top(self._tenants[tenant])).virtual_time
-
-    def key_above(
-        self, branch: Branch, application_id: ApplicationId, at: VirtualTime
-    ) -> VirtualTime:
-        """Return V of the parent of a branch at which an application is finished.
-
-        Args:
-            branch: A branch above the application.
-            application_id: The application.
-            at: V of the branch at which it is finished, as from `key_in`.
-        """
-        tenant = self._tenants[self._tenant_of[application_id]]
-        if tenant.server.finished(application_id) is None:
-            return branch.to_parent(at)
-        return tenant.above[application_id][tenant.up.index(branch)]
+            return self.nodes.leaf_of(application_id).gps.session(application_id).finish
+        return self.keys.after_resuming(application_id)[0]
 
     def part_of(self, tenant: ClientId, amount: KvTokenTime) -> KvTokenTime:
         """Return the part of an amount that a tenant receives now: φ/Φ of it at each level."""
-        node: Node = self._tenants[tenant]
+        node: Node = self.nodes.leaves[tenant]
         for one in (node, *node.up):
-            clock = self._clock_of(one)
+            clock = self.nodes.clock_of(one)
             if clock.active_weight:
                 amount = amount * clock.session(one.name).weight / clock.active_weight
         return amount
-
-    def fair_part(self, node: Node) -> float | None:
-        """Return the fraction of all service that a node receives now; None if nothing is owed."""
-        part = 1.0
-        for one in (node, *node.up):
-            if self._is_idle(one):
-                return None
-            part *= one.weight / self._clock_of(one).active_weight
-        return part
-
-    # --- the tree
-
-    def tenant(self, name: ClientId) -> Tenant | None:
-        """Return a tenant, for reading; None if it is unknown."""
-        return self._tenants.get(name)
-
-    def branch(self, path: ClientId) -> Branch | None:
-        """Return a node with children, for reading; None if the path is unknown or a leaf."""
-        return self._branches.get(path)
-
-    def branches(self) -> dict[ClientId, Branch]:
-        """Return the branches, by path, that have sessions in the clocks above."""
-        return {path: one for path, one in self._branches.items() if self._is_kept(one)}
-
-    def tenants(self) -> dict[ClientId, Tenant]:
-        """Return the tenants, by path, that have sessions in the clocks above."""
-        return {name: tenant for name, tenant in self._tenants.items() if self._is_kept(tenant)}
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
         """Return the sessions of the applications inside all tenants."""
         return {
             application_id: session
-            for tenant in self.tenants().values()
+            for tenant in self.nodes.kept_leaves().values()
             for application_id, session in tenant.gps.sessions().items()
         }
 
     # --- durable state
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
-        """Return the tag and remaining reference work of an application.
-
-        The record of a carrier also has the state of its tenant.
-        """
-        name = self._tenant_of.get(application_id)
-        if name is None or not self._is_kept(self._tenants[name]):
-            return None
-        tenant = self._tenants[name]
-        session = tenant.gps.session(application_id)
-        finished = tenant.server.finished(application_id)
-        record: Record = {
-            "finish": session.finish,
-            "weight": session.weight,
-            "sequence": session.sequence,
-            "tenant": described_by(name),
-            "remaining": tenant.server.remaining(application_id),
-            "finished": finished,
-        }
-        if name != record["tenant"]:
-            record["beyond"] = True
-        if finished is not None and (above := tenant.above.get(application_id)):
-            record["above"] = [*above]
-        if application_id != tenant.carrier:
-            return record
-        in_parent = self._clock_of(tenant).session(tenant.name)
-        return record | {
-            "carries": {
-                "finish": in_parent.finish,
-                "weight": tenant.server.weight,
-                "sequence": in_parent.sequence,
-                "released": in_parent.released,
-                "since": tenant.server.since,
-                "virtual_time": tenant.gps.virtual_time,
-            }
-        }
+        """Return the durable record of an application's session; None if there is none."""
+        return application_record(self.nodes, application_id)
 
     def clock_state(self) -> dict[str, Any]:
         """Return the branches by path, and the sessions that they have in the clocks above."""
-        found: dict[str, Any] = {}
-        for path, branch in self.branches().items():
-            session = self._clock_of(branch).session(branch.name)
-            found[path] = {
-                "finish": session.finish,
-                "weight": branch.weight,
-                "sequence": session.sequence,
-                "released": session.released,
-                "since": branch.since,
-                "virtual_time": branch.clock.virtual_time,
-            }
-        if BEYOND in found:
-            found[BEYOND]["above"] = self.beyond.virtual_time
-        return found
+        return branch_records(self.nodes)
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
         """Return whether records of these tenants have the form of these accounts.
@@ -391,46 +273,38 @@ class TenantShare(ServedShare):
         """Restore the branches; `end_restore` adds their sessions."""
         if BEYOND in state:
             reader = RecordReader(state[BEYOND], ("above",), None, where=BEYOND)
-            self.beyond = VirtualClock(reader.number("above"))
+            self.nodes.beyond.start(reader.number("above"))
         for path in sorted(state):
-            fields = RecordReader(state, (path,), None).record(path, _CARRIED_FIELDS)
+            fields = RecordReader(state, (path,), None).record(path, NODE_FIELDS)
             parent = self._branch(path.rpartition(SEPARATOR)[0], looks=False)
-            self._branches[path] = branch = Branch(
-                path,
-                parent,
-                fields["since"],
-                fields["weight"],
-                self._looked_at,
-                fields["virtual_time"],
-            )
+            inner_time = fields["virtual_time"]
+            self.nodes.add_branch(path, parent, fields["since"], fields["weight"], inner_time)
             self._restored[path] = fields["finish"], fields["sequence"]
-            if parent is not None:
-                parent.children[path] = branch
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
         """Restore the tenant whose state this record carries, if it carries one."""
         if "carries" not in record:
             return
         reader = RecordReader(record, ("tenant", "carries"), None)
-        path = _leaf_of(record)
-        carried = reader.record("carries", _CARRIED_FIELDS)
+        path = leaf_path(record)
+        carried = reader.record("carries", NODE_FIELDS)
         since, inner_time = carried.pop("since"), carried.pop("virtual_time")
-        tenant = self._add(path, since, carried["weight"], inner_time)
-        self._clock_of(tenant).restore_session(tenant.name, **carried)
+        tenant = self._add_leaf(path, since, carried["weight"], inner_time)
+        self.nodes.clock_of(tenant).restore_session(tenant.name, **carried)
         tenant.carry(application_id)
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
         """Restore an application of a tenant that has been restored."""
-        fields = read_fields(record, _MEMBER_FIELDS)
+        fields = read_fields(record, MEMBER_FIELDS)
         del fields["tenant"]
-        name = _leaf_of(record)
-        tenant = self._tenants[name]
+        name = leaf_path(record)
+        tenant = self.nodes.leaves[name]
         tenant.restore(application_id, **fields, live=live)
         tenant.take_finished()
         if "above" in record:
             reader = RecordReader(record, ("above",), None)
             tenant.above[application_id] = [*map(float, reader.items("above"))]
-        self._tenant_of[application_id] = name
+        self.nodes.path_of[application_id] = name
         if live:
             for branch in tenant.up:
                 branch.live += 1
@@ -441,8 +315,8 @@ class TenantShare(ServedShare):
         If a scheduler died between two parts of a save, a branch may be owed a different amount
         than its children together; it then gets the sum of its children's debts.
         """
-        for path in sorted(self._branches, key=lambda path: -path.count(SEPARATOR)):
-            branch = self._branches[path]
+        for path in sorted(self.nodes.branches, key=lambda path: -path.count(SEPARATOR)):
+            branch = self.nodes.branches[path]
             for child in branch.children.values():
                 branch.place(child)
             finish, sequence = self._restored.pop(path, (branch.since, 0))
@@ -450,7 +324,7 @@ class TenantShare(ServedShare):
             owed = branch.weight * max(0, finish - branch.since)
             if abs(owed - inside) > _REPAIRED_ABOVE * (1 + max(owed, inside)):
                 finish = branch.since + inside / branch.weight
-            self._clock_of(branch).restore_session(
+            self.nodes.clock_of(branch).restore_session(
                 path, finish, branch.weight, sequence, released=not branch.live
             )
 
@@ -462,7 +336,7 @@ class TenantShare(ServedShare):
         for branch in tenant.up:
             branch.charge(node, amount, account.sequence)
             node = branch
-        self._clock_of(node).charge(node.name, amount, node.weight, account.sequence)
+        self.nodes.clock_of(node).charge(node.name, amount, node.weight, account.sequence)
         tenant.charge(application_id, amount, account.weight, account.sequence)
         self._freeze(tenant)
         self._note(tenant)
@@ -476,7 +350,7 @@ class TenantShare(ServedShare):
             self._complete(branch.refund(node, amount), branch.parent)
             branch.place(node)
             node = branch
-        self._clock_of(node).refund(node.name, amount)
+        self.nodes.clock_of(node).refund(node.name, amount)
         self._note(tenant)
 
     def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
@@ -484,49 +358,49 @@ class TenantShare(ServedShare):
         tenant = self._look(application_id)
         tenant.reweigh(application_id, weight)
         self._freeze(tenant)
-        self._weigh(tenant, self._leaf_weight(tenant, weight))
+        self._weigh(tenant, self.nodes.leaf_weight(tenant, weight))
         self._note(tenant)
 
     def _release(self, application_id: ApplicationId) -> VirtualTime:
         tenant = self._look(application_id)
-        final = self._key(tenant, application_id)
+        final = self.keys.key(tenant, application_id)
         tenant.end(application_id)
         if not tenant.live:
-            self._clock_of(tenant).release(tenant.name)
+            self.nodes.clock_of(tenant).release(tenant.name)
         for branch in tenant.up:
             branch.live -= 1
             if not branch.live:
-                self._clock_of(branch).release(branch.name)
+                self.nodes.clock_of(branch).release(branch.name)
         self._note(tenant)
         return final
 
     def _join(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
         """Add a live application to a leaf; the caller charges it there next."""
-        leaf = self._leaf(path, weight)
-        self._weigh(leaf, self._leaf_weight(leaf, weight), notes=False)
+        leaf = self.nodes.leaves.get(path) or self._add_leaf(path, None, weight)
+        self._weigh(leaf, self.nodes.leaf_weight(leaf, weight), notes=False)
         leaf.live.add(application_id)
         for branch in leaf.up:
             branch.live += 1
-        self._tenant_of[application_id] = path
+        self.nodes.path_of[application_id] = path
 
     def _leave_behind(self, application_id: ApplicationId, tenant: Tenant) -> None:
         """Rename a leaf's debt to an ended application, so that no new one takes it over."""
         if application_id in tenant:
             names = (f"{application_id}|{number}" for number in count())  # no caller can use it
-            ended = next(name for name in names if name not in self._tenant_of)
-            self._tenant_of[ended] = tenant.path
+            ended = next(name for name in names if name not in self.nodes.path_of)
+            self.nodes.path_of[ended] = tenant.path
             tenant.rename(application_id, ended)
             self._note(tenant)
 
     def _take_over(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
         """Refund the debt to an ended application with this id; return its amount."""
-        if application_id not in self._tenant_of:
+        if application_id not in self.nodes.path_of:
             return 0
         tenant = self._look(application_id)
         self._note(tenant)
         if application_id not in tenant:
             return 0
-        if (_top(tenant).name == BEYOND) != (ancestors(path)[0] == BEYOND):
+        if (top(tenant).name == BEYOND) != (ancestors(path)[0] == BEYOND):
             self._leave_behind(application_id, tenant)
             return 0
         debt = tenant.debt(application_id)
@@ -545,7 +419,7 @@ class TenantShare(ServedShare):
             return
         self._look_at(node)
         node.reweigh_all(weight)
-        if node.name in (clock := self._clock_of(node)):
+        if node.name in (clock := self.nodes.clock_of(node)):
             clock.reweigh(node.name, weight)
         if isinstance(node, Tenant):
             node.note_carrier()
@@ -555,57 +429,6 @@ class TenantShare(ServedShare):
             self._note(node)
         else:
             self._note_path(node)
-
-    def _leaf_weight(self, leaf: Tenant, asked: float) -> float:
-        """Return the weight that the tree gives a leaf; `asked` if it gives none."""
-        if leaf.name != leaf.path:  # the leaf of a branch's own applications
-            return asked
-        weight = self.tree.node(described_by(leaf.path)).weight
-        return asked if weight is None else weight
-
-    def _branch_weight(self, path: ClientId) -> float:
-        return 1 if path == BEYOND else self.tree.branch_weight(described_by(path))
-
-    # --- keys
-
-    def _key(
-        self, tenant: Tenant, application_id: ApplicationId, branch: Branch | None = None
-    ) -> VirtualTime:
-        """Return V of the root, or of a branch above the application, at which it is finished."""
-        finished = tenant.server.finished(application_id)
-        if finished is not None:
-            level = len(tenant.up) if branch is None else tenant.up.index(branch)
-            return tenant.above[application_id][level - 1] if level else finished
-        at = tenant.server.finish_time(application_id)
-        for above in tenant.up:
-            if above is branch:
-                break
-            at = above.to_parent(at)
-        return at
-
-    def _after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag inside the tenant and the key that rule 5 would give, without a change."""
-        account = self.accounts[application_id]
-        tenant, amount = (
-            self._tenants[self._tenant_of[application_id]],
-            account.charged - account.attained,
-        )
-        path = tenant.up
-        clock = self._clock_of(_top(tenant))
-        now = clock.virtual_time
-        levels: list[VirtualTime] = []
-        for branch in reversed(path):
-            share = _share(clock, branch, now)
-            levels.append(now)
-            clock, now = branch.clock, branch.clock.after(share)
-        idle = not _owes(clock, tenant, now)
-        tag, finish = tenant.after_charge(application_id, amount, now, idle=idle)
-        child: Node = tenant
-        for branch in path:
-            served = _until(branch.clock, now, finish, child, amount)
-            now = levels.pop()
-            finish, child = now + served / branch.weight, branch
-        return tag, finish
 
     def _freeze(self, tenant: Tenant) -> None:
         """Store the final keys of applications that the last change has finished, at all levels."""
@@ -622,32 +445,18 @@ class TenantShare(ServedShare):
 
     # --- the tree
 
-    def _leaf(self, path: ClientId, weight: float) -> Tenant:
-        """Return the leaf of a tenant; add it if it is new, owed nothing."""
-        if path not in self._tenants:
-            self._add(path, None, weight)
-        return self._tenants[path]
-
-    def _add(
+    def _add_leaf(
         self,
         path: ClientId,
         since: VirtualTime | None,
         weight: float,
         inner_time: VirtualTime = 0,
     ) -> Tenant:
-        """Add a leaf; if its path is a branch, among the branch's own children."""
-        is_own = path in self._branches
-        parent = self._branches.get(path)
-        if not is_own and SEPARATOR in path:
+        """Add a leaf, and the branches above it; `since` is None except in a restore."""
+        parent = self.nodes.branches.get(path)
+        if parent is None and SEPARATOR in path:
             parent = self._branch(path.rpartition(SEPARATOR)[0], looks=since is None)
-        clock = self._clock_below(parent, path)
-        now = clock.virtual_time if since is None else since
-        tenant = self._tenants[path] = Tenant(path, parent, now, weight, inner_time)
-        if is_own:
-            tenant.name = own_leaf(path)
-        if parent is not None:
-            parent.children[tenant.name] = tenant
-        return tenant
+        return self.nodes.add_leaf(path, parent, since, weight, inner_time)
 
     def _branch(self, path: ClientId, *, looks: bool) -> Branch | None:
         """Return the branch of a path, made from the leaf there if necessary; None: the root.
@@ -658,7 +467,7 @@ class TenantShare(ServedShare):
         """
         parent: Branch | None = None
         for name in ancestors(path) if path else ():
-            branch = self._branches.get(name)
+            branch = self.nodes.branches.get(name)
             if branch is None:
                 branch = self._grow_branch(name, parent, looks=looks)
             parent = branch
@@ -668,18 +477,16 @@ class TenantShare(ServedShare):
         """Add a branch; the debt to a leaf with its path moves to the branch's own leaf."""
         if looks and parent is not None:
             self._look_at(parent)
-        leaf = self._tenants.get(path)
-        clock = self._clock_below(parent, path)
+        leaf = self.nodes.leaves.get(path)
+        clock = self.nodes.clock_below(parent, path)
         if leaf is not None and path not in clock:
             self._drop(leaf)
             leaf = None
         if leaf is not None and looks:
             self._look_at(leaf)
         now = clock.virtual_time
-        weight = self._branch_weight(path) if leaf is None else leaf.weight
-        branch = self._branches[path] = Branch(path, parent, now, weight, self._looked_at)
-        if parent is not None:
-            parent.children[path] = branch
+        weight = self.nodes.branch_weight(path) if leaf is None else leaf.weight
+        branch = self.nodes.add_branch(path, parent, now, weight)
         if leaf is not None:
             session = clock.session(path)
             leaf.move_below(branch, own_leaf(path))
@@ -697,7 +504,7 @@ class TenantShare(ServedShare):
                 self._weigh(leaf, self._asked(leaf))
             branch.place(leaf)
             self._note(leaf)
-            self._weigh(branch, self._branch_weight(path))
+            self._weigh(branch, self.nodes.branch_weight(path))
         return branch
 
     def _asked(self, leaf: Tenant) -> float:
@@ -705,33 +512,20 @@ class TenantShare(ServedShare):
         last = max(leaf.live, key=lambda name: self.accounts[name].sequence)
         return self.accounts[last].weight
 
-    def _drop(self, node: Node | None) -> None:
+    def _drop(self, node: Node) -> None:
         """Remove a node whose session the clock above has dropped, and all nodes below it."""
-        if node is None:
-            return
-        if node.parent is not None:
-            node.parent.remove(node.name)
-        if isinstance(node, Branch):
-            del self._branches[node.path]
-            for child in list(node.children.values()):
-                self._drop(child)
-            return
-        del self._tenants[node.path]
-        self._looked_at.pop(node.path, None)
-        for application_id in node.members:
-            del self._tenant_of[application_id]
-            self._changed[application_id] = None
+        self._changed.update(dict.fromkeys(self.nodes.drop(node)))
 
     def _look(self, application_id: ApplicationId) -> Tenant:
         """Update the tenant of an application, and all nodes above it, to the root's V."""
-        tenant = self._tenants[self._tenant_of[application_id]]
+        tenant = self.nodes.leaf_of(application_id)
         self._look_at(tenant)
         return tenant
 
     def _look_at(self, node: Node) -> None:
         """Update a node, and all nodes above it, to the root's V."""
         self._tags.clear()
-        clock = self._clock_of(_top(node))
+        clock = self.nodes.clock_of(top(node))
         for branch in reversed(node.up):
             finished = branch.look(clock.virtual_time, idle=not clock.is_active(branch.name))
             if finished:
@@ -741,35 +535,12 @@ class TenantShare(ServedShare):
         if finished:
             self._complete(finished, node.parent)
 
-    def _clock_of(self, node: Node) -> VirtualClock:
-        """Return the clock that contains a node's session."""
-        return self._clock_below(node.parent, node.path)
-
-    def _clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
-        """Return the clock that contains the sessions of a parent's children.
-
-        Args:
-            parent: The parent; None: the root.
-            path: Path of the child; `BEYOND` has a clock of its own.
-        """
-        if parent is not None:
-            return parent.clock
-        return self.beyond if path == BEYOND else self.clock
-
-    def _is_idle(self, node: Node) -> bool:
-        """Return whether the parent owes the node nothing."""
-        return not self._clock_of(node).is_active(node.name)
-
-    def _is_kept(self, node: Node) -> bool:
-        """Return whether the clocks above have sessions of the node and of all its parents."""
-        return all(one.name in self._clock_of(one) for one in (node, *node.up))
-
     def _note(self, tenant: Tenant) -> None:
         """Record the applications whose keys and records changed."""
         self._note_path(tenant)
-        if self._looked_at:
-            looked_at = list(self._looked_at.values())
-            self._looked_at.clear()
+        if self.nodes.looked_at:
+            looked_at = list(self.nodes.looked_at.values())
+            self.nodes.looked_at.clear()
             for other in looked_at:
                 self._note_members(other)
         self._note_members(tenant)
@@ -789,53 +560,4 @@ class TenantShare(ServedShare):
             if watched is not None:
                 watched[application_id] = None
             if application_id not in tenant:
-                self._tenant_of.pop(application_id, None)
-
-
-def own_leaf(path: ClientId) -> ClientId:
-    """Return the name of the leaf of a branch's own applications; no tenant can have this name."""
-    return f"{path}{SEPARATOR}."
-
-
-def _leaf_of(record: Record) -> ClientId:
-    """Return the path of the leaf to which an application's record belongs."""
-    tenant = RecordReader(record, ("tenant",), None).text("tenant")
-    return beyond(tenant) if "beyond" in record else tenant
-
-
-def _top(node: Node) -> Node:
-    """Return the top node above a node, or the node itself if it is at the top."""
-    return node.up[-1] if node.up else node
-
-
-def _owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
-    """Return whether a clock will still owe a node service when its V is `now`."""
-    return node.name in clock and clock.session(node.name).finish > now
-
-
-def _share(clock: VirtualClock, branch: Branch, now: VirtualTime) -> KvTokenTime:
-    """Return the service that a branch received since its last update, when V above it is `now`."""
-    if not _owes(clock, branch, now):
-        return float("inf")
-    return branch.weight * (now - branch.since)
-
-
-def _until(
-    clock: VirtualClock,
-    now: VirtualTime,
-    level: VirtualTime,
-    child: Node,
-    amount: KvTokenTime,
-) -> KvTokenTime:
-    """Return the service by which V rises from `now` to `level` if a child is charged more."""
-    tags = {name: (s.finish, s.weight) for name, s in clock.sessions().items() if s.active}
-    owed: KvTokenTime = 0
-    if child.name in clock:
-        session = clock.session(child.name)
-        owed = session.weight * max(0, session.finish - now)
-    tags[child.name] = (now + (owed + amount) / child.weight, child.weight)
-    return sum(
-        weight * (min(finish, level) - now)
-        for finish, weight in sorted(tags.values())
-        if finish > now
-    )
+                self.nodes.path_of.pop(application_id, None)

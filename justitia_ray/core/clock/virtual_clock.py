@@ -52,6 +52,16 @@ class VirtualClock:
         """Sum of the weights of the active sessions."""
         return self._active_weight
 
+    def start(self, virtual_time: VirtualTime) -> None:
+        """Begin at V of an earlier clock.
+
+        Raises:
+            ValueError: If the clock has sessions, whose tags are relative to its V.
+        """
+        if self._sessions:
+            raise ValueError(f"the clock has {len(self._sessions)} sessions: V cannot be set")
+        self._virtual_time = virtual_time
+
     def __contains__(self, session_id: ApplicationId) -> bool:
         return session_id in self._sessions
 

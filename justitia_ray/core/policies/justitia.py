@@ -42,7 +42,7 @@ class JustitiaPolicy(Order):
 
     def members_order(self, client: ClientId) -> LazyHeap:
         """Return the order below a top node: by key, and by F_x inside a tenant."""
-        if self._tree is None or self._tree.branch(client) is None:
+        if self._tree is None or self._tree.nodes.branches.get(client) is None:
             return self._leaf_order(client)
         return self._tree_order(self._tree, client)
 

@@ -54,11 +54,12 @@ class TreeOrder(LazyHeap):
     __slots__ = (
         "_application",
         "_hidden",
+        "_keys",
         "_leaf_of",
         "_leaves",
         "_levels",
         "_members",
-        "_share",
+        "_nodes",
         "_top",
     )
 
@@ -79,7 +80,8 @@ class TreeOrder(LazyHeap):
             members: Returns an empty order of a tenant's applications.
         """
         super().__init__()
-        self._share = share
+        self._nodes = share.nodes
+        self._keys = share.keys
         self._top = top
         self._application = application
         self._members = members
@@ -121,7 +123,7 @@ class TreeOrder(LazyHeap):
         if order is None:
             order = self._leaves[tenant] = self._members(tenant)
         order.put(name, key)
-        self._mark(self._share.tenant(tenant))
+        self._mark(self._nodes.leaves.get(tenant))
 
     def drop(self, name: str) -> None:
         """Remove an application; an unknown one is ignored."""
@@ -131,7 +133,7 @@ class TreeOrder(LazyHeap):
         self._leaves[tenant].drop(name)
         if not len(self._leaves[tenant]):
             del self._leaves[tenant]
-        self._mark(self._share.tenant(tenant))
+        self._mark(self._nodes.leaves.get(tenant))
 
     def least(self) -> str | None:
         """Return the application with the smallest key, whichever is first; None if empty."""
@@ -148,14 +150,14 @@ class TreeOrder(LazyHeap):
         if path == self._top:
             return False
         self._hidden[path] = None
-        self._mark(self._share.branch(path) or self._share.tenant(path))
+        self._mark(self._nodes.node(path))
         return True
 
     def show_hidden(self) -> None:
         """Include the hidden nodes again."""
         hidden, self._hidden = self._hidden, {}
         for path in hidden:
-            self._mark(self._share.branch(path) or self._share.tenant(path))
+            self._mark(self._nodes.node(path))
 
     def first_leaf(self) -> LazyHeap | None:
         """Return the order of the first tenant; None if nothing waits."""
@@ -196,13 +198,13 @@ class TreeOrder(LazyHeap):
             first = self._catch_up(child).first
             if first is None:
                 return None
-            at = self._share.key_above(child, first.name, first.key[0])
+            at = self._keys.key_above(child, first.name, first.key[0])
             return _First((at, first.key[1]), first.name, first.leaf)
         leaf = self._leaves.get(child.path)
         name = None if leaf is None else leaf.least()
         if leaf is None or name is None:
             return None
-        key = (self._share.key_in(branch, name), self._application(name).sequence)
+        key = (self._keys.key_in(branch, name), self._application(name).sequence)
         return _First(key, name, leaf)
 
     def _mark(self, node: Branch | Tenant | None) -> None:
@@ -212,7 +214,7 @@ class TreeOrder(LazyHeap):
             node = node.parent
 
     def _branch(self, path: ClientId) -> Branch:
-        branch = self._share.branch(path)
+        branch = self._nodes.branches.get(path)
         assert branch is not None
         return branch
 
@@ -243,4 +245,4 @@ class TreeOrder(LazyHeap):
         else:
             names = self._leaves[child.path].in_order()
         for name in names:
-            yield (self._share.key_in(branch, name), self._application(name).sequence), name
+            yield (self._keys.key_in(branch, name), self._application(name).sequence), name

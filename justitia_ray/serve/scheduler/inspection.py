@@ -464,7 +464,8 @@ def _tenant_clocks(fair_share: ServedShare) -> dict[ClientId, VirtualTime]:
     """Return V inside each tenant; empty unless shares are by tenant."""
     if not isinstance(fair_share, TenantShare):
         return {}
-    return {name: tenant.gps.virtual_time for name, tenant in fair_share.tenants().items()}
+    leaves = fair_share.nodes.kept_leaves()
+    return {path: leaf.gps.virtual_time for path, leaf in leaves.items()}
 
 
 def _replica_facts(

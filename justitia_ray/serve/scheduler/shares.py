@@ -4,6 +4,7 @@ from typing import Any
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.clock.branch import Node
+from justitia_ray.core.clock.hierarchy import Hierarchy
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.tenants import SEPARATOR, ancestors
 from justitia_ray.units import ClientId
@@ -47,12 +48,12 @@ def shares_view(core: SchedulerCore) -> list[dict[str, Any]]:
     return found
 
 
-def _node(core: SchedulerCore, path: ClientId) -> tuple[TenantShare, Node] | None:
+def _node(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | None:
     share = core.ledger.fair_share
     if not isinstance(share, TenantShare):
         return None
-    node = share.branch(path) or share.tenant(path)
-    return None if node is None else (share, node)
+    node = share.nodes.node(path)
+    return None if node is None else (share.nodes, node)
 
 
 def _weight(core: SchedulerCore, path: ClientId) -> float | None:

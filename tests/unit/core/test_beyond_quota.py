@@ -71,7 +71,7 @@ def test_application_that_has_quota_again_is_first_in_its_turn(options: dict[str
     share = driver.core.ledger.fair_share
     driver.core.ledger.fair_share.take_changed()
     assert isinstance(share, TenantShare)
-    assert (9, None) == (share._branches["T"].weight, share.branch("."))
+    assert (9, None) == (share.nodes.branches["T"].weight, share.nodes.branches.get("."))
 
 
 @pytest.mark.parametrize("options", _OPTIONS)

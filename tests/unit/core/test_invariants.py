@@ -243,7 +243,7 @@ def _unknown_inference(d: CoreDriver) -> None:
 def _tenant(d: CoreDriver) -> Tenant:
     share = d.core.ledger.fair_share
     assert isinstance(share, TenantShare)
-    return share.tenants()["tenant"]
+    return share.nodes.kept_leaves()["tenant"]
 
 
 def _charge_inside_only(d: CoreDriver) -> None:

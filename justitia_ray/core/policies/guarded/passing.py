@@ -152,7 +152,7 @@ class TenantPromises:
 
     def of(self, name: ApplicationId) -> Promised | None:
         """Return F_x and the work remaining at its place; None if no server owes it anything."""
-        tenant, account = self._share.tenant(self._name), self._share.accounts.get(name)
+        tenant, account = self._share.nodes.leaves.get(self._name), self._share.accounts.get(name)
         if tenant is None or name not in tenant:
             return None
         is_live = account is not None and not account.withdrawn
@@ -418,7 +418,7 @@ class TenantOrder(PassingOrder):
 
     def _is_late(self, least: ApplicationId) -> bool:
         """Return whether V has reached the tenant's key in the order."""
-        return self._share.tag(least) <= self._share.top_time(self._tenant)
+        return self._share.tag(least) <= self._share.keys.top_time(self._tenant)
 
 
 class PassingTreeOrder(TreeOrder):

@@ -170,7 +170,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             return
         if (order := self._order_in.get(application.leaf)) is not None:
             order.application_ended(application.application_id)
-        tenant = self._tenants.tenant(application.leaf)
+        tenant = self._tenants.nodes.leaves.get(application.leaf)
         if tenant is None or tenant.live <= {application.application_id}:
             self._foretold_in.pop(application.leaf, None)
             self._order_in.pop(application.leaf, None)
@@ -206,7 +206,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         elif self._tenants is not None and self._guards:
             kept = RecordReader(state, ("tenants",), None).mapping("tenants")
             for name, shadow in kept.items():
-                tenant = self._tenants.tenant(name)
+                tenant = self._tenants.nodes.leaves.get(name)
                 if tenant is not None and tenant.live:
                     self._shadow_in(name).restore(shadow)
 
@@ -269,8 +269,8 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def _kv_tokens_of(self, name: ClientId) -> float | None:
         """Return the part of the KV memory that a tenant receives now; None if nothing is owed."""
         assert self._tenants is not None
-        tenant = self._tenants.tenant(name)
-        part = None if tenant is None else self._tenants.fair_part(tenant)
+        tenant = self._tenants.nodes.leaves.get(name)
+        part = None if tenant is None else self._tenants.nodes.fair_part(tenant)
         return None if part is None else part * self.context.kv_tokens()
 
     def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:

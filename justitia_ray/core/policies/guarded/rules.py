@@ -93,9 +93,9 @@ def _first_in_tenant(
     same = head is heads[client] or same_key(core, head, heads[client])
     yield same, (name, heads[client].leaf), "is first, not the tenant of the least key"
     least = head.application_id
-    tenant, limits = share.tenants()[name], _limits_in_tenant(core, share, name)
+    tenant, limits = share.nodes.kept_leaves()[name], _limits_in_tenant(core, share, name)
     work = tenant.server.remaining
-    if share.tag(least) <= share.top_time(name):
+    if share.tag(least) <= share.keys.top_time(name):
         yield chosen == least, (chosen, least), "passes in a tenant that is late"
         return
     tolerance = RELATIVE_TOLERANCE * (tenant.server.total + 1)
@@ -125,7 +125,7 @@ def _limits_in_tenant(core: SchedulerCore, share: TenantShare, name: str) -> dic
 
     For overdue applications it is an upper limit; how long they have been overdue is unknown here.
     """
-    tenant = share.tenants()[name]
+    tenant = share.nodes.kept_leaves()[name]
     sessions = {member: tenant.gps.session(member) for member in tenant.members}
     virtual_time, limits = tenant.gps.virtual_time, {}
     owed: KvTokenTime = 0

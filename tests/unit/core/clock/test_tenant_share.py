@@ -127,7 +127,7 @@ def test_reused_id_takes_over_its_debt_in_another_tenant_too() -> None:
     assert (30, 30) == (_owed(share)[0], 20 + 10)
     assert {"x", "z"} == set(share.sessions())
     assert share.take_changed()  # T is forgotten, x of W is not
-    assert (30, {"U", "W"}) == (share.tag("x"), set(share.tenants()))
+    assert (30, {"U", "W"}) == (share.tag("x"), set(share.nodes.kept_leaves()))
 
 
 def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
@@ -139,7 +139,7 @@ def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
     share.deliver([("x", exact(10)), ("z", exact(10))])
     share.settle("x")
     share.arrive("x", exact(20), exact(1), 3, "W")
-    tenant = share.tenants()["T"]
+    tenant = share.nodes.kept_leaves()["T"]
 
     assert (35, 10 + 20 + 5) == (share.tag("y"), share.tag("x"))
     assert 25 == tenant.gps.backlog() == tenant.server.total
@@ -222,7 +222,7 @@ def test_weight_change_keeps_the_debt_at_both_levels() -> None:
     share.deliver([("x", exact(8))])  # V = 4
     share.withdraw("x")
     share.reweigh("x", exact(3))
-    tenant = share.tenants()["T"]
+    tenant = share.nodes.kept_leaves()["T"]
 
     assert (4, 8) == (tenant.gps.session("x").finish, tenant.server.remaining("x"))
     assert exact(4 * 3 + 8 + 2, 3) == share.clock.session("T").finish == share.tag("y")
@@ -246,9 +246,9 @@ def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
     share.settle("x")
     share.arrive("y", exact(5), exact(1), 2, "T")
 
-    assert ["T"] == list(share.tenants())
+    assert ["T"] == list(share.nodes.kept_leaves())
     assert {"x", "y"} == set(share.take_changed())
-    assert (5, ["T"]) == (share.tag("y"), list(share.tenants()))
+    assert (5, ["T"]) == (share.tag("y"), list(share.nodes.kept_leaves()))
 
 
 def test_forgotten_tenant_leaves_no_state() -> None:
@@ -260,7 +260,7 @@ def test_forgotten_tenant_leaves_no_state() -> None:
 
     assert ({"z"}, None) == (set(share.sessions()), share.session_record("x"))
     assert "x" in share.take_changed()
-    assert (["U"], ["z"]) == (list(share._tenants), list(share._tenant_of))
+    assert (["U"], ["z"]) == (list(share.nodes.leaves), list(share.nodes.path_of))
     assert share.session_record("nobody") is None
 
 

@@ -41,8 +41,8 @@ def test_keys_of_three_leaves_by_hand() -> None:
     share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
 
     assert _keys(share, "a", "u", "b") == [20, 20, 40]
-    branch = share.branch("T")
-    assert (share.key_in(branch, "a"), share.key_in(branch, "b")) == (10, 30)
+    branch = share.nodes.branches.get("T")
+    assert (share.keys.key_in(branch, "a"), share.keys.key_in(branch, "b")) == (10, 30)
 
 
 def test_weights_of_the_tree_count_at_their_level() -> None:
@@ -86,7 +86,7 @@ def test_changed_weights_keep_the_debts() -> None:
 
     assert share.clock.owed("T") == 30
     assert share.tag("b") == 10 + 15  # all that T is owed, at φ = 2
-    branch = share.branch("T")
+    branch = share.nodes.branches.get("T")
     assert branch is not None
     assert (branch.clock.owed("T/a"), branch.clock.owed("T/b")) == (5, 25)
 
@@ -107,7 +107,7 @@ def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
     owed, now = share.clock.owed("T"), share.clock.virtual_time
     share.grow(_tree(T=2, T__x=5))
 
-    branch = share.branch("T")
+    branch = share.nodes.branches.get("T")
     assert branch is not None
     assert (owed, owed, owed) == (15, share.clock.owed("T"), branch.clock.owed("T/x"))
     share.deliver([("u", exact(22))])
@@ -124,7 +124,11 @@ def test_forgotten_branch_leaves_no_state() -> None:
     share.deliver([("u", exact(10))])
     share.take_changed()
 
-    assert (list(share._tenants), share._branches, list(share._tenant_of)) == (["U"], {}, ["u"])
+    assert (list(share.nodes.leaves), share.nodes.branches, list(share.nodes.path_of)) == (
+        ["U"],
+        {},
+        ["u"],
+    )
 
 
 def _driver(options: dict[str, object], tree: TenantTree | None = None) -> CoreDriver:
@@ -201,7 +205,7 @@ def test_branch_saved_before_its_children_owes_what_they_are_owed() -> None:
     share = core.ledger.fair_share
 
     assert isinstance(share, TenantShare)
-    branch = share.branch("T")
+    branch = share.nodes.branches.get("T")
     assert branch is not None
     assert share.clock.owed("T") == branch.clock.backlog() == 250
 

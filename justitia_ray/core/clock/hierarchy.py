@@ -1,0 +1,183 @@
+"""The nodes of the tree of tenants: which exist, which is above which, and the clock of each level.
+
+Only the edges are here: the amounts that flow along them are in `tenant_share`, the keys that
+follow from both in `tree_keys`, the order of what waits in `policies/tree_order`.
+
+A node without children is a leaf (`tenant`), one with children a branch (`branch`). A tenant that
+has both applications and child tenants is a branch: its own applications are in a leaf `/.` among
+its children.
+
+Applications beyond a quota have a tree below the node `BEYOND`, with a clock of their own above it.
+"""
+
+from collections.abc import Iterator
+
+from justitia_ray.core.clock.branch import Branch, Node
+from justitia_ray.core.clock.tenant import Tenant
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, described_by
+from justitia_ray.units import ApplicationId, ClientId, VirtualTime
+
+
+class Hierarchy:
+    """Leaves and branches by path, and the leaf of each application. Nothing here changes V."""
+
+    def __init__(self, root: VirtualClock, weights: TenantTree) -> None:
+        """Begin with no nodes.
+
+        Args:
+            root: Clock of the top nodes.
+            weights: The configured weights of nodes.
+        """
+        self.root = root
+        self.beyond = VirtualClock()
+        """Clock of the applications beyond a quota; its one session is `BEYOND`."""
+        self.weights = weights
+        self.leaves: dict[ClientId, Tenant] = {}
+        """Leaves by path, also those whose sessions the clocks above have dropped."""
+        self.branches: dict[ClientId, Branch] = {}
+        """Branches by path, also those whose sessions the clocks above have dropped."""
+        self.path_of: dict[ApplicationId, ClientId] = {}
+        """For each application that a leaf has a record of: the path of the leaf."""
+        self.looked_at: dict[ClientId, Tenant] = {}
+        """Leaves that were updated with a sibling since the last recorded change."""
+
+    # --- edges
+
+    def leaf_of(self, application_id: ApplicationId) -> Tenant:
+        """Return the leaf of an application."""
+        return self.leaves[self.path_of[application_id]]
+
+    def node(self, path: ClientId) -> Node | None:
+        """Return the branch or the leaf of a path; None if it is unknown."""
+        return self.branches.get(path) or self.leaves.get(path)
+
+    def add_leaf(
+        self,
+        path: ClientId,
+        parent: Branch | None,
+        since: VirtualTime | None,
+        weight: float,
+        inner_time: VirtualTime = 0,
+    ) -> Tenant:
+        """Add a leaf.
+
+        Args:
+            path: Its path. If the path is that of the parent, it is the leaf of the branch's own
+                applications.
+            parent: The branch above it; None: the root.
+            since: V of the parent at its last update; None: V now.
+            weight: Weight among the children of the parent.
+            inner_time: V of GPS inside.
+        """
+        now = self.clock_below(parent, path).virtual_time if since is None else since
+        leaf = self.leaves[path] = Tenant(path, parent, now, weight, inner_time)
+        if parent is not None:
+            if parent.path == path:
+                leaf.name = own_leaf(path)
+            parent.children[leaf.name] = leaf
+        return leaf
+
+    def add_branch(
+        self,
+        path: ClientId,
+        parent: Branch | None,
+        since: VirtualTime,
+        weight: float,
+        inner_time: VirtualTime | None = None,
+    ) -> Branch:
+        """Add a branch without children; the arguments are those of `add_leaf`."""
+        branch = Branch(path, parent, since, weight, self.looked_at, inner_time)
+        self.branches[path] = branch
+        if parent is not None:
+            parent.children[path] = branch
+        return branch
+
+    def drop(self, node: Node) -> list[ApplicationId]:
+        """Remove a node and all nodes below it; return the applications of their leaves."""
+        if node.parent is not None:
+            node.parent.remove(node.name)
+        if isinstance(node, Branch):
+            del self.branches[node.path]
+            return [name for child in list(node.children.values()) for name in self.drop(child)]
+        del self.leaves[node.path]
+        self.looked_at.pop(node.path, None)
+        for application_id in node.members:
+            del self.path_of[application_id]
+        return node.members
+
+    # --- clocks
+
+    def clock_of(self, node: Node) -> VirtualClock:
+        """Return the clock that contains a node's session."""
+        return self.clock_below(node.parent, node.path)
+
+    def clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
+        """Return the clock that contains the sessions of a parent's children.
+
+        Args:
+            parent: The parent; None: the root.
+            path: Path of the child; `BEYOND` has a clock of its own.
+        """
+        if parent is not None:
+            return parent.clock
+        return self.beyond if path == BEYOND else self.root
+
+    def forgotten(self) -> Iterator[Node]:
+        """Yield the nodes whose sessions the clocks above have dropped since the last call."""
+        for clock in (self.root, self.beyond):
+            for name in clock.take_forgotten():
+                if name not in clock and (node := self.node(name)) is not None:
+                    yield node
+        for branch in list(self.branches.values()):
+            for name in branch.clock.take_forgotten():
+                if name not in branch.clock and (child := branch.children.get(name)) is not None:
+                    yield child
+
+    def is_idle(self, node: Node) -> bool:
+        """Return whether the parent owes the node nothing."""
+        return not self.clock_of(node).is_active(node.name)
+
+    def is_kept(self, node: Node) -> bool:
+        """Return whether the clocks above have sessions of the node and of all its parents."""
+        return all(one.name in self.clock_of(one) for one in (node, *node.up))
+
+    def kept_leaves(self) -> dict[ClientId, Tenant]:
+        """Return the leaves, by path, that have sessions in the clocks above."""
+        return {path: leaf for path, leaf in self.leaves.items() if self.is_kept(leaf)}
+
+    def kept_branches(self) -> dict[ClientId, Branch]:
+        """Return the branches, by path, that have sessions in the clocks above."""
+        return {path: one for path, one in self.branches.items() if self.is_kept(one)}
+
+    # --- weights
+
+    def leaf_weight(self, leaf: Tenant, requested: float) -> float:
+        """Return the configured weight of a leaf; `requested` if there is none."""
+        if leaf.name != leaf.path:  # the leaf of a branch's own applications
+            return requested
+        weight = self.weights.node(described_by(leaf.path)).weight
+        return requested if weight is None else weight
+
+    def branch_weight(self, path: ClientId) -> float:
+        """Return the weight of a branch: the configured one, or 1."""
+        return 1 if path == BEYOND else self.weights.branch_weight(described_by(path))
+
+    def fair_part(self, node: Node) -> float | None:
+        """Return the fraction of all service that a node receives now; None if nothing is owed."""
+        part = 1.0
+        for one in (node, *node.up):
+            if self.is_idle(one):
+                return None
+            part *= one.weight / self.clock_of(one).active_weight
+        return part
+
+
+def own_leaf(path: ClientId) -> ClientId:
+    """Return the name of the leaf of a branch's own applications; no tenant can have this name."""
+    return f"{path}{SEPARATOR}."
+
+
+def top(node: Node) -> Node:
+    """Return the top node above a node, or the node itself if it is at the top."""
+    return node.up[-1] if node.up else node

@@ -1,0 +1,120 @@
+"""Keys in the tree of tenants: V of a node at which a reference server finishes an application.
+
+Keys are read only: nothing is updated for one, because a query must not change how later sums
+round. While service flows, V of a parent is a fixed function of V of a branch (`branch`), so that a
+key rises level by level from the leaf to the root. The keys of a finished application are past, and
+were stored when it was finished (`Tenant.above`).
+"""
+
+from collections.abc import Mapping
+
+from justitia_ray.core.clock.branch import Branch, Node
+from justitia_ray.core.clock.fair_share import Account
+from justitia_ray.core.clock.hierarchy import Hierarchy, top
+from justitia_ray.core.clock.tenant import Tenant
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
+
+
+class TreeKeys:
+    """Keys of the applications in a tree, at each of its levels."""
+
+    def __init__(self, nodes: Hierarchy, accounts: Mapping[ApplicationId, Account]) -> None:
+        self._nodes = nodes
+        self._accounts = accounts
+
+    def key(self, leaf: Tenant, application_id: ApplicationId) -> VirtualTime:
+        """Return V of the root at which the application is finished."""
+        return self._key(leaf, application_id, None)
+
+    def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
+        """Return V of a branch (None: of the root) at which an application below it is finished."""
+        return self._key(self._nodes.leaf_of(application_id), application_id, branch)
+
+    def key_above(
+        self, branch: Branch, application_id: ApplicationId, at: VirtualTime
+    ) -> VirtualTime:
+        """Return V of the parent of a branch at which an application is finished.
+
+        Args:
+            branch: A branch above the application.
+            application_id: The application.
+            at: V of the branch at which it is finished, as from `key_in`.
+        """
+        leaf = self._nodes.leaf_of(application_id)
+        if leaf.server.finished(application_id) is None:
+            return branch.to_parent(at)
+        return leaf.above[application_id][leaf.up.index(branch)]
+
+    def top_time(self, path: ClientId) -> VirtualTime:
+        """Return V of the topmost clock of a leaf, in which the leaf's keys are."""
+        return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
+
+    def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
+        """Return the tag inside the tenant and the key that rule 5 would give, without a change."""
+        account = self._accounts[application_id]
+        amount = account.charged - account.attained
+        leaf = self._nodes.leaf_of(application_id)
+        clock = self._nodes.clock_of(top(leaf))
+        now = clock.virtual_time
+        levels: list[VirtualTime] = []
+        for branch in reversed(leaf.up):
+            share = _share(clock, branch, now)
+            levels.append(now)
+            clock, now = branch.clock, branch.clock.after(share)
+        idle = not _owes(clock, leaf, now)
+        tag, finish = leaf.after_charge(application_id, amount, now, idle=idle)
+        child: Node = leaf
+        for branch in leaf.up:
+            served = _until(branch.clock, now, finish, child, amount)
+            now = levels.pop()
+            finish, child = now + served / branch.weight, branch
+        return tag, finish
+
+    def _key(
+        self, leaf: Tenant, application_id: ApplicationId, branch: Branch | None
+    ) -> VirtualTime:
+        """Return V of the root, or of a branch above the application, at which it is finished."""
+        finished = leaf.server.finished(application_id)
+        if finished is not None:
+            level = len(leaf.up) if branch is None else leaf.up.index(branch)
+            return leaf.above[application_id][level - 1] if level else finished
+        at = leaf.server.finish_time(application_id)
+        for above in leaf.up:
+            if above is branch:
+                break
+            at = above.to_parent(at)
+        return at
+
+
+def _owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
+    """Return whether a clock will still owe a node service when its V is `now`."""
+    return node.name in clock and clock.session(node.name).finish > now
+
+
+def _share(clock: VirtualClock, branch: Branch, now: VirtualTime) -> KvTokenTime:
+    """Return the service that a branch received since its last update, when V above it is `now`."""
+    if not _owes(clock, branch, now):
+        return float("inf")
+    return branch.weight * (now - branch.since)
+
+
+def _until(
+    clock: VirtualClock,
+    now: VirtualTime,
+    level: VirtualTime,
+    child: Node,
+    amount: KvTokenTime,
+) -> KvTokenTime:
+    """Return the service by which V rises from `now` to `level` if a child is charged more."""
+    tags = {name: (s.finish, s.weight) for name, s in clock.sessions().items() if s.active}
+    owed: KvTokenTime = 0
+    if child.name in clock:
+        session = clock.session(child.name)
+        owed = session.weight * max(0, session.finish - now)
+    tags[child.name] = (now + (owed + amount) / child.weight, child.weight)
+    return sum(
+        weight * (min(finish, level) - now)
+        for finish, weight in sorted(tags.values())
+        if finish > now
+    )
