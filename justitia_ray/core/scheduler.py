@@ -15,7 +15,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Lag
 from justitia_ray.core.admission import find_admission
 from justitia_ray.core.applications import Applications
-from justitia_ray.core.dispatch import Leases, Placement
+from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import Application, Inference, Outcome
 from justitia_ray.core.inferences import Inferences
 from justitia_ray.core.kv_shares import KvShares
@@ -23,6 +23,7 @@ from justitia_ray.core.lags import CurrentLags, Lags, Meter
 from justitia_ray.core.ledger import Ledger, Place
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.outlook import Outlooks
+from justitia_ray.core.placement import Placement
 from justitia_ray.core.replicas import Replicas
 from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, TenantQuota, Timeouts
 from justitia_ray.core.suspects import Suspects

@@ -11,8 +11,8 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.admission import ADMISSIONS
-from justitia_ray.core.dispatch import Placement
 from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.placement import Placement
 from tests.fake_replica import FakeReplica, Held
 from tests.property.profiles import examples
 

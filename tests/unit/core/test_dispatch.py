@@ -5,8 +5,9 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndsStored, Grant
-from justitia_ray.core.dispatch import Leases, Placement
+from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import Application, Inference, KnownReplica
+from justitia_ray.core.placement import Placement
 from justitia_ray.core.policies import policy_path
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.core.queue import Queue

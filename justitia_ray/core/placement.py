@@ -1,0 +1,266 @@
+"""Placement: which replica an inference starts on, and the line that waits at each replica.
+
+Replicas are matched by memory, then by locality (`locality`: where computing the prompt delays
+least, given the contexts in prefix caches), then by free KV. Locality decides only between replicas
+that have the memory: no inference waits for a certain replica, and none is overtaken because of
+one. Inferences that an application submits at once, before any of them is finished, spread over the
+replicas.
+
+An inference that waits for memory is *in line* for every replica that could hold it if the replica
+were empty. A later inference may start on a replica for which no inference is in line (the replica
+is too small for all that wait), for it uses no memory that they could use. On a replica with
+inferences in line only `backfill` allows a later one to overtake.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from justitia_ray.core.admission import Admission
+from justitia_ray.core.entities import Application, Inference, KnownReplica, Refusals
+from justitia_ray.core.locality import rank
+from justitia_ray.core.state import State
+from justitia_ray.core.suspects import Suspects
+from justitia_ray.units import ReplicaId, RequestId, Tokens
+
+
+class Placement:
+    """Selects a replica with enough memory for an inference."""
+
+    def __init__(self, state: State, admission: Admission, suspects: Suspects) -> None:
+        self._state = state
+        self._suspects = suspects
+        self.admission = admission
+
+    def fits(
+        self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens | None = None
+    ) -> bool:
+        """Return whether a replica has the memory and the seats for an inference to start now.
+
+        Args:
+            replica: The replica.
+            inference: The inference.
+            kv_tokens: KV that leases may use; None: as the replica last reported.
+        """
+        if kv_tokens is None:
+            kv_tokens = replica.leasable_tokens
+        return self._has_memory(replica, inference, kv_tokens) and self.can_hold(replica, inference)
+
+    def fits_anywhere(self, inference: Inference) -> bool:
+        """Return whether any replica that pulls for work has the memory and the seats now."""
+        return any(self.fits(replica, inference) for replica in self.asking())
+
+    def has_seat(self) -> bool:
+        """Return whether any replica that pulls for work has a free seat; an empty one has."""
+        for replica in self._state.asking.values():
+            leases = replica.leases
+            if replica.takes_leases and (
+                not leases or leases.sequences < replica.capacity.max_num_seqs
+            ):
+                return True
+        return False
+
+    def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
+        """Return whether an inference could run to its end on this replica if it ran there alone.
+
+        An inference too large for every replica is given the largest: otherwise it would wait for
+        ever, and block all inferences behind it. False for a replica that the inference avoids.
+        """
+        if replica.replica_id in inference.avoided:
+            return False
+        capacity = replica.capacity
+        if (
+            inference.kv_need_tokens(capacity.block_size) <= capacity.kv_tokens
+            and inference.choices <= capacity.max_num_seqs
+        ):
+            return True
+        others = (r for r in self._state.replicas.values() if not r.draining)
+        return not any(_size(other) > _size(replica) for other in others)
+
+    def find(
+        self,
+        application: Application,
+        inference: Inference,
+        share_cap: float,
+        line: "Line",
+    ) -> tuple[KnownReplica, Sequence[Inference]] | None:
+        """Return an inference's replica and the inferences overtaken there; None: it must wait.
+
+        On a replica with others in line it may start if the predictions say that this does not
+        delay the first of them, and none of them has been overtaken as often as `backfill` allows.
+
+        Args:
+            application: The application of the inference.
+            inference: A waiting inference.
+            share_cap: Share of a replica's KV that the application may hold; 1 is no limit.
+            line: The inferences before it in order that wait for memory.
+        """
+        asked = (inference.request_id, inference.prompt_tokens)
+        may_fit = [
+            replica
+            for replica in self._state.asking.values()
+            if replica.takes_leases and not self._refuses(replica, asked)
+        ]
+        holder = None if len(line) else self._holder_between_pulls(application)
+        if holder is not None:
+            may_fit.append(holder)
+        ranked: Sequence[KnownReplica] = may_fit
+        if len(may_fit) > 1:
+            ranked = rank(may_fit, application, inference)
+            if self._suspects.known:
+                ranked = self._suspects.ranked(ranked, inference)
+        for replica in ranked:
+            passed = line.at(replica)
+            if not line.lets_pass(replica) or (
+                replica.prompt_budget is not None
+                and inference.prompt_tokens > replica.prompt_budget
+            ):
+                continue
+            if not self._has_memory(replica, inference, replica.leasable_tokens):
+                if len(line):  # with an empty line this refusal would hardly be looked up again
+                    self._refuse(replica, asked)
+            elif (
+                self.can_hold(replica, inference)
+                and _is_within_share(replica, inference, share_cap)
+                and not (passed and self._delays(replica, passed[0], inference))
+            ):
+                return replica, passed
+        return None
+
+    def _holder_between_pulls(self, application: Application) -> KnownReplica | None:
+        """Return the replica that holds the application's context, if it is about to pull.
+
+        Otherwise the turn would lose its context by starting on another replica some milliseconds
+        earlier. If the replica dies before it pulls, the grant is lost like any grant to a lost
+        replica.
+        """
+        if application.in_flight or not application.replicas:
+            return None
+        replica = self._state.replicas.get(next(reversed(application.replicas)))
+        if replica is None or not (replica.connected and replica.takes_leases):
+            return None
+        return replica if self._state.now < replica.pulls_again_by else None
+
+    def is_capped(self, inference: Inference, share_cap: float) -> bool:
+        """Return whether only the cap keeps an inference from every replica."""
+        if share_cap >= 1:
+            return False
+        fitting = [replica for replica in self.asking() if self.fits(replica, inference)]
+        return bool(fitting) and not any(
+            _is_within_share(replica, inference, share_cap) for replica in fitting
+        )
+
+    def _delays(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
+        """Return whether `first` would start later on this replica if `later` started now.
+
+        Based on the predicted lengths, at one token per iteration and sequence, if nothing else is
+        admitted.
+        """
+        block, kv_tokens = replica.capacity.block_size, replica.leasable_tokens
+        alone = replica.leases.forecast(block)
+        wanted, extension = replica.footprint_beside(later), replica.extension_by(later)
+        both = replica.leases.forecast_with(wanted, block, extension)
+        start = self.admission.start
+        return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
+
+    def _has_memory(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
+        """Return whether a replica has `kv_tokens` enough for an inference besides its leases."""
+        return not replica.leases or self.admission.fits(replica, inference, kv_tokens)
+
+    def _refuses(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> bool:
+        """Return whether a replica, unchanged since, was found to lack memory for an inference."""
+        state, refused = replica.refusals
+        return asked in refused and state == self._state_of(replica)
+
+    def _refuse(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> None:
+        """Record that a replica has no memory for an inference until the replica changes."""
+        state = self._state_of(replica)
+        if replica.refusals.state != state:
+            replica.refusals = Refusals(state, set())
+        replica.refusals.inferences.add(asked)
+
+    def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
+        """Return the key of a replica's refusals: lease version, free KV, capacity, rule."""
+        leases, capacity = replica.leases, replica.capacity
+        return leases.changes, replica.leasable_tokens, capacity, self.admission
+
+    def asking_ids(self) -> set[ReplicaId]:
+        """Return the ids of the replicas that pull for work and may be given leases."""
+        return {replica.replica_id for replica in self.asking()}
+
+    def asking(self) -> list[KnownReplica]:
+        """Return the replicas that pull for work and may be given leases."""
+        return [r for r in self._state.asking.values() if r.takes_leases]
+
+
+class Line:
+    """The inferences that wait for memory, in order, at each replica that could hold them.
+
+    Each inference is checked once against each replica, when it joins, however often the line is
+    read.
+    """
+
+    def __init__(self, placement: Placement, backfill: int | None) -> None:
+        self._placement = placement
+        self._backfill = backfill
+        self._inferences: list[Inference] = []
+        self._at: dict[ReplicaId, list[Inference]] = {}
+        self._most_passes: dict[ReplicaId, int] = {}
+        """Highest number of times that any inference in line for a replica has been overtaken."""
+
+    def __len__(self) -> int:
+        return len(self._inferences)
+
+    def join(self, inference: Inference) -> None:
+        """Add an inference at the end. O(replicas)."""
+        self._inferences.append(inference)
+        for replica in self._placement.asking():
+            if self._placement.can_hold(replica, inference):
+                name = replica.replica_id
+                self._at.setdefault(name, []).append(inference)
+                self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
+
+    def followed_by(self, inferences: Collection[Inference]) -> "Line":
+        """Return a line with more inferences behind these; the same line if there are none."""
+        if not inferences:
+            return self
+        longer = Line(self._placement, self._backfill)
+        for inference in (*self._inferences, *inferences):
+            longer.join(inference)
+        return longer
+
+    def at(self, replica: KnownReplica) -> Sequence[Inference]:
+        """Return the inferences that are in line for a replica."""
+        return self._at.get(replica.replica_id, ())
+
+    def lets_pass(self, replica: KnownReplica) -> bool:
+        """Return whether every inference in line for a replica may be overtaken once more."""
+        return (
+            self._backfill is None or self._most_passes.get(replica.replica_id, -1) < self._backfill
+        )
+
+    def pass_by(self, inferences: Iterable[Inference]) -> None:
+        """Count one more overtaking for each of these inferences. O(line)."""
+        for inference in inferences:
+            inference.passes += 1
+        for name, at in self._at.items():
+            self._most_passes[name] = max(inference.passes for inference in at)
+
+    def is_open(self) -> bool:
+        """Return whether any replica may be given to an inference behind this line."""
+        return any(map(self.lets_pass, self._placement.asking()))
+
+
+def _size(replica: KnownReplica) -> tuple[Tokens, int]:
+    return (replica.capacity.kv_tokens, replica.capacity.max_num_seqs)
+
+
+def _is_within_share(replica: KnownReplica, inference: Inference, share_cap: float) -> bool:
+    """Return whether the application stays within its share of a replica with this inference.
+
+    Prompts and expected outputs count. An application without leases on the replica may always have
+    one inference there.
+    """
+    if share_cap >= 1:
+        return True
+    held = replica.leases.held_by(inference.application_id)
+    wanted = replica.footprint_beside(inference).full_tokens
+    return held == 0 or held + wanted <= share_cap * replica.capacity.kv_tokens
