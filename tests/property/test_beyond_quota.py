@@ -38,7 +38,7 @@ class _Share(TenantShare):
 
     def __init__(self) -> None:
         super().__init__(VirtualClock(exact(0)), _TREE)
-        self.beyond = VirtualClock(exact(0))
+        self.nodes.beyond.start(exact(0))
         self.sequence = 0
         self.has_none: set[str] = set()
         """Applications that are beyond their quota."""
@@ -68,7 +68,7 @@ class _Share(TenantShare):
         leaf = beyond(tenant) if name in self.has_none else tenant
         self.move(name, leaf, self.accounts[name].weight)
 
-    def keys(self, names: set[str]) -> dict[str, tuple[float, float]]:
+    def keys_of(self, names: set[str]) -> dict[str, tuple[float, float]]:
         """Return the keys of the present applications, at the top and inside their tenants."""
         there = sorted(names & self.accounts.keys())
         return {name: (self.tag(name), self.tag_in_tenant(name)) for name in there}
@@ -110,7 +110,7 @@ def test_work_within_quotas_loses_nothing_by_work_beyond_them(
     names = set(_TENANT_OF) - beyond_it
 
     assert share.clock.virtual_time == without.clock.virtual_time
-    assert share.keys(names) == without.keys(names)
+    assert share.keys_of(names) == without.keys_of(names)
 
 
 @examples(60)
@@ -214,7 +214,7 @@ def test_leaving_a_tree_is_like_ending_for_the_others_in_it(steps: list[Step], n
     clocks = [one.beyond if had_none else one.clock for one in (share, ended)]
 
     assert clocks[0].virtual_time == clocks[1].virtual_time
-    assert share.keys(left) == ended.keys(left)
+    assert share.keys_of(left) == ended.keys_of(left)
 
 
 _FLOATS = st.lists(

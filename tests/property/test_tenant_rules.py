@@ -187,7 +187,7 @@ def test_restored_accounts_give_the_same_keys_to_the_last_bit(
         restored.prepare_restore(name, record)
     for name, record in records.items():
         restored.restore_session(name, record, live=name in share.accounts)
-    restored.accounts = share.accounts
+    restored.accounts.update(share.accounts)
 
     assert records == {name: restored.session_record(name) for name in names}
     for name in share.accounts:

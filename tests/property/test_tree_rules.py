@@ -254,13 +254,13 @@ def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
 def restored_from_records(share: TenantShare, names: list[str]) -> TenantShare:
     """Return accounts restored from records that went through JSON."""
     records = {name: json.loads(json.dumps(share.session_record(name))) for name in names}
-    restored = TenantShare(VirtualClock(share.clock.virtual_time), share.tree)
+    restored = TenantShare(VirtualClock(share.clock.virtual_time), share.nodes.weights)
     restored.restore_clock_state(json.loads(json.dumps(share.clock_state())))
     for name, record in records.items():
         restored.prepare_restore(name, record)
     for name, record in records.items():
         restored.restore_session(name, record, live=name in share.accounts)
-    restored.accounts = share.accounts
+    restored.accounts.update(share.accounts)
     restored.end_restore()
     assert records == {name: restored.session_record(name) for name in names}
     return restored

@@ -54,13 +54,13 @@ class TreeOrder(LazyHeap):
     __slots__ = (
         "_application",
         "_hidden",
-        "_keys",
         "_leaf_of",
         "_leaves",
         "_levels",
         "_members",
         "_nodes",
         "_top",
+        "_tree_keys",
     )
 
     def __init__(
@@ -81,7 +81,7 @@ class TreeOrder(LazyHeap):
         """
         super().__init__()
         self._nodes = share.nodes
-        self._keys = share.keys
+        self._tree_keys = share.keys
         self._top = top
         self._application = application
         self._members = members
@@ -198,13 +198,13 @@ class TreeOrder(LazyHeap):
             first = self._catch_up(child).first
             if first is None:
                 return None
-            at = self._keys.key_above(child, first.name, first.key[0])
+            at = self._tree_keys.key_above(child, first.name, first.key[0])
             return _First((at, first.key[1]), first.name, first.leaf)
         leaf = self._leaves.get(child.path)
         name = None if leaf is None else leaf.least()
         if leaf is None or name is None:
             return None
-        key = (self._keys.key_in(branch, name), self._application(name).sequence)
+        key = (self._tree_keys.key_in(branch, name), self._application(name).sequence)
         return _First(key, name, leaf)
 
     def _mark(self, node: Branch | Tenant | None) -> None:
@@ -245,4 +245,4 @@ class TreeOrder(LazyHeap):
         else:
             names = self._leaves[child.path].in_order()
         for name in names:
-            yield (self._keys.key_in(branch, name), self._application(name).sequence), name
+            yield (self._tree_keys.key_in(branch, name), self._application(name).sequence), name
