@@ -275,8 +275,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[OURS.name, PINNED.name],
         help="ours: this service; ours-off: without prefix caching; pinned: bare vLLM servers, a"
         " session at one of them; pinned-priority: with the order of arrival as priority; router-*:"
-        " vLLM's router in front of them; ours-updated: ours, with a rolling update of its engines"
-        " in each play (default: ours pinned)",
+        " vLLM's router in front of them; ours-working-set: ours with the option working_set_s;"
+        " ours-updated: ours, with a rolling update of its engines in each play (default: ours"
+        " pinned)",
     )
     parser.add_argument(
         "--loads",

@@ -26,6 +26,8 @@ OURS_OFF = replace(
     vllm_args=(("enable_prefix_caching", False), ("enable_prompt_tokens_details", True)),
 )
 """Arm: this service without prefix caching."""
+WORKING_SET = replace(OURS, name="ours-working-set", policy_options=(("working_set_s", 60.0),))
+"""Arm: this service with contexts between two turns counted as used memory."""
 UPDATED = replace(OURS, name="ours-updated")
 """Arm: the service of `ours` while a rolling update replaces its engines during the play."""
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
@@ -37,7 +39,16 @@ CACHE_AWARE = Arm("router-cache-aware", None)
 CONSISTENT_HASH = Arm("router-consistent-hash", None)
 ARMS = {
     arm.name: arm
-    for arm in (PINNED, PRIORITY, CACHE_AWARE, CONSISTENT_HASH, OURS, OURS_OFF, UPDATED)
+    for arm in (
+        PINNED,
+        PRIORITY,
+        CACHE_AWARE,
+        CONSISTENT_HASH,
+        OURS,
+        OURS_OFF,
+        WORKING_SET,
+        UPDATED,
+    )
 }
 _ROUTER = "router-"
 _BARE = "bare"

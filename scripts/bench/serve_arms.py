@@ -62,6 +62,8 @@ class Arm:
     """Kind of credential sent with calls: API key or JSON Web Token; None: access is open."""
     rules: tuple[str, ...] = ()
     """Recognition rules of applications, in place of the file's."""
+    policy_options: tuple[tuple[str, float], ...] = ()
+    """Options of the policy, besides the file's."""
     quotas: tuple[str, ...] = ()
     """Units that every tenant's quota counts; the quota is never reached."""
     code: Path | None = None
@@ -122,10 +124,16 @@ def arm_application(
     for deployment in values["deployments"]:
         if deployment["name"] == arm.engines:
             deployment["num_replicas"] = replicas
-        if deployment["name"] == "Ingress" and arm.quotas:
-            quotas = [{"unit": unit, "limit": _AMPLE, "per": "day"} for unit in arm.quotas]
+        if deployment["name"] == "Ingress":
             settings = dict(deployment.get("user_config") or {})
-            deployment["user_config"] = settings | {"tenants": {"*": {"quotas": quotas}}}
+            if arm.quotas:
+                quotas = [{"unit": unit, "limit": _AMPLE, "per": "day"} for unit in arm.quotas]
+                settings["tenants"] = {"*": {"quotas": quotas}}
+            if arm.policy_options:
+                options = settings.get("policy_options", {}) | dict(arm.policy_options)
+                settings["policy_options"] = options
+            if settings:
+                deployment["user_config"] = settings
     return values
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppConfig, AppSettings
 from justitia_ray.errors import ConfigError
 from scripts import bench_agents
 from scripts.bench.agents import (
@@ -27,12 +27,14 @@ from scripts.bench.agents import (
     read_sessions,
     scaled_session,
 )
-from scripts.bench.agents_arms import AgentArm, AgentArms
+from scripts.bench.agents_arms import ARMS, WORKING_SET, AgentArm, AgentArms
 from scripts.bench.agents_loads import OwnLoad
 from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
 from scripts.bench.agents_report import Pair, document, figures, hops_table, table, worst_against
 from scripts.bench.agents_targets import verdicts
 from scripts.bench.load import Target
+from scripts.bench.serve_arms import arm_application
+from tests.harness.local_cluster import read_serve_config
 
 HALF = Scale(0.5, 0.25, 10.0)
 
@@ -393,3 +395,17 @@ async def test_no_play_begins_after_the_deadline() -> None:
 
     assert [] == pairs
     assert ["the time is over after 0 of 1 pairs"] == said
+
+
+def test_arms_of_the_service_have_configurations_that_it_accepts() -> None:
+    application = read_serve_config(bench_agents.FILES["cpu"])["applications"][0]
+    options = {}
+    for name, arm in ARMS.items():
+        if arm.import_path:
+            found = arm_application(application, arm, 2, "/data")
+            AppConfig.parse(found["args"])
+            (ingress,) = (one for one in found["deployments"] if one["name"] == "Ingress")
+            options[name] = AppSettings.parse(ingress["user_config"]).policy_options
+
+    assert {"working_set_s": 60.0} == options.pop(WORKING_SET.name)
+    assert {} == {name: one for name, one in options.items() if one}
