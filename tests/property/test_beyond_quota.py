@@ -211,7 +211,7 @@ def test_leaving_a_tree_is_like_ending_for_the_others_in_it(steps: list[Step], n
     share.take(Step("move", name, Fraction(0), Fraction(1)))
     ended.settle(name)
     left = {one for one in ended.accounts if (one in ended.has_none) == had_none}
-    clocks = [one.beyond if had_none else one.clock for one in (share, ended)]
+    clocks = [one.nodes.beyond if had_none else one.clock for one in (share, ended)]
 
     assert clocks[0].virtual_time == clocks[1].virtual_time
     assert share.keys_of(left) == ended.keys_of(left)
