@@ -78,6 +78,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the page's headings."""
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_anchors_of_links_are_headings(page: Path) -> None:
+    links = r"\]\((?!https?:)([^)#]*)#([^)]+)\)"
+    for target, anchor in re.findall(links, page.read_text(encoding="utf-8")):
+        linked = page.parent / target if target else page
+        assert linked.suffix != ".md" or anchor in anchors(linked), f"{target}#{anchor}"
+
+
 def test_folder_map_names_the_folders_there_are() -> None:
     rows = README.split("## What is where\n\n```\n")[1].split("```")[0].splitlines()
     listed = [
