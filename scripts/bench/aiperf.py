@@ -118,7 +118,16 @@ def play_aiperf(
         "concurrency": str(plan.agents),
         "random-seed": str(plan.seed),
         "session-header": "X-Session-ID",
-        "extra-inputs": json.dumps({"cache_salt": salt, "temperature": 0}),
+        "extra-inputs": json.dumps(
+            {
+                "cache_salt": salt,
+                "temperature": 0,
+                # A random model may end at once, or answer with special tokens only: aiperf counts
+                # an answer without text as an error.
+                "ignore_eos": True,
+                "skip_special_tokens": False,
+            }
+        ),
         "workers-max": "1",
         "record-processors": "1",
         "ui": "none",
