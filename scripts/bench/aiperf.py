@@ -121,9 +121,9 @@ def play_aiperf(
         "extra-inputs": json.dumps(
             {
                 "cache_salt": salt,
-                "temperature": 0,
-                # A random model may end at once, or answer with special tokens only: aiperf counts
-                # an answer without text as an error.
+                # aiperf counts an answer without text as an error. The greedy answer of a random
+                # model may end at once, or repeat half a character or a special token.
+                "temperature": 1,
                 "ignore_eos": True,
                 "skip_special_tokens": False,
             }
