@@ -5,7 +5,7 @@ to a core with its application and a replica with headroom, which grants it at o
 inference through the service in memory, from the client's call to its answer: ingress, scheduler,
 replica and fake engine of `tests.harness.simulation`, including their background work. It is the
 second of its application, so that all connections stand. Only functions of this package are
-counted, without the invariants that the simulation checks after every event.
+counted, without what the simulation's own checks of the service call (`_CHECKS`).
 """
 
 import sys
@@ -22,14 +22,22 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import ReplicaCapacity
+import tests.harness.simulation as simulation
 from tests.harness.simulation.callers import Callers
 from tests.harness.simulation.plan import Ending as ApplicationEnding
 from tests.harness.simulation.plan import PlannedApplication, PlannedInference, draw_plan
 from tests.harness.simulation.run import play
 
 _PACKAGE = Path(justitia_ray.__file__).parent
+_CHECKS = frozenset(
+    {
+        str(_PACKAGE / "core" / "invariants.py"),
+        str(Path(simulation.__path__[0], "recorder.py")),
+        str(Path(simulation.__path__[0], "use_recorder.py")),
+    }
+)
+"""Files that watch the service in a simulation: what they call is not a part of the inference."""
 _KV_TOKENS = 10_000
-_OF_THE_HARNESS = Path("core", "invariants.py")
 _ENGINE = ("engine_model", "serve/engines")
 
 
@@ -69,15 +77,19 @@ class CallTrace:
     def recording(self) -> Iterator[None]:
         """Record every call of this thread inside the block."""
         names: dict[str, str | None] = {}
+        depth_in_checks = 0
 
         def record(frame: FrameType, event: str, argument: Any) -> None:
+            nonlocal depth_in_checks
+            path = frame.f_code.co_filename
+            if depth_in_checks or path in _CHECKS:
+                depth_in_checks += {"call": 1, "return": -1}.get(event, 0)
+                return
             if event != "call":
                 return
-            path = frame.f_code.co_filename
             if path not in names:
                 inside = Path(path).is_relative_to(_PACKAGE)
-                relative = Path(path).relative_to(_PACKAGE) if inside else _OF_THE_HARNESS
-                names[path] = None if relative == _OF_THE_HARNESS else str(relative)
+                names[path] = str(Path(path).relative_to(_PACKAGE)) if inside else None
             file = names[path]
             if file is not None:
                 self.calls[file, frame.f_code.co_qualname] += 1
