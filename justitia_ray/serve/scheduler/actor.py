@@ -24,7 +24,7 @@ from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener
 from justitia_ray.serve.transport.methods import SCHEDULER_METHODS
 from justitia_ray.store.leader import LeaderRecord
-from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
+from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,8 @@ class SchedulerActor:
     async def _start(self, above: Epoch = 0) -> SchedulerService:
         try:
             service = self._service = await self._make_service()
-            service.is_connected = self._is_connected
+            if self._listener is not None:
+                service.connected = self._listener.peers
             await service.term.begin(above)
         except JustitiaError as error:
             self._service = None
@@ -157,6 +158,8 @@ class SchedulerActor:
             on_lost=self._peer_lost,
             on_crashed=self._peer_crashed,
         )
+        if self._service is not None:
+            self._service.connected = listener.peers
         return Offer(listener.address, name, self._key)
 
     def _serve(self, method: str) -> Callable[..., Awaitable[Any]]:
@@ -167,9 +170,6 @@ class SchedulerActor:
             return await getattr(service, method)(*arguments)
 
         return serve
-
-    def _is_connected(self, replica_id: ReplicaId) -> bool:
-        return self._listener is not None and self._listener.is_connected(replica_id)
 
     def _peer_lost(self, peer: Peer) -> None:
         if self._leading is not None and peer.role == "replica":

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
@@ -15,6 +15,7 @@ from justitia_ray.errors import AdmissionError, SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.measures import MetricsBackend
 from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
+from justitia_ray.protocol.messages import Submission
 from justitia_ray.serve.accounts.handle import AccountsLink
 from justitia_ray.serve.ray_metrics import Exporter, new_measures
 from justitia_ray.serve.scheduler.checkpointer import Checkpoint, Checkpointer
@@ -112,6 +113,9 @@ class Term:
             config.scheduler.quota_timeout_s,
             config.scheduler.ingress_timeout_s,
         )
+        self.admit: Callable[[Submission, Outbox | None], None] = self.gate.admit_submission
+        """Passes a submission to the core, through the parts that may hold it back: the quota gate,
+        then write-through admission."""
         self.fleet = FleetSizer(config.autoscaling)
         self._called_at = clock.now()
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,6 +133,7 @@ class Term:
         self.epoch, stored = await self.checkpointer.become_leader(above)
         self.driver.begin(stored, self.epoch)
         self.gate.begin(self.epoch)
+        self._choose_entrance()
         if stored.settings is not None:
             self.has_settings.set()
         self.serving.set()
@@ -159,8 +164,8 @@ class Term:
 
     # --- callers
 
-    async def admit_caller(self) -> None:
-        """Wait until this scheduler leads.
+    async def admit_caller(self) -> Self:
+        """Wait until this scheduler leads; return the term.
 
         Raises:
             SchedulerSuperseded: If the lead was lost.
@@ -168,6 +173,7 @@ class Term:
         self._called_at = self.clock.now()
         await self.serving.wait()
         self.check_lead()
+        return self
 
     async def await_settings(self) -> None:
         """Wait until the scheduling settings are known; nothing is admitted before.
@@ -201,6 +207,7 @@ class Term:
         is_changed = self.driver.configure(settings)
         if is_changed:
             self.gate.settings_changed()
+            self._choose_entrance()
         if is_changed or not self.has_settings.is_set():
             self.checkpointer.save_everything()
         self.has_settings.set()
@@ -251,6 +258,15 @@ class Term:
         return core
 
     # --- private helpers
+
+    def _choose_entrance(self) -> None:
+        """Let submissions bypass the quota gate and write-through admission while they are off."""
+        if self.gate.has_quotas:
+            self.admit = self.gate.admit_submission
+        elif self.config.store.durability == "strict":
+            self.admit = self.admission.admit_submission
+        else:
+            self.admit = self.driver.apply
 
     async def _step_down_when_idle(self) -> None:
         """End a scheduler that has not been called for too long."""

@@ -57,8 +57,11 @@ class Outbox(Mailbox[Any]):
             self._ends.setdefault(message.application_id, []).append(self.last)
             self._ended.append((self.last, message.application_id))
 
-    def unread(self, ack: int) -> list[tuple[int, Any]]:
-        """Drop the messages up to number `ack`, which were read, and return the others."""
+    def acknowledged(self, ack: int) -> list[EndsStored]:
+        """Forget the ends up to number `ack`, which the ingress has read.
+
+        Return the messages about stored ends that it has read, each once.
+        """
         while self._ended and self._ended[0][0] <= ack:
             number, application_id = self._ended.popleft()
             numbers = self._ends.get(application_id, [])
@@ -66,19 +69,15 @@ class Outbox(Mailbox[Any]):
                 del numbers[0]
                 if not numbers:
                     del self._ends[application_id]
-        return super().unread(ack)
+        read = []
+        while self._told and self._told[0][0] <= ack:
+            read.append(self._told.popleft()[1])
+        return read
 
     def withdraw_end(self, application_id: ApplicationId) -> None:
         """Withdraw the unread messages about the end of an application."""
         for number in self._ends.pop(application_id, ()):
             self.withdraw(number)
-
-    def acknowledged(self, ack: int) -> list[EndsStored]:
-        """Return the messages about stored ends that the reader has read, each once."""
-        read = []
-        while self._told and self._told[0][0] <= ack:
-            read.append(self._told.popleft()[1])
-        return read
 
     def accept_pull(self, pull: Pull, *, connected: bool = False) -> ReplicaPulled | None:
         """Return the report in a replica's pull; None if the pull is ignored.
@@ -187,7 +186,9 @@ class Outboxes:
             if outbox is not quiet:
                 outbox.notify()
         self._to_notify.clear()
-        self._drop_lost(state)
+        ingresses, replicas = len(self.ingresses), len(self.replicas)
+        if ingresses > len(state.ingresses) or replicas > len(state.replicas):
+            self._drop_lost(state)
 
     def _post_to_ingress(
         self, ingress_id: IngressId, message: IngressMessage, state: State

@@ -5,7 +5,7 @@ Events are handled without awaiting, so no locks are needed.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -66,8 +66,8 @@ class SchedulerService:
         opened again since."""
         self._reopening: set[ApplicationId] = set()
         """Stopped applications that have not ended yet, and whose ids callers want to reopen."""
-        self.is_connected: Callable[[ReplicaId], bool] = lambda replica_id: False
-        """Function that returns whether a replica is connected; set by the service's owner."""
+        self.connected: Container[ReplicaId] = ()
+        """The processes that are connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
         """Time of the last outlook that the scheduler computed for itself, to learn from its
         accuracy."""
@@ -80,12 +80,12 @@ class SchedulerService:
         Raises:
             AdmissionError: If the scheduler receives no settings in time.
         """
-        term = await self._enter()
+        term = await self.term.admit_caller()
         await term.await_settings()
         if not self._reopen(arrival.application_id):
             return Opened(term.epoch, 0.0, Refusal.APPLICATION_ENDING)
         arrival = replace(arrival, reopens=True)
-        term.gate.admit_submission(arrival)
+        term.admit(arrival, None)
         name, core = arrival.application_id, term.driver.core
         refused = await term.gate.decided(name)
         if isinstance(refused, Refusal):
@@ -111,14 +111,14 @@ class SchedulerService:
 
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Stop accepting inferences of an application; return whether it was open."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         known = self._note_ended(application_id, Refusal.APPLICATION_CLOSED)
-        term.gate.admit_submission(ev.ApplicationClosed(application_id))
+        term.admit(ev.ApplicationClosed(application_id), None)
         return known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
         """End an application with all its inferences; return whether it was open."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         known = self._note_ended(application_id, Refusal.APPLICATION_CANCELLED)
         term.driver.apply(ev.ApplicationCancelled(application_id))
         term.gate.cancel_application(application_id)
@@ -131,7 +131,7 @@ class SchedulerService:
         Args:
             ended: Id, reason, and seconds since the end.
         """
-        term = await self._enter()
+        term = await self.term.admit_caller()
         now = term.driver.now()
         for application_id, reason, ago_s in ended:
             if self._ended_before.refusal(application_id, now) is None:
@@ -142,7 +142,7 @@ class SchedulerService:
 
         Applications that the quotas hold back, or have refused recently, have a view too.
         """
-        term = await self._enter()
+        term = await self.term.admit_caller()
         await term.admission.is_stored(application_id)
         core, now = self.term.informed_core(), term.driver.now()
         application = core.state.applications.get(application_id)
@@ -156,12 +156,12 @@ class SchedulerService:
 
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
         """Return the outlooks of the live ones among these applications; see `listing`."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         return outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
     async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
         """Return the first applications of a tenant, or of all, with outlooks; see `listing`."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         return listing(self.term.informed_core(), term.driver.now(), most, tenant)
 
     async def submit_many(
@@ -172,7 +172,7 @@ class SchedulerService:
         Raises:
             AdmissionError: If the scheduler receives no settings in time; nothing was accepted.
         """
-        term = await self._enter()
+        term = await self.term.admit_caller()
         if epoch != term.epoch:
             term.note_epoch(epoch)
             return IngressMail(term.epoch)
@@ -189,18 +189,19 @@ class SchedulerService:
             term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         for item in items:
             refusal = self._refusal_of_ended(item)
-            if refusal is None:
-                term.gate.admit_submission(self._with_count(item), outbox)
+            if refusal is not None:
+                outboxes.deliver([refusal], term.driver.core.state, outbox)
+            elif isinstance(item, ev.InferenceSubmitted) and item.resubmitted:
+                term.admit(self._with_count(item), outbox)
             else:
-                term.driver.outboxes.deliver([refusal], term.driver.core.state, outbox)
+                term.admit(item, outbox)
         # After the items: a grant in this answer is then no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
-        positions = self._positions(items)
-        return replace(await self._ingress_mail(outbox, ack), positions=positions)
+        return await self._ingress_mail(outbox, ack, self._positions(items))
 
     async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
         """Return the ingress's unread messages; wait for one if there is none."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         if epoch != term.epoch:
             term.note_epoch(epoch)
             return IngressMail(term.epoch)
@@ -213,7 +214,7 @@ class SchedulerService:
             if not await outbox.wait(LONG_POLL_S):
                 return IngressMail(term.epoch)
             if ingress_id not in outboxes.forgotten:
-                return await self._ingress_mail(outbox, ack)
+                return await self._ingress_mail(outbox, ack, {})
         term.check_lead()
         return IngressMail(term.epoch, forgotten=True)
 
@@ -224,7 +225,7 @@ class SchedulerService:
 
         False means that the inference has ended here, so the ingress has to submit it again.
         """
-        term = await self._enter()
+        term = await self.term.admit_caller()
         term.driver.apply(ev.LeaseNacked(lease_id, reason))
         return request_id in term.driver.core.state.inferences
 
@@ -234,7 +235,7 @@ class SchedulerService:
         Raises:
             ConfigError: If a setting is not allowed; the current settings stay.
         """
-        term = await self._enter()
+        term = await self.term.admit_caller()
         term.configure(settings)
         return term.epoch
 
@@ -242,14 +243,13 @@ class SchedulerService:
 
     async def pull(self, pull: Pull) -> ReplicaMail:
         """Process a replica's report, and lease it the first inferences that fit."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         if pull.epoch != term.epoch:
             term.note_epoch(pull.epoch)
             return ReplicaMail(term.epoch)
         driver = term.driver
         outbox = driver.outboxes.of_replica(pull.replica_id)
-        connected = self.is_connected(pull.replica_id)
-        report = outbox.accept_pull(pull, connected=connected)
+        report = outbox.accept_pull(pull, connected=pull.replica_id in self.connected)
         if report is None:
             return ReplicaMail(NOT_TAKEN)
         self._inspector.kv_meter.record_pull(pull, driver.now())
@@ -279,7 +279,7 @@ class SchedulerService:
         Its leases stay, because a lost connection does not mean a lost replica. But a replica
         without another connection has to call in time.
         """
-        if not self.is_connected(replica_id):
+        if replica_id not in self.connected:
             self.term.driver.apply(ev.ReplicaDisconnected(replica_id))
         outbox = self.term.driver.outboxes.replicas.get(replica_id)
         if outbox is not None:
@@ -287,7 +287,7 @@ class SchedulerService:
 
     async def replica_crashed(self, replica_id: ReplicaId) -> None:
         """Mark the calls on a crashed replica as suspect; repeated notices have no effect."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         outbox = term.driver.outboxes.replicas.get(replica_id)
         if outbox is not None and outbox.failure_id != replica_id:
             outbox.failure_id = replica_id
@@ -295,7 +295,7 @@ class SchedulerService:
 
     async def leave(self, replica_id: ReplicaId) -> None:
         """Remove a replica that shuts down; its inferences wait again."""
-        term = await self._enter()
+        term = await self.term.admit_caller()
         term.driver.apply(ev.ReplicaLost(replica_id))
 
     # --- names of sessions and conversations, for ingresses
@@ -304,24 +304,24 @@ class SchedulerService:
         self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
     ) -> str:
         """Return the application of a session; see `Directory`."""
-        await self._enter()
+        await self.term.admit_caller()
         return self._directory.claim_session(tenant, session, own, parent, parents)
 
     async def find_conversation(self, tenant: str, names: tuple[Name, ...]) -> str | None:
         """Return the application of the first known name; see `Directory`."""
-        await self._enter()
+        await self.term.admit_caller()
         return self._directory.find_conversation(tenant, names)
 
     async def name_conversation(
         self, tenant: str, names: tuple[Name, ...], application_id: str
     ) -> None:
         """Assign names to an application; see `Directory`."""
-        await self._enter()
+        await self.term.admit_caller()
         self._directory.name_conversation(tenant, names, application_id)
 
     async def restore_names(self, tenant: str, names: tuple[tuple[Name, str], ...]) -> None:
         """Restore names that an ingress assigned recently and a new scheduler lacks."""
-        await self._enter()
+        await self.term.admit_caller()
         self._directory.restore_names(tenant, names)
 
     # --- autoscaling
@@ -345,7 +345,7 @@ class SchedulerService:
         Raises:
             StoreError: If the store cannot be read.
         """
-        term = await self._enter()
+        term = await self.term.admit_caller()
         book = term.driver.core.state.usage
         stored = await term.checkpointer.load_usage(day for day in days if day not in book.totals)
         known = {
@@ -430,10 +430,8 @@ class SchedulerService:
             loop = asyncio.get_running_loop()
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
-    def _with_count(self, item: Submission) -> Submission:
-        """Return a resubmitted inference, marked if its end is counted; other items as they are."""
-        if not isinstance(item, ev.InferenceSubmitted) or not item.resubmitted:
-            return item
+    def _with_count(self, item: ev.InferenceSubmitted) -> ev.InferenceSubmitted:
+        """Return a resubmitted inference, marked if its end is counted."""
         ends = self.term.driver.core.state.ends
         is_counted = item.is_counted is False and ends.is_counted(
             item.application_id, item.request_id
@@ -444,7 +442,9 @@ class SchedulerService:
         for told in outbox.acknowledged(ack):
             self.term.driver.apply(ev.EndsAcknowledged(told))
 
-    async def _ingress_mail(self, outbox: Outbox, ack: int) -> IngressMail:
+    async def _ingress_mail(
+        self, outbox: Outbox, ack: int, positions: dict[RequestId, int]
+    ) -> IngressMail:
         """Return an ingress's unread messages, and the addresses of the replicas in its grants."""
         term = self.term
         messages = await term.collect_messages(outbox, ack)
@@ -460,7 +460,8 @@ class SchedulerService:
             term.epoch,
             messages,
             addresses=addresses,
-            standings=self._standings_for(messages),
+            standings=self._standings_for(messages) if term.gate.has_quotas else {},
+            positions=positions,
         )
 
     def _positions(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:
@@ -484,8 +485,6 @@ class SchedulerService:
     ) -> dict[ClientId, tuple[LimitStanding, ...]]:
         """Return the limits of the tenants of the grants among these messages."""
         gate, state = self.term.gate, self.term.driver.core.state
-        if not gate.has_quotas:
-            return {}
         granted = (
             state.inferences.get(message.request_id)
             for _, message in messages
@@ -497,7 +496,3 @@ class SchedulerService:
             if inference is not None
         }
         return {tenant: gate.standings(tenant) for tenant in sorted(tenants)}
-
-    async def _enter(self) -> Term:
-        await self.term.admit_caller()
-        return self.term

@@ -91,8 +91,8 @@ class Listener:
     ) -> None:
         self._log = log
         self._standstill_s = standstill_s
-        self._peers: Counter[str] = Counter()
-        """Number of connections of each caller, by its name."""
+        self.peers: Counter[str] = Counter()
+        """Number of connections of each connected process, by its name."""
         self._name = name
         self._keyring = keyring
         self._methods = methods
@@ -226,17 +226,13 @@ class Listener:
         connection = partial(Connection, socket, standstill_s=self._standstill_s)
         served = _Served(connection, peer, self._methods, self._serve, self._log)
         self._served.append(served)
-        self._peers[peer.name] += 1
+        self.peers[peer.name] += 1
         try:
             await served.run()
         finally:
             self._served.remove(served)
-            self._peers -= Counter([peer.name])
+            self.peers -= Counter([peer.name])
             self._on_lost(peer)
-
-    def is_connected(self, name: str) -> bool:
-        """Return whether a process with this name has a connection."""
-        return name in self._peers
 
     def _note_refused(self, error: Exception) -> None:
         """Log a refused connection, but only the 1st, 2nd, 4th, 8th and so on."""

@@ -360,6 +360,8 @@ class SchedulerWithoutRay(SchedulerActor):
             on_lost=self._peer_lost,
             standstill_s=self._config.transport.standstill_s,
         )
+        if self._service is not None:
+            self._service.connected = self.listener.peers
         self._connections.listen(self._address, self._process, self.listener)
         return Offer(self._address, name, self._key)
 

@@ -33,12 +33,12 @@ def test_end_that_was_read_is_forgotten() -> None:
     outbox = Outbox(0)
     for end in _ends("a", "a", "b"):
         outbox.put(end)
-    outbox.unread(1)
+    outbox.acknowledged(1)
     outbox.withdraw_end("a")
     outbox.withdraw_end("c")
 
     assert [(3, "b")] == _names(outbox, 1)
-    outbox.unread(3)
+    outbox.acknowledged(3)
     assert not outbox._ends
     assert not outbox._ended
 

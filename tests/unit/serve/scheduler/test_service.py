@@ -192,7 +192,7 @@ async def test_connected_replica_may_be_silent(
 ) -> None:
     """An open connection shows that the replica's process lives."""
     connected = {"r"}
-    service.is_connected = connected.__contains__
+    service.connected = connected
     await service.pull(pull(1))
     replica = service.term.driver.core.state.replicas["r"]
     assert replica.connected

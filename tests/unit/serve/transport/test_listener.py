@@ -363,14 +363,14 @@ async def test_process_is_connected_while_any_of_its_connections_lasts(
     port: Listener, served: Served
 ) -> None:
     """The process reconnects before the kernel has closed the previous connection."""
-    assert not port.is_connected(CALLER.name)
+    assert CALLER.name not in port.peers
     first, second = [await dialer_with(KEY).dial(port.address, NAME) for _ in range(2)]
     await second.call("echo", "here")
 
     await first.close()
     await eventually(lambda: 1 == len(served.lost), "the first is lost")
-    assert port.is_connected(CALLER.name)
+    assert CALLER.name in port.peers
 
     await second.close()
     await eventually(lambda: 2 == len(served.lost), "the second is lost")
-    assert not port.is_connected(CALLER.name)
+    assert CALLER.name not in port.peers
