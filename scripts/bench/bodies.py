@@ -24,6 +24,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES,
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.engines.factory import load_prompt_counter
+from justitia_ray.serve.ingress.attempts import Attempts
 from justitia_ray.serve.ingress.body_room import give_memory_back
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.estimates import Estimates
@@ -36,7 +37,7 @@ from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
-from justitia_ray.units import Seconds
+from justitia_ray.units import Seconds, Tokens
 
 _AT_ONCE = 20
 _LEAST_BYTES = 1_000
@@ -69,14 +70,25 @@ class BodiesTaken:
     seconds: float
 
 
-class _AnsweringGateway(Gateway):
-    """Gateway that counts the tokens of every inference and answers at once."""
+class _AtOnce(Attempts):
+    """Answers each inference whose prompt fits the context, without a queue."""
+
+    def __init__(self, max_model_len: Tokens | None) -> None:
+        self._max_model_len = max_model_len
 
     async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
         """Return an empty answer to a body that fits the context."""
         assert body.size is not None
-        output_bound(body, body.size.longest_tokens, self.max_model_len)
+        output_bound(body, body.size.longest_tokens, self._max_model_len)
         return 200, {"content-type": "application/json"}, b"{}"
+
+
+class _AnsweringGateway(Gateway):
+    """Gateway that counts the tokens of every inference, which is then answered at once."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.attempts = _AtOnce(self.max_model_len)
 
     async def check_served(self, path: str) -> None:
         """Accept every path."""

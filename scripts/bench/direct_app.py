@@ -21,6 +21,7 @@ from justitia_ray.config import AppConfig, RecognitionSection
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
+from justitia_ray.serve.ingress.attempts import Attempts
 from justitia_ray.serve.ingress.deployment import Ingress
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.estimates import Estimates
@@ -93,7 +94,7 @@ class DirectCalls(ReplicaCalls):
 
 
 class DirectGateway(Gateway):
-    """Gateway that sends each inference at once to a replica of Serve's choice."""
+    """Gateway whose inferences bypass the queue."""
 
     def __init__(self, config: AppConfig, calls: DirectCalls, counter: TokenCounter) -> None:
         """Build a gateway whose queue client and estimates are never started or used.
@@ -109,6 +110,14 @@ class DirectGateway(Gateway):
         )
         specs = ApplicationSpecCache(0.0, 0)
         super().__init__(config, idle, calls, Estimates(None, config.prediction), counter, specs)
+        self.attempts = DirectAttempts(self, calls, counter)
+
+
+class DirectAttempts(Attempts):
+    """Sends each inference at once to a replica of Serve's choice, without a queue."""
+
+    def __init__(self, gateway: Gateway, calls: DirectCalls, counter: TokenCounter) -> None:
+        self._gateway = gateway
         self._direct = calls
         self._counter = counter
 
@@ -131,8 +140,9 @@ class DirectGateway(Gateway):
                 yield item
 
     async def _check_size(self, body: InferenceBody) -> None:
-        size = body.size or await self._counter.prompt_size(body, "default", self.max_model_len)
-        output_bound(body, size.longest_tokens, self.max_model_len)
+        most = self._gateway.max_model_len
+        size = body.size or await self._counter.prompt_size(body, "default", most)
+        output_bound(body, size.longest_tokens, most)
 
 
 class DirectReplica(EngineReplica):

@@ -18,11 +18,11 @@ from types import FrameType
 from typing import Any
 
 import justitia_ray
+import tests.harness.simulation as simulation
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import ReplicaCapacity
-import tests.harness.simulation as simulation
 from tests.harness.simulation.callers import Callers
 from tests.harness.simulation.plan import Ending as ApplicationEnding
 from tests.harness.simulation.plan import PlannedApplication, PlannedInference, draw_plan

@@ -145,7 +145,7 @@ def inference_endpoints(
         limit_s: Time limit of a call; None: no limit.
     """
     section = models.first.config.ingress
-    attempts = IdempotentAttempts(
+    idempotent = IdempotentAttempts(
         section.retry_linger_s, section.retry_kept_s, section.retry_kept_bytes
     )
 
@@ -178,7 +178,7 @@ def inference_endpoints(
             await _close_elsewhere(models, model, found.context)
         key = context.idempotency_key
         if key is None and not body.stream:
-            answer = await gateway.answer(reply.path, found.context, body)
+            answer = await gateway.attempts.answer(reply.path, found.context, body)
             await found.read_answer(answer)
             await reply.send_whole(answer)
             return
@@ -193,7 +193,8 @@ def inference_endpoints(
         wait = gateway.outlooks.wait(named)
 
         def stream() -> AsyncGenerator[StreamItem]:
-            items = gateway.stream(reply.path, found.context, body, wait.note_application)
+            attempts = gateway.attempts
+            items = attempts.stream(reply.path, found.context, body, wait.note_application)
             return found.reading(items, stream=body.stream)
 
         if key is None:
@@ -201,7 +202,7 @@ def inference_endpoints(
         else:
             # The caller's own id, not the new conversation's, so that a retry joins its attempt.
             scope = (context.tenant, context.application_id, key)
-            items = attempts.join_attempt(
+            items = idempotent.join_attempt(
                 hashlib.sha256(json.dumps(scope).encode()).hexdigest(),
                 reply.path.encode() + raw,
                 stream,

@@ -181,15 +181,6 @@ class Submitter:
             self._metrics.record_opening(arrival.application_id)
         return arrival, tag
 
-    def note_blocks(self, block_size: Tokens) -> None:
-        """Store the block size of the engines' prefix caches (tokens); 0: they have no cache."""
-        if self._counter.names is not None:
-            self._counter.names.block_size = block_size
-
-    async def count_prompts(self, tenant: str, body: InferenceBody) -> PromptSize:
-        """Return the token counts of a request's prompts; tenants take turns in counting."""
-        return await self._counter.prompt_size(body, tenant, self.max_model_len)
-
     async def submit_inference(
         self, context: RequestContext, body: InferenceBody
     ) -> PendingInference:
@@ -201,7 +192,7 @@ class Submitter:
             QueueFull: If too many inferences are pending here.
         """
         tenant, deadline_s = context.tenant, context.deadline_s
-        size = body.size or await self.count_prompts(tenant, body)
+        size = body.size or await self._counter.prompt_size(body, tenant, self.max_model_len)
         most = output_bound(body, size.longest_tokens, self.max_model_len, is_exact=size.is_exact)
         choices = size.prompts * body.n
         opening = source = application = None

@@ -35,6 +35,11 @@ class TokenCounter:
         self._count = count
         self._threads = threads or FairThreads()
 
+    def note_blocks(self, block_size: Tokens) -> None:
+        """Store the block size of the engines' prefix caches (tokens); 0: they have no cache."""
+        if self.names is not None:
+            self.names.block_size = block_size
+
     async def prompt_size(
         self, body: InferenceBody, tenant: str, max_model_len: Tokens | None
     ) -> PromptSize:

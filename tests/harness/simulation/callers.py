@@ -288,7 +288,7 @@ class Callers:
         def answer() -> Any:
             NOTE_UNUSABLE.set(note_unusable)
             gateway = host.answers.gateway
-            items = gateway.stream(PATH, context, gateway.parse(PATH, raw))
+            items = gateway.attempts.stream(PATH, context, gateway.parse(PATH, raw))
             items = _with_failure(items, raw)
             return _slowly(items, record.planned.reads_every_s)
 

@@ -34,7 +34,7 @@ class StandInGateway:
         self.unscheduled_answer: Answer = (200, {"content-type": "text/plain"}, b"unscheduled")
         self.source: Any = None
         """Source of the stream items; None: `items` are used."""
-        self.submitter = self
+        self.submitter = self.attempts = self
         self.limits: tuple[LimitStanding, ...] = ()
         self.outlooks = StreamOutlooks(self.ask_outlooks, 0.0)
         self.known_outlooks: dict[str, Any] = {}

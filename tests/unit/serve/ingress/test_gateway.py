@@ -119,6 +119,9 @@ class FakeCounter:
     async def text_tokens(self, text: str, tenant: str) -> int:
         return 10
 
+    def note_blocks(self, block_size: int) -> None:
+        self.names.block_size = block_size
+
 
 @dataclass
 class Replicas:
@@ -185,7 +188,7 @@ class Desk:
         """Submit one inference and return the event that the scheduler receives."""
         parsed = self.gateway.parse(path, json.dumps(body).encode())
         with pytest.raises(EngineError, match="no replica here"):
-            await self.gateway.answer(path, context(headers), parsed)
+            await self.gateway.attempts.answer(path, context(headers), parsed)
         return self.client.items[-1]
 
     def predictions(self) -> dict[str, float]:

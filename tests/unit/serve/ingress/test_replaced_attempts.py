@@ -9,12 +9,14 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import InferenceSubmitted, NackReason
 from justitia_ray.protocol.engine import Output, ResponseHead
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from justitia_ray.protocol.inference_body import InferenceBody
 from justitia_ray.protocol.stream_parts import Part
-from justitia_ray.serve.ingress.gateway import Attempts
+from justitia_ray.serve.ingress.attempts import Attempts
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.replica_calls import Answer, ReplicaCalls, StreamItem
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.transport.link import Link
+from tests.unit.serve.ingress.test_gateway import context
 
 _HEAD = {"content-type": "text/event-stream"}
 
@@ -24,7 +26,7 @@ def _last(lease_id: str) -> bytes:
 
 
 class Leases:
-    """Queue of grants that the test controls."""
+    """Queue of one inference, and of grants that the test controls."""
 
     def __init__(self) -> None:
         self.pending = self
@@ -38,6 +40,9 @@ class Leases:
         self.inference.news.set()
         if self.inference.on_grant is not None:
             self.inference.on_grant(newer)
+
+    async def submit_inference(self, *_: Any) -> PendingInference:
+        return self.inference
 
     async def next_grant(self, inference: PendingInference) -> Grant:
         while not inference.answers:
@@ -106,10 +111,15 @@ class Rig:
         links = ReplicaLinks(dial)
         links.note_addresses({f"replica-{number}": str(number - 1) for number in (1, 2)})
         calls = ReplicaCalls(links, cast("Any", None))
-        self.attempts = Attempts(cast("Any", self.leases), calls, IngressSection())
+        leases = cast("Any", self.leases)
+        self._attempts = Attempts(leases, leases, calls, IngressSection())
 
-    async def submit(self) -> PendingInference:
-        return self.leases.inference
+    async def answer(self) -> Answer:
+        return await self._attempts.answer(COMPLETIONS, context({}), InferenceBody({}, ["p"]))
+
+    def stream(self) -> AsyncGenerator[StreamItem]:
+        body = InferenceBody({}, ["p"], stream=True)
+        return self._attempts.stream(COMPLETIONS, context({}), body)
 
     async def regrant(self) -> None:
         """Grant a second lease while the first replica is still running."""
@@ -124,7 +134,7 @@ async def _whole(items: AsyncGenerator[StreamItem]) -> bytes:
 async def test_unary_attempt_ends_for_the_newer_lease() -> None:
     rig = Rig()
     rig.leases.grant(1)
-    answer = asyncio.create_task(rig.attempts.answer(rig.submit, COMPLETIONS, b"{}"))
+    answer = asyncio.create_task(rig.answer())
     await rig.regrant()
     await rig.replicas[1].called.wait()
     rig.replicas[1].may_end.set()
@@ -137,7 +147,7 @@ async def test_unary_attempt_ends_for_the_newer_lease() -> None:
 async def test_stream_goes_on_under_the_newer_lease() -> None:
     rig = Rig()
     rig.leases.grant(1)
-    body = asyncio.create_task(_whole(rig.attempts.stream(rig.submit, COMPLETIONS, b"{}")))
+    body = asyncio.create_task(_whole(rig.stream()))
     await rig.regrant()
     await rig.replicas[1].called.wait()
     rig.replicas[1].may_end.set()
@@ -151,7 +161,7 @@ async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
     """The stream may still finish there, whereas cutting it would be an error."""
     rig = Rig(obstacle="it has more than one sequence")
     rig.leases.grant(1)
-    body = asyncio.create_task(_whole(rig.attempts.stream(rig.submit, COMPLETIONS, b"{}")))
+    body = asyncio.create_task(_whole(rig.stream()))
     await rig.regrant()
     rig.replicas[0].may_end.set()
 
@@ -162,7 +172,7 @@ async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
 async def test_repeated_message_of_a_lease_ends_nothing() -> None:
     rig = Rig()
     rig.leases.grant(1)
-    answer = asyncio.create_task(rig.attempts.answer(rig.submit, COMPLETIONS, b"{}"))
+    answer = asyncio.create_task(rig.answer())
     await rig.replicas[0].called.wait()
     rig.leases.grant(1)
     rig.replicas[0].may_end.set()

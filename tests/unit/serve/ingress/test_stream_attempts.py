@@ -24,12 +24,14 @@ from justitia_ray.errors import (
 from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT
+from justitia_ray.protocol.inference_body import InferenceBody
 from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
 from justitia_ray.serve.engines.fake_engine import FakeEngine
-from justitia_ray.serve.ingress.gateway import Attempts, served_by
+from justitia_ray.serve.ingress.attempts import Attempts, served_by
 from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.replica_calls import Head, ReplicaCalls, StreamItem
+from tests.unit.serve.ingress.test_gateway import context
 
 
 def test_head_adds_replica_and_wait_to_the_engines_headers() -> None:
@@ -69,6 +71,9 @@ class FakeQueueClient:
         """Returned leases and the reason of each."""
         self.ended = 0
         self.cancelled = 0
+
+    async def submit_inference(self, *_: Any) -> PendingInference:
+        return PendingInference(InferenceSubmitted("q", "t|a", "1", "i", 1, 1, 1), 0.0)
 
     async def next_grant(self, inference: PendingInference) -> Grant:
         await self.may_grant.wait()
@@ -142,19 +147,22 @@ class Desk:
     ) -> AsyncGenerator[StreamItem]:
         """Run a chat that is cut after each of the given numbers of items."""
         self.calls = CutCalls(self._engine, [*cuts], error or ConnectionLost("cut"))
+        client = cast("Any", self.client)
         streams = Attempts(
-            cast("Any", self.client),
+            client,
+            client,
             cast("ReplicaCalls", self.calls),
             IngressSection(attempts=attempts),
-            lambda dropped: self.dropped.append(type(dropped)),
+            cast("Any", self),
         )
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
         body |= {"max_tokens": _TOKENS, "stream_options": {"include_usage": True}, **fields}
+        payload = json.dumps(body).encode()
+        parsed = InferenceBody(body, ["hi"], stream=True, payload=payload)
+        return streams.stream(CHAT, context({}), parsed)
 
-        async def submit() -> PendingInference:
-            return PendingInference(InferenceSubmitted("q", "t|a", "1", "i", 1, 1, 1), 0.0)
-
-        return streams.stream(submit, CHAT, json.dumps(body).encode())
+    def record_drop(self, error: JustitiaError) -> None:
+        self.dropped.append(type(error))
 
 
 @pytest.fixture
