@@ -59,6 +59,13 @@ class IngressMetrics:
         self._asked.pop(application_id, None)
         self._sources.pop(application_id, None)
 
+    def note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
+        """Record that an application was opened, or forget it if it is not open."""
+        if is_open:
+            self.record_opening(application_id)
+        else:
+            self.forget_application(application_id)
+
     def record_recognition(self, rule: str) -> None:
         """Count an inference by the rule that recognised its application, "" if none did."""
         self._measures.counter(m.RECOGNIZED_TOTAL, rule or "none").increase()

@@ -177,7 +177,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
     # submit before the client does, so that its own submissions are known
     await _submit(service, case)
     client = QueueClient(_Calls(service), _unexpected, _nothing, max(1, case.waiting), 0.0)
-    client.session.start()
+    client.start()
     before = _memory()
     tickets = []
     for opening, items in _load(case, client.session.ingress_id):
@@ -189,7 +189,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
             await asyncio.sleep(0)
     await asyncio.sleep(2 * _BEAT_S)
     memory = _memory() - before
-    await client.session.stop()
+    await client.stop()
     await service.term.end()
     await asyncio.to_thread(redis.stop)
     return TakenAtIngress(

@@ -127,7 +127,7 @@ class ModelQueue:
             self._prepare_scheduler,
             config.ingress.max_outstanding,
             config.ingress.submit_interval_s,
-            self._note_opening,
+            None if self._metrics is None else self._metrics.note_opening,
             links.note_addresses,
         )
         self.gateway = Gateway(
@@ -151,7 +151,7 @@ class ModelQueue:
         """Connect to the scheduler and the predictor, and start exporting metrics."""
         self._learning = asyncio.get_running_loop().create_task(self.gateway.learn_context())
         self._estimates.start()
-        self.client.session.start()
+        self.client.start()
         if self._exporter is not None:
             self._exporter.start()
 
@@ -160,7 +160,7 @@ class ModelQueue:
         if self._learning is not None:
             await end_task(self._learning)
         await self._estimates.stop()
-        await self.client.session.stop()
+        await self.client.stop()
         if self._exporter is not None:
             self._exporter.end()
         await self.calls.links.close()
@@ -186,12 +186,6 @@ class ModelQueue:
         self._estimates.note_ended_application(ended)
         if self._tracer is not None:
             self._tracer.end_application(ended)
-
-    def _note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
-        """Record in the metrics that an application was opened, or forget it if it is not open."""
-        if self._metrics is not None:
-            tell = self._metrics.record_opening if is_open else self._metrics.forget_application
-            tell(application_id)
 
     async def _prepare_scheduler(self) -> None:
         """Send a new scheduler the settings, and recent ends and names from this ingress."""

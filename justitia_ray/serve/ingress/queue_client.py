@@ -1,12 +1,12 @@
 """Queue client of an ingress: submits inferences, and delivers the scheduler's grants.
 
 The `SchedulerSession` below it makes the calls: batches, long-poll, and submitting again to a new
-scheduler.
+scheduler. It returns the answers, whose messages the client passes to the waiting inferences.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from justitia_ray.errors import QueueFull
 from justitia_ray.protocol.errors import refusal_error
 from justitia_ray.protocol.messages import IngressMessage
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
-from justitia_ray.serve.ingress.scheduler_session import SchedulerSession
+from justitia_ray.serve.ingress.scheduler_session import Answer, SchedulerSession
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, VirtualTime
 
@@ -43,7 +43,7 @@ class QueueClient:
 
     Attributes:
         pending: Inferences and applications that have not ended.
-        session: Session with the scheduler; its `start` begins the calls, its `stop` ends them.
+        session: Session with the scheduler.
         standings: Limits of tenants, as last sent by the scheduler.
     """
 
@@ -54,10 +54,10 @@ class QueueClient:
         on_new_epoch: Callable[[], Coroutine[Any, Any, None]],
         max_outstanding: int,
         submit_interval_s: Seconds,
-        on_opening: Callable[[ApplicationId, bool], None] = lambda application_id, is_open: None,
+        on_opening: Callable[[ApplicationId, bool], None] | None = None,
         note_addresses: Callable[[Mapping[ReplicaId, str]], None] = lambda addresses: None,
     ) -> None:
-        """Create the client; `session.start` begins the calls.
+        """Create the client; `start` begins the calls to the scheduler.
 
         Args:
             scheduler: Link to the scheduler.
@@ -66,24 +66,31 @@ class QueueClient:
             max_outstanding: Maximum pending inferences; further ones are refused.
             submit_interval_s: Minimum time between two batches of submissions.
             on_opening: Called with an application and whether it is open: True at each of its
-                grants, False if it was refused, or if its end is reported to another ingress.
+                grants, False if it was refused, or if its end is reported to another ingress. None:
+                nothing is called.
             note_addresses: Called with the addresses of grants' replicas.
         """
         self.pending = PendingInferences()
         self.standings = TenantStandings()
-        self.session = SchedulerSession(
-            scheduler,
-            self.pending,
-            self._take,
-            on_new_epoch,
-            self._refuse_all,
-            submit_interval_s,
-            note_addresses,
-            self._note_standings,
-        )
+        self.session = SchedulerSession(scheduler, self.pending, on_new_epoch, submit_interval_s)
+        self._note_addresses = note_addresses
+        self._receiving: tuple[asyncio.Task[None], ...] = ()
         self._on_opening = on_opening
         self._on_application_ended = on_application_ended
         self._max_outstanding = max_outstanding
+
+    def start(self) -> None:
+        """Start to send submissions and to poll for messages."""
+        loop, session = asyncio.get_running_loop(), self.session
+        answers = (session.batches(), session.polls())
+        self._receiving = tuple(loop.create_task(self._receive(one)) for one in answers)
+
+    async def stop(self) -> None:
+        """Cancel all calls to the scheduler."""
+        for task in self._receiving:
+            task.cancel()
+        await asyncio.gather(*self._receiving, return_exceptions=True)
+        await self.session.stop()
 
     # --- applications
 
@@ -178,7 +185,9 @@ class QueueClient:
     ) -> None:
         """Return a lease that could not be used; the inference waits for another one."""
         inference.lease_id = None
-        waits = await self.session.nack_lease(inference.item.request_id, grant, reason)
+        request_id = inference.item.request_id
+        waits, answer = await self.session.nack_lease(request_id, grant, reason)
+        self._take(answer)
         if not waits and not inference.answers:
             self._submit_under_new_id(inference)
 
@@ -234,7 +243,26 @@ class QueueClient:
     def _note_standings(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]]) -> None:
         self.standings.note(standings, asyncio.get_running_loop().time())
 
-    def _take(self, message: IngressMessage) -> None:
+    async def _receive(self, answers: AsyncGenerator[Answer]) -> None:
+        async for answer in answers:
+            self._take(answer)
+
+    def _take(self, answer: Answer) -> None:
+        """Deliver what an answer of the scheduler contains."""
+        mail = answer.mail
+        if mail is not None:
+            if mail.addresses:
+                self._note_addresses(mail.addresses)  # before the grants of these replicas
+            if mail.standings:
+                self._note_standings(mail.standings)
+            self.pending.note_positions(mail.positions)
+            self.pending.unstored.drop_old(asyncio.get_running_loop().time())
+            for message in answer.messages:
+                self._take_message(message)
+        elif answer.given_up:
+            self._refuse_all()
+
+    def _take_message(self, message: IngressMessage) -> None:
         if isinstance(message, EndApplication):
             name = message.application_id
             is_again = name not in self.pending.applications
@@ -249,14 +277,15 @@ class QueueClient:
                 self.pending.note_ended_elsewhere(message.application_id)
             else:
                 self.pending.forget_application(message.application_id)
-            self._on_opening(message.application_id, False)
+            if self._on_opening is not None:
+                self._on_opening(message.application_id, False)
         else:
             self._deliver(message)
 
     def _deliver(self, message: Grant | Refuse) -> None:
         inference = self.pending.inferences.get(message.request_id)
         if inference is not None:
-            if isinstance(message, Grant):
+            if isinstance(message, Grant) and self._on_opening is not None:
                 self._on_opening(inference.item.application_id, True)
             inference.answers.append(message)
             inference.news.set()

@@ -7,20 +7,19 @@ that is pending, so a scheduler's death loses nothing.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from ray.exceptions import RayActorError, RayError
 
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import ApplicationArrived, NackReason, Resubmitted
-from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import ConnectionLost, JustitiaError, SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, Submission
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
-from justitia_ray.units import ClientId, Epoch, IngressId, ReplicaId, RequestId, Seconds
+from justitia_ray.units import Epoch, IngressId, RequestId, Seconds
 
 logger = logging.getLogger("ray.serve")
 
@@ -43,34 +42,38 @@ class _Terms(NamedTuple):
     epoch: Epoch
 
 
+class Answer(NamedTuple):
+    """What became of a call to the scheduler, for the queue client."""
+
+    accepted: bool = False
+    """Whether the scheduler accepted the call."""
+    mail: IngressMail | None = None
+    """The scheduler's answer; None if there is none, or if its terms have changed since the call.
+    """
+    messages: Sequence[IngressMessage] = ()
+    """The messages in the answer that were not in an earlier one."""
+    given_up: bool = False
+    """Whether the call failed because no scheduler leads, for so long that none is expected."""
+
+
 class SchedulerSession:
-    """Sends submissions in batches, and delivers each message of the scheduler once."""
+    """Sends submissions in batches, and returns each message of the scheduler once."""
 
     def __init__(
         self,
         scheduler: Any,
         pending: PendingInferences,
-        take: Callable[[IngressMessage], None],
         on_new_epoch: Callable[[], Coroutine[Any, Any, None]],
-        on_given_up: Callable[[], None],
         submit_interval_s: Seconds,
-        note_addresses: Callable[[Mapping[ReplicaId, str]], None],
-        note_standings: Callable[[Mapping[ClientId, tuple[LimitStanding, ...]]], None],
     ) -> None:
-        """Create the session; `start` begins the calls.
+        """Create the session; iterating over `batches` and `polls` makes the calls.
 
         Args:
             scheduler: Link to the scheduler.
             pending: Inferences and applications to submit again to a scheduler without state.
-            take: Called with each message of the leading scheduler.
             on_new_epoch: Run when another scheduler has become leader, before anything is submitted
                 to it: without stored settings it has no quotas until it receives them.
-            on_given_up: Called at each failed call once the scheduler is given up.
             submit_interval_s: Minimum time between two batches of submissions.
-            note_addresses: Called with the addresses of grants' replicas, before the grants are
-                delivered.
-            note_standings: Called with the limits of grants' tenants, before the grants are
-                delivered.
         """
         self.ingress_id = _new_ingress_id()
         """Id of this ingress at the scheduler; replaced after the scheduler has expired it."""
@@ -78,11 +81,7 @@ class SchedulerSession:
         """Highest epoch that a scheduler has reported; 0 before."""
         self._scheduler = scheduler
         self._pending = pending
-        self._take = take
         self._on_new_epoch = on_new_epoch
-        self._on_given_up = on_given_up
-        self._note_addresses = note_addresses
-        self._note_standings = note_standings
         self._superseded_at: Seconds | None = None
         """Time since which the scheduler answers that another one leads (loop clock); None: it
         leads."""
@@ -95,16 +94,12 @@ class SchedulerSession:
         self._is_prepared = asyncio.Event()
         """Set unless submissions wait for a new leader to receive its settings."""
         self._is_prepared.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self) -> None:
-        """Start the tasks that send batches and poll for messages."""
-        self._run(self._keep_submitting())
-        self._run(self._keep_polling())
+        self._announcing: set[asyncio.Task[None]] = set()
+        """Tasks that run `on_new_epoch`."""
 
     async def stop(self) -> None:
-        """Cancel all calls to the scheduler."""
-        tasks = list(self._tasks)
+        """Stop announcing new epochs."""
+        tasks = list(self._announcing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -132,42 +127,47 @@ class SchedulerSession:
             else:
                 return opened
 
-    async def nack_lease(self, request_id: RequestId, grant: Grant, reason: NackReason) -> bool:
+    async def nack_lease(
+        self, request_id: RequestId, grant: Grant, reason: NackReason
+    ) -> tuple[bool, Answer]:
         """Return a lease; the result is whether the scheduler queued its inference again.
 
         False means that the scheduler considers the inference ended. Its reason, if any, is in the
-        mail that was read before the return.
+        answer that is returned with it.
         """
         while True:
-            asked = self._terms
+            asked, answer = self._terms, Answer()
             try:
                 still_waits: bool = await self._scheduler.call(
                     "refuse_lease", request_id, grant.lease_id, reason
                 )
                 if not still_waits and self._terms == asked:
-                    await self._read_reason(asked)
+                    answer = await self._read_reason(asked)
             except JustitiaError as error:
-                self._note_failure("refuse_lease", error)
+                answer = self._note_failure("refuse_lease", error)
                 if self._is_given_up():
-                    return True  # all pending inferences are refused
+                    return True, answer  # all pending inferences are refused
                 await asyncio.sleep(_RETRY_S)
             else:
                 # If the terms changed, the inference was resubmitted with everything else.
-                return still_waits or self._terms != asked
+                return still_waits or self._terms != asked, answer
 
-    async def _read_reason(self, asked: _Terms) -> None:
+    async def _read_reason(self, asked: _Terms) -> Answer:
         """Read the mail now: an inference that ended by a refusal must not run again.
 
         Example: its application was cancelled. The replica then aborts it, and the replica's answer
         may arrive before the scheduler's refusal.
         """
         mail: IngressMail = await self._scheduler.call("submit_many", *asked, self._cursor.ack, ())
-        self._read(mail, asked)
+        return self._read(mail, asked)
 
     # --- batches and mail
 
-    async def _keep_submitting(self) -> None:
-        """Send submissions in batches; those queued during a call go into the next batch."""
+    async def batches(self) -> AsyncGenerator[Answer]:
+        """Send submissions in batches, and yield the answer to each.
+
+        Submissions that are queued during a call go into the next batch.
+        """
         loop = asyncio.get_running_loop()
         sent_at = 0.0
         while True:
@@ -180,7 +180,9 @@ class SchedulerSession:
             if not self._unsent:
                 self._has_unsent.clear()
             asked = self._terms
-            if not await self._ask("submit_many", tuple(batch)):
+            answer = await self._ask("submit_many", tuple(batch))
+            yield answer
+            if not answer.accepted:
                 await self._requeue_batch(batch, asked)
 
     async def _requeue_batch(self, batch: list[Submission], asked: _Terms) -> None:
@@ -195,23 +197,24 @@ class SchedulerSession:
             self._unsent += self._pending.closings_elsewhere(batch)
         self._has_unsent.set()
 
-    async def _keep_polling(self) -> None:
-        """Long-poll for messages, one call after the other."""
+    async def polls(self) -> AsyncGenerator[Answer]:
+        """Long-poll for messages, one call after the other, and yield each answer."""
         while True:
             asked = self._terms
-            if not await self._ask("poll_grants") and self._terms == asked:
+            answer = await self._ask("poll_grants")
+            yield answer
+            if not answer.accepted and self._terms == asked:
                 await asyncio.sleep(_RETRY_S)  # the call failed, or a lower epoch answered
 
-    async def _ask(self, method: str, *arguments: tuple[Submission, ...]) -> bool:
-        """Call the scheduler and read its answer; return whether it accepted the call."""
+    async def _ask(self, method: str, *arguments: tuple[Submission, ...]) -> Answer:
+        """Call the scheduler and read its answer."""
         asked = self._terms
         try:
             mail: IngressMail = await self._scheduler.call(
                 method, *asked, self._cursor.ack, *arguments
             )
         except JustitiaError as error:
-            self._note_failure(method, error)
-            return False
+            return self._note_failure(method, error)
         return self._read(mail, asked)
 
     @property
@@ -219,25 +222,20 @@ class SchedulerSession:
         """Ingress id and epoch for calls made now."""
         return _Terms(self.ingress_id, self.epoch)
 
-    def _read(self, mail: IngressMail, asked: _Terms) -> bool:
-        """Deliver the messages of an answer; return whether the scheduler accepted the call."""
+    def _read(self, mail: IngressMail, asked: _Terms) -> Answer:
+        """Return what an answer contains for the client, after changes of epoch or ingress id."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail)
-            return False
+            return Answer()
+        is_current = asked == self._terms
         if mail.forgotten:
-            if asked == self._terms:
+            if is_current:
                 self._change_ingress_id()
-            return False
-        if asked == self._terms:
-            self._note_addresses(mail.addresses)
-            if mail.standings:
-                self._note_standings(mail.standings)
-            self._pending.note_positions(mail.positions)
-            self._pending.unstored.drop_old(asyncio.get_running_loop().time())
-            for message in self._cursor.fresh(mail.messages):
-                self._take(message)
-        return True
+            return Answer()
+        if not is_current:
+            return Answer(accepted=True)
+        return Answer(True, mail, self._cursor.fresh(mail.messages))
 
     # --- changes of epoch and of ingress id
 
@@ -252,7 +250,9 @@ class SchedulerSession:
         if resubmitted or 0 < self.configured_epoch < epoch:
             self._is_prepared.clear()
             asyncio.get_running_loop().call_later(_PREPARED_WITHIN_S, self._is_prepared.set)
-            self._run(self._announce_epoch(epoch))
+            task = asyncio.get_running_loop().create_task(self._announce_epoch(epoch))
+            self._announcing.add(task)
+            task.add_done_callback(self._announcing.discard)
 
     async def _announce_epoch(self, epoch: Epoch) -> None:
         """Run `on_new_epoch`, again if it fails; submissions wait for the first run only."""
@@ -282,28 +282,24 @@ class SchedulerSession:
 
     # --- calls that fail
 
-    def _note_failure(self, call: str, error: Exception) -> None:
+    def _note_failure(self, call: str, error: Exception) -> Answer:
         """Log a failed call, unless the scheduler is only being restarted."""
         if isinstance(error, SchedulerSuperseded):
             if self._superseded_at is None:
                 self._superseded_at = asyncio.get_running_loop().time()
                 log_event(logger, logging.ERROR, "scheduler.superseded", reason=error.message)
             elif self._is_given_up():
-                self._on_given_up()
+                return Answer(given_up=True)
         elif isinstance(error, RayActorError | ConnectionLost):
             self._superseded_at = None  # another scheduler may answer next
         else:
             log_event(logger, logging.ERROR, "scheduler.call_failed", call=call, reason=str(error))
+        return Answer()
 
     def _is_given_up(self) -> bool:
         """Return whether the scheduler has answered for too long that another one leads."""
         since, now = self._superseded_at, asyncio.get_running_loop().time()
         return since is not None and now - since >= _GIVE_UP_S
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _new_ingress_id() -> IngressId:

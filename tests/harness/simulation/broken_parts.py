@@ -10,7 +10,7 @@ from justitia_ray.errors import AttemptsExhausted
 from justitia_ray.protocol.engine import ResponseHead
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
 from justitia_ray.protocol.stream_parts import Part, Resume
-from justitia_ray.serve.ingress.scheduler_session import SchedulerSession
+from justitia_ray.serve.ingress.scheduler_session import Answer, SchedulerSession
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.scheduler.outboxes import Outbox
 from justitia_ray.serve.transport.handshake import Key, Keyring
@@ -145,8 +145,8 @@ class _SessionThatSendsOnce(SchedulerSession):
 class _SessionWithoutReason(SchedulerSession):
     """Session that does not request the reason why a lease it returns had ended."""
 
-    async def _read_reason(self, asked: Any) -> None:
-        return
+    async def _read_reason(self, asked: Any) -> Answer:
+        return Answer()
 
 
 class _KeyringThatForgets(Keyring):

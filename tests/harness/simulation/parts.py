@@ -636,7 +636,7 @@ class IngressHost:
                 make_client=parts.client,
             )
         )
-        self.process.run(self.answers.client.session.start)
+        self.process.run(self.answers.client.start)
         self.is_ready = False
         """Whether it takes connections; Serve configures an ingress first."""
 
@@ -652,6 +652,6 @@ class IngressHost:
 
     async def stop(self) -> None:
         """Close all connections."""
-        await self.answers.client.session.stop()
+        await self.answers.client.stop()
         await self._links.replicas.close()
         await self._links.scheduler.close()

@@ -108,10 +108,10 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
     rig = Rig()
     rig.client.session.ingress_id = "i"
-    rig.client.session.start()
+    rig.client.start()
     await rig.follows(1)
     yield rig
-    await rig.client.session.stop()
+    await rig.client.stop()
 
 
 def grant(request_id: str = "q", lease_id: str = "1-1") -> Grant:

@@ -22,7 +22,7 @@ from tests.unit.serve.scheduler.services import inference, opened
 async def _begin(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
     rig.client.session.ingress_id = "i"
-    rig.client.session.start()
+    rig.client.start()
     await rig.follows(1)
 
 
@@ -32,7 +32,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     rig = Rig()
     await _begin(rig, monkeypatch)
     yield rig
-    await rig.client.session.stop()
+    await rig.client.stop()
 
 
 async def _successor(rig: Rig) -> list[object]:

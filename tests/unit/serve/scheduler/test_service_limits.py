@@ -61,10 +61,10 @@ async def handle() -> AsyncIterator[Handle]:
 async def client(handle: Handle) -> AsyncIterator[QueueClient]:
     """Ingress that follows the scheduler's epoch."""
     client = QueueClient(handle, lambda ended: None, _nothing, 1_000, 0.0)
-    client.session.start()
+    client.start()
     await eventually(lambda: client.session.epoch == 1, "it knows the epoch")
     yield client
-    await client.session.stop()
+    await client.stop()
 
 
 def opening(client: QueueClient, name: str) -> ApplicationArrived:
