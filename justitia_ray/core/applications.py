@@ -67,7 +67,7 @@ class Applications:
         )
         _note_opener(application, event)
         state.applications[application_id] = application
-        state.application_arrived(event.tenant)
+        state.open_applications.arrive(event.tenant)
         is_counted = self.resubmissions.is_counted(event)
         openers, unfinished = state.ends.reopen(application_id)
         for ingress_id in openers:
@@ -88,7 +88,7 @@ class Applications:
         state = self._state
         application.stages.miss_some()
         state.applications[application.application_id] = application
-        state.application_arrived(application.tenant)
+        state.open_applications.arrive(application.tenant)
         state.sequence = max(state.sequence, application.sequence)
         self.resubmissions.expect(application, application.keepers)
         self._watch_cap(application)
@@ -246,7 +246,7 @@ class Applications:
                 state.actions.append(ForgetApplication(application_id, ingress_id))
         state.ends.add_application(application_id, application.keepers, application.booked_before)
         del state.applications[application_id]
-        state.application_departed(application.tenant)
+        state.open_applications.depart(application.tenant, state.now)
         self._move(application, ApplicationState.ENDED)
         state.changed[application_id] = None
 

@@ -1,4 +1,4 @@
-"""Rate at which a limit frees places, and a retry time for each caller that it refuses.
+"""Limits by tenant: how fast each frees places, and a retry time for each caller that it refuses.
 
 Callers that all receive the same retry time return together, and all but the first few are refused
 again. So each gets a slot of its own: the time by which the places of all callers with earlier
@@ -58,6 +58,8 @@ _LATE_S: Seconds = 1.0
 _MAXIMUM_TENANTS = 1_024
 _MAXIMUM_SLOTS = 16_384
 """Maximum slots of a tenant that are not due: at 130 per second they reach the horizon."""
+_TIMES_THE_REST = 4
+"""Factor on the free places up to which a tenant may have places (`TenantQuota`)."""
 _OTHER = "\0other"
 """Tenant of departures and slots once the table is full; no tenant can have this name."""
 
@@ -117,7 +119,6 @@ class _Tenant:
 
     def __init__(self, name: ClientId) -> None:
         self.name = name
-        self.present = 0
         self.departures = Departures()
         self.slots: list[_Slot] = []
         self.kept: list[tuple[Seconds, bool]] = []
@@ -142,7 +143,6 @@ class Drain:
     """Departures of one limit, in total and by the top node of the tenant's path."""
 
     def __init__(self) -> None:
-        self._present = 0
         self._all = Departures()
         self._tenants: dict[ClientId, _Tenant] = {}
         self._sharing_until: dict[ClientId, Seconds] = {}
@@ -152,18 +152,21 @@ class Drain:
         self._kept_of_whole = 0
         """Reserved places of the whole limit, of all tenants."""
 
-    def arrive(self, tenant: ClientId) -> None:
-        """Count an arrival."""
-        self._present += 1
-        self._of(tenant).present += 1
+    def depart(
+        self, now: Seconds, left: int, tenant: ClientId | None = None, left_of_tenant: int = 0
+    ) -> None:
+        """Count a departure.
 
-    def depart(self, tenant: ClientId, now: Seconds) -> None:
-        """Count a departure."""
-        known = self._of(tenant)
-        self._present -= 1
-        known.present -= 1
-        self._all.depart(now, self._present)
-        known.departures.depart(now, known.present)
+        Args:
+            now: The time.
+            left: Number of those that are still there.
+            tenant: Path of the tenant that left; None: departures are not counted by tenant,
+                because only the whole limit is ever used up.
+            left_of_tenant: Number of those of the tenant's top node that are still there.
+        """
+        self._all.depart(now, left)
+        if tenant is not None:
+            self._of(tenant).departures.depart(now, left_of_tenant)
 
     def retry_after(
         self,
@@ -255,7 +258,7 @@ class Drain:
 
     def _of(self, tenant: ClientId) -> _Tenant:
         """Return a tenant's entry: its top node's, or the shared one if the table is full."""
-        top = tenant.partition(SEPARATOR)[0]
+        top = _top(tenant)
         known = self._tenants.get(top)
         if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:
             top = _OTHER
@@ -263,3 +266,113 @@ class Drain:
         if known is None:
             known = self._tenants[top] = _Tenant(top)
         return known
+
+
+Kept = tuple[int, int]
+"""Places reserved for returning callers: of a tenant, and of all."""
+NOTHING_KEPT: Kept = (0, 0)
+
+
+class TenantQuota:
+    """The count of open applications or inferences, in all and by tenant, and its limit.
+
+    A tenant may have at most four times the free places: alone, four fifths of the limit. A tenant
+    that takes all that it may so leaves places to later ones: k such tenants leave 1/(4k + 1) of
+    the limit, and the number of tenants need not be known. This is the dynamic threshold by which
+    switches share the memory of their ports (Choudhury and Hahne 1998); fixed shares would leave
+    most of the limit unused. Tenants below one top node count as one: naming many gains nothing.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        """Start at zero.
+
+        Args:
+            limit: How many there may be in all; None is no limit.
+        """
+        self.limit = limit
+        self.total = 0
+        self._by_tenant: dict[str, int] = {}
+        self._drain = Drain()
+
+    def count_of(self, tenant: str) -> int:
+        """Return the count of all tenants below a tenant's top node."""
+        return self._by_tenant.get(_top(tenant), 0)
+
+    def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:
+        """Return whether there is room for a tenant's call.
+
+        A call that returns after a refusal may take the places reserved for such calls, and so may
+        one that does not state whether it returns. A first call may not take them, and lets those
+        of its tenant go first whose slots are still to come.
+        """
+        if self.limit is None:
+            return True
+        is_unsure, drain = is_retry is None, self._drain
+        is_expected = is_retry is not False and drain.come_back(tenant, now, is_sure=not is_unsure)
+        if is_expected or is_unsure:
+            return self.has_room(tenant)
+        places, most = drain.kept(tenant, now), self.most_kept()
+        own = min(places.own + places.own_later, most)
+        return self.has_room(tenant, (own, min(own + places.others, most)))
+
+    def next_slot(self, tenant: str, now: Seconds, *, is_again: bool = False) -> Seconds:
+        """Return the time after which a tenant's call that is refused now should be repeated."""
+        places, most = self._drain.kept(tenant, now), self.most_kept()
+        kept = min(places.own, most), min(places.own + places.others, most)
+        return self._drain.retry_after(
+            tenant,
+            now,
+            shortfall=self.shortfall(tenant, kept),
+            is_whole=self.is_full(kept),
+            is_again=is_again,
+        )
+
+    def has_room(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
+        """Return whether the tenant may have one more, besides reserved places."""
+        if self.limit is None:
+            return True
+        free = self.limit - self.total - kept[1]
+        return free > 0 and self.count_of(tenant) + kept[0] < _TIMES_THE_REST * free
+
+    def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
+        """Return whether no tenant may have one more, besides reserved places."""
+        return self.limit is not None and self.total + kept[1] >= self.limit
+
+    def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
+        """Return how many must end before the tenant may have one more."""
+        if self.limit is None:
+            return 0
+        free = self.limit - self.total - kept[1]
+        if free <= 0:
+            return 1 - free
+        count = self.count_of(tenant) + kept[0]
+        return (count - _TIMES_THE_REST * free) // (_TIMES_THE_REST + 1) + 1
+
+    def most_kept(self) -> int:
+        """Return the most places to reserve: a quarter, so that new callers are admitted, too."""
+        return 0 if self.limit is None else self.limit // 4
+
+    def arrive(self, tenant: str) -> None:
+        """Count one more. Restored items may exceed the quota."""
+        self.total += 1
+        top = _top(tenant)
+        self._by_tenant[top] = self._by_tenant.get(top, 0) + 1
+
+    def depart(self, tenant: str, now: Seconds) -> None:
+        """Count one less.
+
+        Raises:
+            KeyError: If the tenant has none.
+        """
+        top = _top(tenant)
+        left = self._by_tenant[top] - 1
+        self.total -= 1
+        if left:
+            self._by_tenant[top] = left
+        else:
+            del self._by_tenant[top]
+        self._drain.depart(now, self.total, tenant, left)
+
+
+def _top(tenant: str) -> str:
+    return tenant.partition(SEPARATOR)[0]

@@ -72,7 +72,10 @@ class Inferences:
         if refusal is not None:
             slot_s = None
             if refusal is Refusal.QUEUE_FULL:
-                slot_s = state.inference_slot(application.tenant, is_again=event.is_retry is True)
+                is_again = event.is_retry is True
+                slot_s = state.known_inferences.next_slot(
+                    application.tenant, state.now, is_again=is_again
+                )
             state.actions.append(
                 Refuse(event.request_id, event.ingress_id, refusal, retry_after_s=slot_s)
             )
@@ -110,7 +113,7 @@ class Inferences:
         if self._suspects.known:
             self._suspects.resume(inference)
         self._ingresses.add_inference(inference)
-        state.inference_arrived(application.tenant)
+        state.known_inferences.arrive(application.tenant)
         if event.resubmitted:
             application.stages.miss_some()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
@@ -232,7 +235,7 @@ class Inferences:
         self._ingresses.remove_inference(inference)
         if self._suspects.known:
             self._suspects.forget(inference, is_finished=outcome is Outcome.FINISHED)
-        state.inference_departed(application.tenant)
+        state.known_inferences.depart(application.tenant, state.now)
         if request_id not in state.leaving_requests:
             self._count(application, inference, outcome, is_counted=is_counted)
 
@@ -393,7 +396,8 @@ class Inferences:
         if not application.state.takes_inferences:
             is_over = application.is_idle and application.is_awaited  # as far as is known here
             return Refusal.APPLICATION_ENDING if is_over else Refusal.APPLICATION_CLOSED
-        if not self._state.admits_inference(application.tenant, is_retry=event.is_retry):
+        state, is_retry = self._state, event.is_retry
+        if not state.known_inferences.admits(application.tenant, state.now, is_retry=is_retry):
             return Refusal.QUEUE_FULL
         return None
 

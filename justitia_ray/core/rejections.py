@@ -25,9 +25,10 @@ class Rejections:
 
         An application that was open under an earlier scheduler always may.
         """
-        name = event.application_id
+        name, state = event.application_id, self._state
         is_retry = True if name in self._rejected else event.is_retry
-        if event.resubmitted or self._state.admits_application(event.tenant, is_retry=is_retry):
+        quota = state.open_applications
+        if event.resubmitted or quota.admits(event.tenant, state.now, is_retry=is_retry):
             self._rejected.pop(name, None)
             return True
         self._reject(event, is_again=is_retry is True)
@@ -36,7 +37,7 @@ class Rejections:
     def _reject(self, event: ev.ApplicationArrived, *, is_again: bool) -> None:
         state, name = self._state, event.application_id
         state.counters.rejected_applications += self._rejected.pop(name, None) is None
-        wait_s = state.application_slot(event.tenant, is_again=is_again)
+        wait_s = state.open_applications.next_slot(event.tenant, state.now, is_again=is_again)
         self._rejected[name] = RefuseApplication(name, event.ingress_id, retry_after_s=wait_s)
         if len(self._rejected) > _KEPT:
             del self._rejected[next(iter(self._rejected))]

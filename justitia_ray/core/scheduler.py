@@ -16,6 +16,7 @@ from justitia_ray.core.actions import Action, Lag
 from justitia_ray.core.admission import find_admission
 from justitia_ray.core.applications import Applications
 from justitia_ray.core.dispatch import Leases
+from justitia_ray.core.drain import TenantQuota
 from justitia_ray.core.entities import Application, Inference, Outcome
 from justitia_ray.core.inferences import Inferences
 from justitia_ray.core.kv_shares import KvShares
@@ -25,7 +26,7 @@ from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.outlook import Outlooks
 from justitia_ray.core.placement import Placement
 from justitia_ray.core.replicas import Replicas
-from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, TenantQuota, Timeouts
+from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, Timeouts
 from justitia_ray.core.suspects import Suspects
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.units import ApplicationId, ReplicaId, RequestId, Seconds, Tokens, VirtualTime

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from justitia_ray.core.actions import Action
-from justitia_ray.core.drain import Drain
+from justitia_ray.core.drain import TenantQuota
 from justitia_ray.core.entities import (
     Application,
     Departure,
@@ -19,7 +19,7 @@ from justitia_ray.core.entities import (
     Outcome,
 )
 from justitia_ray.core.kept_ends import KeptEnds
-from justitia_ray.core.tenants import SEPARATOR, TIERS, TenantTree, Tier
+from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
 from justitia_ray.cost import choices_kv_token_time
@@ -37,7 +37,6 @@ from justitia_ray.units import (
 
 _Amount = TypeVar("_Amount", int, float)
 
-_TIMES_THE_REST = 4
 OTHER = "other"
 """Tenant under which service is counted once the table of tenants is full."""
 _MAXIMUM_TENANTS = 1_024
@@ -73,84 +72,6 @@ class SchedulerLimits:
     """Maximum number of waiting inferences; running ones count, too."""
     open_applications: int | None = None
     """Maximum number of open applications; they count until they end, idle ones too."""
-
-
-Kept = tuple[int, int]
-"""Places reserved for returning callers: of a tenant, and of all."""
-NOTHING_KEPT: Kept = (0, 0)
-
-
-class TenantQuota:
-    """The count of open applications or inferences, in all and by tenant, and its limit.
-
-    A tenant may have at most four times the free places: alone, four fifths of the limit. A tenant
-    that takes all that it may so leaves places to later ones: k such tenants leave 1/(4k + 1) of
-    the limit, and the number of tenants need not be known. This is the dynamic threshold by which
-    switches share the memory of their ports (Choudhury and Hahne 1998); fixed shares would leave
-    most of the limit unused. Tenants below one top node count as one: naming many gains nothing.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        """Start at zero.
-
-        Args:
-            limit: How many there may be in all; None is no limit.
-        """
-        self.limit = limit
-        self.total = 0
-        self._by_tenant: dict[str, int] = {}
-
-    def count_of(self, tenant: str) -> int:
-        """Return the count of all tenants below a tenant's top node."""
-        return self._by_tenant.get(_top(tenant), 0)
-
-    def admits(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether the tenant may have one more, besides reserved places."""
-        if self.limit is None:
-            return True
-        free = self.limit - self.total - kept[1]
-        return free > 0 and self.count_of(tenant) + kept[0] < _TIMES_THE_REST * free
-
-    def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether no tenant may have one more, besides reserved places."""
-        return self.limit is not None and self.total + kept[1] >= self.limit
-
-    def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
-        """Return how many must end before the tenant may have one more."""
-        if self.limit is None:
-            return 0
-        free = self.limit - self.total - kept[1]
-        if free <= 0:
-            return 1 - free
-        count = self.count_of(tenant) + kept[0]
-        return (count - _TIMES_THE_REST * free) // (_TIMES_THE_REST + 1) + 1
-
-    def most_kept(self) -> int:
-        """Return the most places to reserve: a quarter, so that new callers are admitted, too."""
-        return 0 if self.limit is None else self.limit // 4
-
-    def increment(self, tenant: str) -> None:
-        """Count one more. Restored items may exceed the quota."""
-        self.total += 1
-        self._by_tenant[_top(tenant)] = self.count_of(tenant) + 1
-
-    def decrement(self, tenant: str) -> None:
-        """Count one less.
-
-        Raises:
-            KeyError: If the tenant has none.
-        """
-        tenant = _top(tenant)
-        left = self._by_tenant[tenant] - 1
-        self.total -= 1
-        if left:
-            self._by_tenant[tenant] = left
-        else:
-            del self._by_tenant[tenant]
-
-
-def _top(tenant: str) -> str:
-    return tenant.partition(SEPARATOR)[0]
 
 
 @dataclass(slots=True)
@@ -328,11 +249,9 @@ class State:
     """Time of the last heartbeat of each ingress."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     open_applications: TenantQuota = field(default_factory=TenantQuota)
+    """Open applications, and the slots of rejected ones."""
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
-    application_drain: Drain = field(default_factory=Drain)
-    """Departures of open applications, and the slots of rejected ones."""
-    inference_drain: Drain = field(default_factory=Drain)
-    """Departures of known inferences, and the slots of refused ones."""
+    """Inferences that have not ended, and the slots of refused ones."""
     counters: Counters = field(default_factory=Counters)
     usage: UsageBook = field(default_factory=UsageBook)
     ends: KeptEnds = field(default_factory=KeptEnds)
@@ -347,44 +266,6 @@ class State:
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""
-
-    def application_arrived(self, tenant: str) -> None:
-        """Count one more open application."""
-        self.open_applications.increment(tenant)
-        self.application_drain.arrive(tenant)
-
-    def inference_arrived(self, tenant: str) -> None:
-        """Count one more known inference."""
-        self.known_inferences.increment(tenant)
-        self.inference_drain.arrive(tenant)
-
-    def application_departed(self, tenant: str) -> None:
-        """Count one open application less."""
-        self.open_applications.decrement(tenant)
-        self.application_drain.depart(tenant, self.now)
-
-    def inference_departed(self, tenant: str) -> None:
-        """Count one known inference less."""
-        self.known_inferences.decrement(tenant)
-        self.inference_drain.depart(tenant, self.now)
-
-    def admits_application(self, tenant: str, *, is_retry: bool | None) -> bool:
-        """Return whether a tenant may open an application; see `_admits`."""
-        return _admits(self.application_drain, self.open_applications, tenant, is_retry, self.now)
-
-    def admits_inference(self, tenant: str, *, is_retry: bool | None) -> bool:
-        """Return whether a tenant may submit an inference; see `_admits`."""
-        return _admits(self.inference_drain, self.known_inferences, tenant, is_retry, self.now)
-
-    def application_slot(self, tenant: str, *, is_again: bool = False) -> Seconds:
-        """Return the time after which a tenant may open an application that is rejected now."""
-        quota = self.open_applications
-        return _next_slot(self.application_drain, quota, tenant, self.now, is_again)
-
-    def inference_slot(self, tenant: str, *, is_again: bool = False) -> Seconds:
-        """Return the time after which a tenant may submit an inference that is refused now."""
-        quota = self.known_inferences
-        return _next_slot(self.inference_drain, quota, tenant, self.now, is_again)
 
     @property
     def waiting(self) -> int:
@@ -410,37 +291,3 @@ class State:
         """Return the next arrival number, shared by applications and inferences."""
         self.sequence += 1
         return self.sequence
-
-
-def _admits(
-    drain: Drain, quota: TenantQuota, tenant: str, is_retry: bool | None, now: Seconds
-) -> bool:
-    """Return whether a limit has room for a tenant's call.
-
-    A call that returns after a refusal may take the places reserved for such calls, and so may one
-    that does not state whether it returns. A first call may not take them, and lets those of its
-    tenant go first whose slots are still to come.
-    """
-    if quota.limit is None:
-        return True
-    is_unsure = is_retry is None
-    is_expected = is_retry is not False and drain.come_back(tenant, now, is_sure=not is_unsure)
-    if is_expected or is_unsure:
-        return quota.admits(tenant)
-    places, most = drain.kept(tenant, now), quota.most_kept()
-    own = min(places.own + places.own_later, most)
-    return quota.admits(tenant, (own, min(own + places.others, most)))
-
-
-def _next_slot(
-    drain: Drain, quota: TenantQuota, tenant: str, now: Seconds, is_again: bool
-) -> Seconds:
-    places, most = drain.kept(tenant, now), quota.most_kept()
-    kept = min(places.own, most), min(places.own + places.others, most)
-    return drain.retry_after(
-        tenant,
-        now,
-        shortfall=quota.shortfall(tenant, kept),
-        is_whole=quota.is_full(kept),
-        is_again=is_again,
-    )

@@ -81,6 +81,22 @@ class ClassMeanPredictor:
             source="class",
         )
 
+    def output_tokens(self, application_class: str, max_tokens: Tokens) -> tuple[Tokens, Tokens]:
+        """Return the expected output of one inference, and the usual output of such inferences.
+
+        They differ for a class of which nothing is known: the first is then `max_tokens`, as in
+        `estimate`, the second that of an unknown inference without `max_tokens`.
+
+        Args:
+            application_class: A known or a new class.
+            max_tokens: Largest output of the inference, at least 1.
+        """
+        known = self._classes.get(self.filed_under(application_class))
+        if known is None:
+            return max_tokens, min(max_tokens, self._prior_output_tokens)
+        length = min(max_tokens, known.mean_output_tokens())
+        return length, length
+
     def observe_cost(self, application_class: str, sample: Sample) -> str:
         """Learn from a finished application; do not call it for cancelled ones.
 

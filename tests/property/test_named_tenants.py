@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from justitia_ray.core.caps import caps_of
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.drain import TenantQuota
 from justitia_ray.core.kv_shares import KvShares
-from justitia_ray.core.state import State, TenantQuota, Timeouts
+from justitia_ray.core.state import State, Timeouts
 from justitia_ray.core.tenants import ApplicationCaps, KvShare, TenantNode, TenantTree
 from tests.exact import exact
 from tests.property.profiles import examples
@@ -79,8 +80,8 @@ def test_limits_of_a_node_bind_whatever_is_named_below_it(wishes: list[tuple[str
     state = State(Timeouts(), tenants=tree)
     held = 0
     for number, (tenant, tokens) in enumerate(wishes):
-        assert quota.admits(tenant) == quota.admits("acme")
-        quota.increment(tenant)
+        assert quota.has_room(tenant) == quota.has_room("acme")
+        quota.arrive(tenant)
         is_refused = shares.refuses(tenant, tokens, 100) is not None
         assert is_refused == (held > 0 and held + tokens > 50)
         if not is_refused:

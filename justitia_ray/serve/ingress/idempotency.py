@@ -156,8 +156,6 @@ class IdempotentAttempts:
                 self._retry_after(),
             )
         attempt = IdempotentAttempt(fingerprint, start(), self._linger_s, self._grown)
-        if known is None:
-            self._drain.arrive("")
         self._attempts[key] = attempt
         attempt.task.add_done_callback(lambda _: self._ended(key, attempt))
         return attempt.read()
@@ -184,7 +182,7 @@ class IdempotentAttempts:
         attempt.kept_bytes = 0
         if self._attempts.get(key) is attempt:
             del self._attempts[key]
-            self._drain.depart("", asyncio.get_running_loop().time())
+            self._drain.depart(asyncio.get_running_loop().time(), len(self._attempts))
 
     def _retry_after(self) -> Seconds:
         """Return after how many seconds a refused call should be repeated."""

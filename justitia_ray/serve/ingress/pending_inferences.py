@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from justitia_ray.application_key import split_key
 from justitia_ray.core.actions import EndsStored, Grant, Refuse
 from justitia_ray.core.drain import Drain
 from justitia_ray.core.entities import Outcome
@@ -71,8 +70,7 @@ class PendingInferences:
         return (0, 1) if position is None else position.next()
 
     def note_submitted(self, item: InferenceSubmitted) -> None:
-        """Count a submitted inference, also in its application's current stage."""
-        self._drain.arrive(split_key(item.application_id)[0])
+        """Count a submitted inference in its application's current stage."""
         if item.application_id in self.applications:
             position = self._positions.setdefault(item.application_id, StagePosition())
             position.submit(item.stage or 0)
@@ -96,8 +94,7 @@ class PendingInferences:
         """Drop an inference that was answered or cancelled; return whether it was pending."""
         known = self.inferences.pop(inference.item.request_id, None)
         if known is not None:
-            tenant = split_key(known.item.application_id)[0]
-            self._drain.depart(tenant, asyncio.get_running_loop().time())
+            self._drain.depart(asyncio.get_running_loop().time(), len(self.inferences))
         return known is not None
 
     def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:

@@ -20,6 +20,8 @@ class _Known:
     """Address and connection of a replica, and the time before which it is not reopened."""
 
     address: str
+    link: Link | None = None
+    """The connection that was opened last; None: none was. It may be lost."""
     opening: asyncio.Task[Link] | None = None
     """Task that opens the connection, or has opened it; None: closed."""
     pause_s: Seconds = _PAUSE_S
@@ -65,6 +67,8 @@ class ReplicaLinks:
         known = self._known.get(replica_id)
         if known is None:
             raise ConnectionLost(f"no address of replica {replica_id} is known")
+        if known.link is not None and not known.link.is_lost:
+            return known.link
         if known.opening is not None and known.opening.done() and _is_lost(known.opening):
             if not _has_failed(known.opening):
                 known.pause()
@@ -97,7 +101,7 @@ class ReplicaLinks:
         except ConnectionLost:
             known.pause()
             raise
-        known.pause_s = _PAUSE_S
+        known.pause_s, known.link = _PAUSE_S, link
         return link
 
 

@@ -206,6 +206,9 @@ class Submitter:
         each, remaining = self._predict_inference(
             application.application_class, size, body, most, stage, inferences
         )
+        reserved = most
+        if self.tenants.described:
+            reserved = self._reserve(application.application_class, tenant, size, each, most)
         item = InferenceSubmitted(
             request_id=uuid.uuid4().hex,
             application_id=application.application_id,
@@ -223,8 +226,7 @@ class Submitter:
             deadline_s=deadline_s,
             is_retry=context.is_retry,
             is_counted=False,
-            reserve_output_tokens=choices
-            * self._reserve(application.application_class, tenant, size, each, most),
+            reserve_output_tokens=choices * reserved,
             least_output_tokens=most * choices if body.forced_length else 0,
             prefixes=size.prefixes,
             copies=size.copies,
@@ -265,9 +267,7 @@ class Submitter:
         elif expected is not None:
             usual = length = expected.output_tokens
         else:
-            table = self._estimates.classes.estimate
-            length = table(application_class, size.total_tokens, most).output_tokens
-            usual = min(most, table(application_class, size.total_tokens, None).output_tokens)
+            length, usual = self._estimates.classes.output_tokens(application_class, most)
         needed = still_needed(expected, usual, prompt_tokens, sequences)
         return length, CHARGE_FACTOR * needed
 
@@ -375,7 +375,5 @@ class Submitter:
 
 def _reserved_share(tree: TenantTree, tenant: str) -> float:
     """Return the largest reserve quantile of the tenant's metered quotas; 1.0 without quotas."""
-    if not tree.described:
-        return 1.0
     quotas = (quota for _, node in tree.nodes(tenant) for quota in node.quotas)
     return max((quota.reserve_quantile for quota in quotas if quota.unit in METERED), default=1.0)

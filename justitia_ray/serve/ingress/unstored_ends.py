@@ -66,8 +66,9 @@ class UnstoredEnds:
 
     def drop_old(self, now: Seconds) -> None:
         """Drop ends that were kept for too long; call it when a scheduler answers."""
-        _drop_old(self._inferences, now)
-        _drop_old(self._applications, now)
+        for ends in (self._inferences, self._applications):
+            while ends and next(iter(ends.values())).at < now - _KEPT_S:
+                ends.popitem(last=False)
 
     def clear(self) -> None:
         """Drop all ends."""
@@ -94,9 +95,4 @@ class UnstoredEnds:
 def _keep(ends: OrderedDict[str, _End[_Item]], name: str, end: _End[_Item]) -> None:
     ends[name] = end
     if len(ends) > _MOST:
-        ends.popitem(last=False)
-
-
-def _drop_old(ends: OrderedDict[str, _End[_Item]], now: Seconds) -> None:
-    while ends and next(iter(ends.values())).at < now - _KEPT_S:
         ends.popitem(last=False)

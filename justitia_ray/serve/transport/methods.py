@@ -47,18 +47,16 @@ _INGRESS_MESSAGES = _decoders(IngressMessage)
 _REPLICA_MESSAGES = _decoders(ReplicaMessage)
 
 
-def _identity(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """Encoding of a value for a connection."""
 
     wire: Any
     """Type of the encoded value."""
-    pack: Callable[[Any], Any] = _identity
-    unpack: Callable[[Any], Any] = _identity
+    pack: Callable[[Any], Any] | None = None
+    """Converts a value to its encodable form; None: the value is encodable."""
+    unpack: Callable[[Any], Any] | None = None
+    """Converts a decoded value back; None: it is the value."""
 
 
 def _named(value: object) -> tuple[str, object]:
@@ -154,7 +152,10 @@ class Method:
 
     def pack_arguments(self, arguments: tuple[Any, ...]) -> list[Any]:
         """Return arguments in encodable form."""
-        return [form.pack(value) for form, value in zip(self._forms, arguments, strict=True)]
+        return [
+            value if form.pack is None else form.pack(value)
+            for form, value in zip(self._forms, arguments, strict=True)
+        ]
 
     def read_arguments(self, raw: msgspec.Raw) -> list[Any]:
         """Decode the arguments of a call.
@@ -163,11 +164,15 @@ class Method:
             MsgspecError, KeyError: If they have other types.
         """
         values = self._decode_arguments(raw)
-        return [form.unpack(value) for form, value in zip(self._forms, values, strict=True)]
+        return [
+            value if form.unpack is None else form.unpack(value)
+            for form, value in zip(self._forms, values, strict=True)
+        ]
 
     def pack_answer(self, answer: Any) -> Any:
         """Return an answer or an item in encodable form."""
-        return self._answer.pack(answer)
+        pack = self._answer.pack
+        return answer if pack is None else pack(answer)
 
     def read_answer(self, raw: msgspec.Raw) -> Any:
         """Decode an answer or an item.
@@ -175,7 +180,8 @@ class Method:
         Raises:
             MsgspecError, KeyError: If it has another type.
         """
-        return self._answer.unpack(self._decode_answer(raw))
+        answer, unpack = self._decode_answer(raw), self._answer.unpack
+        return answer if unpack is None else unpack(answer)
 
 
 SCHEDULER_METHODS: dict[str, Method] = {

@@ -15,8 +15,7 @@ from statistics import median
 
 import pytest
 
-from justitia_ray.core.drain import DEFAULT_RATE, HORIZON_S, Drain, Places
-from justitia_ray.core.state import State, TenantQuota, Timeouts
+from justitia_ray.core.drain import DEFAULT_RATE, HORIZON_S, Drain, Places, TenantQuota
 from justitia_ray.units import Seconds
 
 _BURST_AT: Seconds = 60.0
@@ -61,7 +60,7 @@ class Burst:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        self._state = State(Timeouts(), known_inferences=TenantQuota(self.limit))
+        self._quota = TenantQuota(self.limit)
         self._waiting: deque[tuple[_Caller, bool]] = deque()
         self._running = 0
         self._now = 0.0
@@ -80,7 +79,6 @@ class Burst:
             self._arrive_at(at, self._of(self._number))
         while self._events:
             self._now, _, act = heapq.heappop(self._events)
-            self._state.now = self._now
             act()
         return self
 
@@ -122,11 +120,12 @@ class Burst:
 
     def _arrive(self, caller: _Caller, steady: bool) -> None:
         is_retry = caller.refused_at is not None
-        is_taken = self._state.admits_inference(caller.tenant, is_retry=is_retry and self.says_so)
+        says_retry = is_retry and self.says_so
+        is_taken = self._quota.admits(caller.tenant, self._now, is_retry=says_retry)
         if is_retry:
             caller.retried_at, caller.got_in = self._now, is_taken
         if is_taken:
-            self._state.inference_arrived(caller.tenant)
+            self._quota.arrive(caller.tenant)
             self._waiting.append((caller, steady))
             self._begin()
         elif not is_retry:
@@ -137,7 +136,7 @@ class Burst:
     def _told(self, caller: _Caller) -> Seconds:
         wait_s = self.constant_s
         if wait_s is None:
-            wait_s = self._state.inference_slot(caller.tenant)
+            wait_s = self._quota.next_slot(caller.tenant, self._now)
         return max(_SHORTEST_WAIT, wait_s * self._rng.uniform(0.9, 1.1))
 
     def _begin(self) -> None:
@@ -150,7 +149,7 @@ class Burst:
 
     def _depart(self, caller: _Caller, steady: bool) -> None:
         self._running -= 1
-        self._state.inference_departed(caller.tenant)
+        self._quota.depart(caller.tenant, self._now)
         if self._now >= _BURST_AT:
             self.freed.append(self._now)
         elif steady:
@@ -260,13 +259,15 @@ def test_constant_wait_fails_the_target(wait_s: Seconds) -> None:
     assert played.part_at_first_retry < 0.9 or played.median_excess > 0.2
 
 
+_LEFT = 1_000
+"""Number of places that stay taken."""
+
+
 def _drained(rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | None = None) -> Drain:
     """Return a drain that a tenant has left at this rate since time 0."""
     drain = drain or Drain()
-    for _ in range(int(rate * seconds) + 1_000):
-        drain.arrive(tenant)
     for number in range(1, int(rate * seconds) + 1):
-        drain.depart(tenant, number / rate)
+        drain.depart(number / rate, _LEFT, tenant, _LEFT)
     return drain
 
 
@@ -286,7 +287,7 @@ def test_past_slots_are_given_again() -> None:
     for _ in range(50):
         drain.retry_after("t", 20.0)
     for number in range(1, 101):
-        drain.depart("t", 20.0 + number / 10)
+        drain.depart(20.0 + number / 10, _LEFT, "t", _LEFT)
 
     assert first == pytest.approx(drain.retry_after("t", 30.0), rel=0.02)
 
@@ -325,8 +326,8 @@ def test_stopped_service_is_measured_as_slower() -> None:
 def test_idle_time_does_not_slow_the_drain_rate() -> None:
     """After a quiet night the first burst gets waits of the engines' known rate."""
     drain = _drained(10.0, 20.0)
-    for _ in range(1_000):
-        drain.depart("t", 20.1)
+    for left in reversed(range(1_000)):
+        drain.depart(20.1, left, "t", left)
     at_night = drain.retry_after("t", 20.1)
     in_the_morning = drain.retry_after("t", 36_000.0)
 
@@ -350,8 +351,7 @@ def test_callers_that_name_tenants_without_end_share_a_line() -> None:
     """Callers choose the names, so the table of tenants must not grow with them."""
     drain = Drain()
     for number in range(5_000):
-        drain.arrive(f"made-up-{number}")
-        drain.depart(f"made-up-{number}", float(number))
+        drain.depart(float(number), 0, f"made-up-{number}", 0)
     waits = [drain.retry_after(f"invented-{number}", 5_000.0) for number in range(10)]
 
     assert waits == sorted(set(waits))

@@ -292,11 +292,11 @@ def _keep_session_inside(d: CoreDriver) -> None:
 
 
 def _forget_application_counted(d: CoreDriver) -> None:
-    d.core.state.open_applications.decrement(d.application().tenant)
+    d.core.state.open_applications.depart(d.application().tenant, 0.0)
 
 
 def _count_inference_of_nobody(d: CoreDriver) -> None:
-    d.core.state.known_inferences.increment("nobody")
+    d.core.state.known_inferences.arrive("nobody")
 
 
 def _tally_nothing_waiting(d: CoreDriver) -> None:

@@ -5,13 +5,11 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApplication
+from justitia_ray.core.drain import TenantQuota
 from justitia_ray.core.state import (
     DeadlineKind,
     Deadlines,
     SchedulerLimits,
-    State,
-    TenantQuota,
-    Timeouts,
 )
 from tests.core_driver import CoreDriver
 
@@ -47,25 +45,25 @@ def test_greedy_tenants_have_equal_shares() -> None:
     quota = TenantQuota(900)
     for _ in range(900):
         for tenant in ("t", "u"):
-            if quota.admits(tenant):
-                quota.increment(tenant)
+            if quota.has_room(tenant):
+                quota.arrive(tenant)
 
     assert (400, 400, 800) == (quota.count_of("t"), quota.count_of("u"), quota.total)
-    assert quota.admits("v")
+    assert quota.has_room("v")
 
 
 def test_shortfall_is_the_number_of_ends_before_the_next_admission() -> None:
     """A restored queue may exceed a tenant's part: callers wait for several ends."""
     quota = TenantQuota(10)
     for tenant in "t" * 8 + "u":
-        quota.increment(tenant)
+        quota.arrive(tenant)
     needed = quota.shortfall("t")
     for _ in range(needed - 1):
-        quota.decrement("t")
-        assert not quota.admits("t")
-    quota.decrement("t")
+        quota.depart("t", 0.0)
+        assert not quota.has_room("t")
+    quota.depart("t", 0.0)
 
-    assert quota.admits("t")
+    assert quota.has_room("t")
     assert 0 == quota.shortfall("t") == TenantQuota().shortfall("t")
 
 
@@ -73,7 +71,7 @@ def test_full_quota_waits_for_whatever_ends() -> None:
     """A full queue admits no tenant, however few places it has."""
     quota = TenantQuota(2)
     for _ in range(4):
-        quota.increment("t")
+        quota.arrive("t")
 
     assert quota.is_full()
     assert 3 == quota.shortfall("u")
@@ -83,9 +81,9 @@ def test_without_a_limit_everything_is_admitted() -> None:
     """Simulators hold whole workloads."""
     quota = TenantQuota()
     for _ in range(1_000):
-        quota.increment("t")
+        quota.arrive("t")
 
-    assert quota.admits("t")
+    assert quota.has_room("t")
 
 
 def test_refused_application_is_reported_and_leaves_no_state(small: CoreDriver) -> None:
@@ -277,40 +275,40 @@ def test_reserved_places_count_as_taken() -> None:
     """Ten places, six taken: with two reserved for its own callers, t's eight are used up."""
     quota = TenantQuota(10)
     for _ in range(6):
-        quota.increment("t")
+        quota.arrive("t")
 
-    assert [True, False] == [quota.admits("t", kept) for kept in ((1, 1), (2, 2))]
-    assert [True, False] == [quota.admits("u", kept) for kept in ((0, 3), (0, 4))]
+    assert [True, False] == [quota.has_room("t", kept) for kept in ((1, 1), (2, 2))]
+    assert [True, False] == [quota.has_room("u", kept) for kept in ((0, 3), (0, 4))]
     assert [False, True] == [quota.is_full(kept) for kept in ((0, 3), (0, 4))]
     assert [-1, 0, 1] == [quota.shortfall("t", (n, n)) for n in range(3)]
 
 
 def test_refused_caller_is_admitted_before_a_new_one() -> None:
     """A freed place is reserved for the caller that was refused; a new caller waits."""
-    state = State(Timeouts(), known_inferences=TenantQuota(10))
-    while state.admits_inference("t", is_retry=False):
-        state.inference_arrived("t")
-    wait_s = state.inference_slot("t")
-    state.inference_departed("t")
-    falsely = state.admits_inference("u", is_retry=True)
-    before = state.admits_inference("t", is_retry=False)
-    state.now += wait_s
+    quota, now = TenantQuota(10), 0.0
+    while quota.admits("t", now, is_retry=False):
+        quota.arrive("t")
+    wait_s = quota.next_slot("t", now)
+    quota.depart("t", now)
+    falsely = quota.admits("u", now, is_retry=True)
+    before = quota.admits("t", now, is_retry=False)
+    now += wait_s
 
-    assert (8, True, False) == (state.known_inferences.total + 1, falsely, before)
-    assert not state.admits_inference("t", is_retry=False)
-    assert state.admits_inference("t", is_retry=True)
-    assert state.admits_inference("t", is_retry=False)
-    assert TenantQuota().admits("t")
+    assert (8, True, False) == (quota.total + 1, falsely, before)
+    assert not quota.admits("t", now, is_retry=False)
+    assert quota.admits("t", now, is_retry=True)
+    assert quota.admits("t", now, is_retry=False)
+    assert TenantQuota().admits("t", now, is_retry=None)
 
 
 def test_at_most_a_quarter_of_a_limit_is_reserved_for_refused_callers() -> None:
     """Refused callers that never return keep out others only briefly and partly."""
-    state = State(Timeouts(), known_inferences=TenantQuota(100))
+    quota = TenantQuota(100)
     for _ in range(1_000):
-        state.inference_slot("t")
+        quota.next_slot("t", 0.0)
     admitted = 0
-    while state.admits_inference("t", is_retry=False):
-        state.inference_arrived("t")
+    while quota.admits("t", 0.0, is_retry=False):
+        quota.arrive("t")
         admitted += 1
 
     assert 55 == admitted

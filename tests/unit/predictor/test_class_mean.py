@@ -61,6 +61,23 @@ def test_output_never_exceeds_max_tokens() -> None:
     assert predictor.estimate("EV", 10, max_tokens=8).output_tokens == 8
 
 
+@pytest.mark.parametrize(("max_tokens", "expected"), [(8, (8, 8)), (90, (50, 50))])
+def test_output_of_a_known_class_is_its_mean(max_tokens: int, expected: tuple[int, int]) -> None:
+    predictor = ClassMeanPredictor(prior_output_tokens=20)
+    predictor.observe_cost("EV", finished(100, inferences=1, output_tokens=50))
+
+    assert expected == predictor.output_tokens("EV", max_tokens)
+
+
+@pytest.mark.parametrize(("max_tokens", "expected"), [(8, (8, 8)), (90, (90, 20))])
+def test_output_of_an_unknown_class_is_its_maximum_and_usually_the_prior(
+    max_tokens: int, expected: tuple[int, int]
+) -> None:
+    predictor = ClassMeanPredictor(prior_output_tokens=20)
+
+    assert expected == predictor.output_tokens("EV", max_tokens)
+
+
 def test_estimating_creates_no_class() -> None:
     """A caller must not fill the table with estimates."""
     predictor = ClassMeanPredictor()
