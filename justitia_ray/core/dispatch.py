@@ -112,6 +112,8 @@ class Leases:
                 return
         ledger, placement = self._ledger, self.placement
         queue, options, gate = ledger.queue, ledger.options, ledger.gate
+        if not len(queue):
+            return
         unscheduled: list[Application] = []
         held_back: list[Application] = []
         kept_off: list[Application] = []
@@ -223,11 +225,12 @@ class Leases:
         for inference in application.waiting if first.avoided else (first,):
             if inference.avoided in refused:
                 continue
-            before = line.followed_by(refused.values())
+            before = line.followed_by(refused.values()) if refused else line
             found = self.placement.find(application, inference, cap, before)
             if found is not None:
                 replica, passed = found
-                line.pass_by(passed)
+                if passed:
+                    line.pass_by(passed)
                 self._grant(application, inference, replica)
                 return True
             refused[inference.avoided] = inference

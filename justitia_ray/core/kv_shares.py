@@ -40,23 +40,18 @@ class KvShares:
         """KV by node; the root is the empty path."""
         self._keepers: dict[ClientId, dict[ClientId, None]] = {}
         """Children of each node that reserve memory, or have descendants that do."""
-        self.describe(tree, tiers)
-
-    @property
-    def limits_nodes(self) -> bool:
+        self.limits_nodes = False
         """Whether any share of a node is described."""
-        return self._limits
-
-    @property
-    def limits_tiers(self) -> bool:
+        self.limits_tiers = False
         """Whether any share of a tier is described."""
-        return bool(self._of_tiers)
+        self.describe(tree, tiers)
 
     def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
         """Use the shares of another tree and of other tiers; held memory stays."""
         self._tree = tree
         self._of_tiers = {n: t.kv_share for n, t in tiers.items() if t.kv_share != _NOTHING}
-        self._limits = any(node.kv_share != _NOTHING for node in tree.described.values())
+        self.limits_tiers = bool(self._of_tiers)
+        self.limits_nodes = any(node.kv_share != _NOTHING for node in tree.described.values())
         self._keepers = {}
         for path, node in tree.described.items():
             if _kept(node.kv_share) > 0:
@@ -81,7 +76,7 @@ class KvShares:
     ) -> None:
         """Add a lease of a tenant with the KV that it is expected to hold."""
         self._leases[lease_id] = tenant, tokens, tier
-        self._held_by_tier[tier] = self.held_by_tier(tier) + tokens
+        self._held_by_tier[tier] = self._held_by_tier.get(tier, 0) + tokens
         for path in ("", *ancestors(tenant)):
             self._held[path] = self._held.get(path, 0) + tokens
 

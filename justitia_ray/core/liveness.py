@@ -142,7 +142,9 @@ class Recovery:
 
     def __init__(self) -> None:
         self._expected: set[ReplicaId] = set()
-        self._until: Seconds | None = None
+        self._until: Seconds = 0.0
+        self.holding = False
+        """Whether grants are on hold."""
         self.reported: dict[LeaseId, ReportedLease] = {}
         """Leases that a replica reported and no ingress has claimed."""
         self.claims: dict[LeaseId, RequestId] = {}
@@ -152,23 +154,19 @@ class Recovery:
         """Hold grants until these replicas have reported, but no longer than `until`."""
         self._expected = set(expected)
         self._until = until
-
-    @property
-    def holding(self) -> bool:
-        """Whether grants are on hold."""
-        return self._until is not None
+        self.holding = True
 
     def replica_reported(self, replica_id: ReplicaId) -> None:
         """Stop waiting for a replica: it has reported, or is lost."""
         self._expected.discard(replica_id)
 
     def is_complete(self, now: Seconds) -> bool:
-        """Return whether grants may start at `now`."""
-        return self._until is not None and (not self._expected or now >= self._until)
+        """Return whether held grants may start at `now`."""
+        return not self._expected or now >= self._until
 
     def release_grants(self) -> list[RequestId]:
         """Allow grants; return the claims that no replica confirmed."""
-        self._until = None
+        self.holding = False
         lost = list(self.claims.values())
         self.claims.clear()
         return lost

@@ -219,9 +219,7 @@ class Line:
                 self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
 
     def followed_by(self, inferences: Collection[Inference]) -> "Line":
-        """Return a line with more inferences behind these; the same line if there are none."""
-        if not inferences:
-            return self
+        """Return a line with more inferences behind these."""
         longer = Line(self._placement, self._backfill)
         for inference in (*self._inferences, *inferences):
             longer.join(inference)

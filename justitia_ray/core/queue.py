@@ -229,7 +229,8 @@ class Queue:
             self.remove(application)
             return
         client = self._policy.client(application)
-        self._schedule(client, application_id)
+        if self._unscheduled:
+            self._schedule(client, application_id)
         self._applications[application_id] = application
         self._by_tier.setdefault(application.tier, {})[application_id] = application
         members = self._members.get(client)
@@ -243,7 +244,8 @@ class Queue:
         assert self._policy is not None
         application_id = application.application_id
         client = self._policy.client(application)
-        self._schedule(client, application_id)
+        if self._unscheduled:
+            self._schedule(client, application_id)
         if self._applications.pop(application_id, None) is not None:
             del self._by_tier[application.tier][application_id]
             self._members[client].drop(application_id)

@@ -64,10 +64,12 @@ class Replicas:
         self._book(reports)
         for end in ends:
             self._finish(end, repeats=True)
-        self._stop_cancelled(adopted)
+        if adopted:
+            self._stop_cancelled(adopted)
         if event.hangs and not replica.stall_id:
             self._suspect(replica)
-        self._take_back(replica)
+        if replica.stalled_since is not None:
+            self._take_back(replica)
         if event.progress is not None:
             self._requeue_lost(replica, event.progress)
             self._recovery.replica_reported(event.replica_id)
@@ -152,7 +154,8 @@ class Replicas:
                 self._finish(reported.last, repeats=True)
             else:
                 self._stop_cancelled([lease_id])
-                self._take_back(replica)
+                if replica.stalled_since is not None:
+                    self._take_back(replica)
         elif lease_id in self._recovery.claims:
             self._inferences.claim(inference)
         else:
@@ -300,8 +303,6 @@ class Replicas:
 
     def _take_back(self, replica: KnownReplica) -> None:
         """Abort and requeue all leases of a replica whose engine is stalled."""
-        if replica.stalled_since is None:
-            return
         for lease_id in list(replica.leases):
             lease = self._state.leases[lease_id]
             self._leases.abort(lease)

@@ -172,7 +172,8 @@ class SchedulerCore:
         """
         state, ledger = self.state, self.ledger
         state.now = now = max(now, state.now)
-        ledger.fair_share.advance(now)
+        if ledger.fair_share.moves_with_time:
+            ledger.fair_share.advance(now)
         may_grant, suspended = ledger.queue.unpark(now), self.ingresses.suspended
         for kind, name in state.deadlines.due(now):
             self._expire[kind](name)
@@ -180,7 +181,8 @@ class SchedulerCore:
         self._handlers[type(event)](event)
         if state.served:
             self._inferences.enforce_caps()
-        ledger.refresh()
+        if ledger.fair_share.sets_apart:
+            ledger.refresh()
         may_grant |= self.ingresses.suspended < suspended
         if may_grant or self._brings_a_start(event):
             self._grant()
@@ -303,10 +305,11 @@ class SchedulerCore:
         return leases.placement.fits_anywhere(inference) and not leases.stays_blocked(inference)
 
     def _grant(self) -> None:
-        if self.recovery.is_complete(self.state.now):
-            for request_id in self.recovery.release_grants():
+        recovery = self.recovery
+        if recovery.holding and recovery.is_complete(self.state.now):
+            for request_id in recovery.release_grants():
                 self._inferences.wait(self.state.inferences[request_id])
-        if not self.recovery.holding:
+        if not recovery.holding:
             self._leases.grant_all()
 
     def _application_arrived(self, event: ev.ApplicationArrived) -> None:

@@ -106,8 +106,9 @@ class UsageBook:
     def note_saved(self) -> None:
         """Record that the taken totals are saved, and drop days before the last two."""
         self._taken = {}
-        unsaved = self.unsaved_days()
-        for day in sorted(self.totals)[:-2]:
+        earlier = sorted(self.totals)[:-2]
+        unsaved = self.unsaved_days() if earlier else ()
+        for day in earlier:
             if day not in unsaved:
                 del self.totals[day]
                 self._told_apart.pop(day, None)

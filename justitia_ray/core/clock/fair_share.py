@@ -60,9 +60,12 @@ class ServedShare:
     Base of all kinds of accounts; `clock` has the GPS sessions.
     """
 
+    moves_with_time: ClassVar[bool] = False
+    """Whether V moves with time (`advance`), not only with service."""
     sets_apart: ClassVar[bool] = False
-    """Whether applications beyond a quota have a clock of their own (`move`), and keep their
-    weight.
+    """Whether shares are by tenant. Then a charge may move the tags of other applications
+    (`take_rekeyed`), and applications beyond a quota have a clock of their own (`move`), and keep
+    their weight.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -318,6 +321,8 @@ class NominalShare(UnsettledShare):
     The rate is in token·iterations per second: M tokens of KV memory over an iteration of
     `iteration_s`. A rate without the iterations would turn the order into shortest-job-first.
     """
+
+    moves_with_time = True
 
     def __init__(self, iteration_s: Seconds, clock: VirtualClock | None = None) -> None:
         super().__init__(clock)

@@ -82,6 +82,7 @@ class Gateway:
         self._calls = calls
         self._metrics = metrics
         model = config.model
+        self._names = model.names
         self._mapping: RequestMapping | None = None
         if model.aliases or model.reasoning_efforts:
             self._mapping = RequestMapping(model.names, model.aliases, model.reasoning_efforts)
@@ -121,7 +122,7 @@ class Gateway:
         if self._mapping is not None:
             fields = read_object(body) if fields is None else fields
             body = self._mapping.map_request(fields, body)
-        read = parse_body(path, body, self._config.model.names, self.max_model_len, fields)
+        read = parse_body(path, body, self._names, self.max_model_len, fields)
         if self._schemas is not None:
             self._schemas.check(path, read.fields)
         return read
@@ -186,7 +187,7 @@ class Gateway:
         """
         if self._mapping is not None:
             body = self._mapping.map_request(fields, body)
-        return name_model(fields, body, self._config.model.names)
+        return name_model(fields, body, self._names)
 
     async def unscheduled(self, path: str, payload: bytes) -> Answer:
         """Return the answer to an unscheduled call, which bypasses the queue.

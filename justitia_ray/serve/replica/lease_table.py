@@ -103,7 +103,11 @@ class LeaseTable:
             UnknownLease: If the lease is not granted within the grace period, runs already, or is
                 aborted while its payload runs.
         """
-        lease = await self._find(lease_id)
+        if lease_id not in self.held_leases:
+            await self._await_grant(lease_id)
+        lease = self.held_leases.get(lease_id)
+        if lease is None or lease.task is not None:
+            raise UnknownLease(lease_id, self._replica_id)
         lease.task = asyncio.current_task()
         lease.running_since = asyncio.get_running_loop().time()
         try:
@@ -173,20 +177,15 @@ class LeaseTable:
             self._freed.clear()
             await self._freed.wait()
 
-    async def _find(self, lease_id: LeaseId) -> HeldLease:
-        if lease_id not in self.held_leases:
-            # The payload may arrive before the grant: park it.
-            arrival = self.parked.setdefault(lease_id, asyncio.Event())
-            try:
-                await asyncio.wait_for(arrival.wait(), self._grace_s)
-            except TimeoutError:
-                raise UnknownLease(lease_id, self._replica_id) from None
-            finally:
-                self.parked.pop(lease_id, None)
-        lease = self.held_leases.get(lease_id)
-        if lease is None or lease.task is not None:
-            raise UnknownLease(lease_id, self._replica_id)
-        return lease
+    async def _await_grant(self, lease_id: LeaseId) -> None:
+        """Park a payload that has arrived before the grant of its lease."""
+        arrival = self.parked.setdefault(lease_id, asyncio.Event())
+        try:
+            await asyncio.wait_for(arrival.wait(), self._grace_s)
+        except TimeoutError:
+            raise UnknownLease(lease_id, self._replica_id) from None
+        finally:
+            self.parked.pop(lease_id, None)
 
     def _finish(self, lease: HeldLease) -> None:
         used = self._engine.release(lease.lease_id)

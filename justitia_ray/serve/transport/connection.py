@@ -123,7 +123,7 @@ class Connection:
             while True:
                 await self._has_outgoing.wait()
                 self._has_outgoing.clear()
-                while self._outgoing:
+                while self._outgoing.size_bytes:
                     await self._socket.send_bytes(self._outgoing.take_frame())
                     if self._outgoing.size_bytes <= _WRITABLE_BYTES:
                         self._is_writable.set()

@@ -104,11 +104,7 @@ class Outgoing:
         """By call: queued messages of calls with a long one first; long messages are memoryviews.
         """
         self.size_bytes = 0
-        """Number of queued bytes."""
-
-    def __bool__(self) -> bool:
-        """Return whether any message is queued."""
-        return bool(self._small or self._long)
+        """Number of queued bytes; 0 if no message is queued."""
 
     def put(self, message: Message) -> None:
         """Queue a message."""

@@ -171,5 +171,5 @@ def frame_of(*messages: Message) -> bytes:
     for message in messages:
         outgoing.put(message)
     frame = outgoing.take_frame()
-    assert not outgoing
+    assert not outgoing.size_bytes
     return frame

@@ -38,7 +38,7 @@ def frames_of(*messages: Message) -> list[bytes]:
     for message in messages:
         outgoing.put(message)
     frames = []
-    while outgoing:
+    while outgoing.size_bytes:
         frames.append(outgoing.take_frame())
     assert 0 == outgoing.size_bytes
     return frames
