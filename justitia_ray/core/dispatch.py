@@ -117,6 +117,7 @@ class Leases:
         unscheduled: list[Application] = []
         held_back: list[Application] = []
         kept_off: list[Application] = []
+        hides = False
         line = Line(placement, options.backfill)
         candidates = _Candidates(ledger)
         has_seat = placement.has_seat()
@@ -137,6 +138,7 @@ class Leases:
                 break  # another search of the replicas would fail again
             if self.shares.limits_nodes and (node := self._over_share(application, inference)):
                 if queue.hide(node, application):
+                    hides = True
                     candidates.hide_first()
                 else:
                     held_back.append(application)
@@ -157,7 +159,8 @@ class Leases:
                     break
             unscheduled.append(application)
             queue.unschedule(application)
-        queue.show_hidden()
+        if hides:
+            queue.show_hidden()
         for application in (*unscheduled, *held_back, *kept_off):
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
@@ -250,7 +253,8 @@ class Leases:
             state.changed[application.application_id] = None
         application.last_start = (ledger.history.served, state.now)
         ledger.queue.touch(application)
-        ledger.dispatched(application, inference)
+        if ledger.notifies:
+            ledger.dispatched(application, inference)
         state.actions.append(
             Grant(
                 inference.request_id,

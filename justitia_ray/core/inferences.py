@@ -306,7 +306,8 @@ class Inferences:
             state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
-        self._ledger.inference_ended(application, inference)
+        if self._ledger.notifies:
+            self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)
 
     def enforce_caps(self) -> None:

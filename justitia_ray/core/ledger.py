@@ -277,7 +277,7 @@ class Ledger:
             self._join(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
-        """Book that an inference was leased; called after it has left the queue."""
+        """Book that an inference was leased, after it has left the queue; call if `notifies`."""
         if self.observer is not None:
             passing = self.queue.passes_some
             nothing_waits = not passing and not len(self.queue)
@@ -295,7 +295,7 @@ class Ledger:
             self.counting.adopted(application, inference)
 
     def inference_ended(self, application: Application, inference: Inference) -> None:
-        """Book that an inference reached its end."""
+        """Book that an inference reached its end; call if `notifies`."""
         if self.observer is not None:
             self.observer.leave_flight(inference)
         if self.counting is not None:
@@ -337,7 +337,8 @@ class Ledger:
         self._note_service(served)
         if self.observer is not None:
             self.observer.served(booked, recharged)
-        self._retag(recharged)
+        if recharged:
+            self._retag(recharged)
         if self.counting is not None:
             self._rekey(self.counting.served(booked))
 
@@ -499,6 +500,8 @@ class Ledger:
         )
         self.counting = self.policy if isinstance(self.policy, Observer) else None
         """The policy, if it counts events; else None."""
+        self.notifies = self.observer is not None or self.counting is not None
+        """Whether dispatches and ends of inferences are booked outside the accounts."""
         self.gate = self._working_set()
         """Decides whether the first in order may start; None: it may wherever it fits."""
         if self.observer is not None:

@@ -212,7 +212,8 @@ class Queue:
         """Clients whose keys may have changed since they were last sorted."""
         self._policy: Order | None = None
         self._observer: Observer | None = None
-        self._now: Seconds = 0.0
+        self.now: Seconds = 0.0
+        """Time of the event that is being handled."""
 
     def __len__(self) -> int:
         """Return the number of applications with a waiting inference."""
@@ -286,7 +287,7 @@ class Queue:
             return
         if self._policy.holds_back:
             eligible_at = self._policy.eligible_at(client)
-            if eligible_at > self._now:
+            if eligible_at > self.now:
                 self._parked.put(client, (eligible_at,))
                 self._order.drop(client)
                 return
@@ -436,7 +437,7 @@ class Queue:
 
     def unpark(self, now: Seconds) -> bool:
         """Release the parked clients that are eligible at `now`; return whether there were any."""
-        self._now = now
+        self.now = now
         found = False
         while (client := self._parked.first()) is not None:
             if self._parked.key(client)[0] > now:

@@ -174,7 +174,8 @@ class SchedulerCore:
         state.now = now = max(now, state.now)
         if ledger.fair_share.moves_with_time:
             ledger.fair_share.advance(now)
-        may_grant, suspended = ledger.queue.unpark(now), self.ingresses.suspended
+        ledger.queue.now, suspended = now, self.ingresses.suspended
+        may_grant = ledger.policy.holds_back and ledger.queue.unpark(now)
         for kind, name in state.deadlines.due(now):
             self._expire[kind](name)
             may_grant = True
@@ -210,7 +211,10 @@ class SchedulerCore:
 
     def next_deadline(self) -> Seconds | None:
         """Return the instant by which to call with `DeadlinePassed`, or None."""
-        due_at, eligible_at = self.state.deadlines.next(), self.ledger.queue.next_eligible()
+        due_at = self.state.deadlines.next()
+        if not self.ledger.policy.holds_back:
+            return due_at
+        eligible_at = self.ledger.queue.next_eligible()
         if due_at is None or eligible_at is None:
             return eligible_at if due_at is None else due_at
         return min(due_at, eligible_at)

@@ -280,7 +280,7 @@ class Term:
         if self.lost is not None:
             return None
         higher, unstored = self._higher_epoch, self.admission.unstored()
-        ended = self.gate.book.unstored.uses()
+        ended = self.gate.book.unstored.uses() if self.gate.has_quotas else ()
 
         def on_saved() -> None:
             if unstored:
