@@ -154,7 +154,7 @@ class EngineReplica:
         head[LEASED_HEADER] = f"{ended_at - leased_at:.4f}"
         return first.status, head, b"".join(chunks)
 
-    async def stream(
+    def stream(
         self,
         caller: Caller,
         lease_id: str,
@@ -184,9 +184,7 @@ class EngineReplica:
         parts = in_parts(answer, self._engine, lease_id)
         if resume is not None:
             parts = left_out(parts, resume)
-        async with aclosing(coalesce(parts, self._config.replica.chunk_interval_s)) as items:
-            async for item in items:
-                yield item
+        return coalesce(parts, self._config.replica.chunk_interval_s)
 
     async def aside(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Answer a call that needs no lease, e.g. `/tokenize`.
