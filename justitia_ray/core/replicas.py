@@ -72,7 +72,8 @@ class Replicas:
             self._take_back(replica)
         if event.progress is not None:
             self._requeue_lost(replica, event.progress)
-            self._recovery.replica_reported(event.replica_id)
+            if self._recovery.holding:
+                self._recovery.replica_reported(event.replica_id)
         used = replica.capacity.kv_tokens - event.free_kv_tokens
         beyond = max(0, used - replica.context_tokens)
         known = beyond if event.progress is not None else replica.unaccounted_tokens

@@ -110,12 +110,9 @@ class SocketLink:
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._reason = ""
-        self._running = asyncio.get_running_loop().create_task(self._connection.run())
-
-    @property
-    def is_lost(self) -> bool:
+        self.is_lost = False
         """Whether every further call fails."""
-        return self._connection.is_lost
+        self._running = asyncio.get_running_loop().create_task(self._connection.run())
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Return the answer of a method; see `Link.call`."""
@@ -160,11 +157,12 @@ class SocketLink:
 
     async def close(self) -> None:
         """Close the connection; running calls fail."""
+        self.is_lost = True
         self._connection.abort("it is closed here")
         await asyncio.wait([self._running])
 
     def _begin(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, _Pending]:
-        if self._connection.is_lost:
+        if self.is_lost:
             raise self._lost()
         number, pending = next(self._numbers), _Pending(arguments[0] if arguments else None)
         packed: Any = self._methods[method].pack_arguments(arguments)
@@ -203,7 +201,7 @@ class SocketLink:
             pending.end(_error_of(message, self._peer))
 
     def _lose(self, reason: str) -> None:
-        self._reason = reason
+        self.is_lost, self._reason = True, reason
         for pending in self._pending.values():
             if not pending.is_ended:
                 pending.end(self._lost())
