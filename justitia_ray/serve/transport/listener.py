@@ -228,7 +228,7 @@ class Listener:
         self._served.append(served)
         self.peers[peer.name] += 1
         try:
-            await served.run()
+            await served.connection.run()
         finally:
             self._served.remove(served)
             self.peers -= Counter([peer.name])
@@ -269,7 +269,7 @@ class _RefusedConnection(asyncio.Protocol):
 
 
 class _Served:
-    """A connection whose calls are served."""
+    """A connection whose calls are served; when it is lost, the caller's work is cancelled."""
 
     def __init__(
         self,
@@ -288,10 +288,6 @@ class _Served:
         self._working: set[int] = set()
         """Numbers of calls that are cancelled when their caller no longer waits."""
         self._paused: dict[int, asyncio.Event] = {}
-
-    async def run(self) -> None:
-        """Serve calls until the connection is lost; the caller's work is then cancelled."""
-        await self.connection.run()
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Call):
