@@ -127,14 +127,13 @@ class Attempts:
                     trace.end(status)
                     return status, served_by(head, grant, inference), whole
             raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
-        except JustitiaError as error:
-            if self._metrics is not None:
+        except BaseException as error:
+            if inference is not None:
+                self._queue.cancel_inference(inference)
+            trace.end()
+            if self._metrics is not None and isinstance(error, JustitiaError):
                 self._metrics.record_drop(error)
             raise
-        finally:
-            if inference is not None:
-                self._queue.cancel_inference(inference)  # no effect after the answer
-            trace.end()  # no effect if it has ended
 
     async def stream(
         self,
@@ -208,15 +207,15 @@ class Attempts:
                     trace.end(delivered.status)
                     return
             raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
-        except JustitiaError as error:
+        except BaseException as error:
+            if inference is not None:
+                self._queue.cancel_inference(inference)
+            trace.end()
+            if not isinstance(error, JustitiaError):
+                raise
             if self._metrics is not None:
                 self._metrics.record_drop(error)
-            trace.end()
             raise (error if delivered.status is None else _told(error)) from None
-        finally:
-            if inference is not None:
-                self._queue.cancel_inference(inference)  # no effect after the answer
-            trace.end()
 
     def _replace_attempt(self, grant: Grant, delivered: Delivered | None, newer: Grant) -> None:
         """Abort an attempt whose inference was granted another lease: it would run twice.
