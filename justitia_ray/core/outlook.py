@@ -22,7 +22,7 @@ from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.calibration import LEAST_S, Calibration, Quantiles, Said
 from justitia_ray.core.entities import Application, Inference, Outcome
 from justitia_ray.core.queue_profile import Demand, QueueProfile, demand_of, expected_of
-from justitia_ray.core.served_rate import ServedRate
+from justitia_ray.core.served_rate import SAMPLE_S, ServedRate
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Outlooks:
         """Learn from the actions of an event: grants, ends, and the service so far."""
         core = self._core
         history = core.ledger.history
-        if self._rate.is_due(history.busy_s):
+        if history.busy_s - self._rate.busy_s >= SAMPLE_S:
             replicas = core.state.replicas.values()
             held = sum(replica.context_tokens for replica in replicas)
             sequences = sum(replica.leases.sequences for replica in replicas)

@@ -22,16 +22,13 @@ class ServedRate:
     def __init__(self) -> None:
         self._served: KvTokenTime = 0
         """Total service at the last sample."""
-        self._busy_s: Seconds = 0
+        self.busy_s: Seconds = 0
+        """Total busy time at the last sample (seconds); the next is due `SAMPLE_S` later."""
         self._service: KvTokenTime = 0
         """Service in the decaying window; the following sums decay, too."""
         self._served_s: Seconds = 0
         self._held_token_s: float = 0
         self._sequence_s: float = 0
-
-    def is_due(self, busy_s: Seconds) -> bool:
-        """Return whether a sample is due at this total of busy time."""
-        return busy_s - self._busy_s >= SAMPLE_S
 
     def record(
         self, served: KvTokenTime, busy_s: Seconds, held_tokens: Tokens, sequences: int
@@ -44,7 +41,7 @@ class ServedRate:
             held_tokens: KV of all leases.
             sequences: Sequences of all leases, each of which uses a seat.
         """
-        lasted_s = busy_s - self._busy_s
+        lasted_s = busy_s - self.busy_s
         if lasted_s <= 0:
             return
         keep = 0.5 ** (lasted_s / HALF_LIFE_S)
@@ -52,7 +49,7 @@ class ServedRate:
         self._served_s = keep * self._served_s + lasted_s
         self._held_token_s = keep * self._held_token_s + held_tokens * lasted_s
         self._sequence_s = keep * self._sequence_s + sequences * lasted_s
-        self._served, self._busy_s = served, busy_s
+        self._served, self.busy_s = served, busy_s
 
     def kv_per_s(self, kv_tokens: Tokens) -> float:
         """Return the KV token-time served per second, above 0.

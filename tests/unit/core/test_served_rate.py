@@ -23,7 +23,7 @@ def test_rate_rests_while_nothing_runs() -> None:
     rate.record(1000, 2.0, 0, 0)
 
     assert rate.kv_per_s(0) == before
-    assert not rate.is_due(2.0)
+    assert 2.0 == rate.busy_s
 
 
 def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
