@@ -7,7 +7,7 @@ leading scheduler is received by none. The next scheduler is sent all kept ends.
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from justitia_ray.core.actions import EndsStored
 from justitia_ray.core.entities import Outcome
@@ -66,6 +66,7 @@ class UnstoredEnds:
 
     def drop_old(self, now: Seconds) -> None:
         """Drop ends that were kept for too long; call it when a scheduler answers."""
+        ends: OrderedDict[str, _End[Any]]
         for ends in (self._inferences, self._applications):
             while ends and next(iter(ends.values())).at < now - _KEPT_S:
                 ends.popitem(last=False)
