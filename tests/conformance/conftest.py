@@ -1,15 +1,21 @@
 """Engines of the conformance suite, each started once."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from justitia_ray.config import AppConfig
 from justitia_ray.protocol.engine import Engine, EngineCapacity
+from justitia_ray.serve.engines.factory import build_engine
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
+from tests.conformance.corpus.words import CONTEXT
 
+MOST_SALTS = 3
+"""Salts of the prefix cache that the callers of one tenant may use at a time on `strict`."""
 _MODEL = "tiny"
 _KV_TOKENS = 2048
 """KV memory of the engines: scarce, so that one prompt can fill it; the longest sequence just
@@ -111,5 +117,35 @@ def capacity(started: tuple[Engine, EngineCapacity]) -> EngineCapacity:
 async def own_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     """Engine that has not been started and that the test may break."""
     engine = _make(request)
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture(scope="package")
+def strict_config(model_path: str) -> AppConfig:
+    """Configuration of a model with a strict template, tools, a short context, few cache salts."""
+    options = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "block_size": 32,
+        "num_gpu_blocks_override": 257,
+        "max_model_len": CONTEXT,
+        "max_num_seqs": 16,
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "hermes",
+        "enable_prefix_caching": True,
+        "enable_prompt_tokens_details": True,  # cached tokens too
+        "chat_template": str(Path(__file__).with_name("strict_template.jinja")),
+    }
+    model = {"name": _MODEL, "path": model_path}
+    engine = {"kind": "vllm", "metrics": False, "max_cache_salts": MOST_SALTS}
+    return AppConfig.parse({"model": model, "engine": engine | {"vllm_args": options}})
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def strict(strict_config: AppConfig) -> AsyncIterator[Engine]:
+    """Running vLLM engine of `strict_config`, built as a replica builds it."""
+    engine = await build_engine(strict_config)
+    await engine.start()
     yield engine
     await engine.stop()

@@ -18,6 +18,7 @@ import pytest
 from justitia_ray.errors import EngineError
 from justitia_ray.protocol.engine import Engine, EngineCall, EngineCapacity, Progress, ResponseHead
 from justitia_ray.serve.engines.fake_engine import FakeEngine
+from tests.conformance.conftest import VLLM_ONLY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -139,7 +140,7 @@ async def test_stream_comes_in_chunks(engine: Engine, capacity: EngineCapacity) 
 @pytest.mark.slow
 async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
     """A unary call must be metered while it runs, or the fair clock stops until its end."""
-    call = leased({"prompt": ids(10), "max_tokens": 1500})
+    call = leased({"prompt": ids(10), "max_tokens": 500})
     task = asyncio.create_task(answer(engine, call))
 
     await until(lambda: engine.progress(call.lease_id).output_tokens >= 1)
@@ -150,7 +151,7 @@ async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
 
     assert still_running
     assert early.prompt_tokens == 10
-    assert (10, 1500) == counted_tokens(engine.release(call.lease_id))
+    assert (10, 500) == counted_tokens(engine.release(call.lease_id))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
@@ -288,8 +289,8 @@ async def test_closing_a_call_that_waits_for_kv_removes_it(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
     """A call that was cancelled while it waited must never be admitted."""
-    running = leased({"prompt": ids(500, 7), "max_tokens": 1500})
-    waiting = leased({"prompt": ids(1600, 8), "max_tokens": 400, "stream": stream})
+    running = leased({"prompt": ids(1600, 7), "max_tokens": 400})
+    waiting = leased({"prompt": ids(500, 8), "max_tokens": 400, "stream": stream})
     running_task = asyncio.create_task(answer(engine, running))
     await until(lambda: engine.progress(running.lease_id).output_tokens >= 1)
     waiting_task = asyncio.create_task(answer(engine, waiting))
@@ -300,7 +301,7 @@ async def test_closing_a_call_that_waits_for_kv_removes_it(
     _, body = await running_task
     await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
 
-    assert json.loads(body)["usage"]["completion_tokens"] == 1500
+    assert json.loads(body)["usage"]["completion_tokens"] == 400
     assert Progress(0, 0) == engine.release(waiting.lease_id)
 
 
@@ -447,63 +448,78 @@ async def test_steps_are_counted_while_there_is_work(engine: Engine) -> None:
     assert "" == engine.suspended()
 
 
-# The last tests in this file: each starts its own engine.
-async def test_stalled_engine_shows_no_steps_then_continues_or_can_be_killed(
-    own_engine: Engine,
-) -> None:
-    """The engine's calls end while it is stalled; it still shows a step when it continues."""
-    cores = set(multiprocessing.active_children())
-    await own_engine.start()
-    pids = [core.pid for core in set(multiprocessing.active_children()) - cores]
+class Stalling:
+    """The processes of an engine, which a test stops and continues."""
 
-    def stop() -> None:
-        if isinstance(own_engine, FakeEngine):
-            own_engine.stall("its process")
-        for pid in pids:
-            assert pid is not None
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.pids = [core.pid for core in getattr(engine, "_core_processes", [])]
+        """Processes of a vLLM engine that make its steps; a fake engine has none."""
+        assert isinstance(engine, FakeEngine) or self.pids
+
+    def stop(self) -> None:
+        if isinstance(self._engine, FakeEngine):
+            self._engine.stall("its process")
+        for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
 
-    def go_on() -> None:
-        if isinstance(own_engine, FakeEngine):
-            own_engine.go_on()
-        for pid in pids:
-            assert pid is not None
+    def go_on(self) -> None:
+        if isinstance(self._engine, FakeEngine):
+            self._engine.go_on()
+        for pid in self.pids:
             os.kill(pid, signal.SIGCONT)
 
-    await answer(own_engine, leased({"prompt": "a"}))
+
+async def test_stalled_engine_shows_no_steps_and_continues(engine: Engine) -> None:
+    """The engine's calls end while it is stalled; it still shows a step when it continues."""
+    stalling = Stalling(engine)
+    await answer(engine, leased({"prompt": "a"}))
     for comes_before_it in (True, False):  # at work when it is stopped, or idle
         call = leased({"prompt": "a", "max_tokens": 2000, "stream": True})
         if comes_before_it:
-            running = asyncio.create_task(answer(own_engine, call))
-            await until(lambda call=call: own_engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
-            stop()
+            running = asyncio.create_task(answer(engine, call))
+            await until(lambda call=call: engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
+            stalling.stop()
         else:
-            stop()
-            running = asyncio.create_task(answer(own_engine, call))
-        await until(lambda: own_engine.steps().has_work and bool(own_engine.suspended()))
-        await asyncio.sleep(0.2)  # its earlier output is read
-        made = own_engine.steps().made
-        await asyncio.sleep(0.2)
-        assert made == own_engine.steps().made
-        own_engine.check()
+            stalling.stop()
+            running = asyncio.create_task(answer(engine, call))
+        try:
+            await until(lambda: engine.steps().has_work and bool(engine.suspended()))
+            await asyncio.sleep(0.2)  # its earlier output is read
+            made = engine.steps().made
+            await asyncio.sleep(0.2)
+            assert made == engine.steps().made
+            engine.check()
 
-        await cancelled(running)
-        assert not own_engine.steps().has_work
-        go_on()
-        await until(lambda made=made: own_engine.steps().made > made)  # type: ignore[misc]
-        assert "" == own_engine.suspended()
-        head, _ = await answer(own_engine, leased({"prompt": "a"}))
+            await cancelled(running)
+            assert not engine.steps().has_work
+        finally:
+            stalling.go_on()
+        await until(lambda made=made: engine.steps().made > made)  # type: ignore[misc]
+        assert "" == engine.suspended()
+        head, _ = await answer(engine, leased({"prompt": "a"}))
         assert head.status == 200
 
-    stop()
+
+# The last tests in this file: each starts its own engine.
+@pytest.mark.parametrize(
+    "own_engine",
+    ["fake", pytest.param("vllm", marks=[*VLLM_ONLY[0].marks, pytest.mark.long])],
+    indirect=True,
+)
+async def test_stalled_engine_can_be_killed(own_engine: Engine) -> None:
+    """A stopped process ends by no signal but SIGKILL."""
+    await own_engine.start()
+    stalling = Stalling(own_engine)
+    stalling.stop()
     await asyncio.to_thread(own_engine.kill)
     with pytest.raises(EngineError):
         own_engine.check()
     await own_engine.stop()
-    assert not [pid for pid in pids if pid is not None and psutil.pid_exists(pid)]
+
+    assert not [pid for pid in stalling.pids if psutil.pid_exists(pid)]
 
 
-# Like the previous test.
 async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engine: Engine) -> None:
     """Only with such an error does the replica let its leases run elsewhere.
 

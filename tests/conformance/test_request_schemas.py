@@ -6,6 +6,7 @@ import sys
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_schemas_are_of_the_installed_vllm() -> None:
     """Another release may accept other requests; `scripts/write_request_schemas` writes its file.

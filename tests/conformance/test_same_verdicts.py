@@ -6,7 +6,6 @@ HTTP application.
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +18,7 @@ from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.engine import Engine, EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.protocol.stream_parts import Part
-from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
+from justitia_ray.serve.engines.factory import load_prompt_counter
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.models import ServedModel
 from justitia_ray.serve.ingress.replica_calls import Answer, Head
@@ -105,50 +104,28 @@ async def ask_engine(engine: Engine, path: str, payload: bytes) -> tuple[int, by
     return head.status, b"".join(chunk for chunk in chunks if isinstance(chunk, bytes))
 
 
-@pytest.fixture(scope="session")
-def config(model_path: str) -> AppConfig:
-    """Configuration of a model with a strict template, tools and a short context."""
-    options = {
-        "dtype": "float32",
-        "enforce_eager": True,
-        "block_size": 32,
-        "num_gpu_blocks_override": 100,
-        "max_model_len": CONTEXT,
-        "max_num_seqs": 16,
-        "enable_auto_tool_choice": True,
-        "tool_call_parser": "hermes",
-        "chat_template": str(Path(__file__).with_name("strict_template.jinja")),
-    }
-    model = {"name": _MODEL, "path": model_path}
-    engine = {"kind": "vllm", "metrics": False, "vllm_args": options}
-    return AppConfig.parse({"model": model, "engine": engine})
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def replicas(config: AppConfig) -> AsyncIterator[EngineReplicas]:
-    """Running engine as replicas."""
-    engine = await build_engine(config)
-    await engine.start()
-    yield EngineReplicas(engine)
-    await engine.stop()
+@pytest.fixture(scope="module")
+def replicas(strict: Engine) -> EngineReplicas:
+    return EngineReplicas(strict)
 
 
 @pytest.fixture(scope="module")
-def counter(config: AppConfig) -> Iterator[TokenCounter]:
-    counter = TokenCounter(load_prompt_counter(config))
+def counter(strict_config: AppConfig) -> Iterator[TokenCounter]:
+    counter = TokenCounter(load_prompt_counter(strict_config))
     yield counter
     counter.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def http(
-    config: AppConfig, replicas: EngineReplicas, counter: TokenCounter
+    strict_config: AppConfig, replicas: EngineReplicas, counter: TokenCounter
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Client of the HTTP application in front of the engine."""
     specs = ApplicationSpecCache(600.0, 100)
     parts: Any = (GrantingQueue(), replicas, FakeEstimates(), counter, specs)
     nothing: Any = None
-    model = ServedModel(config, Gateway(config, *parts), nothing, nothing, nothing)
+    gateway = Gateway(strict_config, *parts)
+    model = ServedModel(strict_config, gateway, nothing, nothing, nothing)
     async with client_of(model, specs=specs) as client:
         yield client
 

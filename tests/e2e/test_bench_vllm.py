@@ -21,7 +21,7 @@ from scripts.bench.serve_arms import VLLM, RunningArms, arm_args
 from scripts.bench.serve_loads import SETTINGS
 from tests.harness.local_cluster import read_serve_config
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.long, pytest.mark.vllm]
 
 _FILE = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
 
@@ -39,7 +39,6 @@ def server(config: AppConfig) -> Iterator[OwnServer]:
         yield running
 
 
-@pytest.mark.long
 def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: OwnServer) -> None:
     """The commands of vLLM do not run with the CPU build, but the functions behind them do."""
     load = SETTINGS["vllm"].loads(quick=True)[-1]
@@ -85,7 +84,6 @@ def test_agents_find_their_earlier_turns_in_the_prefix_cache(
     assert expected == asyncio.run(play_both())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("policy", ["cache_aware", "consistent_hash"])
 def test_router_of_vllm_stands_in_front_of_its_servers(
     config: AppConfig, server: OwnServer, policy: str
@@ -133,7 +131,6 @@ def trace(name: str) -> dict[str, object]:
     }
 
 
-@pytest.mark.long
 @pytest.mark.asyncio
 async def test_aiperf_replays_sessions_and_exports_their_results(
     config: AppConfig, server: OwnServer, tmp_path: Path

@@ -235,6 +235,7 @@ class Reader:
             self.ends["message"] = error.message
 
 
+@pytest.mark.long
 async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
     service: Service,
 ) -> None:

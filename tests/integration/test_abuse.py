@@ -212,7 +212,7 @@ async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[Raw
     """Return as many callers as seats; their streams have ended and are not read."""
     stalled = [Raw(service) for _ in range(SEATS)]
     for i, raw in enumerate(stalled):
-        body = json.dumps(completion(f"stalled {i}", 4_000, stream=True)).encode()
+        body = json.dumps(completion(f"stalled {i}", 2_000, stream=True)).encode()
         await raw.send_head(f"Content-Length: {len(body)}")
         await raw.send(body)
     await service.until(lambda s: s["in_flight"] == SEATS, "all of them run")

@@ -81,6 +81,7 @@ async def service(serving: Serving, request: pytest.FixtureRequest) -> AsyncIter
         yield service
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", [1], indirect=True)
 async def test_scaling_from_one_to_four_and_back_under_load_loses_nothing(
     service: Service, http: httpx.AsyncClient
@@ -106,6 +107,7 @@ async def test_scaling_from_one_to_four_and_back_under_load_loses_nothing(
     few.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", [1], indirect=True)
 async def test_faults_during_autoscaling_lose_nothing(service: Service) -> None:
     """Three kinds of fault of `scripts/chaos --autoscaling` run on an autoscaled application.

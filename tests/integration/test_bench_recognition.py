@@ -17,7 +17,7 @@ from scripts.bench.serve_arms import RunningArms, arm_application
 from tests.harness.local_cluster import read_serve_config
 from tests.integration.service import Service, Serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _FILE = Path(__file__).parents[2] / "deployments" / "local-fake.yaml"
 _FEW = LiveSize({"FV": 2, "KBQAV": 1})

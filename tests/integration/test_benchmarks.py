@@ -109,6 +109,7 @@ def test_bench_memory_measures_scheduler_and_ingress(
     assert {"about", "scheduler", "ingress"} <= set(found)
 
 
+@pytest.mark.long
 def test_bench_predictor_measures_every_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_bench_predictor_measures_every_kind(
     ]
 
 
+@pytest.mark.long
 def test_bench_s3_measures_a_model_of_the_papers_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

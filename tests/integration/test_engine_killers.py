@@ -1,6 +1,5 @@
 """A call that kills its engine kills two engines at most and breaks no other call."""
 
-import asyncio
 import json
 import os
 import signal
@@ -9,7 +8,6 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import pytest_asyncio
-import ray
 
 from tests.eventually import eventually
 from tests.harness.breakable import CRASHER, KILLER
@@ -79,19 +77,6 @@ async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
     assert not any(stream.has_ended() for stream in streams)
 
 
-async def test_stream_that_kills_engines_ends_with_an_error_event(
-    service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
-) -> None:
-    """The stream continues on the second engine until the call kills that too."""
-    before = await _deaths(service)
-    killer = OpenStream(http, _KILLER)
-    error = json.loads(await killer.end())["error"]
-
-    assert "engine_killer" == error["code"]
-    assert await _deaths(service) - before in _DEATHS
-    assert len(streams) == _STREAMS
-
-
 async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
@@ -114,22 +99,3 @@ async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
     await eventually(is_gone, "the killed replica is lost", 60.0)
     assert died == await _deaths(service) - before
     assert 0 == (await service.status())["suspects"]
-
-
-async def test_new_scheduler_keeps_the_count_of_engine_deaths(
-    service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
-) -> None:
-    """Without the count, the new scheduler would lease the call to two more engines."""
-    config = service.config
-    scheduler = ray.get_actor(config.scheduler_name, namespace=config.scheduler.namespace)
-    call = asyncio.create_task(http.post(COMPLETIONS, json=_KILLER))
-
-    async def has_suspects() -> bool:
-        return int((await service.status())["suspects"]) > 0
-
-    await eventually(has_suspects, "the first engine has died", every_s=0.02)
-    ray.kill(scheduler, no_restart=False)
-    answer = await call
-
-    assert (502, "engine_killer") == (answer.status_code, answer.json()["error"]["code"])
-    assert 1 >= await _deaths(service)  # only those that this scheduler has seen

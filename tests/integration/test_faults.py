@@ -260,7 +260,7 @@ async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 60.0)
 
 
-async def test_stalled_engine_is_given_nothing_until_it_makes_steps_or_is_replaced(
+async def test_stalled_engine_is_given_nothing_until_it_makes_steps(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The engine is alive, so that no other check notices: callers would wait without end."""
@@ -283,7 +283,15 @@ async def test_stalled_engine_is_given_nothing_until_it_makes_steps_or_is_replac
     await service.until(state_is("serving"), "it serves again")
     streams = await one_stream_on_each(service, http)
     assert {stalled, other} == set(streams)
+    await check_is_undisturbed(http, streams.values())
 
+
+@pytest.mark.long
+async def test_engine_that_stays_stalled_is_replaced(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    streams = await one_stream_on_each(service, http)
+    stalled = min(streams)
     process_id = await service.probe(stalled, "process_id")
     await service.probe(stalled, "stall_engine")
     await check_is_undisturbed(http, streams.values())
@@ -342,6 +350,7 @@ async def test_replica_whose_port_is_blocked_is_not_given_up(
     assert [replicas] * len(heard_of) == heard_of
 
 
+@pytest.mark.long
 async def test_replica_that_leaves_finishes_its_stream_and_is_leased_nothing_more(
     service: Service, http: httpx.AsyncClient
 ) -> None:

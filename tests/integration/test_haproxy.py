@@ -237,6 +237,7 @@ async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
     assert {before} != cluster.haproxies()
 
 
+@pytest.mark.long
 async def test_stream_that_outlasts_the_hard_stop_is_cut(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
@@ -251,6 +252,7 @@ async def test_stream_that_outlasts_the_hard_stop_is_cut(
     assert 200 == (await http.post(COMPLETIONS, json=completion())).status_code
 
 
+@pytest.mark.long
 async def test_waiting_callers_outlive_an_ingress_and_leave_nothing(
     cluster: FrontCluster, key: tuple[Path, str]
 ) -> None:

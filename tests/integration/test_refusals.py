@@ -5,7 +5,6 @@ the same on every path.
 """
 
 import asyncio
-import random
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator
@@ -34,11 +33,6 @@ _STEADY_S = 8.0
 _ITERATION_S = 0.02
 _NUMBER = "x-caller"
 _CLIENTS = ("openai", "anthropic")
-_MEAN_TOKENS = 40
-_SERVED_PER_S = SEATS / (_MEAN_TOKENS * _ITERATION_S)
-_NEWCOMERS = 0.9
-"""Rate of first-time callers relative to the engine's rate."""
-_NEWCOMERS_S = 10.0
 
 
 @dataclass
@@ -215,30 +209,4 @@ async def test_clients_that_wait_as_told_are_admitted_at_their_first_retry(
     assert "queue_full" == headers["x-justitia-dropped-reason"]
     assert 1 <= int(headers["retry-after"]) <= 120
     assert SEATS < _STEADY
-    await service.until_idle()
-
-
-async def test_newcomers_do_not_take_the_places_of_those_who_come_back(service: Service) -> None:
-    """First-time callers arrive almost at the rate of service while a burst returns."""
-    rng = random.Random(7)
-    async with Callers(service, "newcomers") as callers:
-        until = time.monotonic() + _STEADY_S
-        steady = [asyncio.create_task(keep_busy(callers, n, until)) for n in range(_STEADY)]
-        await asyncio.sleep(until - time.monotonic() - 0.2)
-        began_at = time.monotonic()
-        calls = [
-            asyncio.create_task(callers.call(f"burst-{n}", _CLIENTS[n % 2]))
-            for n in range(_CALLERS // 2)
-        ]
-        while time.monotonic() < began_at + _NEWCOMERS_S:
-            await asyncio.sleep(rng.expovariate(_NEWCOMERS * _SERVED_PER_S))
-            calls.append(
-                asyncio.create_task(callers.call(f"new-{len(calls)}", _CLIENTS[len(calls) % 2]))
-            )
-        await asyncio.gather(*calls, *steady)
-
-    seen = told(callers, began_at)
-    assert len(seen.refused) > _CALLERS // 2
-    assert seen.part_at_first >= 0.9
-    assert not seen.early
     await service.until_idle()

@@ -81,6 +81,7 @@ def test_last_release_refuses_observations_of_this_release(last_release: Path) -
     assert b"TypeError: StageServed.__new__() takes 6 positional arguments" in refused.value.stderr
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.asyncio(loop_scope="session")
 async def test_new_release_over_the_last_one_under_load_loses_nothing(

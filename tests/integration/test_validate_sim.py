@@ -11,7 +11,7 @@ import pytest
 from scripts import validate_sim
 from tests.integration.service import Service
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_live_and_simulated_figures_stand_side_by_side(

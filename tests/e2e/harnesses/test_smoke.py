@@ -1,4 +1,4 @@
-"""Two clients on the strict template, in every test run; `test_sessions` has all clients."""
+"""One client on the strict template, in every test run; `test_sessions` has all clients."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from tests.e2e.harnesses.plays import play_whole
 
 pytestmark = [pytest.mark.vllm, pytest.mark.harness, pytest.mark.slow]
 
-_SMOKE = [client for client in CLIENTS if client.program in ("pi", "claude")]
-"""The client that installs fastest, and the one with most users."""
+_SMOKE = [client for client in CLIENTS if client.program == "claude"]
+"""The client with most users."""
 
 
 @pytest.mark.parametrize("client", _SMOKE, ids=str)

@@ -29,11 +29,21 @@ class One:
     waits: bool
 
 
-_PARTS = st.fractions(0, 12, max_denominator=4)
-_ONES = st.builds(
-    One, _PARTS, st.just(0), st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 3)]), _PARTS,
+# Hypothesis needs longer to make a strategy than to draw from it: each is made once, without
+# `fractions` and `builds`, which make others in every draw.
+_PARTS = st.sampled_from(sorted({Fraction(n, d) for d in range(1, 5) for n in range(12 * d + 1)}))
+_ONES = st.tuples(
+    _PARTS, st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 3)]), _PARTS,
     st.booleans(), st.booleans(),
-)  # fmt: skip
+).map(lambda drawn: One(drawn[0], 0, *drawn[1:]))  # fmt: skip
+_CHANGES = st.integers(1, 25)
+_ONE_IN_FOUR = st.integers(0, 3)
+_BOOLS = st.booleans()
+_NAMES = st.sampled_from("abcdefghijklmnop")
+_NAMES_OF_RECORDS = st.sampled_from("abcdefghijkl")
+_SOME_NAMES = st.sets(st.sampled_from("abcdefgh"))
+_PLACES = st.integers(0, 15)
+_REST = st.sampled_from([Fraction(1, 2), Fraction(1)])
 
 
 def passing(ones: Mapping[str, One], now: Fraction) -> list[str]:
@@ -85,13 +95,13 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
         slack, ones = Slack(), dict[str, One]()
         now = Fraction(0)
-        for step in range(data.draw(st.integers(1, 25))):
-            if ones and data.draw(st.integers(0, 3)) == 0:
-                gone = data.draw(st.sampled_from(sorted(ones)))
+        for step in range(data.draw(_CHANGES)):
+            if ones and data.draw(_ONE_IN_FOUR) == 0:
+                gone = sorted(ones)[data.draw(_PLACES) % len(ones)]
                 del ones[gone]
                 slack.drop(gone)
             else:
-                name = data.draw(st.sampled_from("abcdefghijklmnop"))
+                name = data.draw(_NAMES)
                 one = data.draw(_ONES)
                 # A waiting application is bound; a session that GPS has served has no remaining
                 # work.
@@ -99,14 +109,14 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
                 binds = waits or (one.binds and one.remaining > 0)
                 ones[name] = One(one.finish, step, one.weight, one.remaining, binds, waits)
                 put(slack, name, ones[name])
-            if data.draw(st.booleans()):
+            if data.draw(_BOOLS):
                 now = max(now, data.draw(_PARTS))
             expected = passing(ones, now)
             slack.advance(exact(now), exact(0))
 
             assert slack.passing() == expected
             assert slack.first() == (expected[0] if expected else None)
-            but = data.draw(st.sets(st.sampled_from("abcdefgh")))
+            but = data.draw(_SOME_NAMES)
             assert slack.first(but) == next((one for one in expected if one not in but), None)
 
 
@@ -290,15 +300,15 @@ def test_passing_is_allowed_up_to_the_least_slack_of_earlier_applications(
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
         slack, records = Slack(), dict[str, Record]()
         now, served = Fraction(0), Fraction(0)
-        for step in range(data.draw(st.integers(1, 25))):
-            name = data.draw(st.sampled_from("abcdefghijkl"))
+        for step in range(data.draw(_CHANGES)):
+            name = data.draw(_NAMES_OF_RECORDS)
             known = records.get(name)
-            if known is not None and data.draw(st.integers(0, 3)) == 0:
+            if known is not None and data.draw(_ONE_IN_FOUR) == 0:
                 del records[name]
                 slack.drop(name)
             elif known is not None and known.due_at is not None:  # it is served, or ends
                 one = known.one
-                rest = one.remaining * data.draw(st.sampled_from([Fraction(1, 2), Fraction(1)]))
+                rest = one.remaining * data.draw(_REST)
                 known.one = One(one.finish, one.sequence, one.weight, rest, True, one.waits)
                 put(slack, name, known.one)
             else:

@@ -1,41 +1,23 @@
 """Recognition in service: two ingresses, plain clients, and a scheduler that dies."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 import ray
 from openai.types.chat import ChatCompletionMessageParam
 
-from justitia_ray.config import RecognitionSection
 from tests.eventually import eventually
 from tests.integration.bodies import CHAT, chat
-from tests.integration.service import MODEL, Service, Serving
+from tests.integration.service import MODEL, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
 TURNS = 3
-_DEFAULT = RecognitionSection().rules
 
 Json = dict[str, Any]
 Messages = list[ChatCompletionMessageParam]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def service(serving: Serving) -> AsyncIterator[Service]:
-    """Application with two ingresses that recognises conversations too."""
-    service = serving.service(
-        "recognized",
-        replicas=1,
-        recognition={"rules": [*_DEFAULT, "conversation"], "conversation_idle_s": 60.0},
-    )
-    service.ingresses = 2
-    await service.deploy()
-    yield service
-    serving.retire(service.name)
 
 
 async def seen(service: Service) -> dict[str, Json]:

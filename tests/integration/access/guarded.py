@@ -1,10 +1,22 @@
-"""Callers of an application with access control."""
+"""Application with access control, its keys, and its callers."""
+
+from dataclasses import dataclass
 
 import httpx
 
+from tests.harness.key_ring import KeyRing
+from tests.harness.token_issuer import TokenIssuer
 from tests.integration.service import Service
 
 _CALL_TIMEOUT_S = 120.0
+
+
+@dataclass
+class Guarded:
+    service: Service
+    keys: KeyRing
+    issuer: TokenIssuer
+    """Issuer of the tokens that the application accepts beside its keys."""
 
 
 def http_as(service: Service, secret: str | None, **headers: str) -> httpx.AsyncClient:

@@ -10,12 +10,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from justitia_ray.config import RecognitionSection
 from tests.harness.key_ring import KeyRing
+from tests.integration.access.guarded import Guarded, http_as
+from tests.integration.access.shares import AHEAD, FEW, MANY, Steps, race
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.integration.guarded import http_as
-from tests.integration.service import Service, Serving
-from tests.integration.shares import AHEAD, FEW, MANY, SEATS, Steps, race
+from tests.integration.service import Service
 from tests.integration.test_abuse import Raw
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
@@ -43,32 +42,10 @@ class Rivals:
         return state
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def keys_and_service(serving: Serving) -> AsyncIterator[tuple[KeyRing, Service]]:
-    keys = KeyRing(serving.directory / "attacked.yaml")
-    keys.add("victim", "acme/search")
-    keys.add("attacker", "beta")
-    keys.add("third", "gamma")
-    for number in range(5):
-        keys.add(f"more-{number}", "beta")
-    keys.write()
-    async with serving.deployed_service(
-        "attacked",
-        replicas=1,
-        fake={"max_num_seqs": SEATS},
-        access={"keys_file": str(keys.file)},
-        recognition={
-            "rules": [*RecognitionSection().rules, "conversation"],
-            "conversation_idle_s": 0.5,
-        },
-    ) as service:
-        yield keys, service
-
-
 @pytest_asyncio.fixture(loop_scope="session")
-async def rivals(keys_and_service: tuple[KeyRing, Service]) -> AsyncIterator[Rivals]:
+async def rivals(guarded: Guarded) -> AsyncIterator[Rivals]:
     """Open the victim's application; afterwards nothing is left."""
-    keys, service = keys_and_service
+    keys, service = guarded.keys, guarded.service
     async with (
         http_as(service, keys.secrets["victim"]) as victim,
         http_as(service, keys.secrets["attacker"]) as attacker,

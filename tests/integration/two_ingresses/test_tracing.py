@@ -2,48 +2,26 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from justitia_ray.observability.trace_context import ApplicationSampler, TraceContext
 from tests.eventually import eventually
-from tests.harness.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
+from tests.harness.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.load import OpenStream, every_seat_taken
-from tests.integration.service import ENDLESS, MODEL, Service, Serving
+from tests.integration.service import ENDLESS, MODEL, Service
+from tests.integration.two_ingresses.conftest import INGRESSES, NAME
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-NAME = "traced"
-INGRESSES = 2
 CALLS = 16
 """Number of calls; all reach the same one of two ingresses once in 30,000 runs."""
 SECRET_WORD = "persimmon"
 EXPORTED_WITHIN_S = 60.0
 """Time until spans arrive: they are sent every 5 s, later on busy cores."""
 CALLER = TraceContext(0xFEED, 0xBEEF, is_sampled=True)
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[OtlpReceiver]:
-    with otlp_receiver() as received:
-        yield received
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def service(serving: Serving, collector: OtlpReceiver) -> AsyncIterator[Service]:
-    """Application with two ingresses and one engine, in which every application is traced."""
-    headers = serving.directory / "otlp-headers"
-    headers.write_text("authorization=Bearer%20of-the-collector\n")
-    tracing = {"endpoint": collector.url, "sample_ratio": 1.0, "headers_file": str(headers)}
-    service = serving.service(NAME, replicas=1, tracing=tracing)
-    service.ingresses = INGRESSES
-    await service.deploy()
-    yield service
-    serving.retire(NAME)
 
 
 def trace_of(key: str) -> str:

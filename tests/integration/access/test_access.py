@@ -2,15 +2,12 @@
 
 import asyncio
 import runpy
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import openai
 import pytest
-import pytest_asyncio
 
 from justitia_ray.client import JustitiaClient
 from justitia_ray.client.transport import API_KEY_VARIABLE, HandleTransport, HttpTransport
@@ -18,54 +15,17 @@ from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.generation_bodies import MESSAGES
 from tests.eventually import eventually
 from tests.harness.key_ring import KeyRing
-from tests.harness.token_issuer import TokenIssuer, running_issuer
+from tests.integration.access.guarded import Guarded, http_as
+from tests.integration.access.shares import AHEAD, FEW, MANY, SEATS, race
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.guarded import http_as
 from tests.integration.service import MODEL, Service, Serving
-from tests.integration.shares import AHEAD, FEW, MANY, SEATS, race
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
-EXAMPLE = Path(__file__).parents[2] / "deployments/examples/openai_client/map_reduce_summary.py"
+EXAMPLE = Path(__file__).parents[3] / "deployments/examples/openai_client/map_reduce_summary.py"
 _ANSWER = {"prompt": "a b c", "max_tokens": 2}
 
 Json = dict[str, Any]
-
-
-@dataclass
-class Guarded:
-    """Application with access control, and its keys."""
-
-    service: Service
-    keys: KeyRing
-    issuer: TokenIssuer
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def guarded(serving: Serving) -> AsyncIterator[Guarded]:
-    """Application with API keys, on one engine with few seats."""
-    keys = KeyRing(serving.directory / "keys.yaml")
-    keys.add("acme", "acme", max_weight=2.0)
-    keys.add("beta", "beta")
-    keys.add("looks", "acme", "own")
-    keys.add("operator", "ops", "operate")
-    keys.add("gateway", None, "proxy", "infer", "own")
-    keys.write()
-    with running_issuer(serving.directory) as issuer:
-        jwt = {
-            "issuer": issuer.url,
-            "audience": "justitia",
-            "jwks_ca_file": str(issuer.ca_file),
-            "tenant_claim": "org.team",
-            "tenant_below": "acme",
-        }
-        async with serving.deployed_service(
-            "guarded",
-            replicas=1,
-            fake={"max_num_seqs": SEATS},
-            access={"keys_file": str(keys.file), "reload_s": 0.1, "jwt": [jwt]},
-        ) as service:
-            yield Guarded(service, keys, issuer)
 
 
 async def answer_to(service: Service, secret: str | None, **headers: str) -> tuple[int, Json]:
@@ -267,6 +227,7 @@ async def test_changed_keys_take_effect_soon(guarded: Guarded) -> None:
     assert await works("acme")
 
 
+@pytest.mark.long
 async def test_turning_access_control_on_loses_no_waiting_call(serving: Serving) -> None:
     """Calls admitted earlier are answered; later calls need a key."""
     keys = KeyRing(serving.directory / "later.yaml")

@@ -1,0 +1,43 @@
+"""HAProxy as the front with other options of Serve: each test has a separate cluster."""
+
+import httpx
+import pytest
+
+from justitia_ray.errors import JustitiaError
+from tests.certificates import Authority
+from tests.integration.front_cluster import front_cluster
+from tests.integration.serve_front.test_request_timeout import check_call_ends_at_the_limit
+
+pytestmark = [pytest.mark.long, pytest.mark.ray]
+
+_LIMIT_S = 3.0
+_FAKE = {"iteration_s": 0.02, "kv_tokens": 100_000, "max_model_len": 16_384}
+_ARGS = {"engine": {"kind": "fake", "fake": _FAKE}}
+
+
+def test_certificate_behind_haproxy_is_refused_at_deployment(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Serve accepts the options but would start a proxy that reaches no ingress.
+
+    `test_haproxy` shows that HAProxy without a certificate is accepted.
+    """
+    file, key = Authority.of(tmp_path_factory.mktemp("tls") / "ours").issue("front", "127.0.0.1")
+    certificate = {"ssl_certfile": str(file), "ssl_keyfile": str(key)}
+    with pytest.raises(JustitiaError) as refused, front_cluster({}, _ARGS, certificate):
+        pass
+    said = str(refused.value)
+
+    assert said.startswith("justitia did not come up")
+    assert "http_options.ssl_certfile: HAProxy, the front of this cluster, has no TLS" in said
+    assert "leave http_options.ssl_* out" in said
+
+
+@pytest.mark.asyncio
+async def test_call_ends_at_the_operators_request_timeout() -> None:
+    """Serve itself reads the header that asks for no limit."""
+    with front_cluster({}, _ARGS, {"request_timeout_s": _LIMIT_S}) as cluster:
+        async with httpx.AsyncClient(
+            base_url=cluster.url, timeout=60.0, headers={"x-request-timeout-seconds": "0"}
+        ) as http:
+            await check_call_ends_at_the_limit(http, _LIMIT_S)

@@ -1,0 +1,1 @@
+"""One application behind two ingresses: recognised conversations, and traces."""
