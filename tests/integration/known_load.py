@@ -1,11 +1,10 @@
 """Steady callers with known answers, used while a test changes the service under them.
 
-The fake engine's text depends only on the prompt, so every answer can be compared with the one the
-same call got on an undisturbed service.
+The fake engine's answer depends only on the prompt, so every answer can be compared with the one
+that the same call got on an undisturbed service.
 """
 
 import asyncio
-import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.eventually import eventually
+from tests.harness.answers import Answer, difference, unary_answer
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.load import OpenStream
 
@@ -27,8 +27,8 @@ class KnownLoad:
     """Prompts of the callers and the answers they got."""
 
     http: httpx.AsyncClient
-    expected: dict[str, str]
-    """Correct text of each prompt."""
+    expected: dict[str, Answer]
+    """Correct answer to each prompt."""
     right: int = 0
     wrong: list[str] = field(default_factory=list)
     """Descriptions of the wrong answers."""
@@ -54,24 +54,25 @@ class KnownLoad:
         if answer.status_code != 200:
             self.wrong.append(f"{answer.status_code}: {answer.text[:200]}")
         else:
-            self._check(prompt, answer.json()["choices"][0]["text"], answer.json()["id"])
+            lease_id = answer.json()["id"].removeprefix("cmpl-")
+            self._check(prompt, unary_answer(answer.json()), lease_id)
 
     async def _stream(self, prompt: str) -> None:
-        stream = OpenStream(self.http, completion(prompt, _TOKENS))
+        body = completion(prompt, _TOKENS, stream_options={"include_usage": True})
+        stream = OpenStream(self.http, body)
         last = await stream.end()
         if last != "[DONE]":
             self.wrong.append(f"a stream ended with {last[:200]}")
-            return
-        chunks = [json.loads(event) for event in stream.events[:-1]]
-        text = "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"])
-        self._check(prompt, text, chunks[0]["id"])
-
-    def _check(self, prompt: str, text: str, answer_id: str) -> None:
-        self.leases[answer_id] += 1
-        if text == self.expected[prompt]:
-            self.right += 1
         else:
-            self.wrong.append(f"{prompt!r}: {len(text)} characters of another text")
+            self._check(prompt, await stream.answer(), stream.lease_id)
+
+    def _check(self, prompt: str, answer: Answer, lease_id: str) -> None:
+        self.leases[lease_id] += 1
+        differs = difference(self.expected[prompt], answer)
+        if differs:
+            self.wrong.append(f"{prompt!r}: {differs}")
+        else:
+            self.right += 1
 
     async def until_more(self, calls: int, within_s: float = 120.0) -> None:
         """Wait for `calls` more correct answers."""
@@ -93,7 +94,7 @@ async def known_load(
     expected = {}
     for prompt in PROMPTS:
         answer = await http.post(COMPLETIONS, json=completion(prompt, _TOKENS))
-        expected[prompt] = answer.json()["choices"][0]["text"]
+        expected[prompt] = unary_answer(answer.json())
     load = KnownLoad(http, expected)
     callers_calls = [
         asyncio.create_task(load.call_on(random.Random(seed * 1_000 + i))) for i in range(callers)

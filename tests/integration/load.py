@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from tests.eventually import eventually
+from tests.harness.answers import Answer, StreamedAnswer
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.service import ENDLESS, SEATS, Json, Service
 
@@ -49,6 +50,16 @@ class OpenStream:
         """Read the stream to its end and return the data of the last event."""
         await self._task
         return self.events[-1]
+
+    async def answer(self) -> Answer:
+        """Read a stream with usage to its end and return its answer; fail if its form is wrong."""
+        assert "[DONE]" == await self.end()
+        joined = StreamedAnswer()
+        for event in self.events[:-1]:
+            joined.add_event(json.loads(event))
+        answer = joined.whole_answer()
+        assert [] == joined.flaws
+        return answer
 
 
 @asynccontextmanager

@@ -356,6 +356,17 @@ class Service:
     async def probe(self, replica_id: str, method: str, *args: Any) -> Any:
         return await probe(self.handle("Replica"), replica_id, method, *args)
 
+    async def busy_kv_tokens(self) -> float:
+        """Return the KV tokens in use according to the engines' own gauges."""
+        stats = [
+            await self.probe(replica_id, "record_autoscaling_stats")
+            for replica_id in await self.pulling()
+        ]
+        return float(sum(one["busy_kv_tokens"] for one in stats))
+
+    async def kv_is_free(self) -> bool:
+        return await self.busy_kv_tokens() == 0
+
     def actors(self, deployment: str | None = None) -> list[str]:
         """Return the names of a deployment's actors, by default of all deployments."""
         prefix = f"SERVE_REPLICA::{self.name}#" + (f"{deployment}#" if deployment else "")

@@ -19,7 +19,6 @@ from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.conftest import MOST_OUTSTANDING
 from tests.integration.load import leave
 from tests.integration.service import ENDLESS, SEATS, Service
-from tests.integration.test_disconnects import kv_is_free
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -35,7 +34,7 @@ async def service(limited: Service) -> AsyncIterator[Service]:
     """Application with limits; after each test it must be idle."""
     yield limited
     await limited.until_idle()
-    await eventually(lambda: kv_is_free(limited), "KV is free")
+    await eventually(limited.kv_is_free, "KV is free")
 
 
 async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
@@ -218,7 +217,7 @@ async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[Raw
     await service.until(lambda s: s["in_flight"] == SEATS, "all of them run")
     answer = await http.post(COMPLETIONS, json=completion("next"))
     await service.until_idle(30.0)
-    await eventually(lambda: kv_is_free(service), "KV is free")
+    await eventually(service.kv_is_free, "KV is free")
 
     assert 200 == answer.status_code
     return stalled
@@ -256,7 +255,7 @@ async def test_callers_that_leave_at_random_leave_nothing_behind(
     for application_id in (*_LEFT, *(f"own-{i}" for i in range(_LEAVERS))):
         await http.delete(f"/v1/applications/{application_id}")
     await service.until_idle()
-    await eventually(lambda: kv_is_free(service), "KV is free")
+    await eventually(service.kv_is_free, "KV is free")
 
     async def is_quiet() -> bool:
         return bool(await left_at_ingress(service) == before)

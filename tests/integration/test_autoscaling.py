@@ -1,6 +1,5 @@
 """Engines that autoscale with the queue's demand under load."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,19 +7,16 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from justitia_ray.client.transport import HandleTransport, HttpTransport
+from justitia_ray.client.transport import HttpTransport
 from tests.eventually import eventually
 from tests.harness.chaos.app import loads_file
-from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.counts import count_calls
-from tests.harness.chaos.faults import FaultInjector
 from tests.harness.chaos.fleet import FleetLimits, measure_fleet
-from tests.harness.chaos.fleet_faults import FleetFaults, keep_sampling_fleet
 from tests.harness.chaos.load import draw_load, draw_tails
 from tests.harness.chaos.plan import FaultKind, FaultRound
-from tests.harness.chaos.records import RunRecords, read_journal, read_loads
-from tests.harness.chaos.run import fake_answers
-from tests.harness.chaos.target import ChaosTarget, keep_sampling
+from tests.harness.chaos.records import read_loads
+from tests.harness.chaos.rounds import FaultRounds, fake_answers
+from tests.harness.chaos.target import ChaosTarget
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.known_load import known_load
 from tests.integration.load import OpenStream
@@ -118,30 +114,14 @@ async def test_faults_during_autoscaling_lose_nothing(service: Service) -> None:
     target = ChaosTarget(service.name, service.config, {"Replica": 1, "Ingress": 1, "Predictor": 1})
     load = draw_load(_SEED, 12, 140, len(_PLAN), (40, 120))
     load += draw_tails(_SEED, len(_PLAN), 2, (200, 300))
-    records = RunRecords()
     http = HttpTransport(service.url)
-    callers = Callers(http, HandleTransport(target.handle("Ingress")), records)
-    fleet_faults = FleetFaults(target)
-    injector = FaultInjector(
-        target, callers, records, load, stopped_s=1.0, more_ways=fleet_faults.ways, replicas=1
-    )
-    sampling = [
-        asyncio.create_task(keep(target, records)) for keep in (keep_sampling, keep_sampling_fleet)
-    ]
-    async with asyncio.TaskGroup() as group:
-        for fault_round in _PLAN:
-            await injector.wait_until_ready(fault_round)
-            phase = [planned for planned in load if planned.phase == fault_round.number]
-            group.create_task(callers.play(phase))
-            await fleet_faults.until_due(fault_round)
-            records.faults += await injector.inject_faults(fault_round)
-    await fleet_faults.until_at_minimum()
-    for task in sampling:
-        task.cancel()
-    await asyncio.gather(*sampling, return_exceptions=True)
+    rounds = FaultRounds(target, http, load, _PLAN, stopped_s=1.0)
+    async with rounds.sampled():
+        await rounds.play()
+        await rounds.fleet.until_at_minimum()
     await http.aclose()
     await service.until_idle()
-    runs = read_journal(target.journal)
+    records, runs = rounds.records, rounds.runs()
     counts = count_calls(load, records, runs, fake_answers(load, service.config))
     limits = FleetLimits.of(service.config.autoscaling)
     fleet = measure_fleet(limits, records, runs, read_loads(loads_file(service.config)))

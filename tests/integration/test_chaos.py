@@ -8,21 +8,17 @@ import pytest
 import pytest_asyncio
 
 from justitia_ray.client.calls import JsonCalls
-from justitia_ray.client.transport import HandleTransport, HttpTransport
+from justitia_ray.client.transport import HttpTransport
 from tests.eventually import eventually
-from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ONE_ORDER
-from tests.harness.chaos.connection_faults import ConnectionFaults
 from tests.harness.chaos.counts import count_calls
 from tests.harness.chaos.crowd import CROWD, LIMIT, QUOTAS, Crowd
-from tests.harness.chaos.faults import FaultInjector
 from tests.harness.chaos.load import draw_load
 from tests.harness.chaos.order import measure_order
 from tests.harness.chaos.plan import FaultKind, FaultRound, draw_plan
-from tests.harness.chaos.records import RunRecords, read_journal
-from tests.harness.chaos.recovery import fault_windows, is_over
-from tests.harness.chaos.run import fake_answers
-from tests.harness.chaos.target import ChaosTarget, keep_sampling
+from tests.harness.chaos.recovery import fault_windows
+from tests.harness.chaos.rounds import FaultRounds, fake_answers
+from tests.harness.chaos.target import ChaosTarget
 from tests.harness.key_ring import GATEWAY, OPERATOR, KeyRing, gateway_keys
 from tests.integration.service import Service, Serving
 
@@ -33,6 +29,7 @@ pytestmark = [
 ]
 
 _SEED = 1
+_WANTED = {"Replica": 2, "Ingress": 1, "Predictor": 1}
 _INFERENCES = 150
 _KINDS = (
     FaultKind.SCHEDULER_KILLED,
@@ -82,40 +79,20 @@ async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     service: Service, keys: KeyRing
 ) -> None:
     """A small version of `scripts/chaos` that runs with every change."""
-    target = ChaosTarget(service.name, service.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
+    target = ChaosTarget(service.name, service.config, _WANTED)
     plan = draw_plan(_SEED, _KINDS)
     load = draw_load(_SEED, 36, _INFERENCES, len(plan) + 1)
-    records, journal = RunRecords(), target.journal
     http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
-    handle = HandleTransport(target.handle("Ingress"))
-    callers = Callers(http, handle, records)
-    of_connections = ConnectionFaults(target, callers, away_s=1.0)
-    injector = FaultInjector(
-        target, callers, records, load, stopped_s=1.0, more_ways=of_connections.ways
-    )
-
-    async def all_recovered() -> bool:
-        runs = await asyncio.to_thread(read_journal, journal)
-        return all(is_over(fault, records, runs) for fault in records.faults)
-
-    sampling = asyncio.create_task(keep_sampling(target, records))
-    async with asyncio.TaskGroup() as group:
-        for fault_round in plan:
-            await injector.wait_until_ready(fault_round)
-            phase = [planned for planned in load if planned.phase == fault_round.number]
-            group.create_task(callers.play(phase))
-            await asyncio.sleep(fault_round.after_s)
-            records.faults += await injector.inject_faults(fault_round)
-            await eventually(all_recovered, f"{fault_round.kinds[0]} is over", _BACK_WITHIN_S)
-        last = [planned for planned in load if planned.phase == len(plan)]
-        group.create_task(callers.play(last))
-    sampling.cancel()
+    rounds = FaultRounds(target, http, load, plan, stopped_s=1.0)
+    async with rounds.sampled():
+        late = await rounds.play(over_within_s=_BACK_WITHIN_S)
     await http.aclose()
     await service.until_idle()
-    runs = read_journal(journal)
+    records, runs = rounds.records, rounds.runs()
     counts = count_calls(load, records, runs, fake_answers(load, service.config))
     order = measure_order(runs, records.calls, fault_windows(records, runs), records.tags)
 
+    assert [] == late
     assert [kind for fault_round in plan for kind in fault_round.kinds] == [
         h.kind for h in records.faults
     ]
@@ -130,11 +107,10 @@ async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
     service: Service, keys: KeyRing
 ) -> None:
     """Calls beyond a quota, and usage that no tenant had, would both be billed."""
-    target = ChaosTarget(service.name, service.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
+    target = ChaosTarget(service.name, service.config, _WANTED)
     http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
-    records = RunRecords()
-    callers = Callers(http, HandleTransport(target.handle("Ingress")), records)
-    injector = FaultInjector(target, callers, records, (), stopped_s=1.0, more_ways={})
+    rounds = FaultRounds(target, http, (), (), stopped_s=1.0)
+    records = rounds.records
     crowd = Crowd(http)
     playing = asyncio.create_task(crowd.play(120, 0.1))
     for number, kind in enumerate(
@@ -143,7 +119,7 @@ async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
         enough = min(LIMIT, len(crowd.record.answered_at) + 4)
         await eventually(partial(_has_answers, crowd, enough), "calls are answered", _BACK_WITHIN_S)
         fault_round = FaultRound(number, (kind,), 0.0, 0.5)
-        records.faults += await injector.inject_faults(fault_round)
+        records.faults += await rounds.injector.inject_faults(fault_round)
     await playing
     await http.aclose()
     await service.until_idle()

@@ -21,28 +21,15 @@ _SOON_S = 2.0
 _LONG = completion(max_tokens=ENDLESS)
 
 
-async def busy_kv_tokens(service: Service) -> float:
-    """Return the KV tokens in use according to the engines' own gauges."""
-    busy = 0.0
-    for replica_id in await service.pulling():
-        busy += (await service.probe(replica_id, "record_autoscaling_stats"))["busy_kv_tokens"]
-    return busy
-
-
-async def kv_is_free(service: Service) -> bool:
-    """Return whether all engines' KV memory is free."""
-    return await busy_kv_tokens(service) == 0
-
-
 async def test_disconnected_unary_call_frees_its_kv(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """Engines continue a disconnected unary call unless it is aborted."""
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG))
-    await eventually(lambda: busy_kv_tokens(service), "it holds KV")
+    await eventually(service.busy_kv_tokens, "it holds KV")
     await leave([call])
 
-    await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
+    await eventually(service.kv_is_free, "KV is free", _SOON_S)
     await service.until_idle(_SOON_S)
 
 
@@ -51,7 +38,7 @@ async def test_disconnected_stream_frees_its_kv(http: httpx.AsyncClient, service
     async with http.stream("POST", COMPLETIONS, json=_LONG | {"stream": True}) as stream:
         await anext(stream.aiter_raw())
 
-    await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
+    await eventually(service.kv_is_free, "KV is free", _SOON_S)
     await service.until_idle(_SOON_S)
 
 
@@ -74,8 +61,8 @@ async def test_call_that_leaves_the_queue_is_never_run(
 async def test_cancelled_call_over_a_handle_frees_its_kv(service: Service) -> None:
     """Agents inside Serve leave by cancelling, not by closing a connection."""
     response = service.handle().call.remote("POST", COMPLETIONS, {}, encoded(_LONG))
-    await eventually(lambda: busy_kv_tokens(service), "it holds KV")
+    await eventually(service.busy_kv_tokens, "it holds KV")
     response.cancel()
 
-    await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
+    await eventually(service.kv_is_free, "KV is free", _SOON_S)
     await service.until_idle(_SOON_S)

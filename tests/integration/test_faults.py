@@ -14,6 +14,7 @@ import pytest_asyncio
 import ray
 
 from tests.eventually import eventually
+from tests.harness.answers import unary_answer
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.known_load import known_load
 from tests.integration.load import OpenStream, every_seat_taken, tags_of, when_served
@@ -152,15 +153,9 @@ async def slow_load(
 async def check_is_undisturbed(http: httpx.AsyncClient, streams: Iterable[OpenStream]) -> None:
     """Check that each stream had every token once, under one id, and its usage."""
     unary = {name: value for name, value in _STREAMED.items() if name != "stream_options"}
-    whole = (await http.post(COMPLETIONS, json=unary)).json()
+    whole = unary_answer((await http.post(COMPLETIONS, json=unary)).json())
     for stream in streams:
-        assert "[DONE]" == await stream.end()
-        events = [json.loads(event) for event in stream.events[:-1]]
-        assert 1 == len({event["id"] for event in events})
-        assert whole["choices"][0]["text"] == "".join(
-            choice["text"] for event in events for choice in event["choices"]
-        )
-        assert whole["usage"] == events[-1]["usage"]
+        assert whole == await stream.answer()
 
 
 async def test_killed_replica_loses_no_unary_call_and_no_stream(

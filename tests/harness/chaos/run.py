@@ -1,26 +1,23 @@
 """A chaos run on a cluster: the load, the faults during it, and the result."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from justitia_ray.client.transport import HandleTransport, HttpTransport
-from justitia_ray.config import AppConfig
+from justitia_ray.client.transport import HttpTransport
 from justitia_ray.core.usage import DAY_S
 from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
-from tests.harness.answers import Answer, fake_answer
+from tests.harness.answers import Answer
 from tests.harness.chaos.app import loads_file
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ChaosCluster
-from tests.harness.chaos.connection_faults import ConnectionFaults
 from tests.harness.chaos.counts import count_calls
 from tests.harness.chaos.crowd import CROWD, Crowd
-from tests.harness.chaos.faults import ClusterFaults, FaultInjector
+from tests.harness.chaos.faults import ClusterFaults
 from tests.harness.chaos.fleet import FleetLimits, FleetMeasure, measure_fleet
-from tests.harness.chaos.fleet_faults import FleetFaults, keep_sampling_fleet
 from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
 from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load, draw_tails
 from tests.harness.chaos.order import measure_order
@@ -33,15 +30,14 @@ from tests.harness.chaos.records import (
     read_loads,
 )
 from tests.harness.chaos.recovery import (
-    OVER_AFTER_S,
     elsewhere_s,
     fault_windows,
     had_no_effect,
-    is_over,
     recovery_s,
 )
 from tests.harness.chaos.report import ChaosResult, FaultOutcome
-from tests.harness.chaos.target import in_thread, keep_sampling, wait_until
+from tests.harness.chaos.rounds import FaultRounds, fake_answers
+from tests.harness.chaos.target import in_thread, wait_until
 
 _CLEAN_WITHIN_S: Seconds = 90.0
 """Time until the cluster is idle: orphans of a dead ingress end after 30 s, their applications
@@ -50,8 +46,6 @@ later by idle timeout."""
 _CROWD_A_PHASE = 8
 _CROWD_EVERY_S: Seconds = 0.25
 """Interval of the quota tenant's calls in each phase: beyond its quota after three phases."""
-_FROM_THE_MINIMUM = 0.5
-"""Share of the rounds before which replicas shrink to their minimum."""
 _KEEPERS = frozenset(
     {
         FaultKind.INGRESS_KILLED,
@@ -141,26 +135,26 @@ class ChaosRun:
         """
         began_at = self._began_at
         http = HttpTransport(self._cluster.url, api_key=self._cluster.api_key)
-        handle = HandleTransport(self._target.handle("Ingress"))
-        callers = Callers(http, handle, self.records)
+        cluster_faults = ClusterFaults(
+            self._cluster,
+            self._shape.redis_away_s,
+            self._shape.stopped_s,
+            everything=self._shape.everything_redeployed,
+        )
+        rounds = FaultRounds(
+            self._target, http, self.load, self._plan, self._shape.stopped_s, cluster_faults.ways
+        )
+        self.records = rounds.records
         crowd = Crowd(http)
         try:
             expected = await self._expected(http)
             await wait_until(self._target.accounts_are_ready, "there are accounts")
             await count_resources(self._target)  # opens connections that stay open
             before = await self._settled(None)
-            sampling = [asyncio.create_task(keep_sampling(self._target, self.records))]
-            if self._scaled is not None:
-                fleet = keep_sampling_fleet(self._target, self.records)
-                sampling.append(asyncio.create_task(fleet))
-            try:
-                await self._play_and_strike(callers, crowd)
+            async with rounds.sampled():
+                await self._play_and_strike(rounds, crowd)
                 self._say("all callers are done; waiting until the cluster is whole and idle")
                 after = await self._settled(before)
-            finally:
-                for task in sampling:
-                    task.cancel()
-                await asyncio.gather(*sampling, return_exceptions=True)
             for name in after.stored:
                 asked_at, closed_at = self.records.closed.get(name, (0.0, 0.0))
                 self._say(
@@ -174,58 +168,15 @@ class ChaosRun:
 
     # --- load and rounds
 
-    async def _play_and_strike(self, callers: Callers, crowd: Crowd) -> None:
-        cluster_faults = ClusterFaults(
-            self._cluster,
-            self._shape.redis_away_s,
-            self._shape.stopped_s,
-            everything=self._shape.everything_redeployed,
-        )
-        connection_faults = ConnectionFaults(self._target, callers, self._shape.stopped_s)
-        fleet_faults = FleetFaults(self._target)
-        injector = FaultInjector(
-            self._target,
-            callers,
-            self.records,
-            self.load,
-            stopped_s=self._shape.stopped_s,
-            more_ways={**cluster_faults.ways, **connection_faults.ways, **fleet_faults.ways},
-            **({} if self._scaled is None else {"replicas": self._scaled.min_replicas}),
-        )
+    async def _play_and_strike(self, rounds: FaultRounds, crowd: Crowd) -> None:
+        beside = partial(crowd.play, _CROWD_A_PHASE, _CROWD_EVERY_S)
         try:
-            async with asyncio.TaskGroup() as group:
-                for fault_round in self._plan:
-                    if self._scaled is not None and fault_round.draw < _FROM_THE_MINIMUM:
-                        await fleet_faults.until_at_minimum()
-                    await injector.wait_until_ready(fault_round)
-                    group.create_task(callers.play(self._of_phase(fault_round.number)))
-                    group.create_task(crowd.play(_CROWD_A_PHASE, _CROWD_EVERY_S))
-                    await asyncio.sleep(fault_round.after_s)
-                    if self._scaled is not None:
-                        await fleet_faults.until_due(fault_round)
-                    open_calls = callers.open_calls
-                    faults = await injector.inject_faults(fault_round)
-                    self.records.faults += faults
-                    await asyncio.gather(*(self._recovered(fault) for fault in faults))
-                    self._tell(fault_round, faults, open_calls)
-                group.create_task(callers.play(self._of_phase(len(self._plan))))
+            await rounds.play(beside=beside, told=self._tell)
         except* JustitiaError as failures:
             failure = failures.exceptions[0]
         else:
             return
         raise failure
-
-    def _of_phase(self, phase: int) -> list[PlannedApplication]:
-        return [planned for planned in self.load if planned.phase == phase]
-
-    async def _recovered(self, fault: InjectedFault) -> None:
-        """Wait until the service has recovered from a fault, or for the longest time."""
-        deadline = fault.back_at + OVER_AFTER_S
-        while time.monotonic() < deadline:
-            runs = await asyncio.to_thread(read_journal, self._target.journal)
-            if is_over(fault, self.records, runs):
-                return
-            await asyncio.sleep(0.2)
 
     def _tell(
         self, fault_round: FaultRound, faults: Sequence[InjectedFault], open_calls: int
@@ -318,16 +269,6 @@ class ChaosRun:
             return None
         loads = read_loads(loads_file(self._target.config))
         return measure_fleet(FleetLimits.of(self._scaled), self.records, runs, loads)
-
-
-def fake_answers(load: Sequence[PlannedApplication], config: AppConfig) -> dict[str, Answer]:
-    """Return the fake engines' correct answer to each inference."""
-    model, longest = config.model.name, config.engine.fake.max_model_len
-    return {
-        one.name: fake_answer(one.path, json.dumps(one.body(1)).encode(), model, longest)
-        for planned in load
-        for one in planned.inferences
-    }
 
 
 def _for_baseline(planned: PlannedApplication) -> PlannedApplication:
