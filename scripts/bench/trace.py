@@ -23,9 +23,10 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import ReplicaCapacity
+from tests.harness.planned import PlannedInference
 from tests.harness.simulation.callers import Callers
 from tests.harness.simulation.plan import Ending as ApplicationEnding
-from tests.harness.simulation.plan import PlannedApplication, PlannedInference, draw_plan
+from tests.harness.simulation.plan import PlannedApplication, draw_plan
 from tests.harness.simulation.run import play
 
 _PACKAGE = Path(justitia_ray.__file__).parent

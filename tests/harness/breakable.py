@@ -20,13 +20,12 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.transport.connection import Connection
 from justitia_ray.serve.transport.link import Link, SocketLink
 from justitia_ray.units import Seconds
+from tests.harness.planned import KILLER
 from tests.harness.probe import Probed
 
 _ANSWERED_S: Seconds = 0.2
 """Time within which the answer of a probe has left the process."""
 
-KILLER = "poison"
-"""Word in a prompt that kills a fake engine."""
 CRASHER = "segfault"
 """Word in a prompt that crashes the replica's process."""
 KILLS_AFTER_S: Seconds = 0.3

@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
-from tests.harness.breakable import CRASHER, KILLER
+from tests.harness.breakable import CRASHER
+from tests.harness.planned import KILLER
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.load import OpenStream
 from tests.integration.service import PROBED, Json, Service, Serving

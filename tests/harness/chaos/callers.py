@@ -21,8 +21,9 @@ from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TE
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.units import Seconds
 from tests.harness.answers import Answer, StreamedAnswer, unary_answer
-from tests.harness.chaos.load import PlannedApplication, PlannedInference
+from tests.harness.chaos.load import PlannedApplication, call_body
 from tests.harness.chaos.records import Call, Ending, RunRecords
+from tests.harness.planned import PlannedInference
 
 AGAIN_AFTER_S: Seconds = 0.2
 ANSWER_WITHIN_S: Seconds = 600.0
@@ -194,7 +195,7 @@ class Callers:
             CLASS_HEADER: planned.application_class,
             TENANT_HEADER: planned.tenant,
         }
-        asked = (calls, inference.path, inference.body(number), headers)
+        asked = (calls, inference.path, call_body(inference, number), headers)
         if inference.stream:
             may_read = self._may_read[inference.name] = asyncio.Event()
             may_read.set()

@@ -16,7 +16,7 @@ from justitia_ray.application_key import application_key
 from justitia_ray.errors import NoReplicaAnswers
 from justitia_ray.serve.stores import scheduler_store
 from justitia_ray.units import Seconds
-from tests.harness.breakable import CRASHER, KILLER
+from tests.harness.breakable import CRASHER
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ChaosCluster, gcs_answers
 from tests.harness.chaos.load import PlannedApplication
@@ -24,6 +24,7 @@ from tests.harness.chaos.plan import FaultKind, FaultRound
 from tests.harness.chaos.records import InjectedFault, RunRecords, TagAcrossRestart, read_journal
 from tests.harness.chaos.recovery import PROBES
 from tests.harness.chaos.target import ChaosTarget, ServeProcess, in_thread, wait_until
+from tests.harness.planned import KILLER
 
 InjectFault = Callable[[FaultRound], Awaitable[InjectedFault]]
 """Function that carries out one kind of fault."""

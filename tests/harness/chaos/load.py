@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
 from justitia_ray.units import ApplicationId, Seconds, Tokens
+from tests.harness.planned import PlannedInference
 
 CLASSES = ("one", "fan-out", "chain", "map-reduce")
 TENANTS = ("team-a", "team-b", "team-c")
@@ -20,42 +20,6 @@ _CHATS = 0.5
 TWO_CHOICES = 0.15
 """Share of unary calls with two choices; a stream of several choices cannot be continued."""
 _OVER_HANDLE = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedInference:
-    name: str
-    """Name, unique in the load."""
-    prompt: str
-    max_tokens: Tokens
-    stream: bool
-    chat: bool
-    n: int
-
-    @property
-    def path(self) -> str:
-        return CHAT if self.chat else COMPLETIONS
-
-    def body(self, call: int) -> dict[str, Any]:
-        """Return the request body for call number `call` of the inference.
-
-        The name travels in OpenAI's `user`, which engines ignore and the replicas' journal records.
-        """
-        asked: dict[str, Any] = (
-            {"messages": [{"role": "user", "content": self.prompt}]}
-            if self.chat
-            else {"prompt": self.prompt}
-        )
-        streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        return {
-            **asked,
-            "max_tokens": self.max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "user": f"{self.name}#{call}",
-            **({"n": self.n} if self.n > 1 else {}),
-            **(streamed if self.stream else {}),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +41,14 @@ class PlannedApplication:
     @property
     def inferences(self) -> tuple[PlannedInference, ...]:
         return tuple(inference for stage in self.stages for inference in stage)
+
+
+def call_body(inference: PlannedInference, call: int) -> dict[str, Any]:
+    """Return the request body for call number `call` of an inference.
+
+    The name travels in OpenAI's `user`, which engines ignore and the replicas' journal records.
+    """
+    return inference.body(temperature=0, ignore_eos=True, user=f"{inference.name}#{call}")
 
 
 class _Drawn(NamedTuple):
@@ -200,8 +172,8 @@ def _inference(random_source: random.Random, name: str, drawn: _Drawn) -> Planne
         f"{name} {' '.join(words)}",
         random_source.randint(*drawn.output_tokens),
         stream,
-        random_source.random() < _CHATS,
-        2 if split and not stream else 1,
+        chat=random_source.random() < _CHATS,
+        choices=2 if split and not stream else 1,
     )
 
 

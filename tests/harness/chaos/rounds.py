@@ -1,7 +1,6 @@
 """Rounds of faults on a running application: the load beside them, and its records."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +9,7 @@ from typing import Any
 from justitia_ray.client.transport import HandleTransport, Transport
 from justitia_ray.config import AppConfig
 from justitia_ray.units import Seconds
-from tests.harness.answers import Answer, fake_answer
+from tests.harness.answers import Answer
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.connection_faults import ConnectionFaults
 from tests.harness.chaos.faults import FaultInjector, InjectFault
@@ -145,7 +144,5 @@ def fake_answers(load: Sequence[PlannedApplication], config: AppConfig) -> dict[
     """Return the fake engines' correct answer to each inference."""
     model, longest = config.model.name, config.engine.fake.max_model_len
     return {
-        one.name: fake_answer(one.path, json.dumps(one.body(1)).encode(), model, longest)
-        for planned in load
-        for one in planned.inferences
+        one.name: one.fake_answer(model, longest) for planned in load for one in planned.inferences
     }

@@ -22,18 +22,20 @@ from justitia_ray.errors import (
     KillsEngines,
     QuotaExhausted,
 )
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.protocol.stream_forms import stream_form
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec
 from justitia_ray.units import ReplicaId, Seconds
 from tests.harness.answers import Answer, StreamedAnswer, unary_answer
+from tests.harness.planned import PlannedInference
 from tests.harness.simulation.network import Network, here
 from tests.harness.simulation.parts import IngressHost
-from tests.harness.simulation.plan import Ending, PlannedApplication, PlannedInference
+from tests.harness.simulation.plan import Ending, PlannedApplication
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.unusable_leases import NOTE_UNUSABLE, CutOffs, UnusableLease
 
-PATH = "/v1/completions"
+PATH = COMPLETIONS
 _QUOTA_CODES = ("rate_limit_exceeded", "insufficient_quota")
 _KILLER_CODE = "engine_killer"
 _GAVE_UP = "gave up after"
@@ -79,18 +81,6 @@ class CallRecord:
     """Leases that the last try could not use."""
     tries: int = 0
     answer: Answer | None = None
-
-
-def body_of(planned: PlannedInference, model: str) -> bytes:
-    fields: dict[str, Any] = {
-        "model": model,
-        "prompt": planned.prompt,
-        "max_tokens": planned.max_tokens,
-        "n": planned.choices,
-    }
-    if planned.stream:
-        fields |= {"stream": True, "stream_options": {"include_usage": True}}
-    return json.dumps(fields).encode()
 
 
 def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
@@ -278,7 +268,7 @@ class Callers:
         context = _context(application)
         if record.planned.deadline_s is not None:
             context = replace(context, named_deadline=f"{record.planned.deadline_s}")
-        raw = body_of(record.planned, self._model)
+        raw = json.dumps(record.planned.body(model=self._model)).encode()
 
         record.unusable.clear()
 

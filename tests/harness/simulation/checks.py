@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from justitia_ray.core.tenants import OnExhausted
 from justitia_ray.units import LeaseId, Seconds
-from tests.harness.answers import difference, fake_answer
-from tests.harness.simulation.callers import PATH, CallRecord, Verdict, body_of
+from tests.harness.answers import difference
+from tests.harness.simulation.callers import CallRecord, Verdict
 from tests.harness.simulation.parts import ReplicaHost
 from tests.harness.simulation.quota_checks import claims_left
 from tests.harness.simulation.world import World
@@ -143,8 +143,8 @@ def _wrong(world: World, record: CallRecord) -> str:
         return "" if may_be_cut else f"was cut: {record.detail}"
     if record.detail or record.answer is None:
         return record.detail or "was answered with nothing"
-    body = body_of(record.planned, world.model)
-    return difference(fake_answer(PATH, body, world.model, world.plan.kv_tokens), record.answer)
+    expected = record.planned.fake_answer(world.model, world.plan.kv_tokens)
+    return difference(expected, record.answer)
 
 
 def killers_take_few_engines(world: World) -> None:

@@ -43,10 +43,10 @@ from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS, Method
 from justitia_ray.store.scheduler_store import SchedulerStore, StoredState
 from justitia_ray.units import ApplicationId, Epoch, LeaseId, ReplicaId, Seconds
+from tests.harness.planned import KILLER
 from tests.harness.simulation.accounts import WatchedAccounts, WatchedAccountsLink
 from tests.harness.simulation.connections import Connections, SimulatedDialer
 from tests.harness.simulation.network import DetachedHandle, NobodyHandle, here
-from tests.harness.simulation.plan import KILLER
 from tests.harness.simulation.recorder import ClaimAssertions, Recorder, tags_of
 from tests.harness.simulation.store import RedisMemory, StoreClient
 from tests.harness.simulation.unusable_leases import WatchedQueueClient

@@ -7,6 +7,7 @@ from typing import Any
 
 from justitia_ray.core.policies import policy_path
 from justitia_ray.units import Seconds, Tokens
+from tests.harness.planned import KILLER, PlannedInference
 from tests.harness.simulation.network import CutKind
 from tests.harness.simulation.tenants import draw_tenants
 
@@ -16,8 +17,6 @@ _FAULTS_FROM_S: Seconds = 0.5
 _FAULTS_UNTIL_S: Seconds = 14.0
 _WITH_KILLER = 0.15
 """Share of simulations with a call that kills engines."""
-KILLER = "poison"
-"""Last word of a prompt that kills engines."""
 _WITH_QUOTAS = 0.35
 """Share of simulations with quotas, which take twice as long as others."""
 
@@ -96,26 +95,6 @@ class Fault:
     """Whether a half-open link is silent in both directions; whether a blocked port refuses."""
     jump_s: Seconds = 0.0
     """Difference of the successor's wall clock, in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedInference:
-    name: str
-    prompt: str
-    max_tokens: Tokens
-    stream: bool
-    choices: int = 1
-    leaves_after_s: Seconds | None = None
-    """Seconds after which the caller disconnects; None if it stays."""
-    reads_every_s: Seconds = 0.0
-    """Seconds that the caller takes to read each chunk of the stream."""
-    deadline_s: Seconds | None = None
-    """Longest wait in the queue, in seconds; None without a deadline."""
-
-    @property
-    def kills(self) -> bool:
-        """Whether engines die of the call."""
-        return self.prompt.endswith(KILLER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from typing import Any
 
 from tests.harness.answers import Answer
-from tests.harness.chaos.load import PlannedApplication, PlannedInference
+from tests.harness.chaos.load import PlannedApplication
 from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, Ending, EngineRun, InjectedFault, SchedulerSample
+from tests.harness.planned import PlannedInference
 
 RIGHT = Answer(("w1 w2 ",), ("length",), 3, 2)
 
@@ -45,7 +46,7 @@ def sample(at: float, **others: Any) -> SchedulerSample:
 def application(name: str, inferences: int = 1) -> PlannedApplication:
     """Return an application of one stage."""
     stage = tuple(
-        PlannedInference(f"{name}.{i}", f"{name}.{i} a b", 2, False, False, 1)
+        PlannedInference(f"{name}.{i}", f"{name}.{i} a b", 2, stream=False)
         for i in range(inferences)
     )
     return PlannedApplication(name, "fan-out", "t", 1.0, (stage,), 0, 0.0, False)

@@ -6,7 +6,7 @@ import pytest
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
-from tests.harness.chaos.load import CLASSES, draw_load, draw_tails
+from tests.harness.chaos.load import CLASSES, call_body, draw_load, draw_tails
 from tests.harness.chaos.plan import OF_A_FIXED_FLEET, OF_A_SCALED_FLEET, FaultKind, draw_plan
 
 
@@ -78,7 +78,7 @@ def test_load_has_the_requested_size_in_all_forms() -> None:
     assert set(CLASSES) == {planned.application_class for planned in LOAD}
     assert {True, False} == {planned.over_handle for planned in LOAD}
     assert {CHAT, COMPLETIONS} == {inference.path for inference in INFERENCES}
-    assert {(True, 1), (False, 1), (False, 2)} == {(i.stream, i.n) for i in INFERENCES}
+    assert {(True, 1), (False, 1), (False, 2)} == {(i.stream, i.choices) for i in INFERENCES}
     assert 3 == len({planned.tenant for planned in LOAD})
     assert 3 == len({planned.weight for planned in LOAD})
 
@@ -86,7 +86,7 @@ def test_load_has_the_requested_size_in_all_forms() -> None:
 def test_body_names_its_inference_and_call() -> None:
     """The journal of the replicas has no other source for it."""
     streamed = next(inference for inference in INFERENCES if inference.stream)
-    body = streamed.body(3)
+    body = call_body(streamed, 3)
 
     assert f"{streamed.name}#3" == body["user"]
     assert {"include_usage": True} == body["stream_options"]

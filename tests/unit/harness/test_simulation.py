@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from scripts import simulate_protocol
+from tests.harness.planned import PlannedInference
 from tests.harness.simulation.broken_parts import BROKEN
 from tests.harness.simulation.connections import Connections
-from tests.harness.simulation.plan import Fault, FaultKind, PlannedInference, draw_plan
+from tests.harness.simulation.plan import Fault, FaultKind, draw_plan
 from tests.harness.simulation.run import play, play_seeds, shrink
 from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
 

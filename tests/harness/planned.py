@@ -1,0 +1,54 @@
+"""Calls that the callers of chaos and simulation plan to make."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
+from justitia_ray.units import Seconds, Tokens
+from tests.harness.answers import Answer, fake_answer
+
+KILLER = "poison"
+"""Word of a prompt that kills engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInference:
+    name: str
+    """Name, unique in its plan."""
+    prompt: str
+    max_tokens: Tokens
+    stream: bool
+    choices: int = 1
+    chat: bool = False
+    leaves_after_s: Seconds | None = None
+    """Seconds after which the caller disconnects; None if it stays."""
+    reads_every_s: Seconds = 0.0
+    """Seconds that the caller takes to read each chunk of the stream."""
+    deadline_s: Seconds | None = None
+    """Longest wait in the queue, in seconds; None without a deadline."""
+
+    @property
+    def path(self) -> str:
+        return CHAT if self.chat else COMPLETIONS
+
+    @property
+    def kills(self) -> bool:
+        """Whether engines die of the call."""
+        return self.prompt.endswith(KILLER)
+
+    def body(self, **more: Any) -> dict[str, Any]:
+        """Return the request body, with more fields."""
+        prompt: dict[str, Any] = (
+            {"messages": [{"role": "user", "content": self.prompt}]}
+            if self.chat
+            else {"prompt": self.prompt}
+        )
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        sizes = {"max_tokens": self.max_tokens, "n": self.choices}
+        return {**prompt, **sizes, **(streamed if self.stream else {}), **more}
+
+    def fake_answer(self, model: str, max_model_len: Tokens) -> Answer:
+        """Return the correct answer of a fake engine."""
+        body = json.dumps(self.body(model=model)).encode()
+        return fake_answer(self.path, body, model, max_model_len)
