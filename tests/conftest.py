@@ -13,7 +13,7 @@ import pytest_asyncio
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.integration.service import Serving
+    from tests.harness.service import Serving
 
 os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",  # read when Ray is imported
@@ -125,7 +125,7 @@ async def serving(
 
     from tests.eventually import eventually
     from tests.harness.local_front import free_port
-    from tests.integration.service import Serving, processes_in
+    from tests.harness.service import Serving, processes_in
 
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})

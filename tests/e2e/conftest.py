@@ -14,7 +14,7 @@ from tests.harness.key_ring import KeyRing
 from tests.harness.otlp_receiver import OtlpReceiver, otlp_receiver
 
 if TYPE_CHECKING:
-    from tests.integration.service import Service, Serving
+    from tests.harness.service import Service, Serving
 
 REPLACED_WITHIN_S = 600.0
 """Longest start of a replacement engine: 27 s on two idle cores, 170 s on busy ones."""
@@ -69,7 +69,7 @@ async def _deployed(
     user_config: dict[str, Any],
     keys: KeyRing,
 ) -> "Service":
-    from tests.integration.service import Service
+    from tests.harness.service import Service
 
     path = "tests.e2e.probe_app:build"
     args["access"] = {"keys_file": str(keys.file)}

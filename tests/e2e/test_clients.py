@@ -19,7 +19,7 @@ import pytest
 
 from tests.e2e.conftest import ADAPTER, EMBEDDING
 from tests.e2e.frameworks import Weather
-from tests.integration.service import Service
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

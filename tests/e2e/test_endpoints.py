@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.bodies import CHAT
-from tests.integration.service import Service
+from tests.harness.bodies import CHAT
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

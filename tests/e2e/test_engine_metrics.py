@@ -10,9 +10,9 @@ from ray.dashboard.modules.metrics.dashboards.serve_llm_dashboard_panels import 
 )
 
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.exporter import scraped
-from tests.integration.service import Service
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.exporter import scraped
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

@@ -5,9 +5,9 @@ import pytest
 
 from justitia_ray.observability.trace_context import ApplicationSampler
 from tests.eventually import eventually
+from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import Service
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

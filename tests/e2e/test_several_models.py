@@ -15,7 +15,7 @@ from justitia_ray.protocol.pooling_bodies import RANKINGS, SCORES
 from justitia_ray.serve.engines.random_models import materialise_model
 from tests.e2e.conftest import EMBEDDING, OPERATOR, RERANKER
 from tests.harness.key_ring import KeyRing
-from tests.integration.service import Service, Serving
+from tests.harness.service import Service, Serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

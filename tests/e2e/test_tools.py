@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.conftest import REPLACED_WITHIN_S
 from tests.eventually import eventually
-from tests.integration.service import Service
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

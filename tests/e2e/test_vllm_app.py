@@ -11,9 +11,9 @@ import pytest
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from tests.e2e.conftest import MOST_WEIGHT
 from tests.eventually import eventually
-from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.integration.load import OpenStream, leave
-from tests.integration.service import Service
+from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
+from tests.harness.open_calls import OpenStream, leave
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

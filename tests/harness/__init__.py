@@ -1,1 +1,1 @@
-"""Test harnesses larger than fixtures: chaos on a real cluster, simulation of the protocol."""
+"""Parts that tests of several folders use: a running service and its callers, chaos, simulation."""

@@ -7,7 +7,7 @@ import httpx
 import pytest_asyncio
 
 if TYPE_CHECKING:
-    from tests.integration.service import Service, Serving
+    from tests.harness.service import Service, Serving
 
 MOST_APPLICATIONS = 100
 MOST_OUTSTANDING = 100
@@ -16,7 +16,7 @@ MOST_OUTSTANDING = 100
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(serving: "Serving") -> "Service":
     """Application shared by all tests; each test leaves it idle and kills nothing in it."""
-    from tests.integration.service import PROBED
+    from tests.harness.service import PROBED
 
     service = serving.service("shared", import_path=PROBED, ingress={"keepalive_s": 0.2})
     await service.deploy()
@@ -26,7 +26,7 @@ async def service(serving: "Serving") -> "Service":
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def limited(serving: "Serving") -> "Service":
     """Application with one fast engine, and limits low enough for a test to reach."""
-    from tests.integration.service import PROBED
+    from tests.harness.service import PROBED
 
     service = serving.service(
         "limited",

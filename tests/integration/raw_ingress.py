@@ -18,7 +18,7 @@ from justitia_ray.serve.transport.handshake import Keyring, Offer, Peer
 from justitia_ray.serve.transport.link import SocketLink
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
 from justitia_ray.units import ReplicaId
-from tests.integration.service import Service
+from tests.harness.service import Service
 
 
 @dataclass

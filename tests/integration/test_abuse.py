@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.open_calls import leave
+from tests.harness.service import ENDLESS, SEATS, Service
 from tests.integration.conftest import MOST_OUTSTANDING
-from tests.integration.load import leave
-from tests.integration.service import ENDLESS, SEATS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

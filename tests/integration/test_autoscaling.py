@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from justitia_ray.client.transport import HttpTransport
 from tests.eventually import eventually
+from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.chaos.app import loads_file
 from tests.harness.chaos.counts import count_calls
 from tests.harness.chaos.fleet import FleetLimits, measure_fleet
@@ -17,10 +18,9 @@ from tests.harness.chaos.plan import FaultKind, FaultRound
 from tests.harness.chaos.records import read_loads
 from tests.harness.chaos.rounds import FaultRounds, fake_answers
 from tests.harness.chaos.target import ChaosTarget
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.known_load import known_load
-from tests.integration.load import OpenStream
-from tests.integration.service import Service, Serving
+from tests.harness.known_load import known_load
+from tests.harness.open_calls import OpenStream
+from tests.harness.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

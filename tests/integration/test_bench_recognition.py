@@ -15,7 +15,7 @@ from scripts.bench.recognition_live import ARMS, FAKE, LiveSize
 from scripts.bench.recognition_report import document
 from scripts.bench.serve_arms import RunningArms, arm_application
 from tests.harness.local_cluster import read_serve_config
-from tests.integration.service import Service, Serving
+from tests.harness.service import Service, Serving
 
 pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

@@ -30,7 +30,7 @@ from scripts.bench.serve_arms import (
 )
 from scripts.bench.serve_loads import METRICS, SETTINGS, Load, arms_of, queue_loads
 from tests.harness.local_cluster import read_serve_config
-from tests.integration.service import Service, Serving
+from tests.harness.service import Service, Serving
 
 pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

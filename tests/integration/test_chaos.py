@@ -20,7 +20,7 @@ from tests.harness.chaos.recovery import fault_windows
 from tests.harness.chaos.rounds import FaultRounds, fake_answers
 from tests.harness.chaos.target import ChaosTarget
 from tests.harness.key_ring import GATEWAY, OPERATOR, KeyRing, gateway_keys
-from tests.integration.service import Service, Serving
+from tests.harness.service import Service, Serving
 
 pytestmark = [
     pytest.mark.ray,

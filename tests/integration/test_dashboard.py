@@ -18,9 +18,9 @@ from deployments.monitoring.prometheus_rule import ALERTS
 from tests.dashboard_queries import Asked, queries
 from tests.debian_programs import debian_program
 from tests.eventually import eventually
+from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.local_front import free_port
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import SEATS, Service, Serving
+from tests.harness.service import SEATS, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion, encoded
-from tests.integration.load import every_seat_taken, leave
-from tests.integration.service import ENDLESS, Service
+from tests.harness.bodies import COMPLETIONS, completion, encoded
+from tests.harness.open_calls import every_seat_taken, leave
+from tests.harness.service import ENDLESS, Service
 
 pytestmark = [
     pytest.mark.ray,

@@ -17,8 +17,8 @@ from justitia_ray.cli.main import main
 from justitia_ray.store.embedded import EmbeddedRedis
 from justitia_ray.store.schema import Keys
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import PRODUCT, Service
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import PRODUCT, Service
 
 pytestmark = [
     pytest.mark.ray,

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from ray import serve
 
-from tests.integration.service import MODEL, Service
+from tests.harness.service import MODEL, Service
 from tests.pages import examples
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]

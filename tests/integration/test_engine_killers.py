@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
+from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.breakable import CRASHER
+from tests.harness.open_calls import OpenStream
 from tests.harness.planned import KILLER
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.load import OpenStream
-from tests.integration.service import PROBED, Json, Service, Serving
+from tests.harness.service import PROBED, Json, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

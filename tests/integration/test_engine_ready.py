@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from tests.eventually import eventually
-from tests.integration.service import Service
+from tests.harness.service import Service
 from tests.pages import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.eventually import eventually
-from tests.integration.service import MODEL, Service
+from tests.harness.service import MODEL, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

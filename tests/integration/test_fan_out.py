@@ -10,9 +10,9 @@ import pytest_asyncio
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from tests.integration.bodies import COMPLETIONS, completion, encoded
-from tests.integration.load import every_seat_taken, when_served
-from tests.integration.service import ENDLESS, Service
+from tests.harness.bodies import COMPLETIONS, completion, encoded
+from tests.harness.open_calls import every_seat_taken, when_served
+from tests.harness.service import ENDLESS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

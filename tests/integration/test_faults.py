@@ -15,10 +15,10 @@ import ray
 
 from tests.eventually import eventually
 from tests.harness.answers import unary_answer
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.known_load import known_load
-from tests.integration.load import OpenStream, every_seat_taken, tags_of, when_served
-from tests.integration.service import ITERATION_S, PROBED, SEATS, Json, Service, Serving
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.known_load import known_load
+from tests.harness.open_calls import OpenStream, every_seat_taken, tags_of, when_served
+from tests.harness.service import ITERATION_S, PROBED, SEATS, Json, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

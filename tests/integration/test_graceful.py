@@ -12,10 +12,10 @@ import pytest_asyncio
 from justitia_ray.cli.main import main
 from justitia_ray.serve.scheduler.handle import end_scheduler
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.known_load import known_load
-from tests.integration.load import OpenStream, tags_of
-from tests.integration.service import (
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.known_load import known_load
+from tests.harness.open_calls import OpenStream, tags_of
+from tests.harness.service import (
     MODEL,
     PROBED,
     SEATS,

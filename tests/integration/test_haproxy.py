@@ -14,10 +14,10 @@ import pytest_asyncio
 from scripts.bench.connections import WaitingLoad
 from scripts.bench.load import Target
 from tests.eventually import eventually
+from tests.harness.bodies import COMPLETIONS, completion, encoded
+from tests.harness.front_cluster import FrontCluster, front_cluster
 from tests.harness.key_ring import KeyRing
-from tests.integration.bodies import COMPLETIONS, completion, encoded
-from tests.integration.front_cluster import FrontCluster, front_cluster
-from tests.integration.load import OpenStream
+from tests.harness.open_calls import OpenStream
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

@@ -5,7 +5,7 @@ import pytest
 
 from justitia_ray.errors import JustitiaError
 from tests.certificates import Authority
-from tests.integration.front_cluster import front_cluster
+from tests.harness.front_cluster import front_cluster
 from tests.integration.serve_front.test_request_timeout import check_call_ends_at_the_limit
 
 pytestmark = [pytest.mark.long, pytest.mark.ray]

@@ -9,9 +9,9 @@ import httpx
 import openai
 import pytest
 
-from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.integration.load import every_seat_taken
-from tests.integration.service import ENDLESS, MAX_MODEL_LEN, MODEL, SEATS, Service
+from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
+from tests.harness.open_calls import every_seat_taken
+from tests.harness.service import ENDLESS, MAX_MODEL_LEN, MODEL, SEATS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

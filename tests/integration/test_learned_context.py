@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from justitia_ray.protocol.endpoints import WAITED_HEADER
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import Service, Serving
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

@@ -15,9 +15,9 @@ from justitia_ray.protocol.engine import ResponseHead
 from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.transport.link import SocketLink
 from tests.harness.answers import StreamedAnswer, fake_answer
-from tests.integration.bodies import COMPLETIONS, completion, encoded
+from tests.harness.bodies import COMPLETIONS, completion, encoded
+from tests.harness.service import MAX_MODEL_LEN, MODEL, Json, Service
 from tests.integration.raw_ingress import RawIngress, grants, raw_ingress, until_asked
-from tests.integration.service import MAX_MODEL_LEN, MODEL, Json, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

@@ -25,12 +25,12 @@ from justitia_ray.observability import metrics as m
 from justitia_ray.observability.metrics import TABLE, Metric
 from justitia_ray.serve.transport.handshake import Offer
 from tests.eventually import eventually
+from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.chaos.stranger import Door, Stranger, keep_knocking
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.exporter import scraped
-from tests.integration.load import OpenStream, leave
+from tests.harness.exporter import scraped
+from tests.harness.open_calls import OpenStream, leave
+from tests.harness.service import Service, Serving
 from tests.integration.raw_ingress import grants, raw_ingress, until_asked
-from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

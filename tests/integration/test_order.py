@@ -12,9 +12,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.integration.bodies import COMPLETIONS, completion, encoded
-from tests.integration.load import every_seat_taken, tags_of
-from tests.integration.service import PROBED, Service, Serving
+from tests.harness.bodies import COMPLETIONS, completion, encoded
+from tests.harness.open_calls import every_seat_taken, tags_of
+from tests.harness.service import PROBED, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

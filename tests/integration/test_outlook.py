@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from scripts.bench.outlook import CELLS, Cell, play, rows, table
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import ENDLESS, MODEL, SEATS, Service, Serving
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import ENDLESS, MODEL, SEATS, Service, Serving
 
 pytestmark = [
     pytest.mark.ray,

@@ -16,8 +16,8 @@ import pytest_asyncio
 from justitia_ray.cli.main import main
 from justitia_ray.predictor.input_features import features_of
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import Service, Serving
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 

@@ -6,7 +6,7 @@ from justitia_ray.client import JustitiaClient
 from justitia_ray.lab.workloads.play import WORKLOADS, play
 from justitia_ray.sim.suites.load_plan import LengthPlan, plan_load
 from tests.dry_run import dry_run
-from tests.integration.service import Service
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

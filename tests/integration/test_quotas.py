@@ -11,8 +11,8 @@ import pytest_asyncio
 import ray
 
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import MODEL, Service, Serving
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import MODEL, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

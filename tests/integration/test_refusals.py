@@ -17,8 +17,8 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import MODEL, SEATS, Service, Serving
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import MODEL, SEATS, Service, Serving
 
 pytestmark = [
     pytest.mark.ray,

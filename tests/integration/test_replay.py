@@ -9,7 +9,7 @@ import pytest
 from justitia_ray.sim.replay import replay_workload
 from justitia_ray.sim.result_files import read_results, write_results
 from justitia_ray.sim.workload import read_workload
-from tests.integration.service import Service
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

@@ -12,9 +12,9 @@ from ray import serve
 from justitia_ray.cli.main import main
 from justitia_ray.config import AppConfig
 from tests.eventually import eventually
-from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.integration.load import every_seat_taken
-from tests.integration.service import ENDLESS, MODEL, Service, Serving, redis_processes
+from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
+from tests.harness.open_calls import every_seat_taken
+from tests.harness.service import ENDLESS, MODEL, Service, Serving, redis_processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from justitia_ray.cli.main import main
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import ENDLESS, MODEL, SEATS, Service
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import ENDLESS, MODEL, SEATS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

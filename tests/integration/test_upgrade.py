@@ -11,10 +11,10 @@ import pytest
 
 import justitia_ray
 from tests.eventually import eventually
-from tests.integration.bodies import completion
-from tests.integration.known_load import known_load
-from tests.integration.load import OpenStream
-from tests.integration.service import Serving
+from tests.harness.bodies import completion
+from tests.harness.known_load import known_load
+from tests.harness.open_calls import OpenStream
+from tests.harness.service import Serving
 
 pytestmark = pytest.mark.after_engines
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scripts import validate_sim
-from tests.integration.service import Service
+from tests.harness.service import Service
 
 pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 

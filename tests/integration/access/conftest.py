@@ -10,8 +10,8 @@ from tests.harness.key_ring import KeyRing
 from tests.harness.token_issuer import running_issuer
 
 if TYPE_CHECKING:
+    from tests.harness.service import Serving
     from tests.integration.access.guarded import Guarded
-    from tests.integration.service import Serving
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import httpx
 
 from tests.harness.key_ring import KeyRing
+from tests.harness.service import Service
 from tests.harness.token_issuer import TokenIssuer
-from tests.integration.service import Service
 
 _CALL_TIMEOUT_S = 120.0
 

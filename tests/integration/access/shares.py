@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import httpx
 
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import ENDLESS, Service
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import ENDLESS, Service
 
 SEATS = 4
 """Seats of the one engine."""

@@ -14,11 +14,11 @@ from justitia_ray.client.transport import API_KEY_VARIABLE, HandleTransport, Htt
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.generation_bodies import MESSAGES
 from tests.eventually import eventually
+from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.key_ring import KeyRing
+from tests.harness.service import MODEL, Service, Serving
 from tests.integration.access.guarded import Guarded, http_as
 from tests.integration.access.shares import AHEAD, FEW, MANY, SEATS, race
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import MODEL, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 

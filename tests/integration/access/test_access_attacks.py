@@ -10,11 +10,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.harness.key_ring import KeyRing
+from tests.harness.service import Service
 from tests.integration.access.guarded import Guarded, http_as
 from tests.integration.access.shares import AHEAD, FEW, MANY, Steps, race
-from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.integration.service import Service
 from tests.integration.test_abuse import Raw
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.certificates import Authority
-from tests.integration.front_cluster import FrontCluster, front_cluster
+from tests.harness.front_cluster import FrontCluster, front_cluster
 
 LIMIT_S = 3.0
 """The operator's `request_timeout_s`."""

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
+from tests.harness.bodies import COMPLETIONS, completion
 from tests.integration.serve_front.conftest import LIMIT_S
 
 pytestmark = [

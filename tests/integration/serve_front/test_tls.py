@@ -11,9 +11,9 @@ from justitia_ray.doctor.report import find
 from justitia_ray.doctor.rule import Look
 from justitia_ray.protocol.inspection import read_inspection
 from tests.certificates import Authority
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.front_cluster import FrontCluster
-from tests.integration.load import OpenStream
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.front_cluster import FrontCluster
+from tests.harness.open_calls import OpenStream
 
 pytestmark = [
     pytest.mark.ray,

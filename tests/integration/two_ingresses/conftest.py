@@ -10,7 +10,7 @@ from justitia_ray.config import RecognitionSection
 from tests.harness.otlp_receiver import OtlpReceiver, otlp_receiver
 
 if TYPE_CHECKING:
-    from tests.integration.service import Service, Serving
+    from tests.harness.service import Service, Serving
 
 NAME = "two-ingresses"
 INGRESSES = 2

@@ -9,8 +9,8 @@ import ray
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.eventually import eventually
-from tests.integration.bodies import CHAT, chat
-from tests.integration.service import MODEL, Service
+from tests.harness.bodies import CHAT, chat
+from tests.harness.service import MODEL, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 

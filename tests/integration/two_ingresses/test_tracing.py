@@ -8,10 +8,10 @@ import pytest
 
 from justitia_ray.observability.trace_context import ApplicationSampler, TraceContext
 from tests.eventually import eventually
+from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
+from tests.harness.open_calls import OpenStream, every_seat_taken
 from tests.harness.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.integration.load import OpenStream, every_seat_taken
-from tests.integration.service import ENDLESS, MODEL, Service
+from tests.harness.service import ENDLESS, MODEL, Service
 from tests.integration.two_ingresses.conftest import INGRESSES, NAME
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]

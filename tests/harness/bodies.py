@@ -1,4 +1,4 @@
-"""Request bodies of the integration tests."""
+"""Request bodies of calls on a running service."""
 
 import json
 from typing import Any

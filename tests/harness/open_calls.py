@@ -10,8 +10,8 @@ import httpx
 
 from tests.eventually import eventually
 from tests.harness.answers import Answer, StreamedAnswer
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import ENDLESS, SEATS, Json, Service
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import ENDLESS, SEATS, Json, Service
 
 
 class OpenStream:

@@ -15,8 +15,8 @@ import httpx
 
 from tests.eventually import eventually
 from tests.harness.answers import Answer, difference, unary_answer
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.load import OpenStream
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.open_calls import OpenStream
 
 PROMPTS = tuple(f"{'word ' * i}of caller {i}" for i in range(1, 9))
 _TOKENS = 60
