@@ -117,7 +117,8 @@ def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path:
     """The simulator is part of the product and needs no extra."""
     workload, results = tmp_path / "load.jsonl", tmp_path / "results"
     made = installed.justitia(
-        "workload", "--suite", "two-clients-overload", "--out", workload, hidden=_EXTRAS
+        *("workload", "--suite", "two-clients-overload", "--count", "300", "--out", workload),
+        hidden=_EXTRAS,
     )
     assert 0 == made.returncode, made.stderr
 
