@@ -134,7 +134,7 @@ class Leases:
                 kept_off.append(application)
                 queue.unschedule(application)
                 continue
-            if self._is_blocked(inference):
+            if self._blocked is not None and self._is_blocked(inference):
                 break  # another search of the replicas would fail again
             if self.shares.limits_nodes and (node := self._over_share(application, inference)):
                 if queue.hide(node, application):
@@ -287,7 +287,7 @@ class Leases:
         if inference.prefixes:
             for heir, tokens in leases.heirs(lease.lease_id):
                 self.shares.hold_more(heir, tokens)
-        leases.pop(lease.lease_id)
+        del leases[lease.lease_id]
         if lease.uncomputed_tokens or lease.context is not None:
             leave_context(replica, inference, lease, self._state.now)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)

@@ -17,7 +17,7 @@ from justitia_ray.core.stages import MAXIMUM_STAGES, replace_expected
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.states import ApplicationState, InferenceState
 from justitia_ray.core.suspects import Suspects
-from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId, Seconds
+from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId
 
 
 class Inferences:
@@ -86,7 +86,7 @@ class Inferences:
             if cap is not None:
                 self._refuse_capped(event, cap)
                 return None
-        copies = _copies(event)
+        copies = _copies(event) if event.copies > 1 else 1
         prefixes = read_prefixes(event.prefixes, event.prompt_tokens) if event.prefixes else ()
         inference = Inference(
             request_id=event.request_id,
@@ -107,8 +107,10 @@ class Inferences:
             prefixes=prefixes,
             shares=copies > 1 or bool(prefixes),
         )
-        if event.lease_id is None:
-            self._set_deadline(inference, event.deadline_s, application.deadline_s)
+        limit_s = application.deadline_s if event.deadline_s is None else event.deadline_s
+        if event.lease_id is None and limit_s is not None and limit_s < math.inf:
+            inference.starts_by = inference.submitted_at + limit_s
+            state.deadlines.set(inference.starts_by, DeadlineKind.WAIT, inference.request_id)
         state.inferences[event.request_id] = inference
         if self._suspects.known:
             self._suspects.resume(inference)
@@ -144,7 +146,7 @@ class Inferences:
         if inference.outcome is not None:
             self._ledger.enqueue(application, inference)
             self.end(inference, inference.outcome)
-        elif self._ingresses.is_suspect(inference.ingress_id):
+        elif inference.ingress_id in self._ingresses.suspect:
             self._ingresses.suspend(application, inference)
         else:
             self._ledger.enqueue(application, inference)
@@ -370,14 +372,6 @@ class Inferences:
         else:
             self._applications.reopen(application)
 
-    def _set_deadline(
-        self, inference: Inference, own: Seconds | None, of_application: Seconds | None
-    ) -> None:
-        limit_s = of_application if own is None else own
-        if limit_s is not None and limit_s < math.inf:
-            inference.starts_by = inference.submitted_at + limit_s
-            self._state.deadlines.set(inference.starts_by, DeadlineKind.WAIT, inference.request_id)
-
     def _refuse_unopened(self, event: ev.InferenceSubmitted) -> Refuse:
         """Refuse an inference of an application that is not open, with the reason."""
         rejection = self._applications.rejections.get(event.application_id)
@@ -405,4 +399,4 @@ class Inferences:
 
 def _copies(event: ev.InferenceSubmitted) -> int:
     """Return the number of choices of each prompt; 1 if prompts have different numbers."""
-    return event.copies if event.copies > 1 and event.choices % event.copies == 0 else 1
+    return event.copies if event.choices % event.copies == 0 else 1

@@ -72,7 +72,7 @@ def suspect_ingresses_are_suspended(core: SchedulerCore) -> Findings:
     for application in state.applications.values():
         for inference in (*application.waiting, *application.held_back.values()):
             if inference.state is not InferenceState.CLAIMED:
-                suspect = ingresses.is_suspect(inference.ingress_id)
+                suspect = inference.ingress_id in ingresses.suspect
                 ids = (inference.request_id, inference.ingress_id)
                 is_suspended = inference.state is InferenceState.SUSPENDED
                 yield suspect == is_suspended, ids, f"is {inference.state}, {suspect=}"

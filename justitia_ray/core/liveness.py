@@ -33,17 +33,14 @@ class Ingresses:
         self._ledger = ledger
         self._inferences: dict[IngressId, dict[RequestId, Inference]] = {}
         """Inferences that have not ended, in the order of their submission."""
-        self._suspect: set[IngressId] = set()
+        self.suspect: set[IngressId] = set()
+        """Ingresses whose waiting inferences are suspended."""
         self.suspended = 0
         """The number of suspended inferences."""
 
     def inferences_of(self, ingress_id: IngressId) -> list[Inference]:
         """Return the inferences of an ingress, in the order of their submission."""
         return list(self._inferences.get(ingress_id, {}).values())
-
-    def is_suspect(self, ingress_id: IngressId) -> bool:
-        """Return whether waiting inferences of an ingress are to be suspended."""
-        return ingress_id in self._suspect
 
     def add_inference(self, inference: Inference) -> None:
         """Add an inference to its ingress."""
@@ -64,8 +61,8 @@ class Ingresses:
             due = state.now + state.timeouts.ingress_s
             state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
         state.ingresses[ingress_id] = state.now
-        if ingress_id in self._suspect:
-            self._suspect.discard(ingress_id)
+        if ingress_id in self.suspect:
+            self.suspect.discard(ingress_id)
             self._readmit(ingress_id)
 
     def lease_expired(self, inference: Inference) -> None:
@@ -78,8 +75,8 @@ class Ingresses:
         lease, ingress_id = self._state.leases[inference.lease_id], inference.ingress_id
         is_own = lease.lease_id.startswith(self._state.lease_prefix)
         was_silent = self._state.ingresses[ingress_id] < lease.granted_at
-        if is_own and was_silent and not self.is_suspect(ingress_id):
-            self._suspect.add(ingress_id)
+        if is_own and was_silent and ingress_id not in self.suspect:
+            self.suspect.add(ingress_id)
             for other in self.inferences_of(ingress_id):
                 application = self._state.applications[other.application_id]
                 if other in application.waiting:
@@ -109,7 +106,7 @@ class Ingresses:
             self._state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
             return []
         del self._state.ingresses[ingress_id]
-        self._suspect.discard(ingress_id)
+        self.suspect.discard(ingress_id)
         return self.inferences_of(ingress_id)
 
     def _readmit(self, ingress_id: IngressId) -> None:

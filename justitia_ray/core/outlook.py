@@ -164,7 +164,7 @@ class Outlooks:
             sequences = sum(replica.leases.sequences for replica in replicas)
             self._rate.record(history.served, history.busy_s, held, sequences)
         for action in actions:
-            if isinstance(action, Grant):
+            if isinstance(action, Grant) and self._said:
                 inference = core.state.inferences.get(action.request_id)
                 if inference is not None:
                     self._settle(self._said, self.starts, inference.application_id)

@@ -97,7 +97,8 @@ class Placement:
         may_fit = [
             replica
             for replica in self._state.asking.values()
-            if replica.takes_leases and not self._refuses(replica, asked)
+            if replica.takes_leases
+            and not (replica.refusals.inferences and self._refuses(replica, asked))
         ]
         holder = None if len(line) else self._holder_between_pulls(application)
         if holder is not None:

@@ -90,27 +90,6 @@ class CallTrace(Protocol):
         """End the trace, with a status or with the exception that is being handled; called once."""
 
 
-class Untraced:
-    """Trace of a call while tracing is off: every method does nothing."""
-
-    headers: Mapping[str, str] = {}
-
-    def note_submitted(self, application_id: ApplicationId) -> None:
-        """Do nothing: this call is not traced."""
-
-    def note_granted(self, grant: Grant) -> None:
-        """Do nothing: this call is not traced."""
-
-    def note_lost(self, error: BaseException) -> None:
-        """Do nothing: this call is not traced."""
-
-    def end(self, status: int | None = None) -> None:
-        """Do nothing: this call is not traced."""
-
-
-UNTRACED = Untraced()
-
-
 class CallFacts(NamedTuple):
     """Facts about a call that are known before it is submitted."""
 

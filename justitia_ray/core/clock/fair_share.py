@@ -140,7 +140,8 @@ class ServedShare:
         account = self.accounts[application_id]
         if not account.withdrawn:
             account.withdrawn = True
-            self._note_move(application_id)
+            if self._moved is not None:
+                self._note_move(application_id)
             self._refund(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
@@ -271,7 +272,8 @@ class ServedShare:
             self._moved[application_id] = None
 
     def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
-        self._note_move(application_id)
+        if self._moved is not None:
+            self._note_move(application_id)
         self.clock.charge(application_id, amount, account.weight, account.sequence)
 
     def _refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:

@@ -21,7 +21,7 @@ from justitia_ray.errors import (
     LeaseSuperseded,
     StreamUnfinished,
 )
-from justitia_ray.observability.call_traces import UNTRACED, CallFacts, CallTrace, CallTracer
+from justitia_ray.observability.call_traces import CallFacts, CallTrace, CallTracer
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.observability.trace_context import TRACEPARENT
@@ -106,31 +106,36 @@ class Attempts:
         Raises:
             JustitiaError: If the inference cannot run; `protocol.errors` maps it to an HTTP answer.
         """
-        trace = UNTRACED if self._tracer is None else self._tracer.begin(_facts(path, context))
+        trace = None if self._tracer is None else self._tracer.begin(_facts(path, context))
         inference: PendingInference | None = None
         try:
             inference = await self._submitter.submit_inference(context, body)
-            trace.note_submitted(inference.item.application_id)
+            if trace is not None:
+                trace.note_submitted(inference.item.application_id)
             for _ in range(self._attempts):
                 grant = await self._queue.next_grant(inference)
-                trace.note_granted(grant)
+                if trace is not None:
+                    trace.note_granted(grant)
                 inference.on_grant = partial(self._replace_attempt, grant, None)
                 try:
                     headers = _headers(trace, inference)
                     answer = await self._calls.unary(grant, path, body.payload, headers)
                 except LEASE_UNUSABLE as error:
-                    trace.note_lost(error)
+                    if trace is not None:
+                        trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
                 else:
                     self._queue.pending.note_answered(inference)
                     status, head, whole = answer
-                    trace.end(status)
+                    if trace is not None:
+                        trace.end(status)
                     return status, served_by(head, grant, inference), whole
             raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
         except BaseException as error:
             if inference is not None:
                 self._queue.cancel_inference(inference)
-            trace.end()
+            if trace is not None:
+                trace.end()
             if self._metrics is not None and isinstance(error, JustitiaError):
                 self._metrics.record_drop(error)
             raise
@@ -164,18 +169,20 @@ class Attempts:
             yield status, head
             yield whole
             return
-        trace = UNTRACED if self._tracer is None else self._tracer.begin(_facts(path, context))
+        trace = None if self._tracer is None else self._tracer.begin(_facts(path, context))
         inference: PendingInference | None = None
         delivered, end = Delivered(names=path == RESPONSES), StreamEnd(path)
         try:
             inference = await self._submitter.submit_inference(context, body)
             on_submitted(inference.item.application_id)
-            trace.note_submitted(inference.item.application_id)
+            if trace is not None:
+                trace.note_submitted(inference.item.application_id)
             for _ in range(self._attempts):
                 if delivered.status is not None:
                     yield b""
                 grant = await self._queue.next_grant(inference)
-                trace.note_granted(grant)
+                if trace is not None:
+                    trace.note_granted(grant)
                 inference.on_grant = partial(self._replace_attempt, grant, delivered)
                 try:
                     resume = delivered.resume()
@@ -198,19 +205,22 @@ class Attempts:
                     raise
                 except LEASE_UNUSABLE as error:
                     delivered.resume()  # raises if the stream cannot go on
-                    trace.note_lost(error)
+                    if trace is not None:
+                        trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
                 else:
                     self._queue.pending.note_answered(inference)
                     if delivered.status is not None and delivered.status < 400:
                         end.check()
-                    trace.end(delivered.status)
+                    if trace is not None:
+                        trace.end(delivered.status)
                     return
             raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
         except BaseException as error:
             if inference is not None:
                 self._queue.cancel_inference(inference)
-            trace.end()
+            if trace is not None:
+                trace.end()
             if not isinstance(error, JustitiaError):
                 raise
             if self._metrics is not None:
@@ -255,9 +265,10 @@ def _facts(path: str, context: RequestContext) -> CallFacts:
     return CallFacts(path, context.tier, context.application_class, traceparent)
 
 
-def _headers(trace: CallTrace, inference: PendingInference) -> dict[str, str]:
+def _headers(trace: CallTrace | None, inference: PendingInference) -> dict[str, str]:
     """Return extra headers for the replica, the trace and the tenant; none is the caller's."""
-    return {**trace.headers, TENANT_HEADER: split_key(inference.item.application_id)[0]}
+    tenant, _ = split_key(inference.item.application_id)
+    return {TENANT_HEADER: tenant} if trace is None else {**trace.headers, TENANT_HEADER: tenant}
 
 
 def _told(error: JustitiaError) -> JustitiaError:

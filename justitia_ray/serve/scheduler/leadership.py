@@ -101,8 +101,9 @@ class Term:
         self.driver = CoreDriver(
             config.scheduler, clock, Outboxes(), config.model.name, self._metrics
         )
+        self._is_strict = config.store.durability == "strict"
         self.admission = WriteThroughAdmission(
-            config.store.strict_timeout_s if config.store.durability == "strict" else None,
+            config.store.strict_timeout_s if self._is_strict else None,
             self.driver,
             self._save_soon,
         )
@@ -263,7 +264,7 @@ class Term:
         """Let submissions bypass the quota gate and write-through admission while they are off."""
         if self.gate.has_quotas:
             self.admit = self.gate.admit_submission
-        elif self.config.store.durability == "strict":
+        elif self._is_strict:
             self.admit = self.admission.admit_submission
         else:
             self.admit = self.driver.apply
@@ -279,7 +280,8 @@ class Term:
     def _take_checkpoint(self) -> Checkpoint | None:
         if self.lost is not None:
             return None
-        higher, unstored = self._higher_epoch, self.admission.unstored()
+        higher = self._higher_epoch
+        unstored = self.admission.unstored() if self._is_strict else ()
         ended = self.gate.book.unstored.uses() if self.gate.has_quotas else ()
 
         def on_saved() -> None:

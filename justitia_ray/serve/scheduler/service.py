@@ -176,7 +176,7 @@ class SchedulerService:
         if epoch != term.epoch:
             term.note_epoch(epoch)
             return IngressMail(term.epoch)
-        if items:
+        if items and not term.has_settings.is_set():
             await term.await_settings()
         outboxes = term.driver.outboxes
         if ingress_id in outboxes.forgotten:

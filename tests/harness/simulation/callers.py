@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -278,7 +278,11 @@ class Callers:
         def answer() -> Any:
             NOTE_UNUSABLE.set(note_unusable)
             gateway = host.answers.gateway
-            items = gateway.attempts.stream(PATH, context, gateway.parse(PATH, raw))
+            body = gateway.parse(PATH, raw)
+            if body.stream:
+                items = gateway.attempts.stream(PATH, context, body)
+            else:
+                items = _whole(partial(gateway.attempts.answer, PATH, context, body))
             items = _with_failure(items, raw)
             return _slowly(items, record.planned.reads_every_s)
 
@@ -298,6 +302,13 @@ class Callers:
     def _pick(self) -> IngressHost | None:
         ingresses = self._ingresses()
         return self._rng.choice(ingresses) if ingresses else None
+
+
+async def _whole(answer: Callable[[], Awaitable[Any]]) -> AsyncGenerator[Any]:
+    """Yield a whole answer as the items of a stream."""
+    status, head, whole = await answer()
+    yield status, head
+    yield whole
 
 
 async def _with_failure(items: AsyncGenerator[Any], raw: bytes) -> AsyncGenerator[Any]:

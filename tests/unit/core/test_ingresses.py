@@ -198,7 +198,7 @@ def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(silent: C
         _round(silent, 2.9)
 
     assert set("pqr") == set(silent.core.state.inferences)
-    assert not silent.core.ingresses.is_suspect("i0")
+    assert "i0" not in silent.core.ingresses.suspect
     assert (4, True) == (silent.application("a").inferences, silent.application("a").is_idle)
     assert silent.account("a").withdrawn
 

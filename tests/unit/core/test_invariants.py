@@ -64,7 +64,7 @@ def _keep_out_of_no_suspect_ingress(d: CoreDriver) -> None:
 
 
 def _fall_silent_and_wait(d: CoreDriver) -> None:
-    d.core.ingresses._suspect.add("i0")
+    d.core.ingresses.suspect.add("i0")
 
 
 def _list_no_inference(d: CoreDriver) -> None:

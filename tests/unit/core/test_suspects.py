@@ -370,7 +370,7 @@ def test_suspect_whose_ingress_is_silent_keeps_nothing_else_from_the_engines() -
     fleet.die("r0")
     fleet.driver.core.ledger.leave(fleet.driver.application("silent"), inference)
     fleet.driver.core.ingresses.suspend(fleet.driver.application("silent"), inference)
-    fleet.driver.core.ingresses._suspect.add("i1")
+    fleet.driver.core.ingresses.suspect.add("i1")
     fleet.submit("x")
     fleet.start()
 
